@@ -161,13 +161,13 @@ def _type(hint: Any) -> str:
         inner = [one for one in typing.get_args(hint) if one is not type(None)]
         return f"{_type(inner[0])} or null"
     arguments = typing.get_args(hint)
-    if typing.get_origin(hint) is list:
+    if typing.get_origin(hint) in (list, tuple):
         first, *rest = _type(arguments[0]).split(" ", 1)
         return " ".join(["list of", f"{first}s", *rest])
     if typing.get_origin(hint) is dict:
         of = "" if arguments[1] is Any else f" of {_plural(_type(arguments[1]))}"
         return f"mapping{of}"
-    return TYPES[hint]
+    return "mapping" if dataclasses.is_dataclass(hint) else TYPES[hint]
 
 
 def _plural(words: str) -> str:

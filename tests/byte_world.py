@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from byte_model import LENGTH, VALUES
 from torch import Tensor
 
+from hpckit.errors import HpckitError
 from hpckit.model.rank import RankInfo, RankSource
 
 LAYOUTS: dict[str, dict[str, int]] = {
@@ -46,3 +54,20 @@ def rank_of_world() -> RankInfo:
         num_nodes=1,
         source=RankSource.torchrun,
     )
+
+
+def run_cases(tried: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Try each case of the file that is named; write what this rank found, or what refused it."""
+    cases = json.loads(Path(sys.argv[1]).read_text())
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    found = []
+    for case in cases:
+        begun = time.monotonic()
+        try:
+            one = tried(case)
+        except HpckitError as error:
+            one = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+        found.append({"seconds": time.monotonic() - begun, **one})
+    Path(f"found.{dist.get_rank()}").write_text(json.dumps(found))
+    dist.destroy_process_group()

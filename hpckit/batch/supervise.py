@@ -5,7 +5,7 @@ It makes no decisions itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -28,7 +28,7 @@ from hpckit.model.events import AttemptEnded
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import RunState
-from hpckit.operations.running.satellites import regrow
+from hpckit.operations.running.satellites import drop_satellites, regrow
 from hpckit.operations.successor import drop_successor, hand_to_successor, queue_successor
 from hpckit.record.attempts import read_attempts
 from hpckit.record.launches import Launch, load_settings
@@ -155,6 +155,7 @@ class _SlurmJob:
             queue_successor=ours.queue_successor if successor else None,
             hand_to_successor=ours.hand_to_successor if successor else None,
             drop_successor=ours.drop_successor if successor else None,
+            drop_satellites=ours.drop_satellites,
             regrow=ours.regrow if policy.regrow else None,
         )
 
@@ -173,10 +174,14 @@ class _SlurmJob:
         )
         return requeue(self.commands, attempt, exclude=wish.excluded)
 
-    def draining(self) -> dict[str, str] | None:
-        """Return which nodes of the job are draining, and why; None if Slurm does not answer."""
+    def draining(self, others: Sequence[str]) -> dict[str, str] | None:
+        """Return which nodes of the job, and of `others`, are draining, and why.
+
+        None if Slurm does not answer.
+        """
         try:
-            return draining_nodes(self.context.environ["SLURM_JOB_NODELIST"], self.commands)
+            own = self.context.environ["SLURM_JOB_NODELIST"]
+            return draining_nodes(",".join((own, *others)), self.commands)
         except (SchedulerError, KeyError):
             return None
 
@@ -191,6 +196,10 @@ class _SlurmJob:
     def drop_successor(self) -> None:
         """Remove the next attempt from the queue."""
         drop_successor(self.launch, self.index, self.job, self.context)
+
+    def drop_satellites(self) -> None:
+        """Cancel the jobs that still wait to bring the run nodes."""
+        drop_satellites(self.launch, self.index, self.context)
 
     def regrow(self, replicas: int) -> str | None:
         """Submit a job that brings so many replicas; return its id, None if that fails."""

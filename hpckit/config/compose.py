@@ -152,4 +152,13 @@ def compose_parallel(
 
 def _as_words(present: Parallel) -> list[str]:
     plain = to_plain(present)
-    return [f"{_PARALLEL}.{one.name}={json.dumps(plain[one.name])}" for one in fields(Parallel)]
+    return [f"{_PARALLEL}.{one.name}={_as_word(plain[one.name])}" for one in fields(Parallel)]
+
+
+def _as_word(value: Any) -> str:
+    """Return a plain value in the grammar of overrides, where keys have no quotes."""
+    if isinstance(value, list):
+        return f"[{','.join(map(_as_word, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{_as_word(one)}' for key, one in value.items())}}}"
+    return json.dumps(value)

@@ -34,6 +34,7 @@ _FORMS = {
     "command": "a program and its words, as a list or as one text",
     "stages": "a mapping of names to stages",
     "sweep.zip": "groups of keys that advance together, such as [[lr,batch]]",
+    "parallel.fallback": "a list of layouts, such as [{replicate:1,shard:rest}]",
     "parallel.schedule": f"one of {', '.join(SCHEDULES)}",
     **{
         f"parallel.{axis}": " or ".join(["a whole number of 1 or more", *sorted(words)])
@@ -68,7 +69,7 @@ def is_scalar(key: str) -> bool:
     """Return whether a key of hpckit takes one value that is not a list."""
     hint = _hint(key)
     return hint is not None and not any(
-        kind in (Any, list, dict) or get_origin(kind) in (list, dict)
+        kind in (Any, list, dict) or get_origin(kind) in (list, tuple, dict)
         for kind in (hint, *get_args(hint))
     )
 

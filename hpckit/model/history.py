@@ -189,6 +189,9 @@ class LaunchHistory:
         if event.later:
             self.untouched.add(job.index)
             return
+        if job.satellite is not None:
+            known = self.satellites.get(job.satellite.run, ())
+            self.satellites[job.satellite.run] = tuple(one for one in known if one != job.index)
         if self._succeeds(job):
             for run in job.runs:
                 del self.successors[run]

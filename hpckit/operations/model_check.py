@@ -95,6 +95,14 @@ class ModelChecks:
                 f"{answer.batch_unchecked}",
                 "batches are checked at the first run.train_step",
             )
+        if answer.forward_unchecked:
+            yield warning(
+                "entry_point",
+                entry_point,
+                f"{of}the model fits its layout, but its forward was not checked: it does not run "
+                f"on torch's meta device, {answer.forward_unchecked}",
+                "the first training step runs it",
+            )
         if answer.stages:
             checked = CheckedModel(
                 run=run.index,

@@ -114,22 +114,6 @@ def shape_of(settings: LaunchConfig) -> NodeShape:
     )
 
 
-def layout_of_world(settings: LaunchConfig, world_size: int) -> Layout:
-    """Return the layout of a round, which may have fewer replicas than asked for.
-
-    Raises ConfigError if the ranks are not whole replicas.
-    """
-    layout = layout_of(settings)
-    replicas, left = divmod(world_size, layout.replica_size)
-    if left or not replicas:
-        raise ConfigError(
-            f"{counted(world_size, 'rank')} are no whole replicas of {layout}, which have "
-            f"{counted(layout.replica_size, 'rank')} each",
-            hint="a run shrinks by whole replicas; see resources.min_nodes",
-        )
-    return layout.with_replicas(replicas)
-
-
 def replica_nodes(layout: Layout, tasks_per_node: int) -> int:
     """Return how many nodes a replica takes; 1 if a node holds several."""
     return max(1, layout.replica_size // tasks_per_node)
@@ -153,19 +137,6 @@ def fit_replicas(layout: Layout, shape: NodeShape) -> Layout | None:
     ranks = shape.nodes // whole * whole * shape.tasks_per_node
     replicas = ranks // layout.replica_size
     return layout.with_replicas(replicas) if replicas else None
-
-
-def check_min_nodes(layout: Layout, shape: NodeShape, min_nodes: int | None) -> None:
-    """Check that a run may shrink to these nodes; raises ConfigError."""
-    whole = replica_nodes(layout, shape.tasks_per_node)
-    if min_nodes is None or min_nodes % whole == 0:
-        return
-    raise ConfigError(
-        f"resources.min_nodes={min_nodes}, and a replica of {layout} takes "
-        f"{counted(whole, 'node')}: a run shrinks by whole replicas",
-        hint=f"take a multiple of {whole} for resources.min_nodes, or smaller replicas "
-        "(parallel=hsdp shards within a node)",
-    )
 
 
 @dataclass(slots=True)

@@ -28,6 +28,9 @@ def run_signature(config: Mapping[str, Any]) -> str:
     checkpoint = config.get("checkpoint") or {}
     if checkpoint.get("weights") is not None:
         counted["weights"] = [checkpoint["weights"], checkpoint.get("weights_strict")]
+    if isinstance(counted.get("parallel"), Mapping):
+        # It says what becomes of a run that loses nodes, as `recovery` does.
+        counted["parallel"] = {k: v for k, v in config["parallel"].items() if k != "fallback"}
     counted["resources"] = {key: resources.get(key) for key in COUNTED_RESOURCES}
     text = json.dumps(counted, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:LENGTH]

@@ -62,19 +62,21 @@ class Allocation:
 
     `limits` is called now and then and returns None if there is no answer. `why` returns why the
     attempt is being ended. `requeue` also gets a function that returns whether the attempt still
-    owns its run. `draining` returns which nodes are being drained, and why; None if that is
-    unknown. A successor waits in the queue for the end of this attempt; `hand_to_successor` passes
-    on which nodes it must leave out, `drop_successor` removes it from the queue. `regrow` submits a
-    job that brings so many replicas and returns its id; None if it fails.
+    owns its run. `draining` returns which nodes of the allocation, and of these others, are being
+    drained, and why; None if that is unknown. A successor waits in the queue for the end of this
+    attempt; `hand_to_successor` passes on which nodes it must leave out, `drop_successor` removes
+    it from the queue. `regrow` submits a job that brings so many replicas and returns its id; None
+    if it fails. `drop_satellites` cancels those that still wait.
     """
 
     limits: Callable[[], AttemptLimits | None]
     why: Callable[[], AllocationEnding]
     requeue: Callable[[AttemptRequest, Callable[[], bool]], RequeueResult]
-    draining: Callable[[], Mapping[str, str] | None]
+    draining: Callable[[Sequence[str]], Mapping[str, str] | None]
     queue_successor: Callable[[], None] | None = None
     hand_to_successor: Callable[[AttemptRequest], RequeueResult] | None = None
     drop_successor: Callable[[], None] | None = None
+    drop_satellites: Callable[[], None] | None = None
     regrow: Callable[[int], str | None] | None = None
 
 

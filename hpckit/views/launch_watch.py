@@ -85,6 +85,7 @@ class LaunchWatch:
             at=now,
             queue_at=self.poller.queue_at,
             failures=short_failure_lines(rows),
+            satellites=tuple(one for row in rows for one in row.satellites),
         )
 
     def _duration(self, row: RunRow, now: datetime) -> RunDuration:

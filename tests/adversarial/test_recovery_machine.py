@@ -35,7 +35,7 @@ from hpckit.planning.recovery.decide import (
     round_ended,
 )
 from hpckit.planning.recovery.ledger import Ledger, read_ledger
-from hpckit.planning.recovery.node_choice import first_nodes
+from hpckit.planning.recovery.node_choice import RoundSizes, first_nodes
 from hpckit.planning.recovery.resume import Known, choose
 
 TOTAL = 100
@@ -167,7 +167,7 @@ class RecoveryMachine(RuleBasedStateMachine):
                 )
             ]
         )
-        self.begin_round(0, first_nodes(self.standing, self.past, POLICY, 2))
+        self.begin_round(0, first_nodes(self.standing, self.past, POLICY, RoundSizes(wanted=2)))
 
     def begin_round(self, number: int, nodes: tuple[str, ...]) -> None:
         """Start all ranks; they go on from the newest checkpoint that nothing speaks against."""

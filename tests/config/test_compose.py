@@ -13,16 +13,25 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig
 
-from hpckit.config.compose import ComposeRequest, compose
+from hpckit.config.compose import ComposeRequest, compose, compose_parallel
 from hpckit.config.explain import load_config
 from hpckit.config.search_path import shipped_folder
 from hpckit.config.session import Session, open_session
 from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.parallel.settings import FallbackLayout, Parallel
 from hpckit.model.plain import from_plain
 
 Requester = Callable[..., ComposeRequest]
 
 _OPTIONS = sorted(f"{file.parent.name}={file.stem}" for file in shipped_folder().glob("*/*.yaml"))
+
+
+def test_layouts_to_fall_back_to_survive_a_change_of_another_key(tmp_path: Path) -> None:
+    """What a run has listed is written as an override again, and read as the same."""
+    listed = (FallbackLayout(replicate=1, shard="rest"), FallbackLayout(tensor="node", shard=2))
+    present = Parallel(pipeline="nodes", fallback=listed)
+    found = compose_parallel(("parallel.compile=true",), present, environ={}, cwd=tmp_path)
+    assert found == dataclasses.replace(present, compile=True)
 
 
 def test_compose_of_nothing_is_the_default_experiment(request_for: Requester) -> None:

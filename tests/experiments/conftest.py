@@ -1,19 +1,14 @@
 """Trains the shipped experiments on real process groups, small and without a launch."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 import tempfile
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from waiting import until
+from rank_worlds import start_ranks
 
 HERE = Path(__file__).parent
 CONF = HERE.parents[1] / "conf" / "experiment"
@@ -53,31 +48,9 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
 
 def start(config: dict[str, Any], ranks: int, folder: Path) -> None:
     """Train to the end in `folder`; a training that fails shows what it printed."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    words = [sys.executable, str(HERE / "one_rank.py"), config["entry_point"], json.dumps(config)]
-    shared = {
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-    }
-    with (folder / "said").open("w") as said, ExitStack() as ended:
-        processes = []
-        for rank in range(ranks):
-            environ = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            process = subprocess.Popen(words, cwd=folder, env=environ, stdout=said, stderr=said)
-            processes.append(ended.enter_context(process))
-            ended.callback(process.kill)
-        # One that fails leaves the others waiting for it.
-        until(lambda: any(one.poll() for one in processes) or all_left(processes))
-    assert [one.returncode for one in processes] == [0] * ranks, (folder / "said").read_text()
-
-
-def all_left(processes: list[subprocess.Popen[bytes]]) -> bool:
-    """Return whether all of them have ended."""
-    return all(one.poll() is not None for one in processes)
+    words = (config["entry_point"], json.dumps(config))
+    ends = start_ranks(HERE / "one_rank.py", ranks, *words, folder=folder)
+    assert all(end.code == 0 for end in ends), "\n".join(end.output for end in ends)
 
 
 def read_metrics(file: Path) -> Metrics:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,44 @@ CHARLM = (
 SLOW = ("+params.pause_s=0.25", "+params.steps=280")
 HOLD = ("--nodes=2", "--exclusive", "--time=5", "--output=/dev/null", "--wrap=sleep 300")
 SHORT = ("+params.pause_s=0.25", "+params.steps=100")
+
+ORDER = """
+import json, time, torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+
+
+def main(config, run):
+    torch.set_num_threads(1)
+    batches = run.batches(TensorDataset(torch.arange(37)), batch_size=12)
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    run.state(model=model, optimizer=optimizer)
+    with (run.folder / f"rows-{run.round}-{run.rank}.jsonl").open("a") as file:
+        for step in run.steps(config.params.steps):
+            (rows,) = next(batches)
+            print(json.dumps([step, rows.tolist()]), file=file, flush=True)
+            inputs = torch.sin(rows[:, None] * torch.arange(1, 5))
+            loss = (model(inputs) - inputs.roll(1, dims=1)).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            run.log(loss=run.mean(float(loss)))
+            time.sleep(config.params.pause_s)
+"""
+
+
+def sample_order(training: Training) -> dict[int, list[int]]:
+    """Return the samples of each step, as all ranks of the latest round that did it had them."""
+    found: dict[int, list[int]] = {}
+    for number, nodes in enumerate(training.nodes_by_round()):
+        every = []
+        for rank in range(len(nodes)):
+            lines = (training.folder / f"rows-{number}-{rank}.jsonl").read_text().splitlines()
+            every.append(dict(json.loads(line) for line in lines))
+        for step in every[0]:
+            found[step] = [row for rank in every for row in rank[step]]
+    return found
 
 
 def satellites(training: Training) -> list[dict[str, Any]]:
@@ -146,14 +185,94 @@ def test_cancel_takes_a_waiting_satellite_along(training: Training) -> None:
     training.sandbox.slurm("scancel", hold)
 
 
-def test_satellite_of_an_ended_run_leaves_at_once(training: Training) -> None:
-    """A satellite that starts too late says so, and ends with exit code 0."""
+@pytest.mark.timeout(500)
+def test_run_leaves_a_satellite_before_its_time_limit(training: Training) -> None:
+    """Slurm tells the satellite ahead: the run saves, and goes on without it; no step is lost."""
+    training.launch(
+        *("+params.pause_s=0.3", "+params.steps=400", "resources.timeout_min=30"),
+        "runtime.save_before_timeout_s=20",
+    )
+    training.wait_for_step(6)
+    own = training.nodes()
+    job = grow(training, "--time", "2")
+    wait_for_nodes(training, 3)
+    training.wait(lambda: training.nodes() == own, "the run is on its own nodes", 150)
+    training.wait(lambda: not training.sandbox.state_of_job(job), "the satellite has ended")
+    assert "JobState=COMPLETED" in training.sandbox.slurm("scontrol", "show", "job", job)
+    (gone,) = training.events("satellite_left")
+    assert gone["reason"].startswith("it was told to stop")
+    training.completed(patience_s=PATIENCE_S)
+    assert training.causes() == ["resized", "resized", None]
+    assert training.steps == list(range(400))
+
+
+@pytest.mark.timeout(500)
+def test_samples_and_losses_do_not_depend_on_the_sizes_of_a_run(
+    sandbox: Any, training: Training, tmp_path: Path
+) -> None:
+    """Four, three, two and four ranks: each step has the samples of a run of four, in its order."""
+    calm = Training.create(sandbox, tmp_path / "calm")
+    words = ("experiment=function", "entry_point=order:main", "cluster=sandbox")
+    size = ("resources.nodes=4", "resources.min_nodes=2", "checkpoint.interval_steps=5")
+    for one, pause_s in ((calm, 0.0), (training, 0.2)):
+        one.project.write("order.py", ORDER)
+        one.project.json("launch", *words, *size, "+params.steps=250", f"+params.pause_s={pause_s}")
+        if one is calm:
+            calm.completed(patience_s=PATIENCE_S)
+    training.wait_for_step(6)
+    for replicas in (3, 2):
+        training.project.json("shrink", "--replicas", str(replicas))
+        wait_for_nodes(training, replicas)
+    assert training.project.json("grow", "--replicas", "2")["standing"] == 2
+    wait_for_nodes(training, 4)
+    training.completed(patience_s=PATIENCE_S)
+    assert [len(nodes) for nodes in training.nodes_by_round()] == [4, 3, 2, 4]
+    assert training.causes() == ["resized", "resized", "resized", None]
+    assert sample_order(training) == sample_order(calm)
+    assert sorted(sample_order(training)) == list(range(250))
+    assert training.losses == pytest.approx(calm.losses, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.timeout(500)
+def test_lost_node_of_the_only_replica_leads_to_another_layout(
+    training: Training, undisturbed: dict[int, float]
+) -> None:
+    """The run goes on in the same allocation on the node that is left, and learns the same."""
+    listed = ("resources.min_nodes=1", "parallel.fallback=[{replicate: 1, shard: rest}]")
+    training.project.json("launch", *CHARLM, *listed)
+    training.wait_for_step(20)
+    first, lost = training.nodes()
+    assert training.run["layout"]["shard"] == 2
+    training.strike(f"kill_node node={lost}")
+    run = training.completed(patience_s=PATIENCE_S)
+    assert training.nodes_by_round()[-1] == (first,)
+    assert (run["layout"]["replicate"], run["layout"]["shard"]) == (1, 1)
+    assert training.causes() == ["node_lost", None]
+    assert training.losses == pytest.approx(undisturbed, rel=1e-4)
+
+
+def test_waiting_satellite_is_cancelled_when_its_run_ends(training: Training) -> None:
+    """Nothing of it is left in the queue, and what it waited for goes on."""
     training.launch("+params.pause_s=0.2", "+params.steps=40")
     training.wait_for_step(6)
     hold = training.sandbox.slurm("sbatch", "--parsable", *HOLD).strip()
     job = grow(training)
     training.completed()
+    training.wait(lambda: not training.sandbox.state_of_job(job), "the satellite was cancelled")
+    assert "JobState=CANCELLED" in training.sandbox.slurm("scontrol", "show", "job", job)
+    assert training.sandbox.state_of_job(hold)
     training.sandbox.slurm("scancel", hold)
+
+
+def test_satellite_of_an_ended_run_leaves_at_once(training: Training) -> None:
+    """A satellite that is started too late, by hand, says so, and ends with exit code 0."""
+    training.launch(*SHORT)
+    training.wait_for_step(6)
+    grow(training)
+    wait_for_nodes(training, 3)
+    training.completed()
+    script = training.project.launch_folder() / "job-1.sbatch"
+    job = training.sandbox.slurm("sbatch", "--parsable", str(script)).strip()
     training.wait(lambda: not training.sandbox.state_of_job(job), "the satellite has ended")
     (log,) = training.project.launch_folder().glob(f"logs/job-*-{job}.log")
     assert "has ended: there is nothing to join" in log.read_text()
@@ -170,3 +289,20 @@ def test_dry_run_prints_the_script_that_is_submitted(training: Training) -> None
     grow(training)
     folder = training.project.launch_folder()
     assert (folder / "job-1.sbatch").read_text() == script["text"]
+
+
+@pytest.mark.timeout(500)
+def test_run_resumes_in_another_layout(training: Training, undisturbed: dict[int, float]) -> None:
+    """Begun as fsdp, ended by its user, and resumed as tensor: no step is lost, losses agree."""
+    words = [*CHARLM[:3], "resources.nodes=1", "resources.tasks_per_node=2", *CHARLM[8:]]
+    training.project.json("launch", *words, "parallel=fsdp")
+    training.wait_for_step(20)
+    assert training.project.hpckit("cancel").returncode == 0
+    training.wait(lambda: training.run["state"] == "cancelled", "the run was cancelled")
+    assert training.run["layout"]["shard"] == 2
+    done = training.project.hpckit("resume", ".0", "parallel=tensor")
+    assert done.returncode == 0, done.stderr
+    run = training.over(PATIENCE_S)
+    assert (run["state"], run["attempt"], run["layout"]["tensor"]) == ("completed", 2, 2)
+    assert training.steps == list(range(STEPS))
+    assert training.losses == pytest.approx(undisturbed, rel=1e-3)

@@ -16,7 +16,6 @@ from hpckit.model.parallel.settings import BatchRule, Parallel, Precision, Reduc
 from hpckit.model.parallel.share import share_batch
 from hpckit.planning.layout import (
     NodeShape,
-    check_min_nodes,
     fit_replicas,
     plan_layout,
     planned_layouts,
@@ -154,9 +153,6 @@ def test_a_run_shrinks_by_whole_replicas() -> None:
     shape = NodeShape(nodes=4, tasks_per_node=2)
     layout = plan_layout(Parallel(shard=4), shape)
     assert replica_nodes(layout, 2) == 2
-    check_min_nodes(layout, shape, 2)
-    with pytest.raises(ConfigError, match="takes 2 nodes"):
-        check_min_nodes(layout, shape, 3)
     assert fit_replicas(layout, NodeShape(nodes=3, tasks_per_node=2)) == Layout(
         replicate=1, shard=4
     )

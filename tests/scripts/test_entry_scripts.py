@@ -84,7 +84,8 @@ PLAIN = "--dist worksteal --reruns 1 --only-rerun the worker has ended -m not sl
 OTHER_TESTS = f"pytest -n 2 {PLAIN} tests --ignore=tests/docs --ignore=tests/cli/commands"
 PAGES = f"pytest -n 1 {PLAIN} tests/docs"
 VERBS = f"pytest -n 1 {PLAIN} tests/cli/commands"
-HYDRA = "pytest -n 1 tests/config"
+COMPOSED = ("compose", "overrides_refused", "staged", "sweep", "user_conf")
+HYDRA = "pytest -n 1 " + " ".join(f"tests/config/test_{name}.py" for name in COMPOSED)
 LANES = {PAGES, VERBS, HYDRA}
 """What is left out of the other tests has to run elsewhere."""
 SLURM_TESTS = "pytest --maxfail 3 --reruns 1 --only-rerun still waiting until -m slurm"
@@ -192,8 +193,9 @@ def test_test_leaves_the_sandbox_of_this_machine_alone(checkout: Checkout) -> No
 
 @root_with_apt
 def test_test_all_releases_tries_the_moving_one_last(checkout: Checkout) -> None:
-    """26.05 comes after those that gate."""
+    """26.05 comes after those that gate; with hydra-core 1.4 all tests of compositions run."""
     checkout.run("scripts/test", "--all-releases")
+    assert "pytest -n 1 tests/config/" in checkout.calls()
     calls = [call for call in checkout.calls("isolated") if "22.05" not in call]
     assert calls == [
         f"isolated pytest with HPCKIT_TEST_SLURM={name}" for name in ("24.11", "26.05")

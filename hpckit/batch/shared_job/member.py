@@ -42,7 +42,7 @@ def allocation_in_shared_job(spec: SharedJobSpec, context: Context) -> Allocatio
         requeue=lambda _wish, _owns_run: RequeueResult(
             outcome=RequeueOutcome.requeued, message="it waits for a free slot of its job"
         ),
-        draining=lambda: None,
+        draining=lambda _: None,
     )
 
 

@@ -16,6 +16,7 @@ from hpckit.cli.terminal.keyboard import NEXT_PAGE, PREVIOUS_PAGE, QUIT, Wait, k
 from hpckit.cli.value_types import seconds
 from hpckit.context import Context
 from hpckit.errors import UsageError
+from hpckit.model.elastic.satellite import Satellite
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
@@ -192,7 +193,7 @@ def _display(live: _Live) -> Iterator[Callable[[], None]]:
     def show() -> None:
         rows = live.watched.rows
         progress = live.watched.progress(rows)
-        taken = len(set(progress.states)) + len(progress.failures)
+        taken = len(set(progress.states)) + len(progress.failures) + bool(progress.satellites)
         room = max(screen.height - taken - _SHOWN, 1)
         shown = live.listed(rows, min(room, _SHOWN))
         screen.show(live_page(head, progress, shown))
@@ -206,13 +207,13 @@ class _Lines:
     """Prints a line for each look at which anything has changed."""
 
     live: _Live
-    said: tuple[RunState, ...] | None = None
+    said: tuple[tuple[RunState, ...], tuple[Satellite, ...]] | None = None
 
     def show(self) -> None:
         progress = self.live.watched.progress(self.live.watched.rows)
-        if progress.states == self.said:
+        if (progress.states, progress.satellites) == self.said:
             return
-        self.said = progress.states
+        self.said = (progress.states, progress.satellites)
         if self.live.look.as_json:
             document = live_object(self.live.launch.id, progress)
             self.live.context.say(self.live.context.json_line(document))

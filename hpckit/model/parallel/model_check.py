@@ -54,8 +54,8 @@ class ModelAnswer:
     """The result for one run. `parameters` is the number of those of the whole model.
 
     `adam` is whether Adam updates all that is trained: its optimizer was registered before the
-    first step. `model_unchecked` and `batch_unchecked` say why the model, or its first batch, was
-    not checked.
+    first step. `model_unchecked`, `batch_unchecked` and `forward_unchecked` say why the model, its
+    first batch, or its forward was not checked.
     """
 
     problems: tuple[LayoutProblem, ...] = ()
@@ -64,6 +64,7 @@ class ModelAnswer:
     adam: bool = False
     model_unchecked: str = ""
     batch_unchecked: str = ""
+    forward_unchecked: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

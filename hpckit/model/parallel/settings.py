@@ -59,6 +59,27 @@ class Reduction(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FallbackLayout:
+    """The sizes of a layout for a run that has too few nodes for its own.
+
+    Numbers and words as in `Parallel`; words follow from the nodes that are left.
+
+    Example: `{replicate: 1, shard: rest}` shards over all ranks that are left.
+    """
+
+    replicate: int | str = "rest"
+    """Replicas of the model; as `parallel.replicate`."""
+    shard: int | str = 1
+    """As `parallel.shard`."""
+    tensor: int | str = 1
+    """As `parallel.tensor`."""
+    context: int | str = 1
+    """As `parallel.context`."""
+    pipeline: int | str = 1
+    """As `parallel.pipeline`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Parallel:
     """How a model and its data are laid out over the ranks of a run.
 
@@ -87,8 +108,9 @@ class Parallel:
     forward, then all backward), `1F1B` (in turn, which needs less memory) or `Interleaved1F1B`
     (with two groups of layers on each rank, which wait less for each other)."""
     microbatches: int | None = None
-    """With `pipeline`: into how many parts each rank's batch is cut. Null: twice as many as stages,
-    or what of that divides the batch."""
+    """Into how many parts `run.train_step` cuts each rank's rows of a batch, to compute them one
+    after the other. Null: with `pipeline` twice as many as stages, or what of that divides the
+    rows; else 1."""
     params: Precision = Precision.fp32
     """In which type of number the model computes."""
     recompute: Recompute = Recompute.none
@@ -101,6 +123,14 @@ class Parallel:
     replicas asked for, times `microbatches`, have to be a power of two."""
     compile: bool = False
     """Compile every unit of the plan with torch.compile."""
+    self_check: bool = True
+    """With `tensor` or `context`: compare in the first step what one unit of each class computes
+    with what the whole unit does on the same row. Not with `compile`."""
+    fallback: tuple[FallbackLayout, ...] = ()
+    """Layouts in which a run continues while its nodes hold no whole replica, for example
+    `[{replicate: 1, shard: rest}]`. The first that fits the nodes is taken. A layout has the keys
+    `replicate`, `shard`, `tensor`, `context` and `pipeline`, and has to fit `resources.min_nodes`
+    nodes. Other keys of `parallel` stay as they are."""
 
 
 SCHEDULES = {"GPipe": 1, "1F1B": 1, "Interleaved1F1B": 2}

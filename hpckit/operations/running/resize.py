@@ -84,7 +84,7 @@ def _resizable(selection: Selection, replicas: int, context: Context, asked: str
         raise UsageError(
             f"launch {launch.id} runs on cluster {launch.cluster.kind}, which is one node: only a "
             f"run on Slurm can be {asked}",
-            hint="a run in another size is another launch: hpckit rerun, with other resources",
+            hint="on this machine a run keeps its number of ranks",
         )
     if replicas < 1:
         raise UsageError(f"--replicas is {replicas}; it is 1 or more")

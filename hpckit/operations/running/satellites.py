@@ -1,4 +1,7 @@
-"""Submits satellites: jobs that bring nodes to a running run. It asks no supervisor."""
+"""Submits satellites, jobs that bring nodes to a running run, and cancels those not needed.
+
+It asks no supervisor.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,22 @@ from datetime import timedelta
 
 from hpckit.context import Context
 from hpckit.errors import HpckitError
-from hpckit.model.events import AgentJoined, JobAdded, SatelliteLeft
+from hpckit.model.events import AgentJoined, JobAdded, SatelliteLeft, SubmitRefused
 from hpckit.model.plan import JobSpec
+from hpckit.model.states import BaseState
 from hpckit.operations.add_job import alone
 from hpckit.operations.frozen_script import rendered
 from hpckit.operations.service_jobs import hand_in
+from hpckit.operations.submit import slurm_commands
 from hpckit.planning.jobs.service_jobs import SatelliteOrder, satellite_job
 from hpckit.planning.recovery.run_size import size_of
 from hpckit.record.attempts import latest_attempt
-from hpckit.record.launches import Launch, load_settings, read_launch_history
+from hpckit.record.launch_events import record_event
+from hpckit.record.launches import Launch, load_launch, load_settings, read_launch_history
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import read_events
+from hpckit.slurm.cancel import cancel
+from hpckit.slurm.query import observe
 
 PATIENCE = timedelta(seconds=60)
 """How long to wait for other processes that add jobs."""
@@ -86,6 +94,42 @@ def regrow(launch: Launch, run: int, replicas: int, context: Context) -> str | N
         context.note(f"warning: run {launch.runs[run].id} gets no satellite: {said}")
         return None
     return job
+
+
+def drop_satellites(launch: Launch, run: int, context: Context) -> tuple[str, ...]:
+    """Cancel the satellites of a run that has ended while they waited; return their jobs.
+
+    For a supervisor, whose run has ended whatever comes of it: if Slurm does not answer, the reason
+    is printed on standard error, and the satellites find out themselves once they start. Those that
+    run end with the run.
+    """
+    try:
+        return _dropped(load_launch(launch.folder), run, context)
+    except (HpckitError, OSError) as error:
+        said = error.message if isinstance(error, HpckitError) else str(error)
+        context.note(f"warning: satellites of {launch.runs[run].id} may still be queued: {said}")
+        return ()
+
+
+def _dropped(launch: Launch, run: int, context: Context) -> tuple[str, ...]:
+    history = read_launch_history(launch)
+    jobs = {
+        history.accepted[job]: job
+        for job in history.satellites.get(run, ())
+        if job in history.accepted
+    }
+    if not jobs:
+        return ()
+    commands = slurm_commands(launch.cluster.bin_dir, context)
+    seen = observe(list(jobs), commands, context.now())
+    waiting = tuple(job for job, one in seen.items() if one.state.base is BaseState.pending)
+    if waiting:
+        cancel(waiting, commands)
+    for job in waiting:
+        message = "no longer needed: the run has ended, and it was cancelled while it waited"
+        dropped = SubmitRefused(at=context.now(), job_index=jobs[job], message=message)
+        record_event(launch.paths, dropped)
+    return waiting
 
 
 def _taken(paths: AttemptPaths) -> Sequence[str]:

@@ -17,8 +17,8 @@ from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, LaunchConfig, 
 from hpckit.model.plan import SweepPoint
 from hpckit.planning.checks.observe_settings import check_observe, check_profile_ranks
 from hpckit.planning.checks.recovery_settings import check_recovery
+from hpckit.planning.fallback import check_min_nodes
 from hpckit.planning.jobs.shared_jobs import check_shared_jobs
-from hpckit.planning.layout import check_min_nodes, layout_of, shape_of
 from hpckit.planning.notices.settings import check_notify
 from hpckit.planning.tracker import check_tracker
 
@@ -99,7 +99,7 @@ def _check_shared(points: Sequence[SweepPoint]) -> None:
 
 def check_layout(settings: LaunchConfig) -> None:
     """Refuse a layout that these ranks cannot have, and shrinking within a replica."""
-    check_min_nodes(layout_of(settings), shape_of(settings), settings.resources.min_nodes)
+    check_min_nodes(settings)
 
 
 def _check_weights(checkpoint: Checkpoint) -> None:

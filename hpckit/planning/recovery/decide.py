@@ -26,7 +26,7 @@ from hpckit.planning.recovery.ends import (
     returned_early,
 )
 from hpckit.planning.recovery.ledger import Ledger
-from hpckit.planning.recovery.node_choice import placed, without
+from hpckit.planning.recovery.node_choice import RoundSizes, without
 
 NOTICE_CODE = 143
 """Exit code of an attempt that was asked to stop: 128 + SIGTERM."""
@@ -82,6 +82,7 @@ class RoundView:
     had been no sign of life from what ended it. `draining` holds the nodes that are being drained,
     with the reasons, `slow` those with stragglers, and what is said of them. `wanted` and `fewest`
     are how many nodes a round has, and must have; a replica takes `replica_nodes` of them.
+    `fallback_nodes` are the numbers of nodes for which the user listed another layout.
     `resizing` is whether ranks were asked to leave because that number changed, `grown_from` are
     the members of the round before, if this one has more.
     `requeues` is whether a new attempt can be requested. `layout` is that of the round.
@@ -109,10 +110,21 @@ class RoundView:
     wanted: int = 1
     fewest: int = 1
     replica_nodes: int = 1
+    fallback_nodes: tuple[int, ...] = ()
     resizing: bool = False
     grown_from: tuple[str, ...] = ()
     requeues: bool = False
     layout: Layout | None = None
+
+    @property
+    def sizes(self) -> RoundSizes:
+        """How many nodes the next round may have."""
+        return RoundSizes(
+            wanted=self.wanted,
+            fewest=self.fewest,
+            replica_nodes=self.replica_nodes,
+            fallback=self.fallback_nodes,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,8 +207,7 @@ def _fails_because_grown(view: RoundView, failure: Failure) -> bool:
 
 def _undone(view: RoundView, failure: Failure) -> NewRound:
     """Return the round that continues in the size that worked."""
-    before, after = (len(some) // view.replica_nodes for some in (view.members, view.grown_from))
-    words = f"{failure.message}; back from {before} to {counted(after, 'replica')}"
+    words = f"{failure.message}; back {_change(view, view.grown_from)}"
     because = replace(failure, cause=Cause.resized, message=words, signature=Cause.resized)
     return NewRound(because=because, nodes=view.grown_from, undone=True)
 
@@ -332,12 +343,20 @@ def on_resize(view: RoundView, policy: Recovery, past: Ledger) -> NewRound | Sta
 
 def _resizing(view: RoundView, nodes: Sequence[str] = ()) -> Failure:
     """Return the failure recorded when a round leaves to continue in another size."""
-    before, after = (len(some) // view.replica_nodes for some in (view.members, nodes))
     gone = [node for node in view.members if node not in view.standing]
-    words = f"from {before} to {counted(after, 'replica')}" if nodes else "to change its size"
+    words = _change(view, nodes) if nodes else "to change its size"
     if gone:
         words += f": {', '.join(gone)} left with their satellite job"
     return Failure(cause=Cause.resized, message=words, step=view.step, signature=Cause.resized)
+
+
+def _change(view: RoundView, nodes: Sequence[str]) -> str:
+    """Return in words how the size changes; in nodes if one of the rounds has no whole replicas."""
+    before, after = len(view.members), len(nodes)
+    if before % view.replica_nodes or after % view.replica_nodes:
+        return f"from {before} to {counted(after, 'node')}"
+    whole = view.replica_nodes
+    return f"from {before // whole} to {counted(after // whole, 'replica')}"
 
 
 def _left_for_others(view: RoundView, policy: Recovery, past: Ledger) -> Action:
@@ -435,8 +454,8 @@ def _restart(
 def _placed(
     view: RoundView, good: Sequence[str], unwelcome: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Return the nodes of the next round, in whole replicas."""
-    return placed(view.members, good, view.wanted, unwelcome, replica_nodes=view.replica_nodes)
+    """Return the nodes of the next round, in whole replicas or for another layout."""
+    return view.sizes.chosen(view.members, good, unwelcome)
 
 
 def _again(failure: Failure, exit_code: int, excluded: frozenset[str]) -> EndAttempt:

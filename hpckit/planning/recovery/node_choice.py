@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from hpckit.model.launch import Recovery
 from hpckit.planning.recovery.ledger import Ledger
@@ -49,6 +50,44 @@ def placed(
     return (*filled, *spares)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSizes:
+    """How many nodes a round may have.
+
+    `wanted` and `fewest` are for whole replicas of `replica_nodes` nodes each. `fallback` has the
+    numbers of nodes for another layout, the best first.
+
+    Example: with `wanted` 4, `fewest` 2, `replica_nodes` 4 and `fallback` (3, 2) it has 4, 3 or 2.
+    """
+
+    wanted: int = 1
+    fewest: int = 1
+    replica_nodes: int = 1
+    fallback: tuple[int, ...] = ()
+
+    def holds(self, nodes: int) -> bool:
+        """Return whether so many nodes have a layout."""
+        return nodes > 0 and (nodes % self.replica_nodes == 0 or nodes in self.fallback)
+
+    def fitting(self, nodes: int) -> int:
+        """Return how many of so many nodes a round takes; 0 if they are too few for any layout.
+
+        Whole replicas of the run's own layout come first.
+        """
+        whole = min(self.wanted, nodes) // self.replica_nodes * self.replica_nodes
+        if whole and whole >= self.fewest:
+            return whole
+        return next((one for one in self.fallback if one <= nodes), whole)
+
+    def chosen(
+        self, members: Sequence[str], good: Sequence[str], unwelcome: Collection[str] = ()
+    ) -> tuple[str, ...]:
+        """Return which of the good nodes the next round takes, as `placed` says."""
+        count = self.fitting(len(good))
+        block = self.replica_nodes if count % self.replica_nodes == 0 else 1
+        return placed(members, good, count, unwelcome, replica_nodes=block)
+
+
 def _kept(
     blocks: Sequence[tuple[str, ...]], taken: Collection[str], replicas: int
 ) -> list[tuple[str, ...]]:
@@ -62,14 +101,9 @@ def first_nodes(
     standing: Sequence[str],
     past: Ledger,
     policy: Recovery,
-    wanted: int,
-    *,
-    replica_nodes: int = 1,
+    sizes: RoundSizes,
 ) -> tuple[str, ...]:
-    """Return the nodes of an attempt's first round, preferring nodes that are not excluded.
-
-    They are whole replicas of `replica_nodes` nodes each.
-    """
+    """Return the nodes of an attempt's first round, preferring nodes that are not excluded."""
     bad = past.excluded(policy)
-    whole = min(wanted, len(standing)) // replica_nodes * replica_nodes
-    return tuple(sorted(standing, key=lambda node: node in bad)[:whole])
+    good = sorted(standing, key=lambda node: node in bad)
+    return tuple(good[: sizes.fitting(len(standing))])

@@ -8,6 +8,7 @@ from datetime import timedelta
 from hpckit.model.counted import counted
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.settings import SizeWord
+from hpckit.planning.fallback import fallback_nodes
 from hpckit.planning.layout import layout_of, replica_nodes
 
 _GAIN = 3.0
@@ -20,7 +21,8 @@ class RunSize:
 
     `configured` is what the launch asked for, `most` what its layout allows (None: any number).
     `bound` is what the user allows since the run was asked to shrink (None: any number). A replica
-    takes `replica_nodes` nodes.
+    takes `replica_nodes` nodes. `fallback_nodes` are the numbers of nodes for another layout, the
+    best first.
 
     Example: with `configured` 2 and a satellite of one replica, a run is to have 3.
     """
@@ -29,6 +31,7 @@ class RunSize:
     replica_nodes: int
     most: int | None = None
     bound: int | None = None
+    fallback_nodes: tuple[int, ...] = ()
 
     def wanted(self, satellite_nodes: int = 0) -> int:
         """Return how many replicas the run is to have with so many nodes of satellites."""
@@ -82,7 +85,12 @@ def size_of(settings: LaunchConfig) -> RunSize:
     whole = replica_nodes(layout_of(settings), resources.tasks_per_node)
     configured = resources.nodes // whole
     free = settings.parallel.replicate == SizeWord.rest
-    return RunSize(configured=configured, replica_nodes=whole, most=None if free else configured)
+    return RunSize(
+        configured=configured,
+        replica_nodes=whole,
+        most=None if free else configured,
+        fallback_nodes=fallback_nodes(settings),
+    )
 
 
 def least_replicas(settings: LaunchConfig) -> int:
@@ -94,10 +102,10 @@ def least_replicas(settings: LaunchConfig) -> int:
 def worth_growing(before: int, after: int, remaining: timedelta, restart: timedelta) -> bool:
     """Return whether growing saves more than three times its restart.
 
-    `remaining` is how long the run would still take with `before` replicas. With `after` it takes
+    `remaining` is how long the run would still take with `before` nodes. With `after` it takes
     `before / after` of that, at best.
 
-    Example: 2 to 3 replicas save a third of 60 minutes, which is worth a restart of 6 minutes.
+    Example: 2 to 3 nodes save a third of 60 minutes, which is worth a restart of 6 minutes.
     """
     if after <= before:
         return False

@@ -322,6 +322,8 @@ def _weights(settings: LaunchConfig) -> Iterator[Finding]:
         return
     if stranger is not None:
         yield error(key, value, f"{key}: {stranger.reason}", f"{stranger.hint}; or copy the file")
+    elif path.is_dir():
+        yield error(key, value, f"{key}: {path} is a folder", "name one file of weights")
 
 
 def _checkpoints(settings: LaunchConfig) -> Iterator[Finding]:

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import counted
+from hpckit.model.elastic.satellite import Satellite
 from hpckit.report.rows import RunRow
+
+
+def satellites_line(satellites: Sequence[Satellite]) -> str:
+    """Return one line on all satellite jobs that wait or run; empty without any.
+
+    Example: `satellites: 12 running on n[3-4], 13 pending`.
+    """
+    if not satellites:
+        return ""
+    each = (f"{one.job} {one.state}{_where(one)}" for one in satellites)
+    return f"{'satellite' if len(satellites) == 1 else 'satellites'}: {', '.join(each)}"
+
+
+def _where(one: Satellite) -> str:
+    return f" on {compress_nodes(one.nodes)}" if one.nodes else ""
 
 
 def satellite_lines(rows: Iterable[RunRow]) -> Iterator[str]:
@@ -16,8 +32,7 @@ def satellite_lines(rows: Iterable[RunRow]) -> Iterator[str]:
     """
     for row in rows:
         for one in row.satellites:
-            where = f" on {compress_nodes(one.nodes)}" if one.nodes else ""
             yield (
                 f"satellite job {one.job} of {row.run} is {one.state}: "
-                f"{counted(one.replicas, 'replica')} more{where}"
+                f"{counted(one.replicas, 'replica')} more{_where(one)}"
             )

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from hpckit.model.elastic.satellite import Satellite
 from hpckit.model.moment import duration, local_minute
 from hpckit.model.plain import to_plain
 from hpckit.model.states import RunState
 from hpckit.report.account import bar
+from hpckit.report.elastic.lines import satellites_line
 from hpckit.report.rows import LaunchHead, RunRow, count_states
 from hpckit.report.text import Page, TextTable, count_line, head_line, percent, runs_table
 
@@ -23,7 +25,7 @@ class Progress:
     """The progress of all runs: their states, the share that is done, and the remaining time.
 
     `queue_at` is when Slurm was last asked, null if never. `failures` has a line for each kind of
-    failure.
+    failure, `satellites` are the jobs that bring runs nodes.
     """
 
     states: tuple[RunState, ...]
@@ -32,6 +34,7 @@ class Progress:
     at: datetime
     queue_at: datetime | None = None
     failures: tuple[str, ...] = ()
+    satellites: tuple[Satellite, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,8 @@ def live_page(head: LaunchHead, progress: Progress, listed: Listed) -> Page:
     )
     done = f"\n{bar(progress.share)} {_words(progress)}{_queue(progress)}\n"
     runs = _runs(listed, progress.at, head.common)
-    return [head_line(head, progress.at), states, done, *runs, *progress.failures]
+    satellites = filter(None, [satellites_line(progress.satellites)])
+    return [head_line(head, progress.at), states, done, *runs, *satellites, *progress.failures]
 
 
 def _queue(progress: Progress) -> str:
@@ -77,7 +81,8 @@ def _runs(listed: Listed, now: datetime, common: frozenset[str]) -> Page:
 
 def live_line(progress: Progress) -> str:
     """Return the progress in one line."""
-    return f"{count_line(progress.states)}; {_words(progress)}"
+    parts = (count_line(progress.states), _words(progress), satellites_line(progress.satellites))
+    return "; ".join(filter(None, parts))
 
 
 def live_object(launch: str, progress: Progress) -> dict[str, Any]:
@@ -90,6 +95,7 @@ def live_object(launch: str, progress: Progress) -> dict[str, Any]:
         "states": {str(state): count for state, count in count_states(progress.states).items()},
         "share": round(progress.share, 6),
         "remaining_s": None if remaining is None else round(remaining.total_seconds(), 3),
+        "satellites": to_plain(progress.satellites),
     }
 
 

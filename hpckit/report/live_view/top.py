@@ -18,6 +18,7 @@ from hpckit.model.moment import duration, local_clock
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.vocabulary import GpuDevice, GpuGauge, GpuRow
+from hpckit.report.elastic.lines import satellites_line
 from hpckit.report.escape import escaped_cell
 from hpckit.report.live_view.live import Progress
 from hpckit.report.live_view.plot import Point
@@ -220,6 +221,8 @@ def head_lines(head: LaunchHead, progress: Progress, runs: int) -> tuple[str, ..
     if head.foreign is not None:
         first += f"  of {head.foreign.owner}"
     second = f"{', '.join(parts)}; {counted(runs, 'run')}: {counts}"
+    if progress.satellites:
+        second += f"; {satellites_line(progress.satellites)}"
     return (escaped_cell(first), escaped_cell(second))
 
 

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -68,6 +68,8 @@ class Agent:
     channel: tcp.Channel
     outlook: RankOutlook
     reports: StepReports = field(default_factory=StepReports)
+    on_taken: Callable[[], None] | None = None
+    """Called with each message that does not send this agent away."""
     ranks: LocalRanks | None = None
     reserved: socket.socket | None = None
     _silence: SilenceTimer = field(default_factory=lambda: SilenceTimer(tick_s=BEAT_S), init=False)
@@ -93,6 +95,8 @@ class Agent:
                 beating.cancel()
                 await asyncio.gather(*self._tasks)
                 return 0
+            if self.on_taken is not None:
+                self.on_taken()
             await self._follow(message)
         beating.cancel()
         self._alone = True
@@ -276,7 +280,11 @@ async def attend(launch: Launch, index: int, attempt: int) -> int:
     for number in NOTICES:
         loop.add_signal_handler(number, agent.hear, number)
     sampler.on_event = partial(agent.hear_node, loop)
-    sampler.start()
+    if environment().get(SATELLITE) is None:
+        sampler.start()
+    else:
+        # The run may have this node already, and measure it: two writers would count it twice.
+        agent.on_taken = sampler.start
     try:
         code = await agent.serve()
     finally:

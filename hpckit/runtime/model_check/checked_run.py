@@ -19,8 +19,9 @@ from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.share import BatchShare
 from hpckit.runtime.data.batches import Batches
 from hpckit.runtime.parallel.build import build_on_meta
+from hpckit.runtime.parallel.forward_fit import ForwardFit
+from hpckit.runtime.parallel.loss import LossFunction
 from hpckit.runtime.parallel.model_fit import FittedModel, told
-from hpckit.runtime.rank.parallel_run import LossFunction
 from hpckit.runtime.rank.run import Run
 from hpckit.runtime.stages import EarlierRun
 
@@ -33,17 +34,17 @@ class CheckFinished(BaseException):  # `except Exception` must not catch it
 class CheckedRun(Run):
     """A run without a life: what it learns of the user's models is in `fitted` and `problems`.
 
-    `parts` are what rank 0 has of them. `batch_seen` says that a batch came as far as a training
-    step, `adam` that Adam updates all that is trained, `unknown` what the function asked for that
-    is not there before a launch.
+    `parts` are what rank 0 has of them. `forward` is that of the model whose batch came as far as
+    a training step, `adam` that Adam updates all that is trained, `unknown` what the function asked
+    for that is not there before a launch.
     """
 
     stage_name: str | None = None
     fitted: list[FittedModel] = field(default_factory=list)
     parts: list[nn.Module] = field(default_factory=list)
     problems: list[LayoutProblem] = field(default_factory=list)
-    batch_seen: bool = False
     adam: bool = False
+    forward: ForwardFit | None = None
     unknown: str = ""
 
     @property
@@ -95,8 +96,14 @@ class CheckedRun(Run):
             self._models.training(model).check_shapes(inputs, targets, share)
         except HpckitError as error:
             self._finish_with(error)
-        self.batch_seen = True
+        self.forward = ForwardFit(
+            fitted=self.fitted[self._number_of(model)], inputs=inputs.to("meta")
+        )
         raise CheckFinished
+
+    def _number_of(self, model: nn.Module) -> int:
+        """Return which of the models that were laid out this is; `training` has found it."""
+        return next(number for number, one in enumerate(self.parts) if one is model)
 
     def evaluate(
         self,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import traceback
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,6 +23,7 @@ from hpckit.model.plain import from_plain, to_plain
 from hpckit.planning.layout import layout_of
 from hpckit.runtime.environ import environment, rank_info
 from hpckit.runtime.model_check.checked_run import CheckedRun, CheckFinished
+from hpckit.runtime.parallel.forward_fit import ForwardUnknownError, said
 from hpckit.runtime.parallel.model_fit import fake_group, memory_of, told
 from hpckit.runtime.rank.attach import make_logger, seed_everything
 from hpckit.runtime.rank.config import Config
@@ -46,13 +46,21 @@ def check_model(question: ModelQuestion) -> ModelAnswer:
     except UsageError as error:
         return ModelAnswer(problems=(told(error),))
     except Exception as error:  # noqa: BLE001  # torch's, of the user's model
-        return ModelAnswer(model_unchecked=_said(error))
-    unseen = "" if run.batch_seen else ended or "it ended before run.train_step"
+        return ModelAnswer(model_unchecked=said(error))
+    forward_unchecked, problem = "", None
+    if run.forward is not None:
+        try:
+            problem = run.forward.problem()
+        except ForwardUnknownError as error:
+            forward_unchecked = str(error)
+    unseen = "" if run.forward is not None else ended or "it ended before run.train_step"
     return ModelAnswer(
+        problems=() if problem is None else (problem,),
         parameters=sum(one.parameters for one in run.fitted),
         stages=stages,
         adam=run.adam,
         batch_unchecked=unseen,
+        forward_unchecked=forward_unchecked,
     )
 
 
@@ -89,19 +97,10 @@ def _run_function(run: CheckedRun, settings: LaunchConfig) -> str:
     except UsageError as error:
         run.problems.append(told(error))
     except Exception as error:  # noqa: BLE001  # the user's code
-        return _said(error)
+        return said(error)
     except SystemExit as error:
         return f"it ended by SystemExit({error.code!r})"
     return ""
-
-
-def _said(error: Exception) -> str:
-    """Return an exception in words, with the user's line where it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = str(Path(__file__).parents[2])
-    place = next((one for one in reversed(frames) if not one.filename.startswith(ours)), None)
-    where = f" ({Path(place.filename).name}, line {place.lineno})" if place is not None else ""
-    return f"{type(error).__name__}: {error}{where}"
 
 
 def _stages(run: CheckedRun) -> tuple[StageMemory, ...]:

@@ -58,6 +58,28 @@ def check_batches(mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: boo
         )
 
 
+def check_losses(known: Sequence[tuple[bool | None, str]]) -> bool:
+    """Return whether a loss is a sum with its weight; raises UsageError on all ranks.
+
+    `known` has for each rank whether it is, None where it was not called, and what is wrong.
+    """
+    kinds = {pair for pair, _ in known if pair is not None}
+    if len(kinds) > 1:
+        raise UsageError(
+            "loss(outputs, targets) returned a sum with its weight on some ranks only",
+            hint="return a mean over rows, or a pair, on all ranks",
+        )
+    for _, problem in known:
+        if problem:
+            raise UsageError(
+                f"loss(outputs, targets) is no mean over rows: {problem}; the layout would change "
+                "what is trained",
+                hint="return a pair: the sum of what counts, and its weight, such as the number of "
+                "targets that count: (losses.sum(), counted.sum())",
+            )
+    return kinds == {True}
+
+
 def check_targets(inputs: Tensor, targets: Any) -> None:
     """Raise UsageError if targets are a tensor of another number of rows than the inputs."""
     if isinstance(targets, Tensor) and targets.shape[:1] != inputs.shape[:1]:
@@ -78,6 +100,25 @@ def check_sequence(layout: Layout, length: int) -> None:
             hint="take a multiple of parallel.tensor x parallel.context for their length, or "
             "parallel.sequence=false",
         )
+
+
+def check_units(mesh: RankMesh, problem: str) -> None:
+    """Raise RunError on all ranks if one found that a unit computes something else; collective."""
+    found = next((one for one in mesh.gather_all(problem) if one), "")
+    if not found:
+        return
+    causes = {
+        "a fixed number of heads (unflatten by the width of a head, -1 heads)": mesh.layout.tensor,
+        "several projections in one matrix": mesh.layout.tensor,
+        "attention that is not scaled_dot_product_attention": mesh.layout.context,
+        "a shift or another mixture along the sequence": mesh.layout.context,
+        "positions that the unit counts by itself": mesh.layout.context,
+    }
+    likely = "; ".join(cause for cause, size in causes.items() if size > 1)
+    raise RunError(
+        f"with {mesh.layout} {found}",
+        hint=f"likely: {likely}. parallel.self_check=false trains it all the same",
+    )
 
 
 def check_gradients(mesh: RankMesh, model: nn.Module, *, pipelined: bool) -> None:

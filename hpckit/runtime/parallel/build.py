@@ -6,7 +6,7 @@ this order. Sharding comes last, so that each rank then holds its own part only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import SCHEDULES, Parallel, Precision, Recompute
@@ -26,6 +27,7 @@ from hpckit.runtime.parallel.initialise import PartInitialiser
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.model_checks import check_plan
 from hpckit.runtime.parallel.pipeline import Pipeline, PipelineSplit, StagePart
+from hpckit.runtime.parallel.self_check import SelfCheck, UnitCheck, whole_units
 from hpckit.runtime.parallel.tensor_parallel import TensorCut
 
 
@@ -37,6 +39,7 @@ class LaidOutModel:
     pipeline: Pipeline | None = None
     context: ContextShards | None = None
     tied: tuple[TiedWeight, ...] = ()
+    check: SelfCheck | None = None
 
 
 def lay_out(
@@ -74,6 +77,7 @@ def lay_out_checked(
     _placed(holder, mesh.device)
     here = dict(holder.named_modules())
     own = [unit for unit in units if unit in here]
+    wholes = whole_units(holder, own) if _needs_check(mesh.layout, settings) else {}
     cut = _cut_matrices(holder, own, plan, mesh, settings)
     context = _join_context(holder, own, mesh)
     _prepare_units(holder, own, settings)
@@ -83,11 +87,51 @@ def lay_out_checked(
         if not _is_sharded(mesh, settings):
             cut.place_gradients(holder)
         _join_parts(cut, parts, split.stages if split else 1)
+    if split is not None:
+        holder.register_forward_pre_hook(_refuse_call)
     return LaidOutModel(
         module=holder,
         pipeline=None if split is None else _pipeline(split, parts, mesh, settings),
         context=context,
         tied=_tied(holder, plan, mesh, split),
+        check=_self_check(holder, wholes, context, mesh, settings),
+    )
+
+
+def _needs_check(layout: Layout, settings: Parallel) -> bool:
+    """Return whether units compute on parts. A compiled unit would keep what watches it."""
+    return settings.self_check and not settings.compile and layout.tensor * layout.context > 1
+
+
+def _self_check(
+    holder: nn.Module,
+    wholes: Mapping[str, nn.Module],
+    context: ContextShards | None,
+    mesh: RankMesh,
+    settings: Parallel,
+) -> SelfCheck | None:
+    if not wholes:
+        return None
+    units = [
+        UnitCheck(
+            name=name,
+            whole=whole,
+            unit=holder.get_submodule(name),
+            context=context,
+            half=settings.params is Precision.bf16,
+        )
+        for name, whole in wholes.items()
+    ]
+    return SelfCheck(layout=mesh.layout, units=units)
+
+
+def _refuse_call(module: nn.Module, args: Any) -> None:
+    """Refuse to run the stages of one rank as if they were the model."""
+    del args
+    raise UsageError(
+        f"this {type(module).__name__} was called, and with parallel.pipeline it is this rank's "
+        "stages only",
+        hint="call run.train_step(model, inputs, targets), and run.evaluate",
     )
 
 
@@ -254,7 +298,7 @@ def _tied(
     found = []
     for pair in plan.tied:
         here = [name for name in pair if name in own]
-        if len(here) == 1:
+        if len(here) == 1 and own[here[0]].requires_grad:
             counts = here[0] == pair[0]
             parameter = own[here[0]]
             found.append(TiedWeight(parameter=parameter, peer=other, group=group, counts=counts))

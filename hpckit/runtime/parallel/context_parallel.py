@@ -52,6 +52,17 @@ class ContextShards:
         pieces = torch.arange(length).view(2 * self.size, -1)
         return torch.stack([torch.cat([pieces[one], pieces[-1 - one]]) for one in range(self.size)])
 
+    def whole(self, own: Tensor) -> Tensor:
+        """Return all positions of what this rank has some of: [rows, own, …]; collective.
+
+        What has another length is returned as it is.
+        """
+        if self._positions is None or own.shape[1] != self._positions.shape[1]:
+            return own
+        parts = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(parts, own.contiguous(), group=self.group)
+        return torch.cat(parts, dim=1)[:, self._positions.flatten().argsort()]
+
     def join(self, units: Sequence[nn.Module]) -> None:
         """Have the attention of these modules look at all positions."""
         mode = _GatheringAttention(self)

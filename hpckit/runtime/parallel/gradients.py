@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +40,26 @@ class TiedWeight:
         for one in dist.batch_isend_irecv(exchange):
             one.wait()
         local.add_(taken)
+
+
+@contextmanager
+def set_aside(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Have parameters begin without gradients; afterwards those of before are added again."""
+    earlier = {id(one): (one, one.grad) for one in parameters}
+    for one, _ in earlier.values():
+        one.grad = None
+    try:
+        yield
+    finally:
+        for one, gradient in earlier.values():
+            one.grad = joined(gradient, one.grad)
+
+
+def joined(earlier: Tensor | None, new: Tensor | None) -> Tensor | None:
+    """Return the sum of two gradients, either of which may be missing."""
+    if earlier is None or new is None:
+        return new if earlier is None else earlier
+    return earlier + new
 
 
 def local_part(tensor: Tensor) -> Tensor:

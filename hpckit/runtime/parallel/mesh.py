@@ -18,11 +18,15 @@ _SHARDS = "shard_context"
 
 @dataclass(frozen=True)
 class RankMesh:
-    """The mesh of all ranks, and this rank's groups in it. All ranks make it at the same time."""
+    """The mesh of all ranks, and this rank's groups in it. All ranks make it at the same time.
+
+    If it is not for training, no gradients are summed, and so nothing is sharded.
+    """
 
     layout: Layout
     device: torch.device
     rank: int
+    for_training: bool = True
 
     @cached_property
     def whole(self) -> DeviceMesh:
@@ -48,7 +52,7 @@ class RankMesh:
     def sums_gradients(self) -> bool:
         """Whether gradients of several ranks are averaged."""
         layout = self.layout
-        return layout.replicate * layout.shard * layout.context > 1
+        return self.for_training and layout.replicate * layout.shard * layout.context > 1
 
     def along(self, axis: MeshAxis) -> DeviceMesh:
         """Return the mesh of the ranks that differ from this one on one axis only."""

@@ -69,9 +69,12 @@ class FittedModel:
                 problems.append(error)
         return tuple(map(told, problems))
 
-    def laid_out(self, rank: int) -> LaidOutModel:
-        """Return what a rank has of it, within that rank's group; there must be no problems."""
-        mesh = RankMesh(self.layout, _CPU, rank)
+    def laid_out(self, rank: int, *, for_training: bool = True) -> LaidOutModel:
+        """Return what a rank has of it, within that rank's group; there must be no problems.
+
+        One that is not for training runs forward only, and is not sharded.
+        """
+        mesh = RankMesh(self.layout, _CPU, rank, for_training=for_training)
         units = units_of(self.model, self.plan)
         place = mesh.place(MeshAxis.pipeline)
         split = split_of(self.plan, units, self.layout, place, self.settings)

@@ -22,8 +22,10 @@ from hpckit.errors import ConfigError, UsageError
 from hpckit.model.counted import counted
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import SCHEDULES
+from hpckit.runtime.parallel.gradients import set_aside
 
-LossFunction = Callable[[Any, Any], Tensor]
+PartLoss = Callable[[Any, Any, float], Tensor]
+"""Takes outputs and targets of some rows, and which part they are of all rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +123,7 @@ def _without(module: nn.Module, prefix: str, units: set[str], ends: set[str]) ->
 
 @dataclass(slots=True, kw_only=True)
 class Pipeline:
-    """Runs batches through the stages of this rank's replica; every rank of it makes the calls.
-
-    `scale` is what each loss is multiplied by.
-    """
+    """Runs batches through the stages of this rank's replica; every rank of it makes the calls."""
 
     parts: Sequence[StagePart]
     stages: int
@@ -133,7 +132,10 @@ class Pipeline:
     device: torch.device
     microbatches: int | None = None
     _schedules: dict[Any, Any] = field(default_factory=dict)
-    _scale: float = 1.0
+    _loss: PartLoss | None = None
+    _part: float = 1.0
+    _rehearses: bool = False
+    """Whether torch is about to call the loss only to learn of shapes, on numbers of no meaning."""
 
     @property
     def has_first(self) -> bool:
@@ -146,41 +148,35 @@ class Pipeline:
         return self.parts[-1].number == self.stages - 1
 
     def step(
-        self,
-        inputs: Tensor,
-        targets: Any,
-        *,
-        loss: LossFunction,
-        scale: float,
-        kwargs: Mapping[str, Any],
-    ) -> Tensor:
-        """Run forward and backward; return the mean loss on the last stage, 0 elsewhere.
+        self, inputs: Tensor, targets: Any, *, loss: PartLoss, kwargs: Mapping[str, Any]
+    ) -> None:
+        """Run forward and backward.
 
-        Losses of microbatches are multiplied by `scale` for the gradients alone.
+        `loss`, which only the last stage calls, returns what to differentiate for a microbatch; it
+        is told which part of the rows that is.
         """
         parts = self.parts_of_batch(len(inputs))
-        key = ("step", loss, parts, tuple(inputs.shape))
+        key = ("step", parts, tuple(inputs.shape))
         schedule = self._schedules.get(key)
-        if schedule is None:
-            schedule = self._schedules[key] = self._make(loss, parts)
-        self._scale = scale
-        losses: list[Tensor] = []
-        self._run(schedule.step, inputs, targets, losses, kwargs)
-        return self._sum(losses) / scale if scale else self._sum(losses)
+        self._part, self._rehearses = 1 / parts, schedule is None
+        if schedule is not None:
+            self._run(schedule.step, inputs, targets, loss, kwargs)
+            return
+        schedule = self._schedules[key] = self._make(parts)
+        with set_aside(self._parameters):
+            self._run(schedule.step, inputs, targets, loss, kwargs)
 
     def evaluate(
-        self, inputs: Tensor, targets: Any, *, loss: LossFunction, kwargs: Mapping[str, Any]
-    ) -> Tensor:
-        """Run forward only; return the loss on the last stage, 0 elsewhere."""
-        key = ("evaluate", loss, tuple(inputs.shape))
+        self, inputs: Tensor, targets: Any, *, loss: PartLoss, kwargs: Mapping[str, Any]
+    ) -> None:
+        """Run forward only, all rows at once."""
+        key = ("evaluate", tuple(inputs.shape))
         schedule = self._schedules.get(key)
         if schedule is None:
-            schedule = self._schedules[key] = self._make(loss, 1, forward_only=True)
-        self._scale = 1.0
-        losses: list[Tensor] = []
-        with torch.no_grad():
-            self._run(schedule.eval, inputs, targets, losses, kwargs)
-        return self._sum(losses)
+            schedule = self._schedules[key] = self._make(1, forward_only=True)
+        self._part = 1.0
+        with set_aside(self._parameters):
+            self._run(schedule.eval, inputs, targets, loss, kwargs)
 
     def fits(self, rows: int) -> bool:
         """Return whether a batch of so many rows can be cut into microbatches."""
@@ -211,10 +207,12 @@ class Pipeline:
             )
         return parts
 
-    def _make(self, loss: LossFunction, parts: int, *, forward_only: bool = False) -> Any:
-        def scaled(outputs: Any, targets: Any) -> Tensor:
-            return loss(outputs, targets) * (self._scale / parts)
+    @property
+    def _parameters(self) -> list[nn.Parameter]:
+        """All parameters of the stages; torch drops their gradients as a schedule learns shapes."""
+        return [one for part in self.parts for one in part.module.parameters()]
 
+    def _make(self, parts: int, *, forward_only: bool = False) -> Any:
         stages = [
             PipelineStage(one.module, one.number, self.stages, self.device, group=self.group)
             for one in self.parts
@@ -226,25 +224,31 @@ class Pipeline:
         return kind(
             stages if several else stages[0],
             n_microbatches=parts,
-            loss_fn=scaled,
+            loss_fn=self._compute,
             scale_grads=False,
         )
+
+    def _compute(self, outputs: Any, targets: Any) -> Tensor:
+        assert self._loss is not None  # noqa: S101  # set while a schedule runs
+        if self._rehearses:
+            self._rehearses = False
+            return self._loss(outputs, targets, 0.0)
+        return self._loss(outputs, targets, self._part)
 
     def _run(
         self,
         run: Callable[..., Any],
         inputs: Tensor,
         targets: Any,
-        losses: list[Tensor],
+        loss: PartLoss,
         kwargs: Mapping[str, Any],
     ) -> None:
         first = (inputs,) if self.has_first else ()
-        if self.has_last:
-            run(*first, target=targets, losses=losses, return_outputs=False, **kwargs)
-        else:
-            run(*first, **kwargs)
-
-    def _sum(self, losses: Sequence[Tensor]) -> Tensor:
-        if not losses:
-            return torch.zeros((), device=self.device)
-        return torch.stack([one.detach() for one in losses]).sum()
+        self._loss = loss
+        try:
+            if self.has_last:
+                run(*first, target=targets, losses=[], return_outputs=False, **kwargs)
+            else:
+                run(*first, **kwargs)
+        finally:
+            self._loss = None

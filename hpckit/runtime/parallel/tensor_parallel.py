@@ -70,6 +70,8 @@ class TensorCut:
     def place_gradients(self, model: nn.Module) -> None:
         """Have gradients placed as their parameters are; for parameters that no FSDP handles."""
         for one in model.parameters():
+            if not one.requires_grad:
+                continue
             one.register_post_accumulate_grad_hook(_place_gradient)  # type: ignore[no-untyped-call]
 
     def end(self, model: nn.Module) -> None:

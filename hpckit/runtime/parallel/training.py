@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
@@ -20,17 +20,18 @@ from hpckit.model.parallel.settings import Parallel, Reduction
 from hpckit.model.parallel.share import BatchShare, cut_rows, even_pieces, pieces_needed
 from hpckit.runtime.parallel import batch_checks
 from hpckit.runtime.parallel.build import LaidOutModel
-from hpckit.runtime.parallel.gradients import clip, total_norm
+from hpckit.runtime.parallel.gradients import clip, local_part, set_aside, total_norm
+from hpckit.runtime.parallel.loss import (
+    LossFunction,
+    StepLoss,
+    count_targets,
+    measure,
+    quotient,
+)
+from hpckit.runtime.parallel.loss_check import RowMeanCheck
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.pipeline import check_microbatches
 from hpckit.runtime.parallel.tree_reduction import TreeReduction, refuse_other_reductions
-
-LossFunction = Callable[[Any, Any], Tensor]
-
-
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross entropy of logits [..., classes] for whole numbers [...]."""
-    return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,8 @@ class ModelTraining:
     settings: Parallel
     full_data_size: int
     _checked: bool = field(default=False)
+    _takes_pairs: bool | None = None
+    """Whether functions return a sum and its weight; None until one was called."""
 
     def __post_init__(self) -> None:
         """Prepare the model; raises UsageError if its gradients cannot be summed as asked for."""
@@ -89,29 +92,87 @@ class ModelTraining:
     def step(
         self, inputs: Tensor, targets: Any, loss: LossFunction | None, share: BatchShare | None
     ) -> Tensor:
-        """Add the gradients of a batch; return its mean loss over all data ranks."""
-        loss = loss or cross_entropy
+        """Add the gradients of a batch; return its loss over all data ranks."""
         if not self._checked:
             batch_checks.check_batches(self.mesh, inputs, targets, weighted=share is not None)
             self.check_shapes(inputs, targets, share)
-        size = self.mesh.layout.data_size
-        # Gradients are averaged over data ranks, so that an even share counts as 1.
-        scale = 1.0 if share is None else self._weight(inputs, share) * size
+        own = StepLoss(function=loss, scale=1.0)
+        if loss is not None and self._takes_pairs is None:
+            own.check = RowMeanCheck()
+        with self._watched(), set_aside(self._unfinished(loss)):
+            value = self._compute(inputs, targets, own, share)
+        self._checked = True
+        return value
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Compare units that are cut with whole ones, in the first step; collective."""
+        check = self.model.check
+        if self._checked or check is None:
+            yield
+            return
+        check.watch()
+        try:
+            yield
+            batch_checks.check_units(self.mesh, check.problem())
+        finally:
+            check.stop()
+
+    def _unfinished(self, loss: LossFunction | None) -> list[nn.Parameter]:
+        """Return the parameters whose gradients are changed after the backward pass of a step."""
+        if loss is None or self._takes_pairs is False:
+            return [one.parameter for one in self.model.tied]
+        return list(self.model.module.parameters())
+
+    def _compute(
+        self, inputs: Tensor, targets: Any, own: StepLoss, share: BatchShare | None
+    ) -> Tensor:
+        """Make the gradients of a batch; return its loss over all data ranks."""
         batch_size = self._batch_size(inputs, share)
         if self.settings.reduce is Reduction.tree:
-            self._checked = True
-            return self._step_in_tree(inputs, targets, loss, batch_size)
+            return self._step_in_tree(inputs, targets, own, batch_size)
         rows = self._pieces(len(inputs), batch_size)
         pieces = _cut(rows, *self._own_positions(inputs, targets))
-        value = self._accumulate(pieces, loss, scale)
+        own.scale = self._scale(inputs, pieces, own.function, share)
+        self._accumulate(pieces, own)
         for tied in self.model.tied:
             tied.sum_gradient()
         if not self._checked:
             batch_checks.check_gradients(
                 self.mesh, self.model.module, pipelined=self.model.pipeline is not None
             )
-            self._checked = True
-        return self._mean(value * scale)
+        if not self._are_pairs(own):
+            return self._mean(own.total)
+        layout = self.mesh.layout
+        totals = torch.stack([own.total, own.weight]).to(self.mesh.device)
+        totals = self.mesh.sum_over_world(totals) / layout.tensor
+        return self._divide(totals, layout.data_size * layout.context)
+
+    def _are_pairs(self, own: StepLoss) -> bool:
+        """Return whether losses of this step are sums with weights; the first time collective.
+
+        Raises UsageError on all ranks if a function returns anything else than it should.
+        """
+        if own.function is None:
+            return False
+        if self._takes_pairs is None:
+            known = self.mesh.gather_all((own.pair, own.problem()))
+            self._takes_pairs = batch_checks.check_losses(known)
+        if own.pair not in {None, self._takes_pairs}:
+            raise UsageError(
+                "a loss returned a sum with its weight, and another one of this model a mean",
+                hint="return the pair, or the mean, in all steps",
+            )
+        return self._takes_pairs
+
+    def _divide(self, totals: Tensor, parts: int) -> Tensor:
+        """Divide gradients, each a mean of `parts` sums, by the weight of all; return the loss."""
+        value, weight = totals
+        factor = quotient(torch.full_like(weight, parts), weight)
+        for one in self.model.module.parameters():
+            if one.grad is not None:
+                local_part(one.grad).mul_(factor)
+        return quotient(value, weight)
 
     def check_shapes(self, inputs: Tensor, targets: Any, share: BatchShare | None) -> None:
         """Raise UsageError if this rank's rows of a batch do not fit the layout."""
@@ -131,10 +192,33 @@ class ModelTraining:
         if self.settings.sequence:
             batch_checks.check_sequence(self.mesh.layout, length)
 
-    def _step_in_tree(
-        self, inputs: Tensor, targets: Any, loss: LossFunction, batch_size: int
-    ) -> Tensor:
-        """Add the gradients of all groups of a batch as a tree; return its mean loss."""
+    def _scale(
+        self,
+        inputs: Tensor,
+        pieces: Sequence[_Piece],
+        loss: LossFunction | None,
+        share: BatchShare | None,
+    ) -> Tensor | float:
+        """Return what losses are multiplied by, as gradients are averaged over data ranks."""
+        layout = self.mesh.layout
+        if loss is not None:
+            return 1.0 if share is None else self._weight(inputs, share) * layout.data_size
+        counted = [count_targets(one.targets) for one in pieces if one.weight]
+        return self._target_scale(torch.stack(counted).sum(), layout.data_size * layout.context)
+
+    def _target_scale(self, own: Tensor, parts: int) -> Tensor:
+        """Return what a sum over targets is multiplied by, if a mean of `parts` is taken after.
+
+        `own` is the number of this rank's targets. Without any on all ranks it is 0.
+        """
+        layout = self.mesh.layout
+        count = own.double()
+        if layout.data_size * layout.context > 1:
+            count = self.mesh.sum_over_world(count) / (layout.tensor * layout.pipeline)
+        return quotient(torch.full_like(count, parts), count)
+
+    def _step_in_tree(self, inputs: Tensor, targets: Any, own: StepLoss, batch_size: int) -> Tensor:
+        """Add the gradients of all groups of a batch as a tree; return its loss."""
         size, full = self.mesh.layout.data_size, self.full_data_size
         parts = self.settings.microbatches or 1
         rank = self.mesh.layout.data_rank(self.mesh.rank)
@@ -148,35 +232,47 @@ class ModelTraining:
         check_microbatches(batch_size // full, parts)
         leaves = leaves_of_ranks(size, full, parts)
         pieces = _cut(cut_rows(len(inputs), len(leaves[rank])), inputs, targets, {})
+        if own.function is None:
+            own.scale = self._target_scale(count_targets(targets), leaves[-1].stop)
 
         def compute(number: int) -> Tensor:
             piece = pieces[number]
-            return loss(self.model.module(piece.inputs), piece.targets)
+            return own.of_part(self.model.module(piece.inputs), piece.targets, 1.0)
 
+        tree = TreeReduction(module=self.model.module, rank=rank, leaves=leaves)
         with self._summing(last=False):
-            return TreeReduction(module=self.model.module, rank=rank, leaves=leaves).run(compute)
+            value = tree.run(compute)
+        if not self._are_pairs(own):
+            return value
+        weight = tree.in_order(own.weights).sum()
+        return self._divide(torch.stack([value * tree.count, weight]), tree.count)
 
     def evaluate(self, inputs: Tensor, targets: Any, loss: LossFunction | None) -> Tensor:
         """Return the loss of this data rank's rows, on all ranks that share them."""
-        loss = loss or cross_entropy
         module, layout = self.model.module, self.mesh.layout
         inputs, targets, kwargs = self._own_positions(inputs, targets)
+        measured = torch.zeros(2, dtype=torch.float64, device=inputs.device)
+
+        def compute(outputs: Any, wanted: Any, _part: float) -> Tensor:
+            found = measure(loss, outputs, wanted)
+            measured.copy_(torch.stack([found.value, found.weight]))
+            return found.value
+
         training = module.training
         module.eval()
         try:
-            if self.model.pipeline is not None:
-                value = self.model.pipeline.evaluate(inputs, targets, loss=loss, kwargs=kwargs)
-            else:
-                with torch.no_grad():
-                    value = loss(module(inputs, **kwargs), targets)
+            with torch.no_grad():
+                if self.model.pipeline is not None:
+                    self.model.pipeline.evaluate(inputs, targets, loss=compute, kwargs=kwargs)
+                else:
+                    compute(module(inputs, **kwargs), targets, 1.0)
         finally:
             module.train(training)
             _reshard(self.model)
-        value = value.detach().double().clone()
         for axis in (MeshAxis.pipeline, MeshAxis.context):
             if layout.sizes[axis] > 1:
-                torch.distributed.all_reduce(value, group=self.mesh.group(axis))
-        return value / layout.context
+                torch.distributed.all_reduce(measured, group=self.mesh.group(axis))
+        return quotient(*measured)
 
     def clip(self, max_norm: float) -> Tensor:
         """Scale the gradients to a 2-norm of `max_norm` at most; return what it was."""
@@ -219,21 +315,20 @@ class ModelTraining:
             check_microbatches(rows, self.settings.microbatches or 1)
         return cut_rows(rows, count * (self.settings.microbatches or 1))
 
-    def _accumulate(self, pieces: Sequence[_Piece], loss: LossFunction, scale: float) -> Tensor:
-        """Run forward and backward over the pieces of a batch; return their mean loss."""
-        values = []
+    def _accumulate(self, pieces: Sequence[_Piece], loss: StepLoss) -> None:
+        """Run forward and backward over the pieces of a batch."""
         for piece in pieces:
-            weight = scale * piece.weight
             if self.model.pipeline is not None:
-                value = self.model.pipeline.step(
-                    piece.inputs, piece.targets, loss=loss, scale=weight, kwargs=piece.kwargs
+                self.model.pipeline.step(
+                    piece.inputs,
+                    piece.targets,
+                    loss=partial(loss.of_part, whole=piece.weight),
+                    kwargs=piece.kwargs,
                 )
-            else:
-                with self._summing(last=piece is pieces[-1]):
-                    value = loss(self.model.module(piece.inputs, **piece.kwargs), piece.targets)
-                    torch.autograd.backward(value * weight)
-            values.append(value.detach() * piece.weight)
-        return torch.stack(values).sum()
+                continue
+            with self._summing(last=piece is pieces[-1]):
+                outputs = self.model.module(piece.inputs, **piece.kwargs)
+                torch.autograd.backward(loss.of_part(outputs, piece.targets, piece.weight))
 
     def _summing(self, *, last: bool) -> Any:
         """Sum gradients over replicas in the last piece only.

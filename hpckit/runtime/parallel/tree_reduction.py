@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import UsageError
 from hpckit.model.parallel.reduction_tree import TreeNode, transfers
+from hpckit.runtime.parallel.gradients import joined
 
 _ROOT = 0
 
@@ -144,7 +145,7 @@ class TreeReduction:
             offsets[parameter.dtype] = start + parameter.numel()
             flat = by_type[parameter.dtype][start : start + parameter.numel()]
             new = flat.view_as(parameter).clone() if is_used else None
-            parameter.grad = _joined(earlier, new)
+            parameter.grad = joined(earlier, new)
         self._used.clear()
 
     def _empty(self) -> list[Tensor]:
@@ -157,15 +158,13 @@ class TreeReduction:
 
     def _mean_loss(self) -> Tensor:
         """Return the mean loss of all leaves, added in their order."""
-        first = self._losses[0]
-        losses = torch.zeros(self.count, dtype=torch.float64, device=first.device)
-        losses[self.own.start : self.own.stop] = torch.stack(self._losses)
+        losses = self.in_order(self._losses)
         self._losses.clear()
-        dist.all_reduce(losses)  # each place is of one rank, so that nothing is rounded
         return losses.mean()
 
-
-def _joined(earlier: Tensor | None, new: Tensor | None) -> Tensor | None:
-    if earlier is None or new is None:
-        return new if earlier is None else earlier
-    return earlier + new
+    def in_order(self, own: Sequence[Tensor]) -> Tensor:
+        """Return a number of each leaf, of all ranks, float64; `own` are those of this rank's."""
+        numbers = torch.zeros(self.count, dtype=torch.float64, device=own[0].device)
+        numbers[self.own.start : self.own.stop] = torch.stack(list(own))
+        dist.all_reduce(numbers)  # each place is of one rank, so that nothing is rounded
+        return numbers

@@ -35,7 +35,8 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.model.plain import from_plain
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.model.save_cost import SaveCost
-from hpckit.planning.layout import layout_of, layout_of_world
+from hpckit.planning.fallback import layout_of_world
+from hpckit.planning.layout import layout_of
 from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths
 from hpckit.runtime.channel.listen import LOOPBACK
@@ -166,6 +167,7 @@ def attach(*, timeout_s: float = 120.0, checkpoint_dir: str | Path | None = None
         memory = None
         kept = None if checkpoint_dir is None else Path(checkpoint_dir).absolute()
         run = _attach_alone(environ, info, timeout_s, kept)
+    process_group.hold_group()
     run.promise()
     note_exits()
     atexit.register(_detach, run)
@@ -218,8 +220,7 @@ def _note_exception(run: Run, memory: CudaMemory, raised: BaseException) -> None
 
 
 def _detach(run: Run) -> None:
-    run.registered.clear()
-    process_group.close()
+    process_group.close(run.registered)
 
 
 def _attach_alone(

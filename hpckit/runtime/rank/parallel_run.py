@@ -18,14 +18,13 @@ from hpckit.model.parallel.reduction_tree import share_of_groups
 from hpckit.model.parallel.settings import BatchRule, Parallel, Reduction
 from hpckit.model.parallel.share import BatchShare, share_batch
 from hpckit.model.rank import RankInfo
+from hpckit.runtime.parallel.loss import LossFunction
 from hpckit.runtime.rank.parameters import is_sharded
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from hpckit.runtime.parallel.models import ParallelModels
-
-LossFunction = Callable[[Any, Any], Tensor]
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
@@ -167,13 +166,19 @@ class ParallelRun:
         """Add the gradients of a batch to those of the model; return its loss, on every rank.
 
         `inputs` and `targets` are this data rank's rows: [rows, …]. `loss(outputs, targets)`
-        returns a mean over rows; without it, the cross entropy of logits [rows, …, classes] is
-        taken. `share`, from `share()`, is needed if data ranks have different numbers of rows. The
-        value, float64, is the mean over the whole batch. Gradients are averaged over data ranks;
-        zero them yourself. Collective.
+        returns a mean over rows, or a pair, a sum and its weight, so that the loss of the batch is
+        the sum of all sums over that of all weights. Without it, the cross entropy of logits [rows,
+        …, classes] is taken, as a mean over all targets of the whole batch but those of -100. It is
+        0 if nothing has a weight.
+        `share`, from `share()`, is needed if data ranks have different numbers of rows. The
+        value, float64, is that of the whole batch, and gradients are its; zero them yourself.
+        Collective.
 
-        The first step checks that ranks which share a data rank have the same batch, and that
-        gradients agree. Raises UsageError and RunError.
+        The first step checks that ranks which share a data rank have the same batch, that
+        gradients agree, and that a `loss` without a weight is a mean over rows: it calls it a few
+        times more. Raises UsageError and RunError.
+
+        Example: `run.train_step(model, x, y, loss=lambda o, t: ((o - t).abs().sum(), t.numel()))`.
         """
         return self._models.training(model).step(inputs, targets, loss, share)
 
@@ -182,7 +187,8 @@ class ParallelRun:
     ) -> Tensor:
         """Return the loss of this data rank's rows without gradients, in `model.eval()`.
 
-        All ranks must call it equally often. `mean` averages over data ranks.
+        It is that of `train_step`, of these rows alone. All ranks must call it equally often.
+        `mean` averages over data ranks.
         """
         return self._models.training(model).evaluate(inputs, targets, loss)
 

@@ -147,8 +147,7 @@ class RankProcess:
         if not self.is_self:
             return
         self.run.finish()
-        self.run.registered.clear()
-        process_group.close()
+        process_group.close(self.run.registered)
 
     def record_end(self, error: BaseException) -> None:
         """Record the exception for the agent; best effort for any kind of exception."""

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import DeviceError, RendezvousError
 from hpckit.model.launch import DeviceKind
@@ -314,15 +315,32 @@ def initialise(info: RankInfo, device: torch.device, store: Store, timeout: time
         rank=info.rank,
         world_size=info.world_size,
     )
+    hold_group()
 
 
-def close() -> None:
-    """Leave the process group, unless the user's code has already done so.
+_held: list[dist.ProcessGroup] = []
 
-    DDP is a reference cycle that keeps the group alive after its destruction. What gloo's thread
-    then drops while Python ends aborts the process (torch 2.13: 1 exit in 10). Hence the garbage
-    collection.
+
+def hold_group() -> None:
+    """Keep the default process group until `close`, also if the user's code destroys it."""
+    if dist.is_initialized() and dist.group.WORLD is not None:
+        _held.append(dist.group.WORLD)
+
+
+def close(registered: dict[str, Any]) -> None:
+    """Leave the process group, unless the user's code has already done so, and forget the objects.
+
+    A DDP model keeps its group alive after the group's destruction, by a reference cycle. What
+    gloo's thread then drops while Python ends aborts the process (torch 2.13: 1 exit in 10). Hence
+    the garbage collection. A model that is the last to have the group waits for gloo's thread and
+    holds Python's lock meanwhile. If that thread needs the lock to drop a tensor, both wait for
+    ever. A group that Python drops last is destroyed without the lock, hence the list.
     """
+    models = [one for one in registered.values() if isinstance(one, DistributedDataParallel)]
+    _held.extend(one.process_group for one in models)
+    del models
+    registered.clear()
     if dist.is_initialized():
         dist.destroy_process_group()
     gc.collect()
+    _held.clear()

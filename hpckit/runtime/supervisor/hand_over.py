@@ -41,6 +41,8 @@ class HandOver:
         await self.journal.settle()
         lost = tuple(sorted({*self.assignment.agents.nodes} - {*standing}))
         wish = AttemptRequest(excluded=end.excluded, lost=lost)
+        if allocation.drop_satellites is not None and end.state is not RunState.interrupted:
+            await aside(allocation.drop_satellites)
         if allocation.drop_successor is not None and end.state is not RunState.interrupted:
             await aside(allocation.drop_successor)
         elif allocation.hand_to_successor is not None:

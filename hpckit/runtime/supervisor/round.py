@@ -15,7 +15,7 @@ from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.report import RankLayout, layout_report
 from hpckit.model.save_cost import SaveCost
-from hpckit.planning.layout import layout_of_world
+from hpckit.planning.fallback import layout_of_world
 from hpckit.planning.recovery.decide import CheckpointLoad, RoundView
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.recovery.loss import NodeSilence, given_up, loss

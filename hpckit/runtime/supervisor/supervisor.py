@@ -56,6 +56,7 @@ from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, DrainPoll
 from hpckit.runtime.supervisor.elastic.regrowth import Regrowth
 from hpckit.runtime.supervisor.elastic.resizing import Resizing
+from hpckit.runtime.supervisor.elastic.satellite_drains import SatelliteDrains
 from hpckit.runtime.supervisor.hand_over import HandOver
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.notices import TIME_LIMIT, Notices
@@ -111,6 +112,7 @@ class _Supervisor:
     replica_nodes: int = field(init=False)
     resizing: Resizing = field(init=False)
     regrowth: Regrowth = field(init=False)
+    satellite_drains: SatelliteDrains = field(init=False)
     regrowing: asyncio.Task[None] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -156,6 +158,7 @@ class _Supervisor:
             judge=self._resized,
             record=self.journal.record,
         )
+        self.satellite_drains = SatelliteDrains(resizing=self.resizing, record=self.journal.record)
         allocation = self.assignment.allocation
         order = None if allocation is None else allocation.regrow
         self.regrowth = Regrowth(resizing=self.resizing, order=order)
@@ -229,7 +232,7 @@ class _Supervisor:
             return
         poll = DrainPoll(
             interval_s=settings.runtime.drain_poll_interval_s,
-            ask=allocation.draining,
+            ask=lambda: allocation.draining(self.satellite_drains.nodes),
             wanted=self._trains,
             hear=self._hear_drains,
         )
@@ -249,11 +252,11 @@ class _Supervisor:
 
     async def _hear_drains(self, found: Drained) -> None:
         """Have the ranks leave nodes that are being drained, if the policy says so."""
-        self.drains.take(found)
+        self.drains.take(self.satellite_drains.leave(found, saved=self.deadline.saved_any))
         if self.round is None or not self.round.stepping:
             return
         view = self._known(self.round.view())
-        if not found.keys() & set(view.members):
+        if not self.drains.nodes.keys() & set(view.members):
             return
         action = on_drain(view, self.assignment.settings.recovery, self.past)
         for event in self.drains.news(view.members, action):
@@ -306,8 +309,7 @@ class _Supervisor:
                 self._in_network_order(agents),
                 self.past,
                 self.assignment.settings.recovery,
-                resources.nodes,
-                replica_nodes=self.replica_nodes,
+                self.resizing.round_sizes,
             )
         except AgentsError as error:
             agents.lose_left(blamed=not self.notices.noticed.is_set())
@@ -334,10 +336,10 @@ class _Supervisor:
         )
 
     async def _round(self, number: int, nodes: tuple[str, ...], agents: Agents) -> Action:
-        """Run one round on those of these nodes that are left, if they are whole replicas."""
+        """Run one round on those of these nodes that are left, if they have a layout."""
         there = {peer.node: peer for peer in agents.standing}
         members: tuple[Peer, ...] = tuple(there[node] for node in nodes if node in there)
-        if not members or len(members) % self.replica_nodes:
+        if not self.resizing.round_sizes.holds(len(members)):
             failure, standing = gone_before(nodes, there), tuple(there)
             view = RoundView(round=number, at=now(), exits=(), failure=failure, standing=standing)
             return await self._decided(replace(view, members=nodes))
@@ -428,6 +430,7 @@ class _Supervisor:
             wanted=self.resizing.wanted_nodes,
             fewest=self.resizing.fewest_nodes,
             replica_nodes=self.replica_nodes,
+            fallback_nodes=self.resizing.size.fallback_nodes,
             resizing=self.resizing.asked,
             grown_from=self.resizing.grown_from,
             requeues=allocation is not None and settings.recovery.requeue,

@@ -210,6 +210,8 @@ def test_weights_of_others_are_refused_and_missing_ones_warned_about(
     assert findings(shell("check", *asked)) == []
     file.chmod(0o666)
     assert findings(shell("check", *asked)) == [("error", "checkpoint.weights")]
+    asked = (*task, f"checkpoint.weights={tmp_path}")
+    assert findings(shell("check", *asked)) == [("error", "checkpoint.weights")]
 
 
 def test_checkpoint_dir_that_cannot_be_is_warned_about(shell: Any, tmp_path: Path) -> None:

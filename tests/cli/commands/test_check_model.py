@@ -141,6 +141,14 @@ def test_what_does_not_fit_is_an_error(project: Any, words: tuple[str, ...], mes
     assert f"error parallel: {message}" in messages(found)
 
 
+def test_a_loop_of_ones_own_over_stages_is_an_error(project: Any) -> None:
+    """It would fail at its first step: a rank has some stages of the model only."""
+    words = ("parallel=layout", "parallel.pipeline=2", "parallel.shard=4")
+    code, found = checked(project, *words, function="by_hand")
+    assert code == 2
+    assert "error parallel: this Model was called, and with parallel.pipeline" in messages(found)
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,9 +11,12 @@ import pytest
 from hpckit.errors import RunError, UsageError
 from hpckit.model.elastic.satellite import Satellite
 from hpckit.model.run import RunRecord, RunView
-from hpckit.report.elastic.lines import satellite_lines
+from hpckit.model.states import RunState
+from hpckit.report.elastic.lines import satellite_lines, satellites_line
+from hpckit.report.live_view.live import Listed, Progress, live_line, live_object, live_page
+from hpckit.report.live_view.top import head_lines
 from hpckit.report.machine import run_object
-from hpckit.report.rows import run_row
+from hpckit.report.rows import LaunchHead, run_row
 
 
 @pytest.mark.parametrize("verb", ["grow", "shrink"])
@@ -39,6 +44,25 @@ def test_wrong_numbers_are_refused(desk: Any, words: tuple[str, ...], said: str)
         desk.say(*words)
 
 
+def test_live_views_show_satellites_in_one_line() -> None:
+    """`status --watch`, as a page, a line and JSON, and `top`: only while there are any."""
+    waiting = Satellite(job="9", state="pending", replicas=2)
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    states = (RunState.running,)
+    calm = Progress(states=states, share=0.5, remaining=None, at=at)
+    busy = replace(calm, satellites=(waiting,))
+    head, listed = (
+        LaunchHead(id="demo", name="", folder="", created_at=at),
+        Listed(rows=(), first=0, total=0),
+    )
+    for progress, found in ((calm, 0), (busy, 1)):
+        lines = [str(one) for one in live_page(head, progress, listed)]
+        assert lines.count("satellite: 9 pending") == found
+        assert live_line(progress).count("; satellite: 9 pending") == found
+        assert len(live_object("demo", progress)["satellites"]) == found
+        assert head_lines(head, progress, 1)[1].count("; satellite: 9 pending") == found
+
+
 def test_satellites_of_a_run_are_shown() -> None:
     """As a line, and as fields of the run in --json."""
     record = RunRecord(id="demo.0", index=0, overrides=(), folder="/f", job="7")
@@ -49,6 +73,7 @@ def test_satellites_of_a_run_are_shown() -> None:
         "satellite job 8 of demo.0 is running: 1 replica more on n[3-4]",
         "satellite job 9 of demo.0 is pending: 2 replicas more",
     ]
+    assert satellites_line(row.satellites) == "satellites: 8 running on n[3-4], 9 pending"
     assert run_object(row)["satellites"] == [
         {"job": "8", "state": "running", "replicas": 1, "nodes": ["n3", "n4"]},
         {"job": "9", "state": "pending", "replicas": 2, "nodes": []},

@@ -144,7 +144,9 @@ def test_resume_takes_cancelled_runs_only_when_told(slurm_shell: Any, cluster: s
     until(lambda: read_runs(launch)[0].state.ended)
     assert "it was cancelled" in slurm_shell("resume").out
     fix(slurm_shell)
-    said = slurm_shell("resume", f"{launch.id}.0", "--wait")
+    # A launch of one run names it, too.
+    named = launch.id if cluster == "local" else f"{launch.id}.0"
+    said = slurm_shell("resume", named, "--wait")
     assert said.code == 0, said.out + said.err
     assert states(slurm_shell) == ["completed"]
 

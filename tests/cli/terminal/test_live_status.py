@@ -100,7 +100,9 @@ def test_watch_of_one_run_counts_its_steps(desk: Any, writer: Any) -> None:
 def test_watch_json_is_an_object_a_line(sweep: Viewer) -> None:
     """Programs get one object for each change, with the documented fields."""
     found = [json.loads(line) for line in sweep.watch("--watch", "5", "--json").splitlines()]
-    assert list(found[0]) == ["launch", "at", "total", "states", "share", "remaining_s"]
+    assert list(found[0]) == [
+        *("launch", "at", "total", "states", "share", "remaining_s", "satellites"),
+    ]
     assert [one["states"].get("completed", 0) for one in found] == [0, 1, 2, 3]
     assert (found[-1]["share"], found[-1]["remaining_s"]) == (1.0, 0)
     assert set(sweep.sleeps) == {5.0}

@@ -19,7 +19,7 @@ from hpckit.planning.recovery.decide import (
 )
 from hpckit.planning.recovery.decide import decide as decide_after
 from hpckit.planning.recovery.ledger import Ledger
-from hpckit.planning.recovery.node_choice import first_nodes
+from hpckit.planning.recovery.node_choice import RoundSizes, first_nodes
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NEVER = Recovery()
@@ -236,8 +236,8 @@ def test_first_nodes_prefer_those_that_never_failed() -> None:
     """A node that was lost before is only taken where there is no other."""
     because = Failure(cause=Cause.node_lost, message="", node="n1")
     past = NOTHING.after(round_ended(view(), because, RoundAction.new_attempt), 1)
-    assert first_nodes(("n1", "n2", "n3"), past, ONCE, 2) == ("n2", "n3")
-    assert first_nodes(("n1", "n2"), past, ONCE, 2) == ("n2", "n1")
+    assert first_nodes(("n1", "n2", "n3"), past, ONCE, RoundSizes(wanted=2)) == ("n2", "n3")
+    assert first_nodes(("n1", "n2"), past, ONCE, RoundSizes(wanted=2)) == ("n2", "n1")
 
 
 def test_decide_tells_cancelled_from_interrupted() -> None:

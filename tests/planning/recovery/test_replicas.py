@@ -20,7 +20,7 @@ from hpckit.planning.layout import NodeShape, fit_replicas, replica_nodes_of, re
 from hpckit.planning.recovery.decide import EndAttempt, NewRound, RoundView, decide, round_ended
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.loss import gone_before
-from hpckit.planning.recovery.node_choice import first_nodes, placed
+from hpckit.planning.recovery.node_choice import RoundSizes, first_nodes, placed
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POLICY = Recovery(
@@ -90,7 +90,9 @@ def test_run_grows_again_by_whole_replicas() -> None:
 
 def test_first_round_is_whole_replicas() -> None:
     """Even where fewer nodes came than were asked for."""
-    assert first_nodes(tuple("abcde"), Ledger(), POLICY, 6, replica_nodes=2) == tuple("abcd")
+    assert first_nodes(
+        tuple("abcde"), Ledger(), POLICY, RoundSizes(wanted=6, replica_nodes=2)
+    ) == tuple("abcd")
 
 
 def test_round_whose_nodes_are_gone_names_them() -> None:
@@ -177,7 +179,10 @@ class ReplicaMachine(RuleBasedStateMachine):
         count = self.wanted + self.spares
         self.standing = tuple(f"n{self.attempt}-{number}" for number in range(count))
         self.members = first_nodes(
-            self.standing, self.past, POLICY, self.wanted, replica_nodes=self.size
+            self.standing,
+            self.past,
+            POLICY,
+            RoundSizes(wanted=self.wanted, replica_nodes=self.size),
         )
         assert self.members == self.standing[: self.wanted]
 

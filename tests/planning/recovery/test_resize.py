@@ -275,3 +275,26 @@ def test_lost_replica_is_ordered_once(configured: int, changes: list[int]) -> No
 def test_shrunk_run_orders_nothing() -> None:
     """What a user took away is not lost."""
     assert replicas_to_order(RunSize(configured=4, replica_nodes=1, bound=2), 2, 0) == 0
+
+
+def test_run_in_another_layout_returns_to_its_own_when_nodes_come() -> None:
+    """Between the two, sizes are told in nodes; undone growth leaves it where it was."""
+    seen = view("abc", "abcd", 4, replica_nodes=4, fallback_nodes=(3, 2))
+    action = on_resize(seen, POLICY, Ledger())
+    assert isinstance(action, NewRound)
+    assert action.nodes == ("a", "b", "c", "d")
+    assert action.because.message == "from 3 to 4 nodes"
+    undone = on_resize(replace(seen, wanted=0), POLICY, Ledger())
+    assert isinstance(undone, Stay)
+
+
+def test_lost_node_of_the_only_replica_leads_to_another_layout() -> None:
+    """Without one that is listed, the run asks for a new attempt."""
+    lost = Failure(cause=Cause.node_lost, message="lost d", node="d", signature="node_lost d")
+    seen = view("abcd", "abc", 4, replica_nodes=4, failure=lost, resizing=False, requeues=True)
+    action = decide(replace(seen, fallback_nodes=(3, 2)), POLICY, Ledger())
+    assert isinstance(action, NewRound)
+    assert action.nodes == ("a", "b", "c")
+    without = decide(replace(seen, fewest=4), POLICY, Ledger())
+    assert isinstance(without, EndAttempt)
+    assert without.again

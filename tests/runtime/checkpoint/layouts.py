@@ -1,16 +1,12 @@
 """One rank of a world that saves and loads one model in all layouts, and compares every bit.
 
-Forked by `rank_server`. The model is trained for some steps by each rank alone, in the same way;
+The model is trained for some steps by each rank alone, in the same way;
 this is the reference. Each world loads every checkpoint there is into every layout that it can
 make, compares what is there with the reference, and saves it in that layout.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from runtime.checkpoint.orders import follow_orders
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
@@ -30,7 +27,6 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from hpckit.errors import HpckitError
 from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 
@@ -356,9 +352,8 @@ def save_unlike_tallies(orders: dict[str, Any], world_size: int) -> dict[str, An
     return {}
 
 
-PROGRAMS: dict[str, Callable[[dict[str, Any], int], dict[str, Any]]] = {
-    one.__name__: one
-    for one in (
+if __name__ == "__main__":
+    follow_orders(
         go_through_all,
         load_more_blocks,
         load_fewer_blocks,
@@ -367,24 +362,3 @@ PROGRAMS: dict[str, Callable[[dict[str, Any], int], dict[str, Any]]] = {
         save_recomputed,
         save_unlike_tallies,
     )
-}
-"""What the orders may name."""
-
-
-def main() -> None:
-    """Do what the orders say as one rank."""
-    orders = json.loads(sys.argv[1])
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", message=".*")
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if world_size > 1:
-        dist.init_process_group(
-            "gloo", init_method=f"file://{orders['store']}", rank=rank, world_size=world_size
-        )
-    try:
-        result = PROGRAMS[orders["do"]](orders, world_size)
-    except HpckitError as error:
-        result = {"error": type(error).__name__, "message": error.message}
-    Path(orders["results"], f"{rank}.json").write_text(json.dumps(result))
-    if dist.is_initialized():
-        dist.destroy_process_group()

@@ -13,8 +13,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rank_worlds import start_ranks
 from runtime.checkpoint.layouts import Net
-from runtime.data.started_ranks import start_ranks
 
 from hpckit.errors import HpckitError
 from hpckit.record.ownership import PathStatus, judge_data
@@ -69,7 +69,7 @@ def test_every_layout_begins_with_the_same_bits(
     path = write(tmp_path / "w" / ("model.pt" if ranks == 3 else "model.safetensors"), tied)
     torch.save(state, tmp_path / "state.pt")
     orders = {"weights": str(path), "state": str(tmp_path / "state.pt")}
-    for seen in world(ranks, program="weights", do="begin_everywhere", **orders):
+    for seen in world(ranks, program="weights_program", do="begin_everywhere", **orders):
         assert "error" not in seen, seen
         for name, one in seen["found"].items():
             assert one == {"wrong": [], "left_out": "", "fresh": True}, name
@@ -86,7 +86,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(
 ) -> None:
     """Missing, unexpected and unlike names of all stages, on every rank, and nothing is loaded."""
     path = write(tmp_path / "model.pt", unfit(state))
-    orders = {"program": "weights", "do": "begin_unfit", "weights": str(path)}
+    orders = {"program": "weights_program", "do": "begin_unfit", "weights": str(path)}
     for seen in world(2, **orders, strict=True):
         assert seen["error"] == "StateError"
         assert "blocks.2.up.bias: not in the file" in seen["message"]
@@ -96,11 +96,38 @@ def test_weights_that_do_not_fit_are_refused_by_name(
     assert [json.loads(one.read_text()) for one in tmp_path.glob("*/changed-*")] == [[], []]
 
 
+def test_two_tensors_for_one_parameter_are_refused(
+    world: Any, tmp_path: Path, state: dict[str, torch.Tensor]
+) -> None:
+    """One of them would be dropped without a word; the same numbers twice are fine."""
+    orders = {"program": "weights", "do": "begin_unfit", "strict": False}
+    same = state | {"head.weight": state["embed.weight"].clone()}
+    other = state | {"head.weight": state["embed.weight"] + 1}
+    for seen in world(2, **orders, weights=str(write(tmp_path / "same.pt", same))):
+        assert "message" not in seen
+    for one in tmp_path.glob("*/changed-*"):
+        one.unlink()
+    for seen in world(2, **orders, weights=str(write(tmp_path / "other.pt", other))):
+        assert "embed.weight and head.weight are one parameter in the model" in seen["message"]
+        assert "take one out of the file" in seen["hint"]
+    assert [json.loads(one.read_text()) for one in tmp_path.glob("*/changed-*")] == [[], []]
+
+
+def test_complex_numbers_for_real_ones_are_refused(
+    world: Any, tmp_path: Path, state: dict[str, torch.Tensor]
+) -> None:
+    """Their imaginary parts would be dropped."""
+    path = write(tmp_path / "model.pt", state | {"norm.bias": state["norm.bias"] * 1j})
+    orders = {"program": "weights", "do": "begin_unfit", "strict": True}
+    for seen in world(2, **orders, weights=str(path)):
+        assert "norm.bias (complex64, not float32): of another shape or kind" in seen["message"]
+
+
 def test_weights_that_fit_in_part_may_be_loaded(
     world: Any, tmp_path: Path, state: dict[str, torch.Tensor]
 ) -> None:
     """With `weights_strict=false` what fits is loaded; a file of which nothing fits is not."""
-    orders = {"program": "weights", "do": "begin_unfit", "strict": False}
+    orders = {"program": "weights_program", "do": "begin_unfit", "strict": False}
     path = write(tmp_path / "model.pt", unfit(state))
     for seen in world(2, **orders, weights=str(path)):
         assert seen["tensors"] == len(state) - 2
@@ -116,7 +143,7 @@ def test_two_models_have_their_names_before_their_tensors(world: Any, tmp_path: 
     state = {f"{name}.weight": one for name, one in values.items()}
     state |= {"actor.bias": torch.rand(2), "critic.bias": torch.rand(1)}
     path = write(tmp_path / "model.pt", state)
-    (seen,) = world(1, program="weights", do="begin_two_models", weights=str(path))
+    (seen,) = world(1, program="weights_program", do="begin_two_models", weights=str(path))
     assert seen == {name: one.tolist() for name, one in values.items()}
 
 

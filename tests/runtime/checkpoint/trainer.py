@@ -1,30 +1,26 @@
 """One rank of a small training: DDP, dropout, batch norm, Adam, a scheduler, three generators.
 
-Forked by `rank_server` with its orders as JSON; leaves what it saw in a JSON file. It has
-everything in it whose state a resume must bring back.
+Has everything in it whose state a resume must bring back.
 """
 
 # ruff: noqa: S311, NPY002  # these are the generators whose states must come back
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
+from runtime.checkpoint.orders import follow_orders
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from hpckit.errors import HpckitError
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 
 BATCH = 24
@@ -107,11 +103,11 @@ class Training:
         return digest.hexdigest()
 
 
-def train(orders: dict[str, Any], rank: int, world_size: int) -> dict[str, Any]:
+def train(orders: dict[str, Any], world_size: int) -> dict[str, Any]:
     """Restore, train, save; return what was seen."""
     settings = CheckpointSettings(epoch=orders["epoch"], keep=orders.get("keep", 3))
     checkpointer = Checkpointer(Path(orders["folder"]), settings)
-    training = Training(rank, world_size, orders)
+    training = Training(int(os.environ["RANK"]), world_size, orders)
     restored = checkpointer.restore(training.objects)
     samples = restored.samples if restored else 0
     losses, outcomes = {}, []
@@ -141,23 +137,5 @@ def train(orders: dict[str, Any], rank: int, world_size: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Train as one rank."""
-    orders = json.loads(sys.argv[1])
-    torch.set_num_threads(1)
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if world_size > 1 or orders.get("group"):
-        dist.init_process_group(
-            "gloo", init_method=f"file://{orders['store']}", rank=rank, world_size=world_size
-        )
-    try:
-        result = train(orders, rank, world_size)
-    except HpckitError as error:
-        result = {"error": type(error).__name__, "message": error.message}
-    Path(orders["results"], f"{rank}.json").write_text(json.dumps(result))
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    follow_orders(train)

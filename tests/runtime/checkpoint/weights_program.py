@@ -1,23 +1,17 @@
-"""One rank of a world that begins with a file of weights in every layout, and compares every bit.
-
-Forked by `rank_server`.
-"""
+"""One rank that begins with a file of weights in every layout of its world, bit for bit."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from runtime.checkpoint.layouts import CASES, TIED, Setup, whole
+from runtime.checkpoint.orders import follow_orders
 from torch import nn
 
-from hpckit.errors import HpckitError
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.initial.loading import InitialWeights, LoadedWeights
 
@@ -77,21 +71,5 @@ def begin_two_models(orders: dict[str, Any], world_size: int) -> dict[str, Any]:
     return {name: one.weight.tolist() for name, one in models.items()}
 
 
-def main() -> None:
-    """Do what the orders say as one rank."""
-    orders = json.loads(sys.argv[1])
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", message=".*")
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if world_size > 1:
-        dist.init_process_group(
-            "gloo", init_method=f"file://{orders['store']}", rank=rank, world_size=world_size
-        )
-    programs = {one.__name__: one for one in (begin_everywhere, begin_unfit, begin_two_models)}
-    try:
-        result = programs[orders["do"]](orders, world_size)
-    except HpckitError as error:
-        result = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
-    Path(orders["results"], f"{rank}.json").write_text(json.dumps(result))
-    if dist.is_initialized():
-        dist.destroy_process_group()
+if __name__ == "__main__":
+    follow_orders(begin_everywhere, begin_unfit, begin_two_models)

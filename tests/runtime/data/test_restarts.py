@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime.data.started_ranks import start_ranks
+from rank_worlds import start_ranks
 
 from hpckit.model.parallel.sample_order import SampleOrder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from runtime.data.started_ranks import start_ranks
+from rank_worlds import start_ranks
 
 pytest.importorskip("torchdata")
 pytestmark = pytest.mark.training

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from runtime.data.started_ranks import start_ranks
+from rank_worlds import start_ranks
 
 pytestmark = pytest.mark.training
 

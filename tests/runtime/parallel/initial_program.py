@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import faulthandler
-import json
-import sys
 import weakref
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from byte_model import ByteModel, plan
-from byte_world import batch, rank_of_world
+from byte_world import batch, rank_of_world, run_cases
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -118,16 +113,5 @@ def spare_bytes(tensor: Tensor) -> int:
     return own.untyped_storage().nbytes() - own.numel() * own.element_size()
 
 
-def main() -> None:
-    """Build in each case of the order file; write what this rank has."""
-    order = json.loads(Path(sys.argv[1]).read_text())
-    torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(order["patience_s"], exit=True)
-    dist.init_process_group("gloo")
-    found = [made(case) for case in order["cases"]]
-    Path(f"{order['out']}.{dist.get_rank()}").write_text(json.dumps(found))
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    run_cases(made)

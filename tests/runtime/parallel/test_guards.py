@@ -131,6 +131,7 @@ CASES: dict[str, dict[str, Any]] = {
     "microbatches": {"layout": {"pipeline": 2}, "rows": 7},
     "odd sequence": {"layout": {"context": 2}, "wrong": "odd sequence"},
     "called directly": {"layout": {"context": 2}, "wrong": "called directly"},
+    "stages called": {"layout": {"pipeline": 2}, "wrong": "called directly"},
     "another model": {"layout": {"shard": 2}, "wrong": "another model"},
     "rows for none": {"layout": {"shard": 2}, "rows": 1},
 }
@@ -143,6 +144,7 @@ EXPECTED = {
     "microbatches": "a batch of 7 rows on this rank cannot be cut into 2 to 4 equal parts",
     "odd sequence": "sequences of 14 positions cannot be cut into 4 equal pieces",
     "called directly": "attention was called outside of run.train_step",
+    "stages called": "this ByteModel was called, and with parallel.pipeline it is this rank",
     "another model": "this Linear was not made by run.parallelize()",
     "rows for none": "a batch of 1 rows cannot be shared out over 2 data ranks",
 }

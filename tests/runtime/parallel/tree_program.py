@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import faulthandler
 import hashlib
-import json
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from byte_model import ByteModel, plan
-from byte_world import batch
+from byte_world import batch, rank_of_world, run_cases
 from torch import Tensor, nn
 
-from hpckit.errors import HpckitError
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import Parallel, Reduction
-from hpckit.model.rank import RankInfo, RankSource
 from hpckit.runtime.rank.parallel_run import ParallelRun
 
 ROWS, STEPS = 16, 5
@@ -52,22 +46,12 @@ class Normed(nn.Module):
 
 def made(case: dict[str, Any]) -> ParallelRun:
     """Return the run of this rank."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    info = RankInfo(
-        rank=rank,
-        world_size=world,
-        local_rank=rank,
-        local_world_size=world,
-        node_rank=0,
-        num_nodes=1,
-        source=RankSource.torchrun,
-    )
     parallel = {**case["parallel"], "reduce": Reduction(case["parallel"]["reduce"])}
     return ParallelRun(
-        info=info,
+        info=rank_of_world(),
         device=torch.device("cpu"),
         seed=7,
-        layout=Layout(replicate=world),
+        layout=Layout(replicate=dist.get_world_size()),
         full_layout=Layout(replicate=case["full"]),
         parallel=Parallel(**parallel),
     )
@@ -108,24 +92,13 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Run the cases of the order file; write what each rank found."""
-    order = json.loads(Path(sys.argv[1]).read_text())
-    torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(order["patience_s"], exit=True)
-    dist.init_process_group("gloo")
-    found = []
-    for case in order["cases"]:
-        try:
-            one = trained(case)
-        except HpckitError as error:
-            one = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
-        except RuntimeError as error:  # torch's own, around what a hook raises
-            one = {"error": type(error).__name__, "message": str(error), "hint": ""}
-        found.append(one)
-    Path(f"{order['out']}.{dist.get_rank()}").write_text(json.dumps(found))
-    dist.destroy_process_group()
+def tried(case: dict[str, Any]) -> dict[str, Any]:
+    """Train, or return what torch makes of an error in a hook."""
+    try:
+        return trained(case)
+    except RuntimeError as error:
+        return {"error": type(error).__name__, "message": str(error), "hint": ""}
 
 
 if __name__ == "__main__":
-    main()
+    run_cases(tried)

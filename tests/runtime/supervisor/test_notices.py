@@ -32,7 +32,7 @@ def notices(answer: AllocationEnding) -> Notices:
         limits=AttemptLimits,
         why=lambda: answer,
         requeue=lambda *_: RequeueResult(outcome=RequeueOutcome.unknown),
-        draining=lambda: None,
+        draining=lambda _: None,
     )
     launch: Any = Path("/nowhere")
     assignment = Assignment(

@@ -6,6 +6,8 @@ script of its job does it.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -21,15 +23,20 @@ import pytest
 
 from hpckit.model import events
 from hpckit.model.elastic.resize import Resize, ResizeAnswer, ResizeRequest
-from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, Recovery, Resources
+from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, Recovery, Resources, Runtime
+from hpckit.model.parallel.settings import FallbackLayout, Parallel
 from hpckit.model.plain import to_plain
-from hpckit.model.states import RunState
+from hpckit.model.states import DrainAction, RunState
+from hpckit.model.telemetry.settings import Observe
+from hpckit.model.telemetry.vocabulary import TelemetryRow
 from hpckit.record.elastic.answers import read_resize_answer
 from hpckit.record.launches import Launch, read_runs
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.store import read_events
+from hpckit.record.telemetry import read_segment, telemetry_nodes
 from hpckit.runtime.environ import SATELLITE
 from hpckit.runtime.requests import ask
+from hpckit.views.telemetry import run_usage
 
 pytestmark = pytest.mark.training
 
@@ -45,6 +52,14 @@ nodes = [os.environ | {{
 }} for at in range(count)]
 agents = [subprocess.Popen(command, env=environ) for environ in nodes]
 sys.exit(max(agent.wait() for agent in agents))
+"""
+
+SCONTROL = f"""#!{sys.executable}
+import pathlib, sys
+drained = pathlib.Path(__file__).with_name("drained")
+for node in sys.argv[-1].split(","):
+    state = "MIXED+DRAIN" if drained.exists() and drained.read_text() == node else "MIXED"
+    print(f"NodeName={{node}} State={{state}} ThreadsPerCore=1 Reason=NHC: fans [root@2026-01-01]")
 """
 
 NODES = ("127.0.0.1", "127.0.0.2")
@@ -66,6 +81,40 @@ def main(config, run):
             return
 """
 
+PLANNED = """
+import time, torch
+from torch import nn
+from hpckit import Plan
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+def error(found, wanted):
+    return ((found - wanted) ** 2).mean()
+
+def main(config, run):
+    model = run.parallelize(Model, Plan(units="blocks.*"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    run.state(model=model, optimizer=optimizer)
+    done = run.folder / "done"
+    share = run.share(6)
+    rows = torch.arange(12.0).reshape(6, 2)[share.rows]
+    for step in run.steps(100_000):
+        time.sleep(0.02)
+        optimizer.zero_grad()
+        run.train_step(model, rows, rows, loss=error, share=share)
+        optimizer.step()
+        if run.mean(float(done.exists())) > 0:
+            return
+"""
+
 
 def waited(ready: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:
     """Return what `ready` returns once that is true."""
@@ -82,7 +131,10 @@ class Elastic:
 
     launch: Launch
     process: subprocess.Popen[str]
+    drained: Path
+    """A file with the name of the node that is being drained."""
     satellites: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    stopped: list[int] = field(default_factory=list)
 
     @property
     def paths(self) -> AttemptPaths:
@@ -134,6 +186,18 @@ class Elastic:
         self.satellites.append(agent)
         return agent
 
+    def lose(self, node: str) -> None:
+        """Have nothing come from a node any more."""
+        joined = [one for one in self.events() if isinstance(one, events.AgentJoined)]
+        (agent,) = [one.pid for one in joined if one.node == node]
+        self.stopped.append(agent)
+        os.kill(agent, signal.SIGSTOP)
+
+    def layouts(self) -> list[str]:
+        """Return what the ranks of each round said of their layout."""
+        told = [one for one in self.events() if isinstance(one, events.LayoutReported)]
+        return [str(one.report.layout) for one in told]
+
     def resize(self, resize: Resize, replicas: int) -> ResizeAnswer:
         """Ask the supervisor, as the verbs do, and return its answer."""
         at = datetime.now(UTC)
@@ -163,21 +227,33 @@ def elastic(workshop: Any, ranks: Any) -> Iterator[Callable[..., Elastic]]:
     """Return what starts a run on some nodes; afterwards nothing of it is left."""
     begun: list[Elastic] = []
 
-    def start(nodes: int, **resources: Any) -> Elastic:
+    def start(
+        nodes: int,
+        script: str = TRAIN,
+        parallel: Parallel | None = None,
+        observe: Observe | None = None,
+        **resources: Any,
+    ) -> Elastic:
         fake = Path(workshop.project.parent / "bin")
         fake.mkdir()
         (fake / "srun").write_text(SRUN)
         (fake / "srun").chmod(0o700)
+        (fake / "scontrol").write_text(SCONTROL)
+        (fake / "scontrol").chmod(0o700)
         cluster = Cluster(kind=ClusterKind.slurm, bin_dir=str(fake))
-        settings = ranks(1, cluster=cluster) | {
+        settings = ranks(1, cluster=cluster, parallel=parallel or Parallel()) | {
+            "observe": observe or Observe(),
+            "runtime": Runtime(
+                stop_grace_s=2, rendezvous_timeout_s=20, node_timeout_s=4, drain_poll_interval_s=1
+            ),
             "resources": Resources(nodes=nodes, **resources),
             "checkpoint": Checkpoint(interval_steps=10),
             "recovery": Recovery(restarts={"node_lost": 3}),
         }
-        launch = workshop.freeze(TRAIN, **settings)
-        names = ",".join(NODES[:nodes])
+        launch = workshop.freeze(script, **settings)
+        names = ",".join((ONE, TWO, THREE)[:nodes])
         process = workshop.start(launch, SLURM_JOB_ID="9", SLURM_JOB_NODELIST=names)
-        run = Elastic(launch, process)
+        run = Elastic(launch, process, fake / "drained")
         begun.append(run)
         waited(lambda: run.paths.events.exists() and run.rounds(), "the first round")
         run.saved()
@@ -188,6 +264,9 @@ def elastic(workshop: Any, ranks: Any) -> Iterator[Callable[..., Elastic]]:
         for agent in run.satellites:
             agent.kill()
             agent.wait()
+        for pid in run.stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         run.process.kill()
         run.process.communicate()
 
@@ -262,3 +341,72 @@ def test_growth_beyond_the_batch_is_undone(elastic: Callable[..., Elastic]) -> N
     said = [one.message for one in run.events() if isinstance(one, events.Warned)]
     (undone,) = [one for one in said if "growing was undone" in one]
     assert "batch" in undone, undone
+
+
+def test_run_without_a_whole_replica_continues_in_another_layout(
+    elastic: Callable[..., Elastic],
+) -> None:
+    """It goes on from its checkpoint on the nodes that are left, and back once nodes come."""
+    own = Parallel(replicate="rest", shard=3, fallback=(FallbackLayout(replicate=1, shard="rest"),))
+    run = elastic(3, script=PLANNED, parallel=own, min_nodes=1)
+    run.lose(THREE)
+    run.wait_for(ONE, TWO)
+    run.satellite("77", FOUR)
+    run.wait_for(ONE, TWO, FOUR)
+    run.end()
+    assert run.layouts() == ["shard 3", "shard 2", "shard 3"]
+    assert run.causes() == ["node_lost", "resized", None]
+    ended = [one for one in run.events() if isinstance(one, events.RoundEnded)]
+    first, second, third = [(one.first_step or 0, one.step or 0) for one in ended]
+    assert 0 < second[0] <= first[1] + 1, "it goes on from a checkpoint"
+    assert second[1] <= third[0] <= second[1] + 1, "no step is done twice on the way back"
+    said = [one.message for one in run.events() if isinstance(one, events.Warned)]
+    assert (
+        "no whole replica of shard 3 on 2 nodes: the run continues as shard 2 "
+        "(parallel.fallback)" in said
+    )
+
+
+def test_nodes_of_satellites_are_measured_once(elastic: Callable[..., Elastic]) -> None:
+    """From their start to their end; a satellite that is sent away adds nothing to its node."""
+    run = elastic(1, observe=Observe(interval_s=0.5, row_s=1.0))
+    run.satellite("77", THREE)
+    run.wait_for(ONE, THREE)
+    assert run.satellite("78", THREE).wait(20) == 0
+    time.sleep(2.5)
+    run.end()
+    assert run.satellites[0].wait(20) == 0
+    assert telemetry_nodes(run.paths) == [ONE, THREE]
+    read = list(read_segment(run.paths.telemetry(THREE)))
+    rows = [one for one in read if isinstance(one, TelemetryRow)]
+    for before, after in itertools.pairwise(rows):
+        assert before.end <= after.start, "no time is in two rows"
+    used = {one.node: one.seconds for one in run_usage(run.launch, 0).nodes}
+    (joined,) = [
+        one.at
+        for one in run.events()
+        if isinstance(one, events.AgentJoined) and one.satellite == "77"
+    ]
+    assert used[THREE] == pytest.approx((rows[-1].end - joined).total_seconds(), abs=1.5)
+    assert used[THREE] < used[ONE]
+
+
+def test_satellite_with_a_drained_node_is_left(elastic: Callable[..., Elastic]) -> None:
+    """At a boundary, without a failure: the run has no spare, and its own nodes are not drained."""
+    run = elastic(1)
+    agent = run.satellite("77", THREE)
+    run.wait_for(ONE, THREE)
+    run.drained.write_text(THREE)
+    run.wait_for(ONE)
+    assert agent.wait(20) == 0, "it was let go"
+    run.drained.write_text(ONE)
+    told = waited(
+        lambda: [one for one in run.events() if isinstance(one, events.NodeDraining)][1:],
+        "its own node is asked about, too",
+    )
+    run.end()
+    assert run.causes() == ["resized", "resized", None]
+    assert run.rounds() == [(ONE,), (ONE, THREE), (ONE,)]
+    (gone,) = [one for one in run.events() if isinstance(one, events.SatelliteLeft)]
+    assert (gone.node, gone.reason) == (THREE, f"{THREE} is being drained (NHC: fans)")
+    assert [(one.node, one.action) for one in told] == [(ONE, DrainAction.stay)]

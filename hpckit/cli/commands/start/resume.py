@@ -70,7 +70,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """Resume, or show what would be submitted; returns 0 also if there is nothing to do."""
     words = _take_words(arguments)
     chosen = run_choice(arguments, context)
-    named = chosen.indices is not None or chosen.wanted.names_cancelled
+    sole = bool(arguments.references) and len(chosen.launch.runs) == 1
+    named = sole or chosen.indices is not None or chosen.wanted.names_cancelled
     order = Order(
         indices=chosen.indices,
         wanted=chosen.wanted,

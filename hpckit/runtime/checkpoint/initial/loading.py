@@ -7,7 +7,7 @@ an optimizer, generators, and a layout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ class LoadedWeights:
     """What was loaded of a file of weights, on all ranks together.
 
     `missing` are names of the models that the file lacks, `unexpected` names that only the file
-    has, and `unlike` names whose shapes differ; none of them was loaded.
+    has, and `unlike` names whose shapes or kinds of number differ; none of them was loaded.
     """
 
     path: Path
@@ -53,7 +53,7 @@ class LoadedWeights:
         facts = (
             (self.missing, "not in the file"),
             (self.unexpected, "not in the model"),
-            (self.unlike, "of another shape"),
+            (self.unlike, "of another shape or kind of number"),
         )
         return "; ".join(f"{_listed(names)}: {what}" for names, what in facts if names)
 
@@ -70,8 +70,8 @@ def load_weights(
     the model's name. Numbers are converted to the model's types. `aliases` leads from the names of
     tied parameters to the others. Nothing is loaded if anything raises.
 
-    Raises StateError if names or shapes do not fit, or no name does; CheckpointError if the file
-    cannot be read.
+    Raises StateError if names, shapes or kinds of number do not fit, no name does, or the file has
+    two tensors for names that are tied; CheckpointError if the file cannot be read.
     """
     models = {name: one for name, one in objects.items() if isinstance(one, nn.Module)}
     if not models:
@@ -170,7 +170,9 @@ class _ModelPart:
             others = model_state.other_names(self._live, aliases, name)
             known = [by_bare.get(self.before + one) for one in (name, *others)]
             found = next((one for one in known if one is not None), None)
-            self.used |= {one for one in known if one is not None}
+            here = {one for one in known if one is not None}
+            _refuse_two(sorted(here), tensors)
+            self.used |= here
             if not isinstance(live, torch.Tensor):
                 continue
             if found is None:
@@ -178,6 +180,9 @@ class _ModelPart:
             elif tensors[found].shape != live.shape:
                 shapes = f"{tuple(tensors[found].shape)}, not {tuple(live.shape)}"
                 self.unlike.append(f"{self.before}{name} ({shapes})")
+            elif _kind(tensors[found].dtype) > _kind(live.dtype):
+                kinds = f"{_named(tensors[found].dtype)}, not {_named(live.dtype)}"
+                self.unlike.append(f"{self.before}{name} ({kinds})")
             else:
                 self.chosen[name] = found
 
@@ -195,6 +200,32 @@ class _ModelPart:
         state = dict(self._live)
         state |= {name: self._read[found] for name, found in self.chosen.items()}
         model_state.load_model(self.model, state)
+
+
+def _refuse_two(names: Sequence[str], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raise StateError if a file has different tensors under the names of a tied one."""
+    for name in names[1:]:
+        first, other = tensors[names[0]], tensors[name]
+        if not first.shape == other.shape or not _are_equal(first, other):
+            raise StateError(
+                f"{names[0]} and {name} are one parameter in the model, and two different tensors "
+                "in the file",
+                hint="untie them in the model and in the plan, or take one out of the file",
+            )
+
+
+def _are_equal(first: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors of one shape have the same numbers; NaN is one, too."""
+    return bool(((first == other) | ((first != first) & (other != other))).all())  # noqa: PLR0124
+
+
+def _kind(dtype: torch.dtype) -> int:
+    """Return a number that is higher for types whose numbers others cannot hold."""
+    return 2 if dtype.is_complex else int(dtype.is_floating_point)
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _joined(everyone: Iterable[Iterable[str]]) -> tuple[str, ...]:

@@ -37,15 +37,15 @@ class Regrowth:
         if round_ is None or not round_.stepping or self.resizing.asked:
             return
         view, size = round_.view(), self.resizing.size
-        held = len(view.members) // size.replica_nodes
+        held, whole = len(view.members), size.replica_nodes
         action = self.resizing.judge(view)
         nodes = action.nodes if isinstance(action, NewRound) else view.members
-        if self._is_worth(round_, held, len(nodes) // size.replica_nodes, duration):
+        if self._is_worth(round_, held, len(nodes), duration):
             self.resizing.resize()
             return
-        missing = replicas_to_order(size, held, self._ordered)
-        ready = missing > 0 and view.ran >= _SETTLED
-        if ready and self._is_worth(round_, held, held + missing, duration):
+        missing = replicas_to_order(size, held // whole, self._ordered)
+        ready, after = missing > 0 and view.ran >= _SETTLED, (held // whole + missing) * whole
+        if ready and self._is_worth(round_, held, after, duration):
             await self._submit(missing)
 
     @staticmethod

@@ -14,9 +14,13 @@ from functools import partial
 from pathlib import Path
 
 from hpckit.model import events
+from hpckit.model.counted import counted
 from hpckit.model.elastic.resize import Resize, ResizeAnswer, ResizeRequest, is_resize_id
 from hpckit.model.plain import from_plain
+from hpckit.planning.fallback import layout_of_world
+from hpckit.planning.layout import layout_of
 from hpckit.planning.recovery.decide import NewRound, RoundView, Stay
+from hpckit.planning.recovery.node_choice import RoundSizes
 from hpckit.planning.recovery.run_size import RunSize, least_replicas, size_of
 from hpckit.record.elastic.answers import write_resize_answer
 from hpckit.record.layout import AttemptPaths
@@ -70,7 +74,18 @@ class Resizing:
     def fewest_nodes(self) -> int:
         """How many nodes a round must have; fewer than configured if the user said so."""
         resources = self.agents.settings.resources
-        return min(resources.min_nodes or resources.nodes, self.wanted_nodes)
+        fewest = resources.min_nodes or resources.nodes
+        return min(fewest, self.wanted_nodes or fewest)
+
+    @property
+    def round_sizes(self) -> RoundSizes:
+        """How many nodes a round may have."""
+        return RoundSizes(
+            wanted=self.wanted_nodes,
+            fewest=self.fewest_nodes,
+            replica_nodes=self.size.replica_nodes,
+            fallback=self.size.fallback_nodes,
+        )
 
     @property
     def requests(self) -> Path:
@@ -120,10 +135,23 @@ class Resizing:
         more = len(members) > len(self._members) and {*self._members} <= {*members}
         self.grown_from = self._members if more else ()
         self._members = members
+        self._tell_fallback(len(members))
         await self._let_go(members)
         waiting = (peer for peer in self.agents.standing if peer.node not in members)
         self.asked = any(one.satellite not in {None, *self.unasked} for one in waiting)
         self._told = ""
+
+    def _tell_fallback(self, nodes: int) -> None:
+        """Record that a round is in another layout, as it has no whole replica."""
+        if nodes % self.size.replica_nodes == 0:
+            return
+        settings = self.agents.settings
+        layout = layout_of_world(settings, nodes * settings.resources.tasks_per_node)
+        words = (
+            f"no whole replica of {layout_of(settings)} on {counted(nodes, 'node')}: the run "
+            f"continues as {layout} (parallel.fallback)"
+        )
+        self.record(events.Warned(at=now(), message=words))
 
     def undo(self, because: str) -> None:
         """Have no more replicas than before the present round, which failed at once."""

@@ -1,23 +1,31 @@
-"""Forks ranks of a program from one process that has imported it: torch takes seconds to import.
+"""Forks ranks of a program from one process that has imported torch: each saves seconds.
 
-Reads a line of JSON for each world: the orders, the number of ranks, and a folder for what they
-print. Answers with the exit codes of its ranks, by rank, negative for a signal. Each rank is a
-process that trains, prints and leaves through the interpreter's end as one started as a program;
-this one only imports, so that no thread and no generator's state is inherited.
+Reads a line of JSON for each world, answers with the exit codes of its ranks, by rank, negative
+for a signal. Each rank runs its program as `python PROGRAM WORDS...` does. This process only
+imports, so that no thread, no socket and no generator's state is inherited.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
+import random
+import runpy
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
-import torch._dynamo  # noqa: F401  # a rank's first optimizer imports it, in seconds
-from runtime.checkpoint import layouts, trainer, weights_program
+import numpy as np
+import torch._dynamo  # noqa: F401  # a rank's first optimizer imports it
+
+import hpckit.runtime.model_check.checked_run
+import hpckit.runtime.parallel.build
+import hpckit.runtime.rank.checkpointing
+import hpckit.runtime.rank.parallel_run
+import hpckit.runtime.rank.run  # noqa: F401
 
 
 def start_rank(rank: int, world: dict[str, Any]) -> int:
@@ -29,13 +37,19 @@ def start_rank(rank: int, world: dict[str, Any]) -> int:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world["ranks"])}
-    sys.argv[1:] = [json.dumps(world["orders"])]
+    os.environ.clear()
+    os.environ |= world["environ"] | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    os.chdir(world["folder"])
+    sys.argv[:] = world["words"]
+    sys.path[0] = str(Path(world["words"][0]).parent)
+    random.seed()
+    np.random.seed()  # noqa: NPY002  # what programs that use the global one would have
+    faulthandler.dump_traceback_later(world["patience_s"], exit=True)
     return 0
 
 
 def serve() -> bool:
-    """Serve worlds until there is no more input; True in a rank that has yet to train."""
+    """Serve worlds until there is no more input; True in a rank that has yet to work."""
     gc.freeze()  # else each rank looks through all that torch has imported when it leaves
     assert threading.active_count() == 1, threading.enumerate()
     for line in iter(sys.stdin.readline, ""):
@@ -51,9 +65,4 @@ def serve() -> bool:
 
 
 if __name__ == "__main__" and serve():
-    programs = {
-        "trainer": trainer.main,
-        "layouts": layouts.main,
-        "weights": weights_program.main,
-    }
-    programs[json.loads(sys.argv[1]).get("program", "trainer")]()
+    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,125 @@
+"""The loss of a step, which is that of the whole batch, whatever part of it a rank has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
+from torch import Tensor
+
+from hpckit.errors import UsageError
+from hpckit.runtime.parallel.loss_check import RowMeanCheck
+
+LossFunction = Callable[[Any, Any], Tensor | tuple[Tensor, Tensor | float]]
+"""Takes outputs and targets of some rows; returns a mean over them, or a sum and its weight."""
+
+_IGNORED = -100
+"""Targets that torch's cross entropy leaves out."""
+
+
+def summed_cross_entropy(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the summed cross entropy of logits [..., classes] for whole numbers [...].
+
+    The second is the number of targets that count, all but -100.
+    """
+    summed = F.cross_entropy(
+        outputs.flatten(0, -2), targets.flatten(), reduction="sum", ignore_index=_IGNORED
+    )
+    return summed, count_targets(targets)
+
+
+def count_targets(targets: Tensor) -> Tensor:
+    """Return how many targets are not ignored, on their device."""
+    return (targets != _IGNORED).sum()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredLoss:
+    """The loss of some rows: a sum over its weight, float64. `pair`: a function told the weight."""
+
+    value: Tensor
+    weight: Tensor
+    pair: bool
+
+
+def measure(function: LossFunction | None, outputs: Any, targets: Any) -> MeasuredLoss:
+    """Return the loss of some rows; without a function it is the cross entropy.
+
+    Raises UsageError if a function returns neither a number nor a sum and its weight.
+    """
+    if function is None:
+        summed, count = summed_cross_entropy(outputs, targets)
+        return MeasuredLoss(value=summed.double(), weight=count.double(), pair=False)
+    found = function(outputs, targets)
+    pair = isinstance(found, tuple) and len(found) == len(("sum", "weight"))
+    given: Any = found[0] if pair else found
+    weight: Any = found[1] if pair else 1.0
+    if not isinstance(given, Tensor) or given.numel() != 1 or torch.as_tensor(weight).numel() != 1:
+        shown = list(given.shape) if isinstance(given, Tensor) else type(found).__name__
+        raise UsageError(
+            f"loss(outputs, targets) returned {shown}",
+            hint="return a mean over rows, as a tensor with one number, or a pair: a sum and its "
+            "weight",
+        )
+    value = given.double().reshape(())
+    weight = torch.as_tensor(weight).detach().to(value).reshape(())
+    return MeasuredLoss(value=value, weight=weight, pair=pair)
+
+
+def quotient(value: Tensor, weight: Tensor) -> Tensor:
+    """Return a sum over its weight; 0 where nothing has a weight."""
+    return torch.where(weight == 0, 0.0, value / weight)
+
+
+@dataclass(slots=True, kw_only=True)
+class StepLoss:
+    """What one rank has of the loss of a step; without a function it is the cross entropy.
+
+    `scale` is what a mean over this rank's rows is multiplied by, or a sum over targets. `total` is
+    the sum of what was differentiated so far, and `weights` are those of its parts, float64, if
+    the function returns a `pair`; None until it was called. Pairs are differentiated as sums.
+    """
+
+    function: LossFunction | None
+    scale: Tensor | float
+    check: RowMeanCheck | None = None
+    total: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
+    weights: list[Tensor] = field(default_factory=list)
+    pair: bool | None = None
+
+    def of_part(self, outputs: Any, targets: Any, part: float, *, whole: float = 1.0) -> Tensor:
+        """Return what to differentiate for some rows: a `part` of those of which `whole` is told.
+
+        The product of both is which part they are of this rank's rows; 0 counts nothing. The value
+        is float64.
+        """
+        part *= whole
+        found = measure(self.function, outputs, targets)
+        self.pair, value = found.pair, found.value
+        if not part:  # also what is NaN
+            return torch.nan_to_num(value) * 0.0
+        if found.pair:
+            self.weights.append(found.weight)
+        elif self.function is None:
+            value = value * self.scale
+        else:
+            value = value * (self.scale * part)
+            if self.check is not None:
+                self.check.see(self.function, outputs, targets)
+        self.total = self.total.to(value.device) + value.detach()
+        return value
+
+    @property
+    def weight(self) -> Tensor:
+        """The sum of the weights of all parts; 0 without any."""
+        return torch.stack(self.weights).sum() if self.weights else torch.zeros_like(self.total)
+
+    def problem(self) -> str:
+        """Return why the function cannot be taken, as far as its values tell; empty if it can."""
+        if self.function is None or self.check is None:
+            return ""
+        self.check.end(self.function)
+        return self.check.problem

@@ -1,0 +1,204 @@
+"""Whether a unit that is cut over ranks computes what the whole one does: once, in the first step.
+
+Shapes do not tell of a fixed number of heads, of two projections in one matrix, or of attention
+that sees a part of the sequence only. So the real input of one unit of each class is put together,
+the whole unit runs on it on every rank, and what both put out is compared.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.func import functional_call
+from torch.utils.hooks import RemovableHandle
+
+from hpckit.model.parallel.layout import Layout
+from hpckit.runtime.parallel.context_parallel import ContextShards
+
+_log = logging.getLogger("hpckit.rank")
+_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2}
+"""The largest difference at a position, as a share of what a unit adds there."""
+_COARSE = 0.1
+"""The same for types with fewer digits."""
+_ROUNDINGS = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class UnitCheck:
+    """Compares one unit, `name`, with its whole, which has shapes and no memory.
+
+    `watch` begins; the last forward pass counts. All ranks that share the unit make the same calls.
+    """
+
+    name: str
+    whole: nn.Module
+    unit: nn.Module
+    context: ContextShards | None
+    half: bool = False
+    _handles: list[RemovableHandle] = field(default_factory=list)
+    _seen: dict[str, Any] = field(default_factory=dict)
+
+    def watch(self) -> None:
+        """Keep what goes into the unit, and what comes out of it."""
+        before = self.unit.register_forward_pre_hook(self._before, with_kwargs=True)
+        self._handles = [before, self.unit.register_forward_hook(self._after)]
+
+    def stop(self) -> None:
+        """Forget everything; nothing of the check is left in the model."""
+        for one in self._handles:
+            one.remove()
+        self._handles, self._seen = [], {}
+
+    def problem(self) -> str:
+        """Return how the unit differs from its whole; empty if it does not, or nobody can tell.
+
+        Collective on the ranks that have the unit.
+        """
+        seen, self._seen = self._seen, {}
+        if "output" not in seen:
+            return ""
+        with torch.no_grad(), _quiet():
+            tensors = {name: self._parameter(one) for name, one in self.unit.named_parameters()}
+            try:
+                return self._difference(seen, tensors)
+            except Exception as error:  # noqa: BLE001  # the user's code, or not enough memory
+                _log.debug("unit %s could not be compared with its whole: %s", self.name, error)
+                return ""
+
+    def _difference(self, seen: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+        self.whole.train(self.unit.training)
+        given, output = seen["args"], seen["output"]
+        on_gpu = [output.device] if output.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=on_gpu):
+            first, second = (
+                functional_call(
+                    self.whole,
+                    {**tensors, **{name: one.clone() for name, one in seen["buffers"].items()}},
+                    tuple(_cloned(one) for one in given),
+                    {name: _cloned(one) for name, one in seen["kwargs"].items()},
+                )
+                for _ in range(2)
+            )
+        if not isinstance(first, Tensor) or first.shape != output.shape:
+            _log.debug("unit %s returns something else than its whole", self.name)
+            return ""
+        if not torch.equal(first, second):
+            _log.debug("unit %s draws numbers, so that it cannot be compared", self.name)
+            return ""
+        far, allowed, added = _distance(output, first, given[0] if given else None)
+        if far <= allowed:
+            return ""
+        return (
+            f"{self.name} puts out something else than the whole unit does for the same row: it is "
+            f"off by {far / added if added else far:.2g} of what the unit adds"
+        )
+
+    def _parameter(self, one: Tensor) -> Tensor:
+        whole = one.full_tensor() if isinstance(one, DTensor) else one.detach()
+        return whole.bfloat16() if self.half and whole.is_floating_point() else whole
+
+    def _before(self, unit: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with torch.no_grad(), _quiet():
+            self._seen = {
+                "args": tuple(self._gathered(one) for one in args),
+                "kwargs": {name: self._gathered(one) for name, one in kwargs.items()},
+                "buffers": {name: one.detach().clone() for name, one in unit.named_buffers()},
+            }
+
+    def _after(self, _: nn.Module, __: Any, output: Any) -> None:
+        with torch.no_grad(), _quiet():
+            if isinstance(output, Tensor):
+                self._seen["output"] = self._gathered(output)
+
+    def _gathered(self, value: Any) -> Any:
+        """Return the first row of a tensor, with all positions; collective."""
+        if not isinstance(value, Tensor) or value.dim() < len(("rows", "length")):
+            return value
+        one = value.detach()[:1]
+        one = one.full_tensor() if isinstance(one, DTensor) else one.clone()
+        return one if self.context is None else self.context.whole(one)
+
+
+@dataclass(slots=True, kw_only=True)
+class SelfCheck:
+    """The checks of one model's units on this rank."""
+
+    layout: Layout
+    units: Sequence[UnitCheck] = ()
+
+    def watch(self) -> None:
+        """Have the units keep what goes through them."""
+        for one in self.units:
+            one.watch()
+
+    def stop(self) -> None:
+        """Have them keep nothing."""
+        for one in self.units:
+            one.stop()
+
+    def problem(self) -> str:
+        """Return the first difference of a unit; empty if there is none. Collective."""
+        found = [one.problem() for one in self.units]
+        return next((one for one in found if one), "")
+
+
+def whole_units(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Module]:
+    """Return a copy without memory of one unit of each class, by its name."""
+    found: dict[type[nn.Module], tuple[str, nn.Module]] = {}
+    for name in names:
+        unit = model.get_submodule(name)
+        if type(unit) in found:
+            continue
+        tensors = [*unit.parameters(), *unit.buffers()]
+        memo: dict[int, Any] = {id(one): _shapes_of(one) for one in tensors}
+        try:
+            found[type(unit)] = name, copy.deepcopy(unit, memo)
+        except Exception as error:  # noqa: BLE001  # the user's module
+            _log.debug("unit %s cannot be copied: %s", name, error)
+    return dict(found.values())
+
+
+def _shapes_of(tensor: Tensor) -> Tensor:
+    made = tensor.detach().to("meta")
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(made, requires_grad=tensor.requires_grad)
+    return made
+
+
+def _cloned(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _distance(found: Tensor, wanted: Tensor, given: Any) -> tuple[float, float, float]:
+    """Return how far outputs are apart at a position, may be, and what a unit adds to its input."""
+    coarse = found.dtype
+    found, wanted = found.double(), wanted.double()
+    added = wanted
+    if isinstance(given, Tensor) and given.shape == wanted.shape:
+        added = wanted - given.double()
+    far = torch.linalg.vector_norm(found - wanted, dim=-1).max()
+    adds = torch.linalg.vector_norm(added, dim=-1).mean()
+    size = torch.linalg.vector_norm(wanted, dim=-1).max()
+    allowed = _TOLERANCES.get(coarse, _COARSE) * adds
+    rounding = _ROUNDINGS * torch.finfo(coarse).eps * size
+    return float(far), float(allowed + rounding), float(adds)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back torch's remarks on gathering, which happens once here."""
+    logger = logging.getLogger("torch.distributed.tensor._redistribute")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

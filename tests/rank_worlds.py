@@ -1,0 +1,103 @@
+"""Runs programs as real ranks with torchrun's variables, as many as are asked for."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).parent
+PATIENCE_S = 200
+"""A rank that takes longer prints where it is, and leaves with an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEnd:
+    """How a rank ended (negative: the signal), and what it printed."""
+
+    code: int
+    output: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankServer:
+    """The process that has imported torch, and forks ranks."""
+
+    process: subprocess.Popen[str]
+
+    def run(self, program: Path, ranks: int, words: tuple[str, ...], folder: Path) -> list[RankEnd]:
+        """Run a program as so many ranks in a folder, until all have ended."""
+        with tempfile.TemporaryDirectory(prefix="hpckit-ranks-") as logs:
+            world = {
+                "ranks": ranks,
+                "words": [str(program), *words],
+                "folder": str(folder),
+                "environ": variables(ranks),
+                "logs": logs,
+                "patience_s": PATIENCE_S,
+            }
+            codes = self._ask(world)
+            outputs = [Path(logs, f"{rank}.log").read_text() for rank in range(ranks)]
+        return [
+            RankEnd(code=code, output=output) for code, output in zip(codes, outputs, strict=True)
+        ]
+
+    def _ask(self, world: dict[str, Any]) -> list[int]:
+        orders, answers = self.process.stdin, self.process.stdout
+        assert orders is not None
+        assert answers is not None
+        orders.write(json.dumps(world) + "\n")
+        orders.flush()
+        codes: list[int] = json.loads(answers.readline())
+        return codes
+
+    def end(self) -> None:
+        """Let it leave."""
+        self.process.communicate()
+
+
+@cache
+def rank_server() -> RankServer:
+    """Return the server of this process; it leaves when this process does."""
+    process = subprocess.Popen(
+        [sys.executable, str(TESTS / "rank_server.py")],
+        env=variables(1),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    server = RankServer(process=process)
+    atexit.register(server.end)
+    return server
+
+
+def variables(ranks: int) -> dict[str, str]:
+    """Return the environment that all ranks of a world share."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("HPCKIT_")}
+    return outside | {
+        "PYTHONPATH": str(TESTS),
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+    }
+
+
+def start_ranks(
+    program: Path, ranks: int, *words: str, folder: Path | None = None
+) -> list[RankEnd]:
+    """Run a program as so many ranks to its end, in its folder or another one."""
+    return rank_server().run(program, ranks, words, folder or program.parent)

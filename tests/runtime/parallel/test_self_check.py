@@ -1,0 +1,92 @@
+"""What shapes do not tell is found in the first step: units that compute something else when cut.
+
+One world of two gloo ranks, with float32 numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+TENSOR, CONTEXT = {"tensor": 2}, {"context": 2}
+WRONG: dict[str, dict[str, Any]] = {
+    "fixed heads": {"layout": TENSOR, "way": "fixed heads"},
+    "fused": {"layout": TENSOR, "way": "fused"},
+    "fused, without sequence": {
+        "layout": TENSOR,
+        "way": "fused",
+        "parallel": {"sequence": False},
+    },
+    "by hand": {"layout": CONTEXT, "way": "by hand"},
+    "shift": {"layout": CONTEXT, "way": "shift"},
+    "shift, recomputed": {
+        "layout": CONTEXT,
+        "way": "shift",
+        "parallel": {"recompute": "blocks"},
+    },
+    "fixed heads, bf16": {
+        "layout": TENSOR,
+        "way": "fixed heads",
+        "parallel": {"params": "bf16"},
+    },
+}
+RIGHT: dict[str, dict[str, Any]] = {
+    f"{name}, {one['layout']}": one
+    for name, one in {
+        "plain tensor": {"layout": TENSOR, "way": ""},
+        "without sequence": {"layout": TENSOR, "way": "", "parallel": {"sequence": False}},
+        "plain context": {"layout": CONTEXT, "way": ""},
+        "by hand": {"layout": TENSOR, "way": "by hand"},
+        "shift": {"layout": TENSOR, "way": "shift"},
+        "bf16 tensor": {"layout": TENSOR, "way": "", "parallel": {"params": "bf16"}},
+        "bf16 context": {"layout": CONTEXT, "way": "", "parallel": {"params": "bf16"}},
+        "dropout": {"layout": CONTEXT, "way": "dropout"},
+        "counting": {"layout": TENSOR, "way": "counting"},
+        "fixed heads, data": {"layout": {"shard": 2}, "way": "fixed heads"},
+        "off": {"layout": TENSOR, "way": "fixed heads", "parallel": {"self_check": False}},
+    }.items()
+}
+CASES = WRONG | RIGHT
+
+
+@pytest.fixture(scope="module", name="found")
+def found_fixture(tmp_path_factory: pytest.TempPathFactory, in_world: Any) -> list[dict[str, Any]]:
+    """Return what each rank found, by case."""
+    folder = tmp_path_factory.mktemp("self_check")
+    found: list[dict[str, Any]] = in_world(folder, CASES, ranks=2, program="self_check_program.py")
+    return found
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", WRONG)
+def test_unit_that_computes_something_else_is_refused(
+    found: list[dict[str, Any]], name: str
+) -> None:
+    """On every rank, with the unit, the layout, how far off it is, and likely causes."""
+    axis = next(iter(WRONG[name]["layout"]))
+    for one in found:
+        assert one[name].get("error") == "RunError", one[name]
+        assert f"with {axis} 2 blocks.0 puts out something else" in one[name]["message"]
+        assert "off by" in one[name]["message"]
+        cause = "a fixed number of heads" if axis == "tensor" else "scaled_dot_product_attention"
+        assert cause in one[name]["hint"]
+        assert "parallel.self_check=false" in one[name]["hint"]
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", RIGHT)
+def test_unit_that_computes_the_same_is_trained(found: list[dict[str, Any]], name: str) -> None:
+    """Also in bf16, with dropout, with buffers that change, and where nothing is checked."""
+    for one in found:
+        assert "error" not in one[name], one[name]
+
+
+@pytest.mark.training
+def test_check_leaves_nothing_behind(found: list[dict[str, Any]]) -> None:
+    """No hooks, no drawn numbers, and buffers as after two steps."""
+    tensor, off = (f"{name}, {TENSOR}" for name in ("plain tensor", "off"))
+    for one in found:
+        assert one[f"counting, {TENSOR}"]["calls"] == [2.0, 2.0]
+        assert one[tensor]["undrawn"]
+        assert one[tensor]["hooks"] == one[off]["hooks"]
