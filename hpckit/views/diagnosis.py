@@ -140,7 +140,7 @@ def run_evidence(
         allocation=allocation,
         stragglers=_stragglers(launch, view.record),
         nccl=nccl_transport(launch, index) if fast else None,
-        settings=run_settings(load_settings(launch, index)[0]),
+        settings=run_settings(load_settings(launch, index)[0], view.record.layout),
     )
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from hpckit.model.diagnosis.verdict import Diagnosis, Verdict, VerdictKind, VerdictSeverity
 from hpckit.planning.diagnosis import (
     allocation_rules,
+    communication_rules,
     gpu_rules,
     hardware_rules,
-    step_rules,
+    input_rules,
     time_rules,
 )
 from hpckit.planning.diagnosis.evidence import RunEvidence
@@ -37,14 +38,14 @@ class DiagnosisRule:
 RULES = (
     DiagnosisRule(
         kind=VerdictKind.input_bound,
-        find=step_rules.input_bound,
+        find=input_rules.input_bound,
         measured="share of a step in which ranks wait for the next batch, mean over ranks",
         thresholds=("data_share", "steps", "steps_s"),
         remedy="more or faster DataLoader workers, data on the node's disk, fewer and larger files",
     ),
     DiagnosisRule(
         kind=VerdictKind.communication_bound,
-        find=step_rules.communication_bound,
+        find=communication_rules.communication_bound,
         measured=(
             "share of a step spent in collectives, of the rank that waits least; in NCCL's own "
             "log, sockets between nodes that have InfiniBand"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hpckit.model.diagnosis.verdict import Straggler
+from hpckit.model.parallel.layout import Layout
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.nccl_log import NcclTransport
 
@@ -118,12 +119,13 @@ class RunAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """What the user set, as far as remedies speak of it; `local`: it ran without Slurm."""
+    """What remedies depend on; `local`: the run had no Slurm. `layout` is null if unknown."""
 
     interval_steps: int | None = None
     interval_min: float | None = None
     spare_nodes: int = 0
     local: bool = False
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from hpckit.model.goodput import Goodput
 from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.plan import ResourceSpec
 from hpckit.planning.checks.cost import gpus_of
 from hpckit.planning.diagnosis.evidence import RunAllocation, RunSettings, TimeShares
@@ -53,13 +54,14 @@ def run_allocation(
     )
 
 
-def run_settings(settings: LaunchConfig) -> RunSettings:
-    """Return what the user set of what remedies speak of."""
+def run_settings(settings: LaunchConfig, reported: LayoutReport | None) -> RunSettings:
+    """Return what remedies depend on; `reported` is what ranks say of their layout."""
     return RunSettings(
         interval_steps=settings.checkpoint.interval_steps,
         interval_min=settings.checkpoint.interval_min,
         spare_nodes=settings.resources.spare_nodes,
         local=settings.cluster.kind is ClusterKind.local,
+        layout=None if reported is None else reported.layout,
     )
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.model.diagnosis.verdict import Straggler, Verdict, VerdictKind, VerdictSeverity
+from hpckit.model.parallel.layout import Layout
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.diagnose import RULES, diagnose, diagnosis
 from hpckit.planning.diagnosis.evidence import (
@@ -294,6 +295,37 @@ def test_communication_remedy_speaks_of_the_network_between_nodes() -> None:
     there = replace(there, ranks=(there.ranks[0], replace(there.ranks[1], node="n9")))
     assert "nvidia-smi topo" in only(here).remedy
     assert "NCCL_DEBUG" in only(there).remedy
+
+
+@pytest.mark.parametrize(
+    ("layout", "named"),
+    [
+        (Layout(replicate=4), ["parallel.microbatches", "no_sync"]),
+        (Layout(shard=4), ["parallel.shard"]),
+        (Layout(tensor=4), ["parallel.tensor"]),
+        (Layout(context=4), ["parallel.context"]),
+        (Layout(pipeline=4), ["parallel.microbatches", "during 3 parts"]),
+        (Layout(shard=2, tensor=2), ["parallel.tensor", "parallel.shard"]),
+    ],
+    ids=str,
+)
+def test_communication_remedy_fits_the_layout(layout: Layout, named: list[str]) -> None:
+    """Only axes that the run has are named."""
+    evidence = replace(communicating(0.4), settings=RunSettings(layout=layout))
+    remedy = only(evidence).remedy
+    assert all(word in remedy for word in named)
+    others = {"parallel.shard", "parallel.tensor", "parallel.context", "no_sync"}
+    assert not [word for word in others.difference(named) if word in remedy]
+
+
+def test_communication_remedy_for_ranks_on_cpus_speaks_of_no_gpus() -> None:
+    """They have no NVLink; they share cores."""
+    evidence = communicating(0.4)
+    ranks = tuple(replace(one, gpu=None) for one in evidence.ranks)
+    remedy = only(replace(evidence, ranks=ranks)).remedy
+    assert "nvidia-smi" not in remedy
+    assert "NCCL" not in remedy
+    assert "resources.tasks_per_node" in remedy
 
 
 def test_idle_gpu_is_not_told_twice() -> None:
