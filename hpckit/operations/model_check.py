@@ -111,6 +111,7 @@ class ModelChecks:
                 stages=answer.stages,
                 trains=not answer.batch_unchecked,
                 adam=answer.adam,
+                offloads=run.settings.parallel.offload,
             )
             self.models.append(checked)
 

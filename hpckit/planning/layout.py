@@ -272,6 +272,8 @@ def _check_reduction(parallel: Parallel, layout: Layout) -> None:
         why, hint = f"the layout is {layout}", "take parallel=none"
     elif parallel.params is not Precision.fp32:
         why, hint = f"parallel.params is {parallel.params}", "take parallel.params=fp32"
+    elif parallel.offload:
+        why, hint = "parallel.offload is true", "take parallel.offload=false"
     elif parallel.batch is not BatchRule.keep:
         why, hint = f"parallel.batch is {parallel.batch}", "take parallel.batch=keep"
     elif not is_power_of_two(groups):

@@ -67,13 +67,14 @@ def check_document(plan: LaunchPlan, checked: CheckReport) -> dict[str, object]:
 
 def _memory_lines(model: CheckedModel) -> Iterator[str]:
     """Yield what a rank of each stage holds."""
+    where = ", in the host's memory" if model.offloads else ""
     for one in model.stages:
         stage = f"of stage {one.stage} " if len(model.stages) > 1 else ""
         yield (
             f"{_INDENT}a rank {stage}holds {one.parameters:,} of them: "
             f"{size_text(one.parameter_bytes)}; with gradients "
             f"({size_text(one.gradient_bytes)}) and Adam ({size_text(one.adam_bytes)}) "
-            f"{size_text(one.total_bytes)}"
+            f"{size_text(one.total_bytes)}{where}"
         )
 
 

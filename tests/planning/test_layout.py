@@ -126,6 +126,7 @@ def test_words_become_numbers(parallel: Parallel, nodes: int, tasks: int, expect
         (Parallel(reduce=Reduction.tree, microbatches=3), 2, 1, "2 replicas x 3 is 6"),
         (Parallel(reduce=Reduction.tree, shard=2), 2, 1, "exact here: the layout is shard 2"),
         (Parallel(reduce=Reduction.tree, params=Precision.bf16), 2, 1, "params is bf16"),
+        (Parallel(reduce=Reduction.tree, offload=True), 2, 1, "offload is true"),
         (Parallel(reduce=Reduction.tree, batch=BatchRule.scale), 2, 1, "batch is scale"),
     ],
 )

@@ -71,7 +71,8 @@ class ModelAnswer:
 class CheckedModel:
     """The model of one run, by its index, which was checked in its layout.
 
-    `trains` is whether a batch came as far as a training step, `adam` as in `ModelAnswer`.
+    `trains` is whether a batch came as far as a training step, `adam` as in `ModelAnswer`,
+    `offloads` whether the host keeps all of `stages`.
     """
 
     run: int
@@ -80,3 +81,4 @@ class CheckedModel:
     stages: tuple[StageMemory, ...]
     trains: bool = False
     adam: bool = False
+    offloads: bool = False

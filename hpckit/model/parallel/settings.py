@@ -123,6 +123,9 @@ class Parallel:
     replicas asked for, times `microbatches`, have to be a power of two."""
     compile: bool = False
     """Compile every unit of the plan with torch.compile."""
+    offload: bool = False
+    """Keep parameters, gradients and optimizer state in the host's memory, and on the GPU only what
+    computes (FSDP's offloading). Slower; on CPUs it saves nothing."""
     self_check: bool = True
     """With `tensor` or `context`: compare in the first step what one unit of each class computes
     with what the whole unit does on the same row. Not with `compile`."""

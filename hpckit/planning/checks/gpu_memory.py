@@ -61,7 +61,7 @@ def gpu_memory_findings(
     for model in models:
         asked = resources.get(model.run)
         gpu = None if asked is None else _gpu_of(asked, site)
-        if gpu is None or not model.trains:
+        if gpu is None or not model.trains or model.offloads:
             continue
         kind, room = gpu
         stage = max(model.stages, key=lambda one: _needed(one, model))

@@ -13,7 +13,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
@@ -67,7 +73,7 @@ def lay_out_checked(
     initialiser: PartInitialiser | None = None,
 ) -> LaidOutModel:
     """Do what `lay_out` does with a model that fits its plan and layout, by its units' names."""
-    if mesh.layout.is_data_parallel and settings.params is Precision.fp32:
+    if mesh.layout.is_data_parallel and not _needs_fsdp(settings):
         _fill(model, initialiser)
         _prepare_units(model, units, settings)
         return LaidOutModel(module=_replicated(_placed(model, mesh.device), mesh))
@@ -234,8 +240,13 @@ def _keeping_products() -> Any:
 
 
 def _is_sharded(mesh: RankMesh, settings: Parallel) -> bool:
-    """Return whether FSDP handles the parameters: to shard them, or to compute in bfloat16."""
-    return mesh.sums_gradients or settings.params is not Precision.fp32
+    """Return whether FSDP handles the parameters."""
+    return mesh.sums_gradients or _needs_fsdp(settings)
+
+
+def _needs_fsdp(settings: Parallel) -> bool:
+    """Return whether only FSDP can do what is asked for, in any layout."""
+    return settings.offload or settings.params is not Precision.fp32
 
 
 def _shard(
@@ -252,6 +263,8 @@ def _shard(
     policy = MixedPrecisionPolicy()
     if settings.params is Precision.bf16:
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    on_gpu = mesh.device.type == "cuda"
+    offload = CPUOffloadPolicy(pin_memory=on_gpu) if settings.offload else OffloadPolicy()
     for part in parts:
         known = dict(part.module.named_modules())
         for module in [*(known[one] for one in units if one in known), part.module]:
@@ -261,6 +274,7 @@ def _shard(
                 module,
                 mesh=mesh.data,
                 mp_policy=policy,
+                offload_policy=offload,
                 reshard_after_forward=False if pipelined else None,
             )
             _sum_rightly(sharded, mesh)
@@ -301,5 +315,13 @@ def _tied(
         if len(here) == 1 and own[here[0]].requires_grad:
             counts = here[0] == pair[0]
             parameter = own[here[0]]
-            found.append(TiedWeight(parameter=parameter, peer=other, group=group, counts=counts))
+            found.append(
+                TiedWeight(
+                    parameter=parameter,
+                    peer=other,
+                    group=group,
+                    device=mesh.device,
+                    counts=counts,
+                )
+            )
     return tuple(found)

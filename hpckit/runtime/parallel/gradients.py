@@ -18,12 +18,14 @@ from hpckit.errors import UsageError
 class TiedWeight:
     """A weight that this rank's stage shares with the stage of another rank, its `peer`.
 
-    `counts` is whether this rank's copy is the one that counts in a norm.
+    Gradients meet on `device`, wherever they are kept. `counts` is whether this rank's copy is the
+    one that counts in a norm.
     """
 
     parameter: nn.Parameter
     peer: int
     group: dist.ProcessGroup
+    device: torch.device
     counts: bool
 
     def sum_gradient(self) -> None:
@@ -32,14 +34,15 @@ class TiedWeight:
         if gradient is None:
             gradient = self.parameter.grad = torch.zeros_like(self.parameter)
         local = local_part(gradient)
-        given, taken = local.contiguous(), torch.empty_like(local).contiguous()
+        given = local.to(self.device).contiguous()
+        taken = torch.empty_like(given)
         exchange = [
             dist.P2POp(dist.isend, given, self.peer, self.group),
             dist.P2POp(dist.irecv, taken, self.peer, self.group),
         ]
         for one in dist.batch_isend_irecv(exchange):
             one.wait()
-        local.add_(taken)
+        local.add_(taken.to(local.device))
 
 
 @contextmanager
@@ -70,16 +73,18 @@ def local_part(tensor: Tensor) -> Tensor:
 def total_norm(
     parameters: Iterable[nn.Parameter],
     *,
+    device: torch.device,
     pipeline: dist.ProcessGroup | None,
     tied: Sequence[TiedWeight],
 ) -> Tensor:
-    """Return the 2-norm of all gradients of the whole model; collective."""
+    """Return the 2-norm of all gradients of the whole model, on `device`; collective."""
     uncounted = {id(one.parameter) for one in tied if not one.counts}
     gradients = [
         one.grad for one in parameters if one.grad is not None and id(one) not in uncounted
     ]
     squares = [_sum_of_squares(one) for one in _by_mesh(gradients)]
-    total = torch.stack(squares).sum() if squares else torch.zeros((), dtype=torch.float64)
+    zero = torch.zeros((), dtype=torch.float64, device=device)
+    total = torch.stack(squares).sum().to(device) if squares else zero
     if pipeline is not None:
         dist.all_reduce(total, group=pipeline)
     return total.sqrt()
@@ -110,6 +115,7 @@ def _sum_of_squares(gradients: list[Tensor]) -> Tensor:
     ).sum()
     first = gradients[0]
     if isinstance(first, DTensor):
+        squares = squares.to(first.device_mesh.device_type)  # offloaded ones are on the host
         for axis, placement in enumerate(first.placements):
             if isinstance(placement, Partial):
                 raise UsageError(

@@ -44,12 +44,16 @@ def reset_parameters(name: str, module: nn.Module) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class PartInitialiser:
-    """Fills a model's parts by `init`. `whole` is the model on meta, which stays as it is."""
+    """Fills a model's parts by `init`. `whole` is the model on meta, which stays as it is.
+
+    Buffers go to `device`, and parameters too, unless `offload` says that the host keeps them.
+    """
 
     whole: nn.Module
     init: Init
     seed: int
     device: torch.device
+    offload: bool = False
     _names: dict[int, list[str]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,7 +86,9 @@ class PartInitialiser:
         values = dict(_own(made))
         for key, held in wanted.items():
             for one in held:
-                _put(one, _own_part(one, values[key].detach()).to(self.device, copy=True))
+                on_host = self.offload and isinstance(one, nn.Parameter)
+                device = torch.device("cpu") if on_host else self.device
+                _put(one, _own_part(one, values[key].detach()).to(device, copy=True))
 
     def _made(self, name: str, module: nn.Module) -> nn.Module:
         """Return one module of the whole model on the host, initialised, without those below it."""

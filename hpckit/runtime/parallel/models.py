@@ -57,7 +57,11 @@ class ParallelModels:
             return self.keep(lay_out(model, plan, self.mesh, self.settings))
         model = build_on_meta(build)
         initialiser = PartInitialiser(
-            whole=copy.deepcopy(model), init=init, seed=self.seed, device=self.mesh.device
+            whole=copy.deepcopy(model),
+            init=init,
+            seed=self.seed,
+            device=self.mesh.device,
+            offload=self.settings.offload,
         )
         return self.keep(lay_out(model, plan, self.mesh, self.settings, initialiser))
 

@@ -66,7 +66,9 @@ class UnitCheck:
         if "output" not in seen:
             return ""
         with torch.no_grad(), _quiet():
-            tensors = {name: self._parameter(one) for name, one in self.unit.named_parameters()}
+            device = seen["output"].device
+            named = self.unit.named_parameters()
+            tensors = {name: self._parameter(one).to(device) for name, one in named}
             try:
                 return self._difference(seen, tensors)
             except Exception as error:  # noqa: BLE001  # the user's code, or not enough memory

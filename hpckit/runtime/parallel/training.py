@@ -171,7 +171,8 @@ class ModelTraining:
         factor = quotient(torch.full_like(weight, parts), weight)
         for one in self.model.module.parameters():
             if one.grad is not None:
-                local_part(one.grad).mul_(factor)
+                local = local_part(one.grad)
+                local.mul_(factor.to(local.device))
         return quotient(value, weight)
 
     def check_shapes(self, inputs: Tensor, targets: Any, share: BatchShare | None) -> None:
@@ -280,7 +281,9 @@ class ModelTraining:
         if isinstance(self.model.module, DistributedDataParallel):
             return nn.utils.clip_grad_norm_(parameters, max_norm)
         pipeline = self.mesh.group(MeshAxis.pipeline) if self.model.pipeline else None
-        total = total_norm(parameters, pipeline=pipeline, tied=self.model.tied)
+        total = total_norm(
+            parameters, device=self.mesh.device, pipeline=pipeline, tied=self.model.tied
+        )
         clip(parameters, total, max_norm)
         return total
 

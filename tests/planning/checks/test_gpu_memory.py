@@ -56,6 +56,11 @@ def test_states_larger_than_every_gpu_of_the_partition_are_an_error(found: Finde
     assert one.hint
 
 
+def test_states_that_the_host_keeps_are_no_error(found: Finder) -> None:
+    """With `parallel.offload` they need not fit on a GPU."""
+    assert not found(V100, gpus_per_node=4, model=replace(MODEL, offloads=True))
+
+
 def test_type_that_the_job_asks_for_counts(found: Finder) -> None:
     """`resources.gres` names it, also where nothing is known of the nodes."""
     assert found(gres="gpu:v100:4")

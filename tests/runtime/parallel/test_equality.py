@@ -42,6 +42,12 @@ MORE: dict[str, dict[str, Any]] = {
         "layout": {"shard": 2, "tensor": 2},
         "parallel": {"recompute": "selective"},
     },
+    "offloaded": {"layout": {"shard": 4}, "parallel": {"offload": True}},
+    "offloaded, ddp": {"layout": {"replicate": 4}, "parallel": {"offload": True}},
+    "offloaded, pipeline x tensor": {
+        "layout": {"pipeline": 2, "tensor": 2},
+        "parallel": {"offload": True},
+    },
     "accumulated": {"layout": {"shard": 4}, "parallel": {"microbatches": 2}},
     "accumulated, ddp": {"layout": {"replicate": 4}, "parallel": {"microbatches": 2}},
     "uneven shares": {"layout": {"shard": 4}, "rows": 10},

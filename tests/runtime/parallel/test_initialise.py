@@ -20,6 +20,7 @@ CASES: dict[str, dict[str, Any]] = {name: {"layout": one} for name, one in LAYOU
         "parallel": {"schedule": "Interleaved1F1B"},
     },
     "recompute": {"layout": {"shard": 4}, "parallel": {"recompute": "blocks"}},
+    "offloaded": {"layout": {"shard": 4}, "parallel": {"offload": True}},
 }
 RANKS = 4
 BIGGEST = 128 * 32 + 128
