@@ -71,3 +71,31 @@ def gpu_named(name: str) -> GpuSpec:
         if known.lower() == name.lower():
             return spec
     raise ConfigError(f"GPU {name!r} is not in the catalogue", hint=f"known are {', '.join(GPUS)}")
+
+
+def gpu_called(device: str) -> GpuSpec | None:
+    """Return the GPU that a driver calls so; None if none of the catalogue, or several, might be.
+
+    Example: `gpu_called("NVIDIA H100 80GB HBM3")` is H100-SXM.
+    """
+    words = device.upper().replace("-", " ").split()
+    for name, needed in _DRIVER_WORDS:
+        if all(any(word.startswith(one) for word in words) for one in needed):
+            return GPUS[name]
+    return None
+
+
+_DRIVER_WORDS = (
+    ("A100-40", ("A100", "40GB")),
+    ("A100-80", ("A100", "80GB")),
+    ("H100-PCIe", ("H100", "PCIE")),
+    ("H100-SXM", ("H100", "80GB", "HBM3")),
+    ("H200", ("H200",)),
+    ("GB200", ("GB200",)),
+    ("B200", ("B200",)),
+    ("L40S", ("L40S",)),
+    ("RTX-4090", ("RTX", "4090")),
+    ("V100", ("TESLA", "V100", "32GB")),
+    ("MI300X", ("MI300X",)),
+)
+"""What the names that drivers give have, the narrower first."""

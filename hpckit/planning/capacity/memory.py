@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hpckit.model.capacity.plan import MemoryParts
+from hpckit.model.capacity.parts import MemoryParts
 from hpckit.model.capacity.setup import (
     AttentionKind,
     NumberType,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hpckit.errors import ConfigError
+from hpckit.model.capacity.calibration import Calibration
 from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.model.capacity.plan import CapacityPlan, PlannedSetup, TrainingBill
 from hpckit.model.capacity.setup import (
@@ -21,12 +22,12 @@ from hpckit.model.capacity.transformer import TransformerShape
 from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.planning.capacity.counted import UNKNOWN
 from hpckit.planning.capacity.flops import shortest_step
-from hpckit.planning.capacity.memory import plan_memory, plan_states
-from hpckit.planning.capacity.overrides import launch_words, layout_limits
+from hpckit.planning.capacity.memory import plan_states
+from hpckit.planning.capacity.overrides import layout_limits
 from hpckit.planning.capacity.power import SiteRates, power_draw, training_bill
 from hpckit.planning.capacity.presets import MODELS, from_config, from_numbers
-from hpckit.planning.capacity.search import SearchSpace, search_layouts
-from hpckit.planning.capacity.step_time import predict_step, rates
+from hpckit.planning.capacity.search import SearchSpace, plan_setup, search_layouts
+from hpckit.planning.capacity.step_time import rates
 from hpckit.planning.capacity.words import (
     ParallelWords,
     check_range,
@@ -50,7 +51,8 @@ class CapacityRequest:
 
     `model` is the name of a published one, or numbers such as `hidden=768 layers=12 heads=12`, or
     `parameters=7.5e9`, of which only the states are known. `config` is a `config.json` instead.
-    `parallel` has words such as `tensor=8`. `step_s` is a measured step.
+    `parallel` has words such as `tensor=8`. `step_s` is a measured step. With a `calibration`,
+    predictions are off as they were for the run that it is of.
     """
 
     gpu: GpuSpec
@@ -71,6 +73,7 @@ class CapacityRequest:
     step_s: float | None = None
     tokens: float | None = None
     site: SiteRates = field(default_factory=SiteRates)
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         """Check single numbers; raises ConfigError."""
@@ -113,7 +116,8 @@ def plan_capacity(request: CapacityRequest) -> CapacityPlan:
 
 def finish_plan(request: CapacityRequest, setup: TrainingSetup) -> CapacityPlan:
     """Return what a setup needs, with its bill."""
-    time = predict_step(setup)
+    planned = plan_setup(setup, request.calibration)
+    time = planned.time
     _check_step(request, setup)
     step_s = request.step_s or time.total
     tokens = _tokens(request, setup)
@@ -121,14 +125,15 @@ def finish_plan(request: CapacityRequest, setup: TrainingSetup) -> CapacityPlan:
         gpu=request.gpu,
         gpus=request.gpus,
         parameters=setup.shape.parameters,
-        memory=plan_memory(setup),
+        memory=planned.memory,
         power=power_draw(request.gpu, request.gpus, request.site.pue),
         setup=setup,
         time=None if request.step_s else time,
         rates=rates(setup, step_s),
         bill=_bill(request, setup, step_s),
         tokens=tokens,
-        launch=launch_words(setup),
+        launch=planned.launch,
+        calibration=request.calibration,
     )
 
 
@@ -181,7 +186,7 @@ def search_plans(request: CapacityRequest) -> Sequence[PlannedSetup]:
     )
     found = [
         one
-        for one in search_layouts(like, space)
+        for one in search_layouts(like, space, request.calibration)
         if all(getattr(one.setup.layout, axis) == size for axis, size in words.sizes.items())
     ]
     if not found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from hpckit.model.capacity.calibration import Calibration
 from hpckit.model.capacity.plan import PlannedSetup
 from hpckit.model.capacity.setup import Recomputation, TrainingSetup
 from hpckit.model.parallel.layout import Layout
@@ -26,22 +27,22 @@ class SearchSpace:
     stages_per_rank: int | None = None
 
 
-def plan_setup(setup: TrainingSetup) -> PlannedSetup:
-    """Return what a setup needs."""
-    return PlannedSetup(
-        setup=setup,
-        memory=plan_memory(setup),
-        time=predict_step(setup),
-        launch=launch_words(setup),
-    )
+def plan_setup(setup: TrainingSetup, calibration: Calibration | None = None) -> PlannedSetup:
+    """Return what a setup needs, as a measured run makes one expect it if there is one."""
+    memory, time = plan_memory(setup), predict_step(setup)
+    if calibration is not None:
+        memory, time = calibration.memory(memory), calibration.time(time)
+    return PlannedSetup(setup=setup, memory=memory, time=time, launch=launch_words(setup))
 
 
-def search_layouts(like: TrainingSetup, space: SearchSpace) -> Sequence[PlannedSetup]:
+def search_layouts(
+    like: TrainingSetup, space: SearchSpace, calibration: Calibration | None = None
+) -> Sequence[PlannedSetup]:
     """Return all layouts that fit in memory, the fastest first; the same time: the least memory.
 
     `like` says all that is not searched: model, GPU, number of GPUs, sequence, numbers.
     """
-    found = [plan_setup(one) for one in candidates(like, space)]
+    found = [plan_setup(one, calibration) for one in candidates(like, space)]
     return sorted(
         (one for one in found if one.fits), key=lambda one: (one.time.total, one.memory.expected)
     )

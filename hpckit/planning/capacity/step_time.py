@@ -12,7 +12,8 @@ PERFORMANCE.md); the bubble of 1F1B (Narayanan et al. 2021).
 
 from __future__ import annotations
 
-from hpckit.model.capacity.plan import StepRates, StepTime
+from hpckit.model.capacity.parts import StepTime
+from hpckit.model.capacity.plan import StepRates
 from hpckit.model.capacity.setup import AttentionKind, Recomputation, TrainingSetup
 from hpckit.planning.capacity.flops import (
     hardware_flops,

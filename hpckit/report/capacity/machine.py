@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from hpckit.model.capacity.calibration import Calibration
 from hpckit.model.capacity.launch_words import LaunchWords
-from hpckit.model.capacity.plan import CapacityPlan, MemoryParts, PlannedSetup, PowerDraw
+from hpckit.model.capacity.parts import MemoryParts
+from hpckit.model.capacity.plan import CapacityPlan, PlannedSetup, PowerDraw
 from hpckit.model.capacity.setup import TrainingSetup
 
 SHOWN = 10
@@ -34,6 +36,7 @@ def plan_object(plan: CapacityPlan) -> dict[str, Any]:
         "hfu": rates and rates.hfu,
         "tokens_per_s_per_gpu": rates and rates.tokens_per_s_per_gpu,
         "tokens": plan.tokens,
+        "calibration": plan.calibration and calibration_object(plan.calibration),
         "steps": bill and bill.steps,
         "days": bill and bill.days,
         "gpu_hours": bill and bill.gpu_hours,
@@ -85,10 +88,28 @@ def layout_object(setup: TrainingSetup) -> dict[str, Any]:
     }
 
 
-def search_object(found: Sequence[PlannedSetup], smaller: Sequence[PlannedSetup]) -> dict[str, Any]:
+def calibration_object(calibration: Calibration) -> dict[str, Any]:
+    """Return what was measured of a run, and predicted for it."""
+    return {
+        "run": calibration.run,
+        "step_s": calibration.step_s,
+        "predicted_step_s": calibration.predicted_step_s,
+        "step_ratio": calibration.step_ratio,
+        "memory_bytes": calibration.memory_bytes,
+        "predicted_memory_bytes": calibration.predicted_memory_bytes,
+        "memory_ratio": calibration.memory_ratio,
+    }
+
+
+def search_object(
+    found: Sequence[PlannedSetup],
+    smaller: Sequence[PlannedSetup],
+    calibration: Calibration | None = None,
+) -> dict[str, Any]:
     """Return the ten fastest layouts, and up to ten that need less memory than all faster ones."""
     return {
         "found": len(found),
+        "calibration": calibration and calibration_object(calibration),
         "fastest": [_found_object(one) for one in found[:SHOWN]],
         "pareto": [_found_object(one) for one in smaller[:SHOWN]],
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
+from hpckit.model.capacity.calibration import Calibration
 from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.model.capacity.launch_words import LaunchWords
 from hpckit.model.capacity.plan import CapacityPlan, PlannedSetup, PowerDraw
@@ -29,6 +30,8 @@ def plan_text(plan: CapacityPlan) -> str:
             )
     elif plan.layout is not None:
         lines.append(f"  {plan.layout}")
+    if plan.calibration is not None:
+        lines += _calibration_lines(plan.calibration)
     lines += ["", *_memory_lines(plan)]
     if plan.setup is not None and plan.rates is not None:
         lines += ["", *([] if plan.fits else ["if it did fit:"]), *_time_lines(plan)]
@@ -62,14 +65,34 @@ def power_text(power: PowerDraw) -> str:
     )
 
 
-def search_text(found: Sequence[PlannedSetup], smaller: Sequence[PlannedSetup]) -> str:
+def _calibration_lines(calibration: Calibration) -> list[str]:
+    took, ratio = f"{calibration.step_s:.4g} s", f"x {calibration.step_ratio:.2f}"
+    predicted_s = f"predicted {calibration.predicted_step_s:.4g} s ({ratio})"
+    lines = [f"  calibrated by {calibration.run}: a step took {took}, {predicted_s}"]
+    measured, predicted = calibration.memory_bytes, calibration.predicted_memory_bytes
+    if measured is None or predicted is None:
+        return [*lines, "  its memory was not measured"]
+    used = f"a GPU used {measured / _GIB:.1f} GiB, predicted {predicted / _GIB:.1f} GiB"
+    if calibration.memory_ratio is None:
+        return [*lines, f"  {used}: less than its states need, so memory is not calibrated"]
+    return [*lines, f"  {used} (x {calibration.memory_ratio:.2f} of what is no state)"]
+
+
+def search_text(
+    found: Sequence[PlannedSetup],
+    smaller: Sequence[PlannedSetup],
+    calibration: Calibration | None = None,
+) -> str:
     """Return the fastest layouts as a table, and those that need less memory."""
     best, fits = found[0], "layout fits" if len(found) == 1 else "layouts fit"
     words = f"batches of {best.setup.global_batch} sequences of {best.setup.sequence} tokens"
     lines = [f"{len(found)} {fits}, with {words}; the fastest:", *_table(found[:SHOWN])]
     if len(smaller) > 1:
         lines += ["", "less memory for more time:", *_table(smaller[:SHOWN])]
-    lines += ["", _experience(best.setup.gpu), "", "the fastest one:", *_launch_lines(best.launch)]
+    known = [_experience(best.setup.gpu)]
+    if calibration is not None:
+        known = _calibration_lines(calibration)
+    lines += ["", *known, "", "the fastest one:", *_launch_lines(best.launch)]
     return "\n".join(lines)
 
 
@@ -124,6 +147,7 @@ def _time_lines(plan: CapacityPlan) -> list[str]:
     if rates is None:
         return []
     said = "predicted" if plan.time is not None else "as measured"
+    said += ", calibrated" if plan.calibration is not None else ""
     lines = [
         f"step      {rates.step_s:.4g} s {said}; MFU {rates.mfu:.1%}, HFU {rates.hfu:.1%}",
         f"          {rates.tokens_per_s_per_gpu:,.0f} tokens/s per GPU",
@@ -151,7 +175,7 @@ def _bill_lines(plan: CapacityPlan) -> list[str]:
         return []
     lines = [
         f"training  {_count(tokens)} tokens, {bill.steps:,} steps: {_days(bill.days)} days",
-        *([] if plan.time is None else [f"          {_experience(plan.gpu)}"]),
+        *([] if plan.time is None or plan.calibration else [f"          {_experience(plan.gpu)}"]),
         f"          {bill.gpu_hours:,.0f} GPU hours, {bill.lost_share:.1%} for failures and saves",
         f"energy    {bill.energy_j / 3.6e9:,.3g} MWh with nodes and cooling",
     ]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hpckit.cli.compose_options import add_configuration, compose_request
-from hpckit.cli.options import add_json
+from hpckit.cli.options import add_json, add_output_dir, output_dir
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.model.capacity.plan import CapacityPlan
 from hpckit.model.capacity.setup import AttentionKind, NumberType, OptimizerKind, Recomputation
+from hpckit.planning.capacity.calibrate import calibrate, like_run
 from hpckit.planning.capacity.counted import plan_counted, rank_overrides
 from hpckit.planning.capacity.gpus import GPUS, gpu_named
 from hpckit.planning.capacity.power import SiteRates, capped, power_draw
@@ -24,9 +26,11 @@ from hpckit.planning.capacity.request import (
 )
 from hpckit.planning.capacity.search import pareto
 from hpckit.planning.capacity.words import read_count
+from hpckit.record.lookup import find_evidence
 from hpckit.record.store import open_plain
 from hpckit.report.capacity.machine import plan_object, power_object, search_object
 from hpckit.report.capacity.text import plan_text, power_text, search_text
+from hpckit.views.measured import measured_run
 
 EPILOG = """\
 examples:
@@ -35,6 +39,7 @@ examples:
   hpckit plan --model 'hidden=4096 layers=32 heads=32' --gpu A100-80 --gpus 8 --zero 3
   hpckit plan --model parameters=175e9 --gpu A100-80 --gpus 8 --zero 3   its states alone
   hpckit plan experiment=charlm parallel=fsdp --gpu A100-80 --gpus 8   a model of your own code
+  hpckit plan --from RUN --model gpt2 --gpu A100-80 --gpus 64   as far off as for a run of yours
   hpckit plan --power --gpu A100-80 --gpus 10000
 
 Nothing is submitted, and no cluster is asked. The guide says what is modelled, and what is not.
@@ -98,6 +103,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--step-s", metavar="S", type=float, help="a measured step, instead of a prediction"
     )
     parser.add_argument(
+        "--from",
+        dest="measured",
+        metavar="RUN",
+        help="a run that trained this model on GPUs: predictions are off as they were for it",
+    )
+    parser.add_argument(
         "--tokens",
         metavar="N",
         help="of the training: 1e11, or 100B (default: 20 per parameter)",
@@ -107,6 +118,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--power", action="store_true", help="power alone; needs no model")
     _add_site(parser)
     add_json(parser)
+    add_output_dir(parser)
 
 
 def _add_choice(
@@ -152,10 +164,12 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         _say(context, arguments, power_object(draw), power_text(draw))
         return 0
     request = _request(arguments, context, site)
+    if arguments.measured is not None:
+        request = _calibrated(arguments, context, request)
     if arguments.search:
-        found = search_plans(request)
+        found, by = search_plans(request), request.calibration
         smaller = pareto(found)
-        _say(context, arguments, search_object(found, smaller), search_text(found, smaller))
+        _say(context, arguments, search_object(found, smaller, by), search_text(found, smaller, by))
         return 0
     plan = plan_capacity(request)
     _say(context, arguments, plan_object(plan), plan_text(plan))
@@ -173,9 +187,12 @@ def _gpus(arguments: argparse.Namespace) -> int:
 
 _OF_SHAPES = (
     *("model", "parallel", "global_batch", "micro_batch", "sequence", "vocab", "precision"),
-    *("recompute", "attention", "zero", "step_s", "tokens", "search", "power"),
+    *("recompute", "attention", "zero", "step_s", "measured", "tokens", "search", "power"),
 )
 """Options that need a transformer's shape, or that an experiment says itself."""
+
+
+_OPTIONS = {name: name.replace("_", "-") for name in _OF_SHAPES} | {"measured": "from"}
 
 
 def _counted(
@@ -185,7 +202,7 @@ def _counted(
     for name in _OF_SHAPES:
         if getattr(arguments, name) not in (None, False, []):
             raise UsageError(
-                f"--{name.replace('_', '-')} does not go with {arguments.overrides[0]}: the "
+                f"--{_OPTIONS[name]} does not go with {arguments.overrides[0]}: the "
                 "experiment says what its model and its layout are",
                 hint="leave it out, or describe the model with --model instead of an experiment",
             )
@@ -195,6 +212,29 @@ def _counted(
     request = compose_request(arguments, context, more=ranks)
     found = count_model.count_model(request, context, quiet=arguments.json)
     return plan_counted(found.model, found.layout, gpu, OptimizerKind(arguments.optimizer), site)
+
+
+def _calibrated(
+    arguments: argparse.Namespace, context: Context, request: CapacityRequest
+) -> CapacityRequest:
+    """Return a request whose predictions follow a measured run; raises HpckitError."""
+    for name in ("step_s", "zero"):
+        if getattr(arguments, name) is not None:
+            raise UsageError(
+                f"--{_OPTIONS[name]} does not go with --from: "
+                + ("the step is predicted" if name == "step_s" else "no run of hpckit has ZeRO"),
+                hint="leave one of the two out",
+            )
+    selection = find_evidence(arguments.measured, output_dir(arguments, context), cwd=context.cwd)
+    launch, index = selection.launch, selection.index
+    if index is None and len(launch.runs) > 1:
+        raise UsageError(
+            f"--from {arguments.measured}: {launch.id} has {len(launch.runs)} runs",
+            hint=f"name one, such as --from {launch.id}.0",
+        )
+    run = measured_run(launch, index or 0)
+    found = calibrate(request, run)
+    return replace(like_run(request, run, gpus=arguments.gpus), calibration=found)
 
 
 def _say(context: Context, arguments: argparse.Namespace, found: dict[str, Any], text: str) -> None:
