@@ -161,7 +161,7 @@ def _type(hint: Any) -> str:
         inner = [one for one in typing.get_args(hint) if one is not type(None)]
         return f"{_type(inner[0])} or null"
     arguments = typing.get_args(hint)
-    if typing.get_origin(hint) in (list, tuple):
+    if typing.get_origin(hint) is list:
         first, *rest = _type(arguments[0]).split(" ", 1)
         return " ".join(["list of", f"{first}s", *rest])
     if typing.get_origin(hint) is dict:

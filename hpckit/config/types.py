@@ -69,7 +69,7 @@ def is_scalar(key: str) -> bool:
     """Return whether a key of hpckit takes one value that is not a list."""
     hint = _hint(key)
     return hint is not None and not any(
-        kind in (Any, list, dict) or get_origin(kind) in (list, tuple, dict)
+        kind in (Any, list, dict) or get_origin(kind) in (list, dict)
         for kind in (hint, *get_args(hint))
     )
 

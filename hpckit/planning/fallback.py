@@ -129,4 +129,4 @@ def _planned(settings: LaunchConfig, sizes: FallbackLayout, nodes: int) -> Layou
 
 def _with_sizes(parallel: Parallel, sizes: FallbackLayout) -> Parallel:
     given = {one.name: getattr(sizes, one.name) for one in fields(FallbackLayout)}
-    return replace(parallel, **given, fallback=())
+    return replace(parallel, **given, fallback=[])

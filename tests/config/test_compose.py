@@ -28,7 +28,7 @@ _OPTIONS = sorted(f"{file.parent.name}={file.stem}" for file in shipped_folder()
 
 def test_layouts_to_fall_back_to_survive_a_change_of_another_key(tmp_path: Path) -> None:
     """What a run has listed is written as an override again, and read as the same."""
-    listed = (FallbackLayout(replicate=1, shard="rest"), FallbackLayout(tensor="node", shard=2))
+    listed = [FallbackLayout(replicate=1, shard="rest"), FallbackLayout(tensor="node", shard=2)]
     present = Parallel(pipeline="nodes", fallback=listed)
     found = compose_parallel(("parallel.compile=true",), present, environ={}, cwd=tmp_path)
     assert found == dataclasses.replace(present, compile=True)

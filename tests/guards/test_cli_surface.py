@@ -21,7 +21,7 @@ SURFACE = {
     | {"--sequence", "--vocab", "--precision", "--optimizer", "--recompute", "--attention"}
     | {"--zero", "--step-s", "--tokens", "--search", "--power", "--pue", "--price-per-gpu-hour"}
     | {"--carbon-g-per-kwh", "--power-cap-w", "--kernels", "--json"}
-    | {"OVERRIDE", "--config-dir", "--config-name"},
+    | {"OVERRIDE", "--config-dir", "--config-name", "--from", "--output-dir"},
     "render": COMPOSING,
     "doctor": {"LAUNCH", "--adopt", "--cancel", "--json", "--output-dir"},
     "status": {"LAUNCH|RUN", "--goodput", "--json", "--output-dir"}

@@ -43,7 +43,7 @@ def run(
     """Return a run of so many nodes with these layouts to fall back to."""
     resources = Resources(nodes=nodes, min_nodes=min_nodes, tasks_per_node=tasks)
     return LaunchConfig(
-        name="x", resources=resources, parallel=replace(parallel, fallback=tuple(fallback))
+        name="x", resources=resources, parallel=replace(parallel, fallback=list(fallback))
     )
 
 

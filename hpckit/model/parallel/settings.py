@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -129,7 +129,7 @@ class Parallel:
     self_check: bool = True
     """With `tensor` or `context`: compare in the first step what one unit of each class computes
     with what the whole unit does on the same row. Not with `compile`."""
-    fallback: tuple[FallbackLayout, ...] = ()
+    fallback: list[FallbackLayout] = field(default_factory=list, hash=False)
     """Layouts in which a run continues while its nodes hold no whole replica, for example
     `[{replicate: 1, shard: rest}]`. The first that fits the nodes is taken. A layout has the keys
     `replicate`, `shard`, `tensor`, `context` and `pipeline`, and has to fit `resources.min_nodes`

@@ -84,7 +84,8 @@ def _resizable(selection: Selection, replicas: int, context: Context, asked: str
         raise UsageError(
             f"launch {launch.id} runs on cluster {launch.cluster.kind}, which is one node: only a "
             f"run on Slurm can be {asked}",
-            hint="on this machine a run keeps its number of ranks",
+            hint="on this machine a run keeps its number of ranks: launch another one with another "
+            "resources.tasks_per_node",
         )
     if replicas < 1:
         raise UsageError(f"--replicas is {replicas}; it is 1 or more")

@@ -117,7 +117,7 @@ def check_units(mesh: RankMesh, problem: str) -> None:
     likely = "; ".join(cause for cause, size in causes.items() if size > 1)
     raise RunError(
         f"with {mesh.layout} {found}",
-        hint=f"likely: {likely}. parallel.self_check=false trains it all the same",
+        hint=f"likely: {likely}. parallel.self_check=false trains it unchecked",
     )
 
 

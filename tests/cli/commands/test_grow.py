@@ -26,7 +26,7 @@ def test_run_on_this_machine_has_one_size(desk: Any, writer: Any, verb: str) -> 
     writer(launch=launch).start()
     with pytest.raises(UsageError, match="runs on cluster local, which is one node") as caught:
         desk.say(verb, "--replicas", "1")
-    assert "hpckit rerun" in caught.value.hint
+    assert "resources.tasks_per_node" in caught.value.hint
     assert not launch.paths.run(0).attempt(1).resize_requests.exists()
 
 

@@ -347,7 +347,7 @@ def test_run_without_a_whole_replica_continues_in_another_layout(
     elastic: Callable[..., Elastic],
 ) -> None:
     """It goes on from its checkpoint on the nodes that are left, and back once nodes come."""
-    own = Parallel(replicate="rest", shard=3, fallback=(FallbackLayout(replicate=1, shard="rest"),))
+    own = Parallel(replicate="rest", shard=3, fallback=[FallbackLayout(replicate=1, shard="rest")])
     run = elastic(3, script=PLANNED, parallel=own, min_nodes=1)
     run.lose(THREE)
     run.wait_for(ONE, TWO)
