@@ -39,6 +39,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         if others == [...]:
             return st.lists(values_of(first), max_size=3).map(tuple)
         return st.tuples(*(values_of(member) for member in (first, *others)))
+    if get_origin(hint) is list:
+        return st.lists(values_of(*get_args(hint)), max_size=3)
     if dataclasses.is_dataclass(hint):
         return instances_of(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):

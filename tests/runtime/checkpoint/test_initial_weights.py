@@ -100,7 +100,7 @@ def test_two_tensors_for_one_parameter_are_refused(
     world: Any, tmp_path: Path, state: dict[str, torch.Tensor]
 ) -> None:
     """One of them would be dropped without a word; the same numbers twice are fine."""
-    orders = {"program": "weights", "do": "begin_unfit", "strict": False}
+    orders = {"program": "weights_program", "do": "begin_unfit", "strict": False}
     same = state | {"head.weight": state["embed.weight"].clone()}
     other = state | {"head.weight": state["embed.weight"] + 1}
     for seen in world(2, **orders, weights=str(write(tmp_path / "same.pt", same))):
@@ -118,7 +118,7 @@ def test_complex_numbers_for_real_ones_are_refused(
 ) -> None:
     """Their imaginary parts would be dropped."""
     path = write(tmp_path / "model.pt", state | {"norm.bias": state["norm.bias"] * 1j})
-    orders = {"program": "weights", "do": "begin_unfit", "strict": True}
+    orders = {"program": "weights_program", "do": "begin_unfit", "strict": True}
     for seen in world(2, **orders, weights=str(path)):
         assert "norm.bias (complex64, not float32): of another shape or kind" in seen["message"]
 
