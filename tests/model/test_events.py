@@ -34,13 +34,12 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     """Return a strategy for a field's type."""
     if isinstance(hint, types.UnionType):
         return st.one_of([values_of(member) for member in get_args(hint)])
-    if get_origin(hint) is tuple:
+    if get_origin(hint) in (tuple, list):
         first, *others = get_args(hint)
-        if others == [...]:
-            return st.lists(values_of(first), max_size=3).map(tuple)
+        if others in ([], [...]):
+            kind = get_origin(hint)
+            return st.lists(values_of(first), max_size=3).map(kind)
         return st.tuples(*(values_of(member) for member in (first, *others)))
-    if get_origin(hint) is list:
-        return st.lists(values_of(*get_args(hint)), max_size=3)
     if dataclasses.is_dataclass(hint):
         return instances_of(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):
