@@ -55,7 +55,8 @@ try:
         numbers, pieces = list(made.numbers(step)), []
 
         def loss(outputs, targets):
-            pieces.append(len(outputs))
+            if outputs.requires_grad:  # not the check of the first step
+                pieces.append(len(outputs))
             return torch.nn.functional.mse_loss(outputs, targets)
 
         inputs = torch.tensor(rows["indexed"]).unsqueeze(1).float()
