@@ -20,8 +20,8 @@ from hpckit.model import events
 from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.states import RoundAction
-from hpckit.planning.recovery.decide import exhausted
 from hpckit.planning.recovery.ledger import read_ledger
+from hpckit.planning.recovery.limits import exhausted
 from hpckit.record.attempts import is_latest
 from hpckit.record.counted_events import counted_events
 from hpckit.record.launches import Launch, load_settings

@@ -2,7 +2,7 @@
 
 Combines the run's own record and Slurm's report of its end into one ledger, and explains why a
 budget is used up. It must count exactly as the supervisor does (planning.recovery.ledger,
-planning.recovery.decide).
+planning.recovery.limits).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hpckit.model.final_event import lost, missing_final_event, round_lost
 from hpckit.model.launch import Recovery
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import BaseState, RunState
-from hpckit.planning.recovery.decide import exhausted
 from hpckit.planning.recovery.ledger import Ledger, read_ledger
+from hpckit.planning.recovery.limits import exhausted
 
 _SAID_BY_SLURM = {
     BaseState.node_fail: Cause.node_lost,

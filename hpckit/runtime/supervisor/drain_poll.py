@@ -1,7 +1,7 @@
 """Nodes that are being drained: polled slowly, and reported once.
 
 Decides when to ask, and which parts of an answer are news; what follows is decided in
-planning.recovery.decide. The controller serves the whole cluster, so there is one query for all
+planning.recovery.boundary. The controller serves the whole cluster, so there is one query for all
 nodes of an allocation, every few minutes, not at the same moment as other supervisors, and less
 often if the controller is slow or away. A missing answer is not an error, because a run can do
 without.
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from hpckit.model.events import Event, NodeDraining, Warned
 from hpckit.model.states import DrainAction
-from hpckit.planning.recovery.decide import Action, NewRound, Stay
+from hpckit.planning.recovery.actions import Action, NewRound, Stay
 from hpckit.runtime.clock import now
 from hpckit.runtime.threads import aside
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hpckit.model import events
 from hpckit.model.cluster.allocation import AttemptRequest, RequeueResult
 from hpckit.model.states import RunState
-from hpckit.planning.recovery.decide import EndAttempt
+from hpckit.planning.recovery.actions import EndAttempt
 from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.attempt import Attempt

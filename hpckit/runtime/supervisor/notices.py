@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 
 from hpckit.model import events
 from hpckit.model.failure import Cause
-from hpckit.planning.recovery.decide import StopNotice
+from hpckit.planning.recovery.round_view import StopNotice
 from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.clock import now
 from hpckit.runtime.signals import NOTICES, WARNINGS

@@ -16,9 +16,9 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.report import RankLayout, layout_report
 from hpckit.model.save_cost import SaveCost
 from hpckit.planning.fallback import layout_of_world
-from hpckit.planning.recovery.decide import CheckpointLoad, RoundView
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.recovery.loss import NodeSilence, given_up, loss
+from hpckit.planning.recovery.round_view import CheckpointLoad, RoundView
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer

@@ -1,6 +1,6 @@
 """Ranks that are slower than their peers, as their reports arrive: found, recorded and told.
 
-What follows is decided in planning.recovery.decide, and done by the supervisor.
+What follows is decided in planning.recovery.boundary, and done by the supervisor.
 """
 
 from __future__ import annotations

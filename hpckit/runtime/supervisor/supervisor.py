@@ -24,23 +24,20 @@ from hpckit.model.save_cost import SaveCost
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.layout import replica_nodes_of
 from hpckit.planning.network_order import network_order
-from hpckit.planning.recovery.decide import (
+from hpckit.planning.recovery.actions import (
     Action,
     EndAttempt,
     NewRound,
-    RoundView,
     Stay,
-    StopNotice,
     attempt_ended,
-    decide,
-    on_drain,
-    on_resize,
-    on_straggler,
     round_ended,
 )
+from hpckit.planning.recovery.boundary import on_drain, on_resize, on_straggler
+from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.loss import gone_before
 from hpckit.planning.recovery.node_choice import first_nodes
+from hpckit.planning.recovery.round_view import RoundView, StopNotice
 from hpckit.runtime.assignment import Assignment, Step
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.listen import LOOPBACK, own_addresses

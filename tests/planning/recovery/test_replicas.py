@@ -17,10 +17,12 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.states import RoundAction
 from hpckit.planning.layout import NodeShape, fit_replicas, replica_nodes_of, replicas_lost
-from hpckit.planning.recovery.decide import EndAttempt, NewRound, RoundView, decide, round_ended
+from hpckit.planning.recovery.actions import EndAttempt, NewRound, round_ended
+from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.loss import gone_before
 from hpckit.planning.recovery.node_choice import RoundSizes, first_nodes, placed
+from hpckit.planning.recovery.round_view import RoundView
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POLICY = Recovery(

@@ -19,8 +19,9 @@ from hpckit.model.elastic.resize import Resize, ResizeAnswer, ResizeRequest, is_
 from hpckit.model.plain import from_plain
 from hpckit.planning.fallback import layout_of_world
 from hpckit.planning.layout import layout_of
-from hpckit.planning.recovery.decide import NewRound, RoundView, Stay
+from hpckit.planning.recovery.actions import NewRound, Stay
 from hpckit.planning.recovery.node_choice import RoundSizes
+from hpckit.planning.recovery.round_view import RoundView
 from hpckit.planning.recovery.run_size import RunSize, least_replicas, size_of
 from hpckit.record.elastic.answers import write_resize_answer
 from hpckit.record.layout import AttemptPaths

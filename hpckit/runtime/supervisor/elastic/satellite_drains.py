@@ -1,6 +1,6 @@
 """Satellites whose nodes are being drained: the run leaves them at a boundary.
 
-A drained node of the run's own job is decided on in planning.recovery.decide: without a spare the
+A drained node of the run's own job is decided on in planning.recovery.boundary: without a spare the
 run stays, or asks for a new attempt. A satellite costs a restart at most, so that it is left.
 """
 

@@ -1,0 +1,137 @@
+"""What a running round does at its next boundary if nodes drain, are slow, new or leaving. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpckit.model.counted import counted
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.launch import DrainPolicy, Recovery
+from hpckit.model.states import RoundAction
+from hpckit.planning.recovery.actions import (
+    NOTICE_CODE,
+    Action,
+    NewRound,
+    Stay,
+    new_attempt,
+    round_ended,
+)
+from hpckit.planning.recovery.ledger import Ledger
+from hpckit.planning.recovery.limits import exhausted
+from hpckit.planning.recovery.node_choice import without
+from hpckit.planning.recovery.round_view import RoundView
+
+
+def on_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action | Stay:
+    """Return what to do when nodes that a round runs on are being drained.
+
+    Slurm lets the job continue, so the round does not leave if that would lose steps, or nodes that
+    cannot be replaced. The new round has no node that is being drained, so no node is left twice
+    for one drain.
+    """
+    failure = drain_failure(view)
+    if failure.node is None:
+        return Stay(because="none of its nodes is being drained now")
+    if not view.saved:
+        return Stay(because="nothing has been saved yet to continue from")
+    ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
+    excluded = ledger.excluded(policy)
+    good = without(view.standing, excluded | view.draining.keys())
+    if len(good) >= len(view.members):
+        return NewRound(because=failure, nodes=view.placed(good))
+    bound = _bound(view, failure, policy, ledger)
+    if bound is not None:
+        return Stay(because=f"no spare node can take over{bound}")
+    return new_attempt(failure, NOTICE_CODE, excluded)
+
+
+def _bound(view: RoundView, failure: Failure, policy: Recovery, ledger: Ledger) -> str | None:
+    """Return why a run without a spare node ignores a drain; None if it leaves."""
+    if policy.on_drain is not DrainPolicy.leave:
+        return ""
+    if not view.requeues:
+        return ", and no new attempt can be asked for"
+    spent = exhausted(ledger, failure, policy)
+    return None if spent is None else f"; {spent or 'recovery.restarts.drained is 0'}"
+
+
+def drain_failure(view: RoundView) -> Failure:
+    """Return the failure recorded when a round leaves the nodes that are being drained."""
+    nodes = {node: view.draining[node] for node in view.members if node in view.draining}
+    said = [f"{node} is being drained ({why})".replace(" ()", "") for node, why in nodes.items()]
+    return Failure(
+        cause=Cause.drained,
+        message=", ".join(said) or "the nodes that were draining are back in service",
+        node=", ".join(nodes) or None,
+        step=view.step,
+        signature=Cause.drained,
+    )
+
+
+def on_straggler(view: RoundView, policy: Recovery, past: Ledger) -> NewRound | Stay:
+    """Return what to do when nodes that a round runs on are slower than the others.
+
+    Only spare nodes take over: a slow run is better than one that waits in the queue again.
+    """
+    failure = straggler_failure(view)
+    if failure.node is None:
+        return Stay(because="it is not among the nodes of this round")
+    if not view.saved:
+        return Stay(because="nothing has been saved yet to continue from")
+    ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
+    spent = exhausted(ledger, failure, policy)
+    if spent is not None:
+        return Stay(because=spent or "recovery.restarts.straggler is 0")
+    unwelcome = ledger.excluded(policy) | view.draining.keys() | view.slow.keys()
+    good = without(view.standing, unwelcome)
+    if len(good) < len(view.members):
+        return Stay(because="no spare node can take over")
+    return NewRound(because=failure, nodes=view.placed(good))
+
+
+def straggler_failure(view: RoundView) -> Failure:
+    """Return the failure recorded when a round leaves its slow nodes."""
+    nodes = {node: view.slow[node] for node in view.members if node in view.slow}
+    return Failure(
+        cause=Cause.straggler,
+        message="; ".join(nodes.values()),
+        node=", ".join(nodes) or None,
+        step=view.step,
+        signature=Cause.straggler,
+    )
+
+
+def on_resize(view: RoundView, policy: Recovery, past: Ledger) -> NewRound | Stay:
+    """Return what to do when a round may have more or fewer replicas, or its nodes are leaving.
+
+    Replicas that keep all of their nodes are not touched, unless one of these is being drained. No
+    new node is one that failed too often, is slow or is being drained.
+    """
+    shy = past.excluded(policy) | view.draining.keys() | view.slow.keys()
+    good = [node for node in view.standing if node in view.members or node not in shy]
+    nodes = view.placed(good, view.draining)
+    if nodes == view.members:
+        return Stay(because="its nodes are all that it can use")
+    if len(nodes) < view.fewest or not nodes:
+        return Stay(because=f"{len(nodes)} of its nodes would be left, and it needs {view.fewest}")
+    if not view.saved and {*view.members} <= {*view.standing}:
+        return Stay(because="nothing has been saved yet to continue from")
+    return NewRound(because=resize_failure(view, nodes), nodes=nodes)
+
+
+def resize_failure(view: RoundView, nodes: Sequence[str] = ()) -> Failure:
+    """Return the failure recorded when a round leaves to continue in another size."""
+    gone = [node for node in view.members if node not in view.standing]
+    words = describe_resize(view, nodes) if nodes else "to change its size"
+    if gone:
+        words += f": {', '.join(gone)} left with their satellite job"
+    return Failure(cause=Cause.resized, message=words, step=view.step, signature=Cause.resized)
+
+
+def describe_resize(view: RoundView, nodes: Sequence[str]) -> str:
+    """Return in words how the size changes; in nodes if one of the rounds has no whole replicas."""
+    before, after = len(view.members), len(nodes)
+    if before % view.replica_nodes or after % view.replica_nodes:
+        return f"from {before} to {counted(after, 'node')}"
+    whole = view.replica_nodes
+    return f"from {before // whole} to {counted(after // whole, 'replica')}"

@@ -1,0 +1,89 @@
+"""One ended round as decisions see it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from hpckit.model.failure import Cause, Failure, RankExit
+from hpckit.model.parallel.layout import Layout
+from hpckit.planning.recovery.node_choice import RoundSizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopNotice:
+    """The notice that the attempt will be stopped: its signal, and its cause as far as known."""
+
+    signal: str
+    cause: Cause = Cause.notice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointLoad:
+    """The checkpoint that a round began to load; `others` are left that no run has failed on."""
+
+    checkpoint: str
+    others: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundView:
+    """One ended round: its exit records, and what else is known about its end.
+
+    `saved` is whether the attempt has saved state. `load` is what the round began from, if
+    anything. `dismissed` is a notice that was passed to the ranks and turned out to be false.
+    `cut_short` is whether ranks were still running when they were asked to leave. `cancelled` is
+    whether the user requested the end. `failure` is set if the round did not end because of its
+    ranks. `members` are the nodes it ran on, `standing` those that are available now, spares
+    included, in the allocation's order. `ran` is how long the round lasted, `silent` how long there
+    had been no sign of life from what ended it. `draining` holds the nodes that are being drained,
+    with the reasons, `slow` those with stragglers, and what is said of them. `wanted` and `fewest`
+    are how many nodes a round has, and must have; a replica takes `replica_nodes` of them.
+    `fallback_nodes` are the numbers of nodes for which the user listed another layout.
+    `resizing` is whether ranks were asked to leave because that number changed, `grown_from` are
+    the members of the round before, if this one has more.
+    `requeues` is whether a new attempt can be requested. `layout` is that of the round.
+    """
+
+    round: int
+    at: datetime
+    exits: Sequence[RankExit]
+    attempt: int = 1
+    first_step: int | None = None
+    step: int | None = None
+    saved: bool = False
+    notice: StopNotice | None = None
+    dismissed: StopNotice | None = None
+    load: CheckpointLoad | None = None
+    cut_short: bool = False
+    cancelled: bool = False
+    failure: Failure | None = None
+    members: tuple[str, ...] = ()
+    standing: tuple[str, ...] = ()
+    ran: timedelta = timedelta()
+    silent: timedelta = timedelta()
+    draining: Mapping[str, str] = field(default_factory=dict)
+    slow: Mapping[str, str] = field(default_factory=dict)
+    wanted: int = 1
+    fewest: int = 1
+    replica_nodes: int = 1
+    fallback_nodes: tuple[int, ...] = ()
+    resizing: bool = False
+    grown_from: tuple[str, ...] = ()
+    requeues: bool = False
+    layout: Layout | None = None
+
+    @property
+    def sizes(self) -> RoundSizes:
+        """How many nodes the next round may have."""
+        return RoundSizes(
+            wanted=self.wanted,
+            fewest=self.fewest,
+            replica_nodes=self.replica_nodes,
+            fallback=self.fallback_nodes,
+        )
+
+    def placed(self, good: Sequence[str], unwelcome: Collection[str] = ()) -> tuple[str, ...]:
+        """Return the nodes of the next round, in whole replicas or for another layout."""
+        return self.sizes.chosen(self.members, good, unwelcome)
