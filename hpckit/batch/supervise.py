@@ -202,7 +202,7 @@ class _SlurmJob:
         drop_satellites(self.launch, self.index, self.context)
 
     def regrow(self, replicas: int) -> str | None:
-        """Submit a job that brings so many replicas; return its id, None if that fails."""
+        """Submit a job that brings this many replicas; return its id, None if that fails."""
         return regrow(self.launch, self.index, replicas, self.context)
 
 

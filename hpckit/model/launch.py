@@ -224,16 +224,16 @@ class Recovery:
     """For each cause, how often the run is started again after it without getting further. A step
     beyond all earlier ones refills every count. A cause that is not named has none."""
     max_identical_failures: int = 3
-    """After so many failures with the same signature and no progress the run ends."""
+    """After this many failures with the same signature and no progress the run ends."""
     node_failures: int = 2
-    """A node that caused so many failures is not used again."""
+    """A node that caused this many failures is not used again."""
     backoff_s: float = 1.0
     """Seconds before the second restart without progress, doubled each time. The first is at once.
     """
     max_backoff_s: float = 60.0
     """Most seconds before a restart."""
     nan_patience: int = 100
-    """A loss that is logged as NaN or infinite so many times in a row is a failure. 0: never."""
+    """A loss that is logged as NaN or infinite this many times in a row is a failure. 0: never."""
     on_drain: DrainPolicy = DrainPolicy.move
     """What a run does when a node it runs on is being drained."""
     on_straggler: StragglerPolicy = StragglerPolicy.warn

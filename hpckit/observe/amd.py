@@ -25,7 +25,7 @@ from hpckit.model.telemetry.vocabulary import (
 _MIB = 1024**2
 _MICRO = 1e-6
 _FAILURES_UNTIL_LOST = 3
-"""So many samples without a single answer mean that a GPU is lost."""
+"""This many samples without a single answer mean that a GPU is lost."""
 
 _Reading = Callable[[Any, Any], Mapping[Any, Any]]
 

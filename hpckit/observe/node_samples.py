@@ -41,7 +41,7 @@ CLOCK_SET = timedelta(seconds=1)
 """A clock that differs by more from one that nobody sets has been set while a row was under way."""
 
 ROWS_A_TOTAL = 10
-"""A total is written after so many rows; after the first ones more often."""
+"""A total is written after this many rows; after the first ones more often."""
 
 _EventKey = tuple[TelemetryEventKind, str | None, int | None, str]
 

@@ -23,7 +23,7 @@ from hpckit.planning.layout import (
 
 
 def layout_of_world(settings: LaunchConfig, world_size: int) -> Layout:
-    """Return the layout of a round of so many ranks.
+    """Return the layout of a round of this many ranks.
 
     The run's own one with as many replicas as they are, or else the first of `parallel.fallback`
     that they can have. Raises ConfigError if they are neither.
@@ -49,7 +49,7 @@ def layout_of_world(settings: LaunchConfig, world_size: int) -> Layout:
 
 
 def fallback_layout(settings: LaunchConfig, sizes: FallbackLayout, nodes: int) -> Layout | None:
-    """Return the layout that so many nodes have with these sizes; None if they cannot have it."""
+    """Return the layout that this many nodes have with these sizes; None if they cannot have it."""
     try:
         return _planned(settings, sizes, nodes)
     except ConfigError:

@@ -39,7 +39,7 @@ _SHARE = 10
 """At most one part in ten of the time is spent reading."""
 
 _WIDE = 120
-"""From so many columns on, the table stays when one thing is shown in full."""
+"""From this many columns on, the table stays when one thing is shown in full."""
 
 _NOTE_S = 8.0
 _PLOT_LINES = 5
@@ -219,7 +219,7 @@ class TopApp(App[None]):
             return None
 
     def take(self, frame: TopFrame, next_s: float | None) -> None:
-        """Show a frame, and look again after so many seconds."""
+        """Show a frame, and look again after this many seconds."""
         first, self.frame = self.frame is None, frame
         self.show_frame()
         if next_s is not None:
@@ -294,11 +294,11 @@ class TopApp(App[None]):
         self.show_frame()
 
     def action_move(self, lines: int) -> None:
-        """Select the run so many lines below."""
+        """Select the run that many lines below."""
         self.table.move(lines)
 
     def action_page(self, pages: int) -> None:
-        """Select the run so many pages below."""
+        """Select the run that many pages below."""
         self.table.move_pages(pages)
 
     def action_sort(self) -> None:

@@ -75,11 +75,11 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
         return len(changed)
 
     def move(self, lines: int) -> None:
-        """Select the run so many lines below."""
+        """Select the run that many lines below."""
         self.select(self.cursor + lines)
 
     def move_pages(self, pages: int) -> None:
-        """Select the run so many pages below."""
+        """Select the run that many pages below."""
         self.move(pages * max(self.size.height - 2, 1))
 
     def select(self, place: int) -> None:

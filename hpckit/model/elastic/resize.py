@@ -14,9 +14,9 @@ class Resize(StrEnum):
     """What a run is asked to do."""
 
     grow = "grow"
-    """have so many replicas more"""
+    """have this many replicas more"""
     shrink = "shrink"
-    """have at most so many replicas"""
+    """have at most this many replicas"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ class RankLayout:
 class LayoutReport:
     """The layout of a round as its ranks report it.
 
-    `parameters` are pairs: so many ranks, one after the other, hold so many elements each.
+    `parameters` are pairs: a number of consecutive ranks, and the elements that each of them holds.
     `model_parameters` are those of the whole model: of one replica's pipeline stages together.
     Raises ValueError if they are not those of this layout.
     """

@@ -70,7 +70,7 @@ def plan_growth(selection: Selection, order: GrowOrder, context: Context) -> Gro
 def shrink_run(
     selection: Selection, replicas: int, context: Context
 ) -> tuple[RunRecord, ResizeAnswer]:
-    """Have the selected run continue with so many replicas at its next boundary.
+    """Have the selected run continue with this many replicas at its next boundary.
 
     Raises UsageError if it cannot, RunError if it ends meanwhile or its supervisor does not answer.
     """

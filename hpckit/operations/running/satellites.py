@@ -51,7 +51,7 @@ class SatellitePlan:
 
 
 def plan_satellite(launch: Launch, run: int, order: GrowOrder, context: Context) -> SatellitePlan:
-    """Return the job that brings a run so many replicas; raises TemplateError."""
+    """Return the job that brings a run `replicas` more replicas; raises TemplateError."""
     settings, _ = load_settings(launch, run)
     paths = launch.paths.run(run)
     wanted = SatelliteOrder(
@@ -71,7 +71,7 @@ def plan_satellite(launch: Launch, run: int, order: GrowOrder, context: Context)
 def submit_satellite(
     launch: Launch, run: int, order: GrowOrder, context: Context
 ) -> tuple[SatellitePlan, str]:
-    """Submit the job that brings a run so many replicas; return it, and Slurm's id.
+    """Submit the job that brings a run `replicas` more replicas; return it, and Slurm's id.
 
     Raises HeldError, SchedulerError, TemplateError.
     """

@@ -45,7 +45,7 @@ def counted_states(stages: Sequence[StageMemory], optimizer: OptimizerKind) -> M
 
 
 def rank_overrides(gpu: GpuSpec, gpus: int) -> tuple[str, ...]:
-    """Return the overrides that ask for so many ranks; raises ConfigError.
+    """Return the overrides that ask for this many ranks; raises ConfigError.
 
     Example: 16 GPUs of which a node has 8 are `resources.nodes=2 resources.tasks_per_node=8`.
     """

@@ -64,7 +64,7 @@ def plan_states(
     shard: int,
     data: int,
 ) -> MemoryParts:
-    """Return the states alone of a rank that holds so many elements before they are sharded."""
+    """Return the states alone of a rank that holds this many elements before they are sharded."""
     return _states(held, state_bytes(precision, optimizer, zero, shard, data))
 
 

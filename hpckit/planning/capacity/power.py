@@ -64,7 +64,7 @@ class SiteRates:
 
 
 def power_draw(gpu: GpuSpec, gpus: int, pue: float) -> PowerDraw:
-    """Return the power of so many GPUs at full load.
+    """Return the power of this many GPUs at full load.
 
     Example: 10,000 GPUs of 400 W are 4 MW, before their nodes and the facility.
     """
@@ -75,7 +75,7 @@ def power_draw(gpu: GpuSpec, gpus: int, pue: float) -> PowerDraw:
 def training_bill(
     gpu: GpuSpec, gpus: int, *, step_s: float, steps: int, rates: SiteRates
 ) -> TrainingBill:
-    """Return the bill of so many steps, with the time that failures and saves will cost."""
+    """Return the bill of this many steps, with the time that failures and saves will cost."""
     lost = lost_share(gpus, rates)
     seconds = steps * step_s / (1 - lost)
     hours = gpus * seconds / _S_PER_HOUR

@@ -1,4 +1,4 @@
-"""Finds the fastest layouts of a model on so many GPUs, and the smallest ones. Pure."""
+"""Finds the fastest layouts of a model on this many GPUs, and the smallest ones. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpckit.planning.capacity.overrides import launch_words
 from hpckit.planning.capacity.step_time import predict_step
 
 _LONG = 8192
-"""From so many tokens on, sequences are cut, too."""
+"""From this many tokens on, sequences are cut, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

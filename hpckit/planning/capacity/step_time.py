@@ -26,7 +26,7 @@ from hpckit.planning.capacity.memory import layer_parameters, stage_parameters, 
 _PRODUCT_RATE = 0.88
 """Of the reachable rate, which is that of the best shape of matrices."""
 _NARROW = 0.84
-"""A product reaches half its rate when its narrowest side has so many times the elements that the
+"""A product reaches half its rate when its narrowest side has this many times the elements that the
 GPU computes with in the time in which memory moves a byte."""
 _MEMORY_RATE = 0.8
 _LINK_RATE = 0.8
@@ -95,7 +95,7 @@ def _product(setup: TrainingSetup, rows: float, inner: float, outer: float) -> f
 
 
 def _moved(setup: TrainingSetup, moved: float) -> float:
-    """Return the seconds in which memory moves so many bytes."""
+    """Return the seconds in which memory moves this many bytes."""
     return moved / (setup.gpu.bandwidth * _MEMORY_RATE)
 
 

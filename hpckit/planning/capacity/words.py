@@ -53,7 +53,7 @@ class ParallelWords:
         return cls(stages_per_rank=sizes.pop(_STAGES, None), sizes=sizes, sequence=sequence)
 
     def layout_on(self, gpus: int) -> Layout:
-        """Return the layout on so many GPUs; what the sizes leave over replicates.
+        """Return the layout on this many GPUs; what the sizes leave over replicates.
 
         Raises ConfigError if they do not fill these GPUs.
         """

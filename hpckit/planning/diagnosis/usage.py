@@ -200,7 +200,7 @@ def samples_per_step(ranks: Iterable[RankSteps]) -> float | None:
 def run_telemetry(
     gpus: Sequence[GpuUse], ranks: Sequence[RankSteps], energy: EnergySum, seconds: float
 ) -> RunTelemetry:
-    """Return the few numbers of a run that most ask for; it was measured in so many `seconds`."""
+    """Return the most wanted figures of a run, measured over `seconds`."""
     busy = [(one.utilization, one.seconds) for one in gpus if one.utilization is not None]
     joules = [one.power_w * one.seconds for one in gpus if one.power_w is not None]
     peaks = [one.memory_peak_bytes for one in gpus if one.memory_peak_bytes is not None]

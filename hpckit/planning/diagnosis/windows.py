@@ -14,7 +14,7 @@ from statistics import median, median_high
 from hpckit.model.telemetry.rank_steps import RankSteps
 
 _PATIENCE = 10
-"""When half of the ranks are so many windows ahead, the others are not waited for any longer."""
+"""When half of the ranks are this many windows ahead, the others are not waited for any longer."""
 
 _STEPS_KEPT = 1_000_000
 """A step further ahead than this is a damaged report."""

@@ -66,11 +66,11 @@ class RoundSizes:
     fallback: tuple[int, ...] = ()
 
     def holds(self, nodes: int) -> bool:
-        """Return whether so many nodes have a layout."""
+        """Return whether this many nodes have a layout."""
         return nodes > 0 and (nodes % self.replica_nodes == 0 or nodes in self.fallback)
 
     def fitting(self, nodes: int) -> int:
-        """Return how many of so many nodes a round takes; 0 if they are too few for any layout.
+        """Return how many of these nodes a round takes; 0 if they are too few for any layout.
 
         Whole replicas of the run's own layout come first.
         """

@@ -34,7 +34,7 @@ class RunSize:
     fallback_nodes: tuple[int, ...] = ()
 
     def wanted(self, satellite_nodes: int = 0) -> int:
-        """Return how many replicas the run is to have with so many nodes of satellites."""
+        """Return how many replicas the run is to have with this number of nodes of satellites."""
         found = self.configured + -(-satellite_nodes // self.replica_nodes)
         return min([found, *(one for one in (self.most, self.bound) if one is not None)])
 
@@ -54,11 +54,11 @@ class RunSize:
         return max(0, min(by, ready))
 
     def grown(self, by: int) -> RunSize:
-        """Return the size with the bound raised by so many replicas."""
+        """Return the size with the bound raised by this many replicas."""
         return self if self.bound is None else replace(self, bound=self.bound + by)
 
     def shrunk(self, to: int) -> RunSize:
-        """Return the size with so many replicas at most."""
+        """Return the size with this many replicas at most."""
         return replace(self, bound=to)
 
     def not_grown(self, by: int, now: int) -> str | None:

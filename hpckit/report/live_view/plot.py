@@ -19,7 +19,7 @@ _EMPTY = 0x2800
 _ROWS = 4
 _MOST_POINTS = 4096
 _MERGED = 8
-"""When there are too many points, so many neighbours become two: the least and the largest."""
+"""When there are too many points, this many neighbours become two: the least and the largest."""
 
 
 @dataclass(slots=True)

@@ -100,7 +100,7 @@ def filled_columns(rows: Iterable[TopRow]) -> frozenset[TopColumn]:
 def fitting_columns(
     width: int, filled: frozenset[TopColumn] = frozenset(TopColumn)
 ) -> tuple[tuple[TopColumn, int], ...]:
-    """Return those of the columns that fit into so many characters, with a blank behind each."""
+    """Return those of the columns that fit into this many characters, with a blank behind each."""
     left, kept = width, set[TopColumn]()
     for column in _IN_ORDER:
         if column not in filled:

@@ -179,7 +179,7 @@ class Pipeline:
             self._run(schedule.eval, inputs, targets, loss, kwargs)
 
     def fits(self, rows: int) -> bool:
-        """Return whether a batch of so many rows can be cut into microbatches."""
+        """Return whether a batch of this many rows can be cut into microbatches."""
         return self._most_parts(rows) is not None
 
     def _most_parts(self, rows: int) -> int | None:

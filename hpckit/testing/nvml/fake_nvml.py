@@ -91,7 +91,7 @@ class FakeNvml:
     def profile(self, name: str, *, gpus: int = 1, mig: Sequence[int] = ()) -> None:
         """Let the node have GPUs of a kind: `a100`, `h100` or `h200`; idle, and without faults.
 
-        `mig` divides the first one into devices with so many of its seven slices each.
+        `mig` divides the first one into devices with this many of its seven slices each.
         """
         kind = PROFILES[name]
         self.state = {"driver.loaded": 1, "driver.version": DRIVER, "gpus": gpus, "xids.count": 0}
@@ -144,7 +144,7 @@ class FakeNvml:
         self.change({f"g{gpu}.{inner}load": line})
 
     def at(self, seconds: float) -> None:
-        """Let the time be so many seconds after the beginning, and stand still."""
+        """Let the time be this many seconds after the beginning, and stand still."""
         self.set(now=seconds)
 
     def uuid(self, gpu: int) -> str:

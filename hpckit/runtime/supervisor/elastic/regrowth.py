@@ -25,7 +25,7 @@ _SETTLED = timedelta(seconds=30)
 
 @dataclass(slots=True, kw_only=True)
 class Regrowth:
-    """Brings a run back to its size; `order` submits a job for so many replicas, None: never."""
+    """Brings a run back to its size; `order` submits a job for this many replicas, None: never."""
 
     resizing: Resizing
     order: Callable[[int], str | None] | None

@@ -173,7 +173,7 @@ class Resizing:
                     await self.agents.send(peer.node_rank, messages.Shutdown())
 
     def _surplus(self, nodes: int) -> bool:
-        """Whether a round of so many nodes needs no satellite that it does not use."""
+        """Whether a round of this many nodes needs no satellite that it does not use."""
         return self.size.bound is not None and nodes >= self.size.bound * self.size.replica_nodes
 
     async def answer(self, request: int) -> None:
