@@ -20,11 +20,13 @@ from typing import IO
 from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.model.finding import Finding, error, warning
+from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.model_check import CheckedModel, ModelAnswer, ModelQuestion
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.model.ranges import ranges
 from hpckit.model.rank import RankInfo, RankSource
+from hpckit.planning.fallback import fallback_layouts
 from hpckit.planning.layout import layout_of
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.working import show_code
@@ -32,22 +34,40 @@ from hpckit.runtime.environ import rank_variables, without_rank
 
 _MODELS = 8
 """The models of at most this many runs of a launch are checked: each takes seconds."""
+_FALLBACKS = 3
+"""And each of them in this many layouts of `parallel.fallback` at most."""
 _PATIENCE_S = 60.0
 _MODULE = "hpckit.runtime.model_check.process"
 _LEAVE_OUT = "--no-model leaves this check out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _World:
+    """How a model is checked: a number of nodes, and the layout that a run has on them."""
+
+    nodes: int
+    layout: Layout
+    fallback: bool = False
+
+    @property
+    def key(self) -> str:
+        """The key of the configuration that chooses this layout."""
+        return "parallel.fallback" if self.fallback else "parallel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChecks:
     """Checks the models of a launch; afterwards `models` and `unchecked` hold what was learnt.
 
-    With `whole_copies` also those of runs of which every rank has the whole model.
+    With `whole_copies` also those of runs of which every rank has the whole model; without
+    `fallback` only in the runs' own layouts.
     """
 
     plan: LaunchPlan
     snapshot: CodeSnapshot
     context: Context
     whole_copies: bool = False
+    fallback: bool = True
     models: list[CheckedModel] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
 
@@ -55,7 +75,7 @@ class ModelChecks:
         """Check the model of each run that is laid out; yield what does not fit."""
         wanted = self._wanted()
         for run in wanted[:_MODELS]:
-            yield from self._findings(run)
+            yield from self._of_run(run)
         if left := wanted[_MODELS:]:
             self.unchecked.append(
                 f"the {'model' if len(left) == 1 else 'models'} of "
@@ -74,12 +94,33 @@ class ModelChecks:
         first = {_kind(run): run.index for run in reversed(runs)}
         return sorted(runs, key=lambda run: first[_kind(run)] != run.index)
 
-    def _findings(self, run: RunSpec) -> Iterator[Finding]:
-        answer = self._ask(run)
-        layout, entry_point = str(layout_of(run.settings)), run.settings.entry_point
+    def _of_run(self, run: RunSpec) -> Iterator[Finding]:
+        """Check a model in the run's own layout and, if that fits, in its fallback layouts."""
+        own = _World(nodes=run.settings.resources.nodes, layout=layout_of(run.settings))
+        found = list(self._findings(run, own))
+        yield from found
+        if found or not self.fallback:
+            return
+        others = [
+            _World(nodes=nodes, layout=layout, fallback=True)
+            for nodes, layout in fallback_layouts(run.settings).items()
+        ]
+        for one in others[:_FALLBACKS]:
+            yield from self._findings(run, one)
+        if left := others[_FALLBACKS:]:
+            self.unchecked.append(
+                f"the model of run {run.index} on {ranges(one.nodes for one in left)} nodes: "
+                f"it is checked in {_FALLBACKS} layouts of parallel.fallback at most"
+            )
+
+    def _findings(self, run: RunSpec, world: _World) -> Iterator[Finding]:
+        answer = self._ask(run, world)
+        layout, entry_point = str(world.layout), run.settings.entry_point
         of = f"run {run.index}: " if len(self.plan.runs) > 1 else ""
+        if world.fallback:
+            of += f"on {counted(world.nodes, 'node')} (parallel.fallback): "
         for one in answer.problems:
-            yield error("parallel", layout, f"{of}{one.message}", one.hint)
+            yield error(world.key, layout, f"{of}{one.message}", one.hint)
         if answer.model_unchecked:
             yield warning(
                 "entry_point",
@@ -107,15 +148,17 @@ class ModelChecks:
             checked = CheckedModel(
                 run=run.index,
                 layout=layout,
+                nodes=world.nodes,
                 parameters=answer.parameters,
                 stages=answer.stages,
                 trains=not answer.batch_unchecked,
                 adam=answer.adam,
                 offloads=run.settings.parallel.offload,
+                fallback=world.fallback,
             )
             self.models.append(checked)
 
-    def _ask(self, run: RunSpec) -> ModelAnswer:
+    def _ask(self, run: RunSpec, world: _World) -> ModelAnswer:
         with tempfile.TemporaryDirectory(prefix="hpckit-check-", ignore_cleanup_errors=True) as at:
             folder = Path(at)
             question = ModelQuestion(
@@ -128,7 +171,7 @@ class ModelChecks:
             (folder / "run").mkdir()
             try:
                 show_code(self.snapshot.root, self._code, folder / "work")
-                return self._answer(run, question, folder)
+                return self._answer(run, world, question, folder)
             except OSError as problem:
                 return ModelAnswer(model_unchecked=str(problem))
 
@@ -136,7 +179,9 @@ class ModelChecks:
     def _code(self) -> Path:
         return self.snapshot.root / self.snapshot.working_dir
 
-    def _answer(self, run: RunSpec, question: ModelQuestion, folder: Path) -> ModelAnswer:
+    def _answer(
+        self, run: RunSpec, world: _World, question: ModelQuestion, folder: Path
+    ) -> ModelAnswer:
         with (
             (folder / "question").open("w+") as asked,
             (folder / "answer").open("w+") as said,
@@ -150,7 +195,7 @@ class ModelChecks:
                 stdout=said,
                 stderr=log,
                 cwd=folder / "work" / self.snapshot.working_dir,
-                env=self._environ(run),
+                env=self._environ(run, world),
                 start_new_session=True,
             )
             try:
@@ -171,7 +216,7 @@ class ModelChecks:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return f"its process ended with {how}{f': {last}' if last else ''}"
 
-    def _environ(self, run: RunSpec) -> Mapping[str, str]:
+    def _environ(self, run: RunSpec, world: _World) -> Mapping[str, str]:
         """Return the environment of rank 0, which writes no compiled modules into the project."""
         merged = {
             "PYTHONHASHSEED": str(run.settings.seed),
@@ -185,7 +230,7 @@ class ModelChecks:
         search = [*paths, *filter(None, [merged.get("PYTHONPATH")])]
         return {
             **merged,
-            **rank_variables(_first_rank(run)),
+            **rank_variables(_first_rank(run, world)),
             "HPCKIT_PROJECT": str(self.snapshot.project),
             "PYTHONPATH": os.pathsep.join(search),
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -196,15 +241,15 @@ def _kind(run: RunSpec) -> tuple[str, str | None]:
     return str(layout_of(run.settings)), run.settings.entry_point
 
 
-def _first_rank(run: RunSpec) -> RankInfo:
-    resources = run.settings.resources
+def _first_rank(run: RunSpec, world: _World) -> RankInfo:
+    ranks = run.settings.resources.tasks_per_node
     return RankInfo(
         rank=0,
-        world_size=resources.nodes * resources.tasks_per_node,
+        world_size=world.nodes * ranks,
         local_rank=0,
-        local_world_size=resources.tasks_per_node,
+        local_world_size=ranks,
         node_rank=0,
-        num_nodes=resources.nodes,
+        num_nodes=world.nodes,
         source=RankSource.agent,
     )
 

@@ -77,6 +77,12 @@ def fallback_nodes(settings: LaunchConfig) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def fallback_layouts(settings: LaunchConfig) -> dict[int, Layout]:
+    """Return the layout of each number of nodes in `fallback_nodes`; raises ConfigError."""
+    ranks = settings.resources.tasks_per_node
+    return {nodes: layout_of_world(settings, nodes * ranks) for nodes in fallback_nodes(settings)}
+
+
 def check_min_nodes(settings: LaunchConfig) -> None:
     """Check that a run may shrink to `resources.min_nodes`; raises ConfigError.
 

@@ -25,7 +25,9 @@ def check_lines(plan: LaunchPlan, checked: CheckReport) -> Iterator[str]:
         yield f"  layout   {layout}"
     for model in checked.models:
         of = f"run {model.run}: " if len(plan.runs) > 1 else ""
-        yield f"  model    {of}{model.parameters:,} parameters"
+        nodes = counted(model.nodes, "node")
+        layout = f", as {model.layout} on {nodes} (parallel.fallback)" if model.fallback else ""
+        yield f"  model    {of}{model.parameters:,} parameters{layout}"
         yield from _memory_lines(model)
     for start in checked.starts:
         at = "not said" if start.at is None else local_moment(start.at)

@@ -69,16 +69,19 @@ class ModelAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedModel:
-    """The model of one run, by its index, which was checked in its layout.
+    """The model of one run, by its index, which was checked in a layout on `nodes` nodes.
 
+    `fallback` is whether that is a layout of `parallel.fallback`, not the run's own.
     `trains` is whether a batch came as far as a training step, `adam` as in `ModelAnswer`,
     `offloads` whether the host keeps all of `stages`.
     """
 
     run: int
     layout: str
+    nodes: int
     parameters: int
     stages: tuple[StageMemory, ...]
     trains: bool = False
     adam: bool = False
     offloads: bool = False
+    fallback: bool = False

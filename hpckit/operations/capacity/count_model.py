@@ -45,7 +45,13 @@ def count_model(request: ComposeRequest, context: Context, *, quiet: bool = Fals
             "this runs a command, whose model only the command knows",
             hint="describe the model: --model 'hidden=4096 layers=32 heads=32'",
         )
-    checks = ModelChecks(plan=plan, snapshot=prepared.snapshot, context=context, whole_copies=True)
+    checks = ModelChecks(
+        plan=plan,
+        snapshot=prepared.snapshot,
+        context=context,
+        whole_copies=True,
+        fallback=False,
+    )
     with context.progress("counting the model", quiet=quiet):
         findings = list(checks.findings())
     if refused := [one for one in findings if one.severity is Severity.error]:

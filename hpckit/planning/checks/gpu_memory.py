@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hpckit.model.cluster.gres import read_gres
 from hpckit.model.cluster.site import NodeGroup, Site
+from hpckit.model.counted import counted
 from hpckit.model.finding import Finding, error
 from hpckit.model.parallel.model_check import CheckedModel, StageMemory
 from hpckit.model.plan import LaunchPlan, ResourceSpec
@@ -77,9 +78,11 @@ def _finding(
     plan: LaunchPlan, model: CheckedModel, stage: StageMemory, kind: str, room: int
 ) -> Finding:
     of = f"run {model.run}: " if len(plan.runs) > 1 else ""
+    if model.fallback:
+        of += f"on {counted(model.nodes, 'node')} (parallel.fallback): "
     what = "parameters, gradients and Adam's state" if model.adam else "parameters and gradients"
     return error(
-        "parallel",
+        "parallel.fallback" if model.fallback else "parallel",
         model.layout,
         f"{of}a rank needs {_needed(stage, model) / _GIB:.1f} GiB for {what} alone, and a GPU of "
         f"type {kind} has {room // _GIB} GiB at most",

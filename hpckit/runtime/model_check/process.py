@@ -20,7 +20,7 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.model_check import ModelAnswer, ModelQuestion, StageMemory
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.planning.layout import layout_of
+from hpckit.planning.fallback import layout_of_world
 from hpckit.runtime.environ import environment, rank_info
 from hpckit.runtime.model_check.checked_run import CheckedRun, CheckFinished
 from hpckit.runtime.parallel.forward_fit import ForwardUnknownError, said
@@ -77,7 +77,7 @@ def _make_run(question: ModelQuestion, settings: LaunchConfig) -> CheckedRun:
         project_folder=Path(question.project),
         logger=make_logger(info),
         seed=settings.seed,
-        layout=layout_of(settings),
+        layout=layout_of_world(settings, info.world_size),
         parallel=settings.parallel,
         stage_name=question.stage,
         _keeps_state=False,

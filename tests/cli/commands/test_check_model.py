@@ -93,7 +93,8 @@ def project_fixture(shell: Any) -> Any:
 
 def checked(project: Any, *words: str, function: str = "train") -> tuple[int, dict[str, Any]]:
     """Return exit code and document of a check."""
-    said = project("check", "--json", *WORDS, f"entry_point=train:{function}", *words)
+    given = words if "cluster=slurm" in words else (*WORDS, *words)
+    said = project("check", "--json", *given, f"entry_point=train:{function}")
     return said.code, json.loads(said.out)
 
 
@@ -266,3 +267,20 @@ def test_states_that_no_such_gpu_holds_are_an_error(
     wrong = "GiB for parameters, gradients and Adam's state alone, and a GPU of type v100"
     assert (wrong in messages(found)) is refused
     assert said.code == (2 if refused else 0)
+
+
+def test_model_is_checked_in_its_fallback_layouts(project: Any) -> None:
+    """Each number of nodes that has one: what fits is listed, what does not is an error of it."""
+    words = (
+        *("experiment=function", "cluster=slurm", "code.snapshot=false", "+rows=5"),
+        *("resources.nodes=4", "resources.tasks_per_node=1", "resources.min_nodes=2"),
+        *("parallel=fsdp", "parallel.fallback=[{replicate: 1, pipeline: nodes}]"),
+    )
+    code, found = checked(project, *words)
+    assert [(m["layout"], m["nodes"], m["fallback"]) for m in found["models"]] == [
+        ("shard 4", 4, False),
+        ("pipeline 3", 3, True),
+    ], messages(found)
+    assert code == 2
+    assert "error parallel.fallback: on 2 nodes (parallel.fallback): " in messages(found)
+    assert "a batch of 5 rows on this rank cannot be cut" in messages(found)

@@ -21,7 +21,7 @@ SMALL = StageMemory(
 )
 LARGE = replace(SMALL, stage=1, parameter_bytes=20 * GIB)
 MODEL = CheckedModel(
-    run=0, layout="pipeline 2", parameters=2, stages=(SMALL, LARGE), trains=True, adam=True
+    run=0, layout="pipeline 2", nodes=4, parameters=2, stages=(SMALL, LARGE), trains=True, adam=True
 )
 Finder = Callable[..., tuple[Finding, ...]]
 
@@ -110,3 +110,10 @@ def test_part_of_a_gpu_is_taken_for_a_whole_one() -> None:
     assert largest_memory("nvidia_a100_3g.20gb") == 80 * GIB
     assert largest_memory("a100x2") is None
     assert largest_memory("") is None
+
+
+def test_memory_of_a_fallback_layout_names_its_nodes(found: Finder) -> None:
+    """It is an error of `parallel.fallback`, with the number of nodes on which it does not fit."""
+    (one,) = found({"gpu": 8, "gpu:v100": 8}, gpus_per_node=8, model=replace(MODEL, fallback=True))
+    assert one.key == "parallel.fallback"
+    assert one.message.startswith("on 4 nodes (parallel.fallback): a rank needs ")
