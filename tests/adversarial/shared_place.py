@@ -154,7 +154,13 @@ def mine(world: Place) -> Path:
     """Return a launch of the caller's that has completed."""
     done = world.hpckit(*LAUNCH, "--wait", "--json")
     assert done.returncode == 0, done.stderr
-    return Path(json.loads(done.stdout)["dir"])
+    folder = Path(json.loads(done.stdout)["dir"])
+    # Its supervisor removes the working folder after it has recorded the end.
+    deadline = time.monotonic() + 60
+    while any(folder.glob("runs/*/work")):
+        assert time.monotonic() < deadline, "its supervisor has not ended"
+        time.sleep(0.05)
+    return folder
 
 
 LAUNCH = ("launch", "experiment=command", "command=[true]", "cluster=local", "+params.i=0")

@@ -12,14 +12,42 @@ from integration.training import Training
 pytestmark = [pytest.mark.slurm, pytest.mark.faults]
 pytest_plugins = ["integration.training_fixtures"]
 
-STEPS = 300
+STEPS = 160
 PATIENCE_S = 240.0
+WHERE = ("experiment=charlm", "entry_point=paced:train", "cluster=sandbox", "resources=cpu_pair")
 CHARLM = (
-    *("experiment=charlm", "cluster=sandbox", "resources=cpu_pair", "resources.tasks_per_node=1"),
-    *("parallel=layout", "parallel.shard=2", "parallel.replicate=rest", "resources.nodes=2"),
-    *(f"steps={STEPS}", "evaluate_every=1000", "training_kb=256", "log_every=1"),
-    *("layers=2", "width=48", "checkpoint.interval_steps=5"),
+    *("+pause_s=0.2", f"steps={STEPS}", "layers=2", "width=48", "batch_size=8", "context=64"),
+    *("lr=0.001", "evaluate_every=1000", "training_kb=256", "log_every=1"),
+    "checkpoint.interval_steps=5",
 )
+TWO_NODES = ("resources.nodes=2", "resources.tasks_per_node=1")
+SHARDED = ("parallel=layout", "parallel.shard=2", "parallel.replicate=rest")
+PACED = """
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from hpckit.experiments import charlm
+
+
+@dataclass
+class Paced:
+    run: Any
+    pause_s: float
+
+    def __getattr__(self, name):
+        return getattr(self.run, name)
+
+    def steps(self, total, **options):
+        for step in self.run.steps(total, **options):
+            yield step
+            time.sleep(self.pause_s)
+
+
+def train(config, run):
+    charlm.train(config, Paced(run, config.pause_s))
+"""
+"""charlm that waits more than it computes, so that it leaves the processors to others."""
 SLOW = ("+params.pause_s=0.25", "+params.steps=280")
 HOLD = ("--nodes=2", "--exclusive", "--time=5", "--output=/dev/null", "--wrap=sleep 300")
 SHORT = ("+params.pause_s=0.25", "+params.steps=100")
@@ -48,6 +76,12 @@ def main(config, run):
             run.log(loss=run.mean(float(loss)))
             time.sleep(config.params.pause_s)
 """
+
+
+def launch_charlm(training: Training, *words: str) -> None:
+    """Launch it, paced, with these words."""
+    training.project.write("paced.py", PACED)
+    training.project.json("launch", *WHERE, *CHARLM, *words)
 
 
 def sample_order(training: Training) -> dict[int, list[int]]:
@@ -87,7 +121,7 @@ def wait_for_nodes(training: Training, count: int) -> None:
 def undisturbed(sandbox: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     """Return the losses of charlm on two nodes to which nothing happens."""
     calm = Training.create(sandbox, tmp_path_factory.mktemp("calm"))
-    calm.project.json("launch", *CHARLM)
+    launch_charlm(calm, *TWO_NODES, *SHARDED)
     calm.completed(patience_s=PATIENCE_S)
     return calm.losses
 
@@ -98,7 +132,7 @@ def test_satellite_brings_a_replica_and_takes_it_away(
     training: Training, undisturbed: dict[int, float], end: str
 ) -> None:
     """The run grows by a replica of two nodes, goes on without it, and learns the same."""
-    training.project.json("launch", *CHARLM)
+    launch_charlm(training, *TWO_NODES, *SHARDED)
     training.wait_for_step(10)
     own = training.nodes()
     job = grow(training)
@@ -239,7 +273,7 @@ def test_lost_node_of_the_only_replica_leads_to_another_layout(
 ) -> None:
     """The run goes on in the same allocation on the node that is left, and learns the same."""
     listed = ("resources.min_nodes=1", "parallel.fallback=[{replicate: 1, shard: rest}]")
-    training.project.json("launch", *CHARLM, *listed)
+    launch_charlm(training, *TWO_NODES, *SHARDED, *listed)
     training.wait_for_step(20)
     first, lost = training.nodes()
     assert training.run["layout"]["shard"] == 2
@@ -294,8 +328,7 @@ def test_dry_run_prints_the_script_that_is_submitted(training: Training) -> None
 @pytest.mark.timeout(500)
 def test_run_resumes_in_another_layout(training: Training, undisturbed: dict[int, float]) -> None:
     """Begun as fsdp, ended by its user, and resumed as tensor: no step is lost, losses agree."""
-    words = [*CHARLM[:3], "resources.nodes=1", "resources.tasks_per_node=2", *CHARLM[8:]]
-    training.project.json("launch", *words, "parallel=fsdp")
+    launch_charlm(training, "resources.nodes=1", "resources.tasks_per_node=2", "parallel=fsdp")
     training.wait_for_step(20)
     assert training.project.hpckit("cancel").returncode == 0
     training.wait(lambda: training.run["state"] == "cancelled", "the run was cancelled")
