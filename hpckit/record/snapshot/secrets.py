@@ -5,7 +5,9 @@ Files that git tracks are no longer secret, and are not checked.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
@@ -45,12 +47,19 @@ def is_secret_file(path: PurePosixPath) -> bool:
 
 
 def holds_private_key(path: Path) -> bool:
-    """Return whether a file begins with a private key; False if it cannot be read."""
+    """Return whether a regular file begins with a private key; False if it cannot be read."""
     try:
-        with path.open("rb") as file:
-            return _KEY.match(file.read(_HEAD_BYTES)) is not None
+        # Opening a FIFO would wait for a writer.
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
+    try:
+        regular = stat.S_ISREG(os.fstat(file).st_mode)
+        return regular and _KEY.match(os.read(file, _HEAD_BYTES)) is not None
+    except OSError:
+        return False
+    finally:
+        os.close(file)
 
 
 def is_insisted_on(path: PurePosixPath, wanted: list[str]) -> bool:
