@@ -162,6 +162,13 @@ def _overrides(prefix: str, arguments: argparse.Namespace, context: Context) -> 
     yield from (f"{key}=" for key in _keys(LaunchConfig) if "." not in key or "." in prefix)
 
 
+def _launches_or_overrides(
+    prefix: str, arguments: argparse.Namespace, context: Context
+) -> Iterator[str]:
+    offer = _overrides if getattr(arguments, "env", False) else _launches
+    yield from offer(prefix, arguments, context)
+
+
 def _keys(kind: Any, above: str = "") -> Iterator[str]:
     hints = get_type_hints(kind)
     for one in fields(kind):
@@ -181,6 +188,7 @@ _OFFERS: dict[str, Words] = {
     "LAUNCH|RUN": _runs,
     "[RUN] FAULT": _runs,
     "OVERRIDE": _overrides,
+    "LAUNCH|OVERRIDE": _launches_or_overrides,
     "STATE[,STATE]": _states,
 }
 """By the metavar of an argument."""

@@ -65,7 +65,7 @@ VERB_GROUPS = {
     "maintain": {
         "clean": "remove what is no longer needed, after showing what and how much",
         "rm": "delete whole launches, after showing what and how much",
-        "doctor": "find what a broken submission left behind, and adopt or cancel it",
+        "doctor": "find what broken submissions left behind; --env: what will not work on a node",
         "sandbox": "a real Slurm on this machine, to try launches and faults",
         "completion": "the lines by which a shell completes words after hpckit",
     },
@@ -77,6 +77,7 @@ HIDDEN_VERBS = {
     "local": "work through a launch on this machine (launch calls this)",
     "supervisor-lost": "rescue a run whose supervisor is gone (agents call this)",
     "auto-resume": "resume what can be of a launch, once (auto-resume jobs call this)",
+    "node-facts": "write what this node offers (the run of doctor --env calls this)",
     "satellite": "bring this job's nodes to a running run (satellite jobs call this)",
 }
 VERBS = {verb: line for group in VERB_GROUPS.values() for verb, line in group.items()}

@@ -67,6 +67,14 @@ def command_override(words: Sequence[str]) -> str:
     return f"command=[{','.join(map(_word, words))}]"
 
 
+def literal_word(text: str) -> str:
+    """Return a text as a value of an override, in which nothing is interpreted.
+
+    Raises ConfigError for a `${` together with both kinds of quotes.
+    """
+    return _word(_OPENED.sub(r"\1\1\\${", text))
+
+
 def _word(word: str) -> str:
     if _PLAIN.match(word) and word.lstrip("-").lower() not in _NOT_TEXT:
         return word
@@ -82,7 +90,7 @@ def _word(word: str) -> str:
         if "${" not in quoted or _is_readable(quoted):
             return quoted
     raise ConfigError(
-        f"an interpolation in the command has both kinds of quotes: {word}",
+        f"a text with an interpolation has both kinds of quotes: {word}",
         hint="give it a key of its own, such as +params.x=..., and write ${params.x}",
     )
 

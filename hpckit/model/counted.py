@@ -1,6 +1,8 @@
-"""Counts and shares as text for people."""
+"""Counts, shares and sizes as text for people."""
 
 from __future__ import annotations
+
+_KIB = 1024
 
 
 def counted(number: int, noun: str) -> str:
@@ -19,3 +21,13 @@ def steps_text(step: int | None, total: int | None = None) -> str:
     if step is None:
         return ""
     return f"{step + 1} of {total}" if total is not None and step < total else str(step + 1)
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes in a suitable unit: `1.2 GiB`."""
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < _KIB:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= _KIB
+    return f"{amount:.1f} TiB"

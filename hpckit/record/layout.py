@@ -12,10 +12,8 @@ from pathlib import Path
 CONFIGS_PER_FILE = 100
 """Few files for a large sweep, and little to read for a run that needs only its own line."""
 
-
 RANKS_PER_FOLDER = 256
 """Creating thousands of files in one folder at once is slow on a parallel file system."""
-
 
 NCCL_TRACE = "nccl-trace-rank-"
 """What the names of torch's own dumps begin with; torch adds the rank."""
@@ -202,6 +200,11 @@ class RunPaths:
         return self.folder / "trial.json"
 
     @property
+    def node_facts(self) -> Path:
+        """What `hpckit doctor --env` had a node tell of itself; other runs have none."""
+        return self.folder / "node_facts.json"
+
+    @property
     def work(self) -> Path:
         """The folder that the run's ranks start in; files written by relative paths stay here."""
         return self.folder / "work"
@@ -365,10 +368,7 @@ class LaunchPaths:
         return NoticePaths(self.notices, key)
 
     def read_of_attempt(self, run: int, attempt: int) -> tuple[str, str, str, str]:
-        """Return what a run is read from: its attempts folder; events, progress and metrics of one.
-
-        The paths are text, as in `run_text`.
-        """
+        """Return, as text, a run's attempts folder; and events, progress and metrics of one."""
         attempts = f"{self.run_text(run)}/attempts"
         one = f"{attempts}/{attempt:03d}"
         return attempts, f"{one}/events.jsonl", f"{one}/progress.json", f"{one}/metrics.jsonl"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
 
-from hpckit.model.counted import counted, steps_text
+from hpckit.model.counted import counted, size_text, steps_text
 from hpckit.model.failure import Cause
 from hpckit.model.goodput import Goodput, Interruption, TimeParts
 from hpckit.model.moment import duration, local_second, span_words
@@ -19,7 +19,6 @@ SHOWN_INTERRUPTIONS = 10
 _BAR_CELLS = 24
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _MESSAGE_WIDTH = 72
-_KIB = 1024
 PART_LABELS = {
     "productive": "productive",
     "checkpoint": "checkpoint stall",
@@ -215,16 +214,6 @@ def span_text(span: timedelta) -> str:
     if seconds >= 60:  # noqa: PLR2004  # a minute
         return duration(span)
     return f"{seconds:.1f} s" if seconds >= 1 or not seconds else f"{seconds:.2g} s"
-
-
-def size_text(size: int) -> str:
-    """Return a number of bytes in a suitable unit: `1.2 GiB`."""
-    amount = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < _KIB:
-            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= _KIB
-    return f"{amount:.1f} TiB"
 
 
 def bar(share: float) -> str:

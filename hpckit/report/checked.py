@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, size_text
 from hpckit.model.finding import CheckReport, CostEstimate, Finding
 from hpckit.model.launch import ClusterKind
 from hpckit.model.moment import local_moment
 from hpckit.model.parallel.model_check import CheckedModel
 from hpckit.model.plan import LaunchPlan
-from hpckit.report.account import size_text
 
 _INDENT = " " * 11
 

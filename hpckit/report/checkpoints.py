@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from hpckit.model.counted import size_text
 from hpckit.model.parallel.layout import Layout
-from hpckit.report.account import size_text
 from hpckit.report.escape import escaped_cell
 from hpckit.report.text import Page, TextTable
 

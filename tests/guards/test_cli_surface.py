@@ -23,7 +23,8 @@ SURFACE = {
     | {"--carbon-g-per-kwh", "--power-cap-w", "--kernels", "--json"}
     | {"OVERRIDE", "--config-dir", "--config-name", "--from", "--output-dir"},
     "render": COMPOSING,
-    "doctor": {"LAUNCH", "--adopt", "--cancel", "--json", "--output-dir"},
+    "doctor": {"LAUNCH|OVERRIDE", "--adopt", "--cancel", "--json", "--output-dir"}
+    | {"--env", "--here", "--config-dir", "--config-name"},
     "status": {"LAUNCH|RUN", "--goodput", "--json", "--output-dir"}
     | FILTERS
     | {"--watch", "--sort", "--limit", "--fresh"},
@@ -99,6 +100,7 @@ def test_surface_has_these_verbs() -> None:
         "auto-resume",
         "supervisor-lost",
         "satellite",
+        "node-facts",
     }
 
 

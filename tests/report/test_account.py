@@ -17,7 +17,6 @@ from hpckit.report.account import (
     goodput_lines,
     launch_page,
     run_page,
-    size_text,
     span_text,
 )
 from hpckit.report.rows import run_row
@@ -173,21 +172,6 @@ def test_page_says_what_each_ratio_and_interval_is_of() -> None:
 def test_span_is_as_fine_as_it_is_short(seconds: float, text: str) -> None:
     """Fractions matter below a minute only."""
     assert span_text(timedelta(seconds=seconds)) == text
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1536, "1.5 KiB"),
-        (1 << 30, "1.0 GiB"),
-        (1 << 50, "1024.0 TiB"),
-    ],
-)
-def test_size_has_the_unit_that_suits_it(size: int, text: str) -> None:
-    """Bytes are shown in powers of 1024."""
-    assert size_text(size) == text
 
 
 def test_bar_shows_something_for_anything() -> None:

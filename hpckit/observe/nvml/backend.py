@@ -29,6 +29,7 @@ from hpckit.observe.nvml.bindings import (
     GpuLostError,
     NvmlVerdict,
     load_bindings,
+    means_no_driver,
     nvml_verdict,
     outdated_bindings,
 )
@@ -222,11 +223,9 @@ def open_nvml(*, gpm: bool, choice: GpuChoice) -> tuple[NvmlBackend | None, str]
         backend.open()
     except (nvml.NVMLError, DriverLostError) as error:
         code = int(getattr(error, "value", 0) or getattr(error, "code", 0))
-        absent = (
-            nvml_verdict(code) is NvmlVerdict.gone
-            and code != nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
-        )
-        return None, note if absent else f"no GPU of NVIDIA is sampled: {error}"
+        return None, note if means_no_driver(
+            nvml, code
+        ) else f"no GPU of NVIDIA is sampled: {error}"
     if not (backend.devices() or backend.sample(counters=False)):
         backend.close()
         return None, note

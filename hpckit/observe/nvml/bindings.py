@@ -79,16 +79,31 @@ def load_bindings() -> Any:
     return module
 
 
-def outdated_bindings(
-    version: Callable[[str], str] = metadata.version,
-) -> str:
-    """Return what is wrong with the installed distributions, as a note to people; empty if nothing.
+def means_no_driver(nvml: Any, code: int) -> bool:
+    """Return whether an error code of NVML says that no driver of NVIDIA is loaded."""
+    return (
+        nvml_verdict(code) is NvmlVerdict.gone and code != nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    )
+
+
+def old_distribution(version: Callable[[str], str] = metadata.version) -> str | None:
+    """Return the version of the deprecated distribution `pynvml`; None if it is not installed.
 
     Parameter: `version` returns that of a distribution, or raises PackageNotFoundError.
     """
     try:
-        found = version("pynvml")
+        return version("pynvml")
     except metadata.PackageNotFoundError:
+        return None
+
+
+def outdated_bindings(version: Callable[[str], str] = metadata.version) -> str:
+    """Return what is wrong with the installed distributions, as a note to people; empty if nothing.
+
+    Parameter: as of `old_distribution`.
+    """
+    found = old_distribution(version)
+    if found is None:
         return ""
     return (
         f"the distribution pynvml {found} is installed; it is deprecated, and its module hides or "

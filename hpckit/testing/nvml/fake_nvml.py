@@ -35,6 +35,8 @@ LIBRARY = "libnvidia-ml.so.1"
 STATE_VARIABLE = "HPCKIT_FAKE_NVML"
 SOURCE = Path(__file__).with_name("nvml.c")
 DRIVER = "580.65.06"
+CUDA = 13000
+"""The newest CUDA that this driver supports, as NVML counts: 1000 times major, 10 times minor."""
 
 _SLICES = 7
 _Value = str | float
@@ -95,6 +97,7 @@ class FakeNvml:
         """
         kind = PROFILES[name]
         self.state = {"driver.loaded": 1, "driver.version": DRIVER, "gpus": gpus, "xids.count": 0}
+        self.state |= {"driver.cuda": CUDA}
         self.state |= {"began": time.time(), "generation": 0}
         self.state |= {f"gpm.{number}": share for number, share in ACTIVITY.items()}
         for index in range(gpus):

@@ -138,6 +138,13 @@ const char *nvmlErrorString(int code) { static char words[40]; snprintf(words, s
 static int copy(char *to, unsigned size, const char *from) { snprintf(to, size, "%s", from ? from : ""); return OK; }
 
 int nvmlSystemGetDriverVersion(char *to, unsigned size) { CHECK(NULL); return copy(to, size, find("driver.version")); }
+int nvmlSystemGetCudaDriverVersion_v2(int *to) {
+    CHECK(NULL);
+    double version = number(find("driver.cuda"), 0);
+    if (!version) return UNSUPPORTED;
+    *to = (int)version;
+    return OK;
+}
 int nvmlDeviceGetCount_v2(unsigned *gpus) { CHECK(NULL); *gpus = (unsigned)number(find("gpus"), 0); return OK; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **to) {
     CHECK(NULL);
@@ -331,6 +338,14 @@ int nvmlDeviceGetMigMode(Device *one, unsigned *now, unsigned *pending) {
     WHOLE(one);
     if (!of_gpu(one->gpu, "mig.able", 0)) return UNSUPPORTED;
     *now = *pending = (unsigned)of_gpu(one->gpu, "mig", 0);
+    return OK;
+}
+int nvmlDeviceGetCudaComputeCapability(Device *one, int *major, int *minor) {
+    WHOLE(one);
+    int both = (int)of_gpu(one->gpu, "capability", 0);
+    if (!both) return UNSUPPORTED;
+    *major = both / 10;
+    *minor = both % 10;
     return OK;
 }
 int nvmlDeviceGetMaxMigDeviceCount(Device *one, unsigned *to) { WHOLE(one); *to = of_gpu(one->gpu, "mig.able", 0) ? 7 : 0; return OK; }

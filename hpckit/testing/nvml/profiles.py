@@ -14,7 +14,10 @@ _OF_HOPPER = (82, 161, 162, 163, 173, 180, 197, 198, 230, 269, 270, 271)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeGpuProfile:
-    """A kind of GPU. `fields` are the numbers of NVML's fields that it supports."""
+    """A kind of GPU. `fields` are the numbers of NVML's fields that it supports.
+
+    `capability` is its compute capability without the dot.
+    """
 
     name: str
     memory_bytes: int
@@ -23,6 +26,7 @@ class FakeGpuProfile:
     sm_mhz: int
     memory_mhz: int
     gpm: bool
+    capability: int
     fields: tuple[int, ...]
 
 
@@ -35,6 +39,7 @@ PROFILES: Mapping[str, FakeGpuProfile] = {
         sm_mhz=1410,
         memory_mhz=1593,
         gpm=False,
+        capability=80,
         fields=(*_FIELDS, *_OF_AMPERE, 82),
     ),
     "h100": FakeGpuProfile(
@@ -45,6 +50,7 @@ PROFILES: Mapping[str, FakeGpuProfile] = {
         sm_mhz=1980,
         memory_mhz=2619,
         gpm=True,
+        capability=90,
         fields=(*_FIELDS, *_OF_HOPPER),
     ),
     "h200": FakeGpuProfile(
@@ -55,6 +61,7 @@ PROFILES: Mapping[str, FakeGpuProfile] = {
         sm_mhz=1980,
         memory_mhz=3201,
         gpm=True,
+        capability=90,
         fields=(*_FIELDS, *_OF_HOPPER),
     ),
 }

@@ -11,12 +11,11 @@ from hpckit.cli.options import add_json, add_output_dir, add_reference, output_d
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, size_text
 from hpckit.operations.checkpoints.export import export_model
 from hpckit.operations.checkpoints.find import checkpoint_rows, find_checkpoints, one_run
 from hpckit.operations.checkpoints.verify import verified
 from hpckit.record.lookup import Selection, find
-from hpckit.report.account import size_text
 from hpckit.report.checkpoints import (
     CheckpointRow,
     CheckpointState,

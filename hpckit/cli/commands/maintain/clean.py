@@ -24,12 +24,11 @@ from hpckit.cli.options import (
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import HpckitError, RunError, UsageError
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, size_text
 from hpckit.operations.add_job import alone
 from hpckit.operations.cleanup import Category, Cleanup, CleanupRequest, Item, look
 from hpckit.record.lookup import Selection
 from hpckit.record.remove import remove
-from hpckit.report.account import size_text
 from hpckit.report.text import Page, TextTable
 from hpckit.runtime.checkpoint.retention import RetentionExtent
 

@@ -1,37 +1,87 @@
-"""`hpckit doctor`: finds submissions of unknown outcome and settles them."""
+"""`hpckit doctor`: settles submissions of unknown outcome; with --env looks at a compute node."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 
+from hpckit.cli.compose_options import add_configuration
 from hpckit.cli.options import add_json, add_output_dir, output_dir
 from hpckit.context import Context
+from hpckit.errors import UsageError
 from hpckit.operations.unconfirmed_jobs import SettledAs, UnconfirmedJob, find_unconfirmed, settle
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.lookup import find, list_launches
+
+TAKES_COMMAND = True
+"""With --env, words after `--` are a command, as for `launch`."""
 
 EPILOG = """\
 examples:
   hpckit doctor   what broken submissions left behind
   hpckit doctor --adopt
+  hpckit doctor --env cluster=lab resources=one_gpu   what will not work on a node, and why
+  hpckit doctor --env --here   this machine alone
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `doctor`."""
     parser.add_argument(
-        "reference", nargs="?", metavar="LAUNCH", help="one launch (default: all there are)"
+        "overrides",
+        nargs="*",
+        metavar="LAUNCH|OVERRIDE",
+        help="one launch (default: all there are); with --env overrides, as for `launch`",
+    )
+    parser.add_argument(
+        "--env",
+        action="store_true",
+        help="compare this machine with a compute node: torch, CUDA, driver, folders, limits",
+    )
+    parser.add_argument(
+        "--here", action="store_true", help="with --env: look at this machine alone"
     )
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--adopt", action="store_true", help="make what Slurm has part of its run")
     action.add_argument("--cancel", action="store_true", help="cancel what Slurm has")
+    add_configuration(parser)
     add_json(parser)
     add_output_dir(parser)
+    parser.set_defaults(command=None, multirun=False, cfg=None, info=None)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Show unconfirmed jobs and, if asked to, settle them; returns 0 if Slurm answered."""
+    """Show unconfirmed jobs and, if asked to, settle them; returns 0 if Slurm answered.
+
+    With --env, returns 1 if something will surely not work on a compute node.
+    """
+    _check_options(arguments)
+    if not arguments.env:
+        return _unconfirmed(arguments, context)
+    # Imports Hydra, which --help and the other question do not need.
+    code: int = import_module("hpckit.cli.environment").show_environment(arguments, context)
+    return code
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for options of the other of both questions."""
+    settles = arguments.adopt or arguments.cancel
+    if arguments.env and settles:
+        raise UsageError(
+            "--env looks at machines; --adopt and --cancel settle submissions",
+            hint="hpckit doctor --env OVERRIDE ..., or hpckit doctor --adopt",
+        )
+    composes = arguments.config_dir or arguments.config_name or arguments.command is not None
+    if arguments.env or not (arguments.here or composes or len(arguments.overrides) > 1):
+        return
+    raise UsageError(
+        "overrides, a command, --here and the options of configurations are for --env",
+        hint="hpckit doctor --env cluster=lab, or hpckit doctor LAUNCH",
+    )
+
+
+def _unconfirmed(arguments: argparse.Namespace, context: Context) -> int:
     settled = [
         (found, _settled(found, arguments, context))
         for found in find_unconfirmed(_launches(arguments, context), context)
@@ -53,10 +103,10 @@ def _settled(found: UnconfirmedJob, arguments: argparse.Namespace, context: Cont
 
 def _launches(arguments: argparse.Namespace, context: Context) -> Iterator[Launch]:
     folder = output_dir(arguments, context)
-    if arguments.reference is None:
+    if not arguments.overrides:
         yield from map(load_launch, list_launches(folder))
     else:
-        yield find(arguments.reference, folder, cwd=context.cwd).launch
+        yield find(arguments.overrides[0], folder, cwd=context.cwd).launch
 
 
 def _document(found: UnconfirmedJob, outcome: SettledAs) -> dict[str, object]:

@@ -14,7 +14,7 @@ from hpckit.cli.options import add_json, add_output_dir, output_dir
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, size_text
 from hpckit.operations.remove_launches import (
     LaunchRemoval,
     plan_begun_removal,
@@ -23,7 +23,6 @@ from hpckit.operations.remove_launches import (
 )
 from hpckit.record.launches import Launch
 from hpckit.record.lookup import find, find_removed
-from hpckit.report.account import size_text
 from hpckit.report.text import Page, TextTable
 
 EPILOG = """\

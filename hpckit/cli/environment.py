@@ -1,0 +1,81 @@
+"""`hpckit doctor --env`: looks here and on a compute node, and prints both; imports Hydra."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from hpckit.cli.compose_options import compose_request, recorded_words
+from hpckit.cli.launch_output import say_checked
+from hpckit.cli.terminal.pager import show_page
+from hpckit.context import Context
+from hpckit.model.environment.comparison import AskedOfNode, EnvironmentComparison
+from hpckit.model.environment.facts import EnvironmentFacts
+from hpckit.model.finding import Severity
+from hpckit.model.launch import LaunchConfig
+from hpckit.operations import check
+from hpckit.operations.environment.collect import collect_facts
+from hpckit.operations.environment.look import (
+    asked_of_node,
+    compose_asked,
+    is_on_slurm,
+    look_at_node,
+    output_override,
+    prepare_look,
+)
+from hpckit.planning.compatibility.judge import judge_environment
+from hpckit.report.environment.page import environment_document, environment_page
+
+_REFUSED = 2
+
+
+def show_environment(arguments: argparse.Namespace, context: Context) -> int:
+    """Look, judge and print; returns 1 if something will surely not work, else 0."""
+    compared = _compare(arguments, context)
+    if compared is None:
+        return _REFUSED
+    findings = judge_environment(compared)
+    if arguments.json:
+        context.say_json(environment_document(compared, findings))
+    else:
+        show_page(environment_page(compared, findings), context)
+    return int(any(one.severity is Severity.error for one in findings))
+
+
+def _compare(arguments: argparse.Namespace, context: Context) -> EnvironmentComparison | None:
+    """Return both machines, or this one alone; None if the launch is refused, and told why."""
+    chosen = arguments.output_dir
+    more = () if chosen is None else (output_override(context.cwd / Path(chosen).expanduser()),)
+    request = compose_request(arguments, context, more=more)
+    settings = compose_asked(request)
+    asked, elsewhere = asked_of_node(settings), is_on_slurm(settings)
+    if arguments.here and elsewhere:
+        # Runs would not be here: what they ask for says nothing about this machine.
+        asked = AskedOfNode()
+    if arguments.here or not elsewhere:
+        return EnvironmentComparison(here=_here(settings, context), node=None, asked=asked)
+    words = recorded_words(arguments, context)
+    prepared = prepare_look(request, settings, words, context, quiet=arguments.json)
+    if not say_checked(check.check_launch(prepared, context), context):
+        return None
+    answer = look_at_node(prepared, context)
+    if answer.left:
+        context.note(f"warning: {prepared.plan.id} was not removed: {answer.left}")
+    return EnvironmentComparison(
+        here=_here(settings, context),
+        node=answer.facts,
+        asked=asked,
+        clock=answer.clock,
+        token=answer.token,
+    )
+
+
+def _here(settings: LaunchConfig, context: Context) -> EnvironmentFacts:
+    return collect_facts(
+        context,
+        output=Path(os.path.normpath(context.cwd / Path(settings.output_dir).expanduser())),
+        project=context.cwd,
+        bin_dir=settings.cluster.bin_dir,
+        token=None,
+    )

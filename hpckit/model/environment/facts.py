@@ -1,0 +1,144 @@
+"""What one machine offers to a run: versions, GPUs, networks, limits, file systems.
+
+None is always unknown, and never the same as absent: nothing may be concluded from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from hpckit.model.environment.roles import FolderRole
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonFacts:
+    """The Python that looked; `old_pynvml` is the version of the deprecated distribution."""
+
+    version: str
+    executable: str
+    hpckit: str
+    old_pynvml: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchFacts:
+    """The torch of that Python, imported in a process of its own.
+
+    `cuda` is what it is built with, empty for a build without; `architectures` as torch names them
+    (`sm_90`, `compute_120`); `nccl_library` is the file that it loaded. `problem` says why it could
+    not be imported; `timed_out`: its import was ended, and might have succeeded later.
+    """
+
+    installed: bool | None = None
+    version: str | None = None
+    cuda: str | None = None
+    nccl: str | None = None
+    nccl_library: str | None = None
+    architectures: tuple[str, ...] | None = None
+    import_s: float | None = None
+    problem: str = ""
+    timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFacts:
+    """A GPU: compute `capability` such as `9.0`; `mig`: whether it is divided."""
+
+    name: str
+    memory_bytes: int | None = None
+    capability: str | None = None
+    mig: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverFacts:
+    """NVIDIA's driver, empty without one; the newest CUDA it supports; the GPUs of the job."""
+
+    version: str | None = None
+    cuda: str | None = None
+    gpus: tuple[GpuFacts, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkFacts:
+    """Networks that NCCL could use: ports of InfiniBand or RoCE that are up, and EFA devices.
+
+    `net_plugins` are the files of NCCL's network plugins on the library path.
+    """
+
+    infiniband_ports: int | None = None
+    efa_devices: int | None = None
+    net_plugins: tuple[str, ...] = ()
+    libfabric: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessLimits:
+    """Limits of a rank (ulimit); -1 is unlimited. `memlock` and `stack` in bytes.
+
+    `nofile` is the hard limit, to which agents raise the soft one.
+    """
+
+    nofile: int | None = None
+    memlock: int | None = None
+    nproc: int | None = None
+    stack: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSystemFacts:
+    """The file system of a folder; `role` is what hpckit or a run uses the folder for.
+
+    Sizes in bytes. `free_inodes` is None where the file system counts none.
+    """
+
+    role: FolderRole
+    path: str
+    kind: str | None = None
+    size_bytes: int | None = None
+    free_bytes: int | None = None
+    inodes: int | None = None
+    free_inodes: int | None = None
+    writable: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmFacts:
+    """Slurm's version, empty without its programs; whether srun starts containers (pyxis)."""
+
+    version: str | None = None
+    container_image: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentFacts:
+    """All that is known of a machine, as seen by a process at a moment.
+
+    `cpus` and `memory_bytes` are granted to the process by affinity and cgroups. `variables` are
+    those that change what NCCL, CUDA and OpenMP do; secrets are masked. `token` is the text of the
+    token file that the other side wrote into the output folder; None without that file.
+    """
+
+    host: str
+    at: datetime
+    system: str
+    kernel: str
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    python: PythonFacts
+    torch: TorchFacts = field(default_factory=TorchFacts)
+    driver: DriverFacts = field(default_factory=DriverFacts)
+    network: NetworkFacts = field(default_factory=NetworkFacts)
+    limits: ProcessLimits = field(default_factory=ProcessLimits)
+    file_systems: tuple[FileSystemFacts, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+    slurm: SlurmFacts = field(default_factory=SlurmFacts)
+    token: str | None = None
+    v: int = VERSION
+
+    def file_system(self, role: FolderRole) -> FileSystemFacts | None:
+        """Return the file system of this role; None if it was not looked at."""
+        return next((one for one in self.file_systems if one.role == role), None)

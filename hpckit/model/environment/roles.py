@@ -1,0 +1,20 @@
+"""What folders are used for, as the facts of an environment name them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class FolderRole(StrEnum):
+    """What hpckit or a run uses a folder for."""
+
+    output = "output folder"
+    """where launches are"""
+    project = "project"
+    """where the launch was started"""
+    home = "home"
+    """the user's home folder"""
+    temporary = "temporary"
+    """`$TMPDIR`, else /tmp"""
+    shared_memory = "shared memory"
+    """the tmpfs through which processes of a node share memory"""

@@ -1,0 +1,201 @@
+"""Whether torch, its CUDA, the driver and the GPUs of a node fit together. Pure.
+
+Minimum drivers are those of NVIDIA's minor-version compatibility: a CUDA release runs with every
+driver that its major version ever came with, and with newer ones.
+https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from hpckit.model.counted import counted
+from hpckit.model.environment.comparison import EnvironmentComparison
+from hpckit.model.environment.facts import EnvironmentFacts, GpuFacts
+from hpckit.model.finding import Finding, Severity, error, warning
+
+LEAST_DRIVER: Mapping[int, tuple[int, ...]] = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}
+"""By major version of CUDA, for Linux (the table named above)."""
+
+_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)\Z")
+_INSTALL = "pip install torch with an index of a CUDA build, see https://pytorch.org/get-started"
+
+
+def cuda_findings(comparison: EnvironmentComparison) -> Iterator[Finding]:
+    """Yield what does not fit on the machine that runs would be on.
+
+    What only GPUs need is an error if GPUs are asked for, else a warning.
+    """
+    yield from _torch(comparison)
+    yield from _build(comparison)
+    yield from _driver(comparison)
+    yield from _architectures(comparison)
+    yield from _too_few(comparison)
+
+
+def _level(*, surely: bool) -> Severity:
+    return Severity.error if surely else Severity.warning
+
+
+def _torch(comparison: EnvironmentComparison) -> Iterator[Finding]:
+    facts, level = comparison.runs, _level(surely=comparison.asked.needs_torch)
+    torch = facts.torch
+    if torch.installed is False:
+        yield Finding(
+            severity=level,
+            key="torch",
+            value="none",
+            message=f"{facts.python.executable} on {facts.host} has no torch; functions "
+            "(entry_point) need it, commands may use a Python of their own",
+            hint="pip install 'hpckit-slurm[train]' there, or name a Python that has it: "
+            "cluster.python=/path/to/python",
+        )
+    elif torch.timed_out:
+        yield warning(
+            "torch",
+            torch.problem,
+            f"whether torch can be imported on {facts.host} is unknown: {torch.problem}",
+            "its file system may be slow: look again; if it stays slow, keep the Python of runs on "
+            "a faster one (cluster.python)",
+        )
+    elif torch.problem:
+        yield Finding(
+            severity=level,
+            key="torch",
+            value=torch.problem,
+            message=f"torch cannot be imported on {facts.host}: {torch.problem}",
+            hint=f"run `{facts.python.executable} -c 'import torch'` there; a module or a library "
+            "path may be missing (cluster.modules, cluster.setup)",
+        )
+
+
+def _build(comparison: EnvironmentComparison) -> Iterator[Finding]:
+    facts = comparison.runs
+    if facts.torch.cuda == "" and facts.driver.gpus:
+        yield Finding(
+            severity=_level(surely=comparison.asked.gpus > 0),
+            key="torch CUDA",
+            value="none",
+            message=f"torch {facts.torch.version} on {facts.host} is built without CUDA, and the "
+            f"node has {counted(len(facts.driver.gpus), 'GPU')}: it would compute on CPUs",
+            hint=_INSTALL,
+        )
+
+
+def _driver(comparison: EnvironmentComparison) -> Iterator[Finding]:
+    facts = comparison.runs
+    wanted, found = _numbers(facts.torch.cuda), _numbers(facts.driver.version)
+    if not wanted or not found or (least := LEAST_DRIVER.get(wanted[0])) is None:
+        return
+    supported = _numbers(facts.driver.cuda)
+    # A compatibility package brings a newer CUDA to an old driver; NVML reports that one.
+    if found >= least or (supported and supported[0] >= wanted[0]):
+        return
+    yield Finding(
+        severity=_level(surely=comparison.asked.gpus > 0),
+        key="driver",
+        value=str(facts.driver.version),
+        message=f"the driver on {facts.host} is {facts.driver.version}, and torch "
+        f"{facts.torch.version} is built with CUDA {facts.torch.cuda}, which needs "
+        f"{_dotted(least)} or newer",
+        hint=f"install a torch built with CUDA {_newest(found)}, or ask the site for a newer "
+        "driver or for NVIDIA's package cuda-compat",
+    )
+
+
+def _newest(driver: tuple[int, ...]) -> str:
+    """Return the newest CUDA that runs with a driver, in words."""
+    able = [major for major, least in LEAST_DRIVER.items() if driver >= least]
+    return f"{max(able)}.x" if able else f"older than {min(LEAST_DRIVER)}"
+
+
+def _architectures(comparison: EnvironmentComparison) -> Iterator[Finding]:
+    facts = comparison.runs
+    built = facts.torch.architectures
+    if not built:
+        return
+    for name, capability in sorted({(gpu.name, gpu.capability or "") for gpu in _gpus(facts)}):
+        if capability and not runs_on(capability, built):
+            yield Finding(
+                severity=_level(surely=comparison.asked.gpus > 0),
+                key="torch architectures",
+                value=" ".join(built),
+                message=f"{name} on {facts.host} has compute capability {capability}, and torch "
+                f"{facts.torch.version} is built for {' '.join(built)}: it has no kernels for it",
+                hint="install a torch whose build lists it: older releases for older GPUs, a "
+                "newer CUDA for newer ones",
+            )
+
+
+def runs_on(capability: str, built: tuple[str, ...]) -> bool:
+    """Return whether a GPU of this compute capability runs code built for these architectures.
+
+    Binary code (`sm_86`) runs on the same major version with the same or a later minor one, PTX
+    (`compute_90`) on everything later; code for one architecture alone (`sm_90a`) on that one.
+    Source: CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility".
+
+    Example:
+        >>> runs_on("8.9", ("sm_80", "sm_90"))
+        True
+        >>> runs_on("10.0", ("sm_80", "sm_90"))
+        False
+
+    """
+    own = _numbers(capability)
+    for found in filter(None, map(_ARCHITECTURE.match, built)):
+        kind, major, minor, special = found.groups()
+        for_gpu = (int(major), int(minor))
+        if special == "a":
+            fits = for_gpu == own
+        elif kind == "sm" or special:
+            fits = own[0] == for_gpu[0] and own >= for_gpu
+        else:
+            fits = own >= for_gpu
+        if fits:
+            return True
+    return False
+
+
+def _too_few(comparison: EnvironmentComparison) -> Iterator[Finding]:
+    facts, asked = comparison.runs, comparison.asked.gpus
+    if facts.driver.gpus is None or any(gpu.mig for gpu in _gpus(facts)):
+        return
+    found = len(facts.driver.gpus)
+    if found < asked:
+        driver = "; no driver of NVIDIA is loaded" if facts.driver.version == "" else ""
+        yield error(
+            "GPUs",
+            found,
+            f"{facts.host} shows the job {counted(found, 'GPU')}, and resources.gpus_per_node is "
+            f"{asked}{driver}",
+            "choose a partition with such nodes (resources.partition, resources.constraint), or "
+            "ask for fewer GPUs; CUDA_VISIBLE_DEVICES may hide some",
+        )
+
+
+def bindings_findings(comparison: EnvironmentComparison) -> Iterator[Finding]:
+    """Yield a warning for each machine with the old distribution `pynvml`."""
+    for facts in filter(None, (comparison.here, comparison.node)):
+        if facts.python.old_pynvml is not None:
+            yield warning(
+                "old pynvml",
+                facts.python.old_pynvml,
+                f"the distribution pynvml {facts.python.old_pynvml} is installed on {facts.host}; "
+                "it hides the module of nvidia-ml-py, and GPUs may not be measured",
+                "pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py",
+            )
+
+
+def _gpus(facts: EnvironmentFacts) -> tuple[GpuFacts, ...]:
+    return facts.driver.gpus or ()
+
+
+def _numbers(version: str | None) -> tuple[int, ...]:
+    """Return the leading numbers of a version; none of what has none."""
+    found = re.match(r"\d+(\.\d+)*", version or "")
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(f"{one:02d}" if at else str(one) for at, one in enumerate(numbers))
