@@ -30,7 +30,16 @@ from hpckit.planning.stages import STAGE_KEYS, StageSettings
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "configuration.md"
 GROUPS = (
-    *("cluster", "resources", "parallel", "checkpoint", "recovery", "observe", "tracker"),
+    *(
+        "cluster",
+        "resources",
+        "parallel",
+        "checkpoint",
+        "recovery",
+        "preflight",
+        "observe",
+        "tracker",
+    ),
     *("notify", "experiment"),
 )
 HEAD = """\

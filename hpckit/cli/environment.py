@@ -17,7 +17,6 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.operations import check
 from hpckit.operations.environment.collect import collect_facts
 from hpckit.operations.environment.look import (
-    asked_of_node,
     compose_asked,
     is_on_slurm,
     look_at_node,
@@ -25,6 +24,7 @@ from hpckit.operations.environment.look import (
     prepare_look,
 )
 from hpckit.planning.compatibility.judge import judge_environment
+from hpckit.planning.preflight.judge import asked_of_node
 from hpckit.report.environment.page import environment_document, environment_page
 
 _REFUSED = 2

@@ -7,7 +7,7 @@ _KIB = 1024
 
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun in singular or plural: `1 run`, `2 runs`, `2 launches`."""
-    plural = "es" if noun.endswith("ch") else "s"
+    plural = "es" if noun.endswith(("ch", "s")) else "s"
     return f"{number} {noun}{'' if number == 1 else plural}"
 
 

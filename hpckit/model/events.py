@@ -18,6 +18,8 @@ from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec
+from hpckit.model.preflight.settings import PreflightLevel
+from hpckit.model.preflight.verdict import HealthVerdict, NodeInspection
 from hpckit.model.states import DrainAction, RequeueOutcome, RoundAction, RunState
 
 VERSION = 1
@@ -262,6 +264,29 @@ class StragglerFound(Event):
     kind: ClassVar[str] = "straggler_found"
     round: int
     straggler: Straggler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesInspected(Event):
+    """Agents inspected their nodes, before a round or after a failure.
+
+    Of the nodes in `fine` nothing was found; `troubled` has the others.
+    """
+
+    kind: ClassVar[str] = "nodes_inspected"
+    level: PreflightLevel
+    took_s: float
+    fine: tuple[str, ...]
+    troubled: tuple[NodeInspection, ...] = ()
+
+    @property
+    def inspections(self) -> tuple[NodeInspection, ...]:
+        """All nodes, those with findings first."""
+        fine = (
+            NodeInspection(node=node, level=self.level, verdict=HealthVerdict.ok)
+            for node in self.fine
+        )
+        return *self.troubled, *fine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

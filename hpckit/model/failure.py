@@ -29,8 +29,8 @@ class Cause(RecordedEnum):
 
     A `signal` came from another process (SIGKILL …), a `crash` from the rank itself (SIGSEGV …).
     `left`: a rank was asked to leave, but its attempt was not. `unsaved`: registered state is not
-    saved. `straggler`: a node was so slow that a spare took its place. `resized`: the run
-    continues with more or fewer replicas.
+    saved. `straggler`: a node was so slow that a spare took its place. `unhealthy`: preflight found
+    nodes that cannot train. `resized`: the run continues with more or fewer replicas.
     """
 
     exception = "exception"
@@ -51,6 +51,7 @@ class Cause(RecordedEnum):
     preempted = "preempted"
     drained = "drained"
     straggler = "straggler"
+    unhealthy = "unhealthy"
     resized = "resized"
     left = "left"
     time_limit = "time_limit"
@@ -75,6 +76,7 @@ _PLANNED = frozenset(
         Cause.preempted,
         Cause.drained,
         Cause.straggler,
+        Cause.unhealthy,
         Cause.resized,
         Cause.time_limit,
         Cause.notice,
@@ -88,6 +90,7 @@ _EXTERNAL = frozenset(
         Cause.left,
         Cause.node_lost,
         Cause.agents_missing,
+        Cause.unhealthy,
         Cause.launcher_lost,
         Cause.scheduler,
     }

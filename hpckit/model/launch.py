@@ -14,6 +14,7 @@ from typing import Any
 from hpckit.model.outside.notices import Notify
 from hpckit.model.outside.tracker import Tracker
 from hpckit.model.parallel.settings import Parallel
+from hpckit.model.preflight.settings import Preflight
 from hpckit.model.telemetry.settings import Observe
 
 MISSING: Any = "???"
@@ -400,6 +401,7 @@ class LaunchConfig:
     parallel: Parallel = field(default_factory=Parallel)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     recovery: Recovery = field(default_factory=Recovery)
+    preflight: Preflight = field(default_factory=Preflight)
     runtime: Runtime = field(default_factory=Runtime)
     observe: Observe = field(default_factory=Observe)
     tracker: Tracker = field(default_factory=Tracker)

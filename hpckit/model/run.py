@@ -12,6 +12,7 @@ from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.elastic.satellite import Satellite
 from hpckit.model.failure import Failure
 from hpckit.model.parallel.report import LayoutReport
+from hpckit.model.preflight.verdict import NodeInspection
 from hpckit.model.states import BaseState, RunState, SlurmState
 
 PRUNED = "pruned"
@@ -43,7 +44,8 @@ class RunRecord:
 
     `supervisor` is (host, pid, start mark of the process) of the latest attempt. `restart_count` is
     Slurm's count of restarts when that attempt began. `warnings` are the latest few.
-    `stragglers` are what was last said of each slow rank, by rank. `reason` says why the run
+    `stragglers` are what was last said of each slow rank, by rank, `preflight` what the latest
+    inspection of each node found. `reason` says why the run
     completed early (`pruned`, or at which step its own code returned), otherwise it is empty.
     `step` counts from 0, up to one less than `total`, which is null if unknown. `layout` is what
     the ranks of the latest round that did so reported.
@@ -70,6 +72,7 @@ class RunRecord:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     stragglers: tuple[Straggler, ...] = ()
+    preflight: tuple[NodeInspection, ...] = ()
     stage: str | None = None
     reason: str = ""
     layout: LayoutReport | None = None
@@ -140,6 +143,8 @@ def _apply_remark(record: RunRecord, event: events.Event) -> RunRecord:
     match event:
         case events.StragglerFound():
             return replace(record, stragglers=_with(record.stragglers, event.straggler))
+        case events.NodesInspected():
+            return replace(record, preflight=_inspected(record.preflight, event))
         case events.LayoutReported():
             return replace(record, layout=event.report)
         case events.Warned():
@@ -152,6 +157,14 @@ def _with(known: tuple[Straggler, ...], found: Straggler) -> tuple[Straggler, ..
     """Return the stragglers with this one, instead of what was said of the same rank there."""
     others = [one for one in known if (one.rank, one.node) != (found.rank, found.node)]
     return tuple(sorted((*others, found), key=lambda one: (one.rank, one.node)))
+
+
+def _inspected(
+    known: tuple[NodeInspection, ...], event: events.NodesInspected
+) -> tuple[NodeInspection, ...]:
+    """Return the latest inspection of each node, by its name."""
+    latest = {one.node: one for one in (*known, *event.inspections)}
+    return tuple(latest[node] for node in sorted(latest))
 
 
 _ENDED_FROM_OUTSIDE = frozenset(

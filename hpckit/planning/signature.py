@@ -15,7 +15,7 @@ LENGTH = 16
 
 IGNORED_KEYS = frozenset(
     {"name", "output_dir", "cluster", "recovery", "checkpoint", "runtime", "code", "chaos"}
-    | {"budget", "notify", "observe", "resources", "stages", "sweep", "tracker"}
+    | {"budget", "notify", "observe", "preflight", "resources", "stages", "sweep", "tracker"}
 )
 COUNTED_RESOURCES = ("nodes", "tasks_per_node", "gpus_per_node")
 """Of `resources`, these keys set the number and kind of ranks and so the result."""

@@ -61,6 +61,7 @@ def run_object(row: RunRow) -> dict[str, Any]:
         "overrides": assigned(row.overrides),
         "total_steps": row.total,
         "satellites": to_plain(row.satellites),
+        "preflight": to_plain(row.preflight),
     }
     found = findings_object(row.findings)
     return {**own, "goodput": account, **later, **given, **found, **layout_object(row.layout)}

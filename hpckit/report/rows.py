@@ -18,6 +18,7 @@ from hpckit.model.failure import FROZEN_FOLDER_EXIT, Cause, Failure
 from hpckit.model.goodput import Goodput
 from hpckit.model.moment import span_words
 from hpckit.model.parallel.report import LayoutReport
+from hpckit.model.preflight.verdict import NodeInspection
 from hpckit.model.run import Observation, RunView
 from hpckit.model.states import BaseState, RunState
 
@@ -51,6 +52,7 @@ class RunRow:
     `goodput` and `findings` are null if they were not requested. `blocked` says why the run never
     began, if an earlier stage did not complete. `early` says why it completed early. `step` counts
     from 0, to one less than `total`. `layout` is what the ranks reported of it, null until then.
+    `preflight` is the latest inspection of each node.
     `satellites` are the jobs that bring it nodes.
     """
 
@@ -79,6 +81,7 @@ class RunRow:
     total: int | None = None
     findings: RunFindings | None = None
     layout: LayoutReport | None = None
+    preflight: tuple[NodeInspection, ...] = ()
     satellites: tuple[Satellite, ...] = ()
 
     def elapsed(self, now: datetime) -> timedelta | None:
@@ -118,6 +121,7 @@ def run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
         early=record.reason,
         total=record.total,
         layout=record.layout,
+        preflight=record.preflight,
         satellites=view.satellites,
     )
 

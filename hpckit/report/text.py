@@ -21,6 +21,7 @@ from hpckit.report.escape import escaped, escaped_cell, shortened
 from hpckit.report.failures import failure_texts, shown_ranges
 from hpckit.report.launches import LaunchLine, sorted_value
 from hpckit.report.layout import layout_lines
+from hpckit.report.nodes.preflight import preflight_lines
 from hpckit.report.overrides import override_cells
 from hpckit.report.rows import Foreign, LaunchHead, RunRow, count_states
 from hpckit.report.selection import SortKey
@@ -55,6 +56,7 @@ def status_page(head: LaunchHead, rows: Sequence[RunRow], now: datetime) -> Page
     page: list[TextTable | str] = [head_line(head, now), runs_table(rows, now, head.common)]
     page.append(count_line([row.state for row in rows]))
     page += [line for row in rows if len(rows) == 1 for line in layout_lines(row.layout)]
+    page += [line for row in rows if len(rows) == 1 for line in preflight_lines(row.preflight)]
     page += _note_lines(rows)
     page += blocked_lines(rows)
     warned = [row for row in rows if row.warnings and len(rows) > 1]

@@ -12,6 +12,8 @@ class FolderRole(StrEnum):
     """where launches are"""
     project = "project"
     """where the launch was started"""
+    checkpoints = "checkpoint folder"
+    """where runs keep their state, if that is not their own folder"""
     home = "home"
     """the user's home folder"""
     temporary = "temporary"

@@ -21,7 +21,7 @@ from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest
 from hpckit.context import Context
 from hpckit.errors import HpckitError, RunError, UsageError
-from hpckit.model.environment.comparison import AskedOfNode, ClockOffset
+from hpckit.model.environment.comparison import ClockOffset
 from hpckit.model.environment.facts import EnvironmentFacts
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plain import from_plain
@@ -89,19 +89,6 @@ def compose_asked(request: ComposeRequest) -> LaunchConfig:
             hint="leave out -m, values with commas, and stages",
         )
     return points[0].settings
-
-
-def asked_of_node(settings: LaunchConfig) -> AskedOfNode:
-    """Return what a run with these settings asks of a node."""
-    resources = settings.resources
-    memory = None if resources.mem_gb is None else int(resources.mem_gb * 2**30)
-    return AskedOfNode(
-        nodes=resources.nodes,
-        gpus=resources.gpus_per_node,
-        memory_bytes=memory,
-        needs_torch=settings.entry_point is not None,
-        own_python=settings.cluster.python is not None,
-    )
 
 
 def prepare_look(

@@ -206,6 +206,9 @@ def _durations(settings: LaunchConfig) -> Iterator[tuple[str, float]]:
     yield "checkpoint.patience_s", settings.checkpoint.patience_s
     if settings.checkpoint.interval_min is not None:
         yield "checkpoint.interval_min", settings.checkpoint.interval_min
+    yield "preflight.clock_s", settings.preflight.clock_s
+    if settings.preflight.limit_s is not None:
+        yield "preflight.limit_s", settings.preflight.limit_s
     if settings.resources.mem_gb is not None:
         yield "resources.mem_gb", settings.resources.mem_gb
 

@@ -36,7 +36,7 @@ def on_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action | Stay:
         return Stay(because="nothing has been saved yet to continue from")
     ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
     excluded = ledger.excluded(policy)
-    good = without(view.standing, excluded | view.draining.keys())
+    good = without(view.standing, excluded | view.draining.keys() | view.unhealthy.keys())
     if len(good) >= len(view.members):
         return NewRound(because=failure, nodes=view.placed(good))
     bound = _bound(view, failure, policy, ledger)
@@ -82,7 +82,7 @@ def on_straggler(view: RoundView, policy: Recovery, past: Ledger) -> NewRound | 
     spent = exhausted(ledger, failure, policy)
     if spent is not None:
         return Stay(because=spent or "recovery.restarts.straggler is 0")
-    unwelcome = ledger.excluded(policy) | view.draining.keys() | view.slow.keys()
+    unwelcome = ledger.excluded(policy) | _shunned(view)
     good = without(view.standing, unwelcome)
     if len(good) < len(view.members):
         return Stay(because="no spare node can take over")
@@ -107,7 +107,7 @@ def on_resize(view: RoundView, policy: Recovery, past: Ledger) -> NewRound | Sta
     Replicas that keep all of their nodes are not touched, unless one of these is being drained. No
     new node is one that failed too often, is slow or is being drained.
     """
-    shy = past.excluded(policy) | view.draining.keys() | view.slow.keys()
+    shy = past.excluded(policy) | _shunned(view)
     good = [node for node in view.standing if node in view.members or node not in shy]
     nodes = view.placed(good, view.draining)
     if nodes == view.members:
@@ -135,3 +135,8 @@ def describe_resize(view: RoundView, nodes: Sequence[str]) -> str:
         return f"from {before} to {counted(after, 'node')}"
     whole = view.replica_nodes
     return f"from {before // whole} to {counted(after // whole, 'replica')}"
+
+
+def _shunned(view: RoundView) -> frozenset[str]:
+    """Return the nodes that a run joins only if it has no others."""
+    return frozenset({*view.draining, *view.slow, *view.unhealthy})

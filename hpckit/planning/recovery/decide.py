@@ -46,7 +46,7 @@ from hpckit.planning.recovery.round_view import RoundView, StopNotice
 
 _COMPLETE = frozenset({RoundOutcome.completed, RoundOutcome.pruned})
 
-_NOT_OF_A_LOAD = frozenset({Cause.node_lost, Cause.agents_missing, Cause.left})
+_NOT_OF_A_LOAD = frozenset({Cause.node_lost, Cause.agents_missing, Cause.left, Cause.unhealthy})
 _LOADS = 2
 """How many failures are charged to a checkpoint; by then it is tried last."""
 
@@ -86,6 +86,16 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
         message = f"{failure.message}; {spent}" if spent else failure.message
         return _failed(view, replace(failure, message=message))
     return _restart(view, failure, policy, ledger, left_out)
+
+
+def may_avoid(view: RoundView, policy: Recovery, past: Ledger) -> bool:
+    """Whether a round that has not started may leave its unhealthy nodes out.
+
+    Other nodes stand, or a new attempt may be asked for, and the policy allows it.
+    """
+    bad = past.excluded(policy) | view.unhealthy.keys()
+    enough = len(without(view.standing, bad)) >= view.fewest
+    return policy.restarts.get(Cause.unhealthy, 0) > 0 and (enough or view.requeues)
 
 
 def _fails_because_grown(view: RoundView, failure: Failure) -> bool:
@@ -155,7 +165,7 @@ def _left_for_others(view: RoundView, policy: Recovery, past: Ledger) -> Action:
 
 def _left_out(view: RoundView, policy: Recovery, ledger: Ledger) -> frozenset[str]:
     """Return the nodes to avoid from now on; none if no other nodes are available."""
-    bad = ledger.excluded(policy)
+    bad = ledger.excluded(policy) | view.unhealthy.keys()
     good = [node for node in view.standing if node not in bad]
     return bad if len(good) >= view.fewest or view.requeues else frozenset()
 

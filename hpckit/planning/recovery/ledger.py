@@ -25,10 +25,11 @@ _OF_A_NODE = frozenset(
         Cause.node_lost,
         Cause.agents_missing,
         Cause.straggler,
+        Cause.unhealthy,
     }
 )
 """Causes that may be a node's fault."""
-_LOST = frozenset({Cause.node_lost, Cause.agents_missing, Cause.straggler})
+_LOST = frozenset({Cause.node_lost, Cause.agents_missing, Cause.straggler, Cause.unhealthy})
 """Causes that count against a node at once, not only when they repeat."""
 _EXCLUDED_FOR = timedelta(hours=12)
 """After this time a node gets another chance: it may have been rebooted or repaired."""

@@ -8,7 +8,7 @@ from hpckit.planning.recovery.ledger import Ledger
 
 _SENT_AWAY = frozenset(
     {
-        *(Cause.preempted, Cause.drained, Cause.straggler, Cause.resized),
+        *(Cause.preempted, Cause.drained, Cause.straggler, Cause.unhealthy, Cause.resized),
         *(Cause.notice, Cause.left),
     }
 )

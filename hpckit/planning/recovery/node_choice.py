@@ -102,8 +102,12 @@ def first_nodes(
     past: Ledger,
     policy: Recovery,
     sizes: RoundSizes,
+    unhealthy: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Return the nodes of an attempt's first round, preferring nodes that are not excluded."""
+    """Return the nodes of an attempt's first round.
+
+    Nodes that are not excluded come first, and `unhealthy` ones last.
+    """
     bad = past.excluded(policy)
-    good = sorted(standing, key=lambda node: node in bad)
+    good = sorted(standing, key=lambda node: (node in unhealthy, node in bad))
     return tuple(good[: sizes.fitting(len(standing))])

@@ -38,7 +38,8 @@ class RoundView:
     ranks. `members` are the nodes it ran on, `standing` those that are available now, spares
     included, in the allocation's order. `ran` is how long the round lasted, `silent` how long there
     had been no sign of life from what ended it. `draining` holds the nodes that are being drained,
-    with the reasons, `slow` those with stragglers, and what is said of them. `wanted` and `fewest`
+    with the reasons, `slow` those with stragglers, and what is said of them, `unhealthy` those
+    that cannot train, and why. `wanted` and `fewest`
     are how many nodes a round has, and must have; a replica takes `replica_nodes` of them.
     `fallback_nodes` are the numbers of nodes for which the user listed another layout.
     `resizing` is whether ranks were asked to leave because that number changed, `grown_from` are
@@ -65,6 +66,7 @@ class RoundView:
     silent: timedelta = timedelta()
     draining: Mapping[str, str] = field(default_factory=dict)
     slow: Mapping[str, str] = field(default_factory=dict)
+    unhealthy: Mapping[str, str] = field(default_factory=dict)
     wanted: int = 1
     fewest: int = 1
     replica_nodes: int = 1
@@ -86,4 +88,4 @@ class RoundView:
 
     def placed(self, good: Sequence[str], unwelcome: Collection[str] = ()) -> tuple[str, ...]:
         """Return the nodes of the next round, in whole replicas or for another layout."""
-        return self.sizes.chosen(self.members, good, unwelcome)
+        return self.sizes.chosen(self.members, good, {*unwelcome, *self.unhealthy})

@@ -16,7 +16,7 @@ from hpckit.model.search import DerivedKey
 
 FIXED = frozenset(
     {"name", "output_dir", "entry_point", "cluster", "resources", "checkpoint", "recovery"}
-    | {"runtime", "code", "sweep", "budget", "chaos", "notify", "observe", "tracker"}
+    | {"runtime", "code", "sweep", "budget", "chaos", "notify", "observe", "preflight", "tracker"}
 )
 """Fixed before a run begins: what is asked of Slurm, and how a run is operated."""
 

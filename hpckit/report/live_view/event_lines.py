@@ -47,6 +47,12 @@ def _straggler_found(event: events.StragglerFound) -> str:
     )
 
 
+def _nodes_inspected(event: events.NodesInspected) -> str:
+    count = len(event.fine) + len(event.troubled)
+    bad = [f"{one.node} {one.verdict}" for one in event.troubled]
+    return f"inspected {counted(count, 'node')}: {', '.join(bad) or 'all ok'}"
+
+
 def _why(failure: Failure | None) -> str:
     return "" if failure is None else f" ({failure.cause}: {failure.message})"
 
@@ -65,6 +71,7 @@ _WORDS: Mapping[type[events.Event], Callable[[Any], str]] = {
     events.NodeLost: lambda event: f"node {event.node} was silent for {event.silent_s:.0f} s",
     events.NodeDraining: lambda event: f"node {event.node} is being drained: {event.action}",
     events.StragglerFound: _straggler_found,
+    events.NodesInspected: _nodes_inspected,
     events.RequeueAsked: lambda event: f"requeue: {event.outcome}",
     events.Warned: lambda event: f"warning: {event.message}",
     events.NoticeHeard: lambda event: f"notice {event.signal}: {event.cause}",

@@ -33,6 +33,7 @@ from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.secret_variables import read_secrets
 from hpckit.record.store import read_json
+from hpckit.runtime.agent.inspection import XidLog, inspect, probe_order
 from hpckit.runtime.agent.local_ranks import LocalRanks
 from hpckit.runtime.agent.rank_outlook import RankOutlook
 from hpckit.runtime.agent.silence import SilenceTimer
@@ -72,6 +73,7 @@ class Agent:
     """Called with each message that does not send this agent away."""
     ranks: LocalRanks | None = None
     reserved: socket.socket | None = None
+    xids: XidLog = field(default_factory=XidLog)
     _silence: SilenceTimer = field(default_factory=lambda: SilenceTimer(tick_s=BEAT_S), init=False)
     _alone: bool = field(default=False, init=False)
     _warned: set[str] = field(default_factory=set, init=False)
@@ -152,6 +154,8 @@ class Agent:
                     reports=self.reports,
                 )
                 await self.ranks.start()
+            case messages.Inspect():
+                self._background(self._inspect(message))
             case messages.SaveStacks():
                 if self.ranks is not None:
                     self._background(self.ranks.save_stacks(message.request))
@@ -167,6 +171,11 @@ class Agent:
                     self.ranks.pass_on(message)
             case _:
                 raise ChannelError(f"an agent cannot follow {type(message).__name__}")
+
+    async def _inspect(self, order: messages.Inspect) -> None:
+        outlook = self.outlook
+        probe = probe_order(order, outlook.settings, outlook.run, outlook.node)
+        await self.tell(await inspect(order, probe, self.xids.seen))
 
     async def _stop(self, grace_s: float) -> None:
         if self.ranks is not None:
@@ -201,6 +210,7 @@ class Agent:
 
     def hear_node(self, loop: asyncio.AbstractEventLoop, event: TelemetryEvent) -> None:
         """Warn of what happened to this node's GPUs, once; called in the sampler's thread."""
+        self.xids.hear(event)
         words = event_words(event, self.outlook.node)
         if words is None or words in self._warned or len(self._warned) >= _MOST_WARNINGS:
             return

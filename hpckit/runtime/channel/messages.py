@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from hpckit.errors import ChannelError
 from hpckit.model.diagnosis.collectives import RankCollectives
 from hpckit.model.failure import RankExit, RankStack
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.plain import from_plain, to_plain
+from hpckit.model.preflight.health import NodeHealth, XidSeen
+from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.model.profile.answer import RankProfile
 from hpckit.model.save_cost import SaveCost
 from hpckit.model.telemetry.rank_steps import RankSteps
@@ -314,6 +317,36 @@ class Noticed(Message):
     """Agent → supervisor: this node was notified that the attempt will be stopped."""
 
     signal: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspect(Message):
+    """Supervisor → agent: inspect your node, within `limit_s` seconds.
+
+    `inspection` counts them. `names` are hosts that the node has to know. `again`: what does not
+    change while a job runs is left out.
+    """
+
+    inspection: int
+    level: PreflightLevel
+    limit_s: float
+    names: tuple[str, ...] = ()
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspected(Message):
+    """Agent → supervisor: the health of its node; null if its inspection failed, with the problem.
+
+    `began_at` is this node's clock when the order came, `took_s` how long the inspection lasted.
+    """
+
+    inspection: int
+    began_at: datetime
+    took_s: float
+    health: NodeHealth | None
+    xids: tuple[XidSeen, ...] = ()
+    problem: str = ""
 
 
 _TYPES: Mapping[str, type[Message]] = {kind.__name__: kind for kind in Message.__subclasses__()}

@@ -24,12 +24,12 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
 from hpckit.runtime.supervisor.exits import RankExits
 from hpckit.runtime.supervisor.hang_report import HangReport, is_time_out
+from hpckit.runtime.supervisor.health.straggler_watch import StragglerWatch
 from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import TrialPruner
 from hpckit.runtime.supervisor.round_requests import RoundRequests, RoundState
 from hpckit.runtime.supervisor.round_start import StartOrders, master_host
-from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 
 _NOTICE_WAIT_S = 1.0
 """A rank that died of a signal may have died of a notice that has not arrived here yet."""

@@ -24,6 +24,7 @@ from hpckit.model.save_cost import SaveCost
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.layout import replica_nodes_of
 from hpckit.planning.network_order import network_order
+from hpckit.planning.preflight.judge import unhealthy_failure
 from hpckit.planning.recovery.actions import (
     Action,
     EndAttempt,
@@ -33,7 +34,8 @@ from hpckit.planning.recovery.actions import (
     round_ended,
 )
 from hpckit.planning.recovery.boundary import on_drain, on_resize, on_straggler
-from hpckit.planning.recovery.decide import decide
+from hpckit.planning.recovery.decide import decide, may_avoid
+from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.loss import gone_before
 from hpckit.planning.recovery.node_choice import first_nodes
@@ -55,6 +57,8 @@ from hpckit.runtime.supervisor.elastic.regrowth import Regrowth
 from hpckit.runtime.supervisor.elastic.resizing import Resizing
 from hpckit.runtime.supervisor.elastic.satellite_drains import SatelliteDrains
 from hpckit.runtime.supervisor.hand_over import HandOver
+from hpckit.runtime.supervisor.health.node_inspections import NodeInspections
+from hpckit.runtime.supervisor.health.straggler_watch import StragglerWatch
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.notices import TIME_LIMIT, Notices
 from hpckit.runtime.supervisor.patience import own_failure_cause
@@ -65,7 +69,6 @@ from hpckit.runtime.supervisor.request_poll import RequestPoll
 from hpckit.runtime.supervisor.round import Round
 from hpckit.runtime.supervisor.round_requests import RoundRequests
 from hpckit.runtime.supervisor.stack_answers import StackAnswers
-from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 from hpckit.runtime.supervisor.time_limit import TimeLimit
 from hpckit.runtime.threads import aside
 
@@ -107,6 +110,7 @@ class _Supervisor:
     stragglers: StragglerWatch = field(init=False)
     profiles: Profiles = field(init=False)
     replica_nodes: int = field(init=False)
+    preflight: NodeInspections = field(init=False)
     resizing: Resizing = field(init=False)
     regrowth: Regrowth = field(init=False)
     satellite_drains: SatelliteDrains = field(init=False)
@@ -145,6 +149,12 @@ class _Supervisor:
             settings=self.assignment.settings,
             secret=self.attempt.secret,
             on_notice=self.notices.hear,
+            record=self.journal.record,
+        )
+        self.preflight = NodeInspections(
+            settings=self.assignment.settings,
+            agents=agents,
+            noticed=self.notices.noticed,
             record=self.journal.record,
         )
         self.resizing = Resizing(
@@ -301,12 +311,13 @@ class _Supervisor:
                 self.notices.noticed,
                 names=self.assignment.agents.nodes,
             )
-            standing = tuple(peer.node for peer in agents.standing)
+            await self.preflight.inspect_new()
             nodes = first_nodes(
                 self._in_network_order(agents),
                 self.past,
                 self.assignment.settings.recovery,
                 self.resizing.round_sizes,
+                self.preflight.unhealthy,
             )
         except AgentsError as error:
             agents.lose_left(blamed=not self.notices.noticed.is_set())
@@ -315,13 +326,35 @@ class _Supervisor:
             view = RoundView(round=0, at=now(), exits=(), failure=failure, standing=standing)
             action = await self._decided(view)
         else:
-            action = await self._round(number, nodes, agents)
+            unhealthy = await self._unhealthy(number, nodes, agents)
+            action = unhealthy or await self._round(number, nodes, agents)
         while isinstance(action, NewRound):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.notices.noticed.wait(), action.pause.total_seconds())
             number += 1
-            action = await self._round(number, action.nodes, agents)
+            await self.preflight.inspect_new()
+            unhealthy = await self._unhealthy(number, action.nodes, agents)
+            action = unhealthy or await self._round(number, action.nodes, agents)
         return action
+
+    async def _unhealthy(
+        self, number: int, nodes: tuple[str, ...], agents: Agents
+    ) -> Action | None:
+        """Return what follows if some of these nodes cannot train; None if the round may start.
+
+        It starts in spite of that, with a warning, if the run can have no other nodes.
+        """
+        bad = self.preflight.news(nodes)
+        if not bad:
+            return None
+        standing = tuple(peer.node for peer in agents.standing)
+        failure = unhealthy_failure(bad)
+        view = RoundView(round=number, at=now(), exits=(), failure=failure, standing=standing)
+        view = replace(view, members=nodes)
+        if may_avoid(self._known(view), self.assignment.settings.recovery, self.past):
+            return await self._decided(view)
+        self._warn(f"{failure.message}; the run can have no other nodes, and continues")
+        return None
 
     def _in_network_order(self, agents: Agents) -> tuple[str, ...]:
         """Return the nodes that are there as the network joins them."""
@@ -358,6 +391,7 @@ class _Supervisor:
         ran = await self.round.run()
         self.profiles.over(number)
         view = await self._with_agents_back(ran, agents)
+        await self.preflight.inspect_suspects(view.failure or first_failure(view.exits))
         await self.notices.learn_why()
         return await self._decided(view)
 
@@ -424,6 +458,7 @@ class _Supervisor:
             cancelled=bool(notice and (by_keyboard or self.notices.cancelled)),
             draining=self.drains.nodes,
             slow=self.slow if settings.recovery.on_straggler is StragglerPolicy.move else {},
+            unhealthy=self.preflight.unhealthy,
             wanted=self.resizing.wanted_nodes,
             fewest=self.resizing.fewest_nodes,
             replica_nodes=self.replica_nodes,

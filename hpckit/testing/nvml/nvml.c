@@ -167,6 +167,32 @@ int nvmlDeviceGetPciInfo_v3(Device *one, Pci *to) {
     return copy(to->bus_id, sizeof to->bus_id, find("g%d.pci", one->gpu));
 }
 
+/* Lanes of PCIe: in use, and possible. */
+int nvmlDeviceGetCurrPcieLinkWidth(Device *one, unsigned *to) { WHOLE(one); *to = (unsigned)of_gpu(one->gpu, "pcie_width", 16); return OK; }
+int nvmlDeviceGetMaxPcieLinkWidth(Device *one, unsigned *to) { WHOLE(one); *to = (unsigned)of_gpu(one->gpu, "pcie_width_max", 16); return OK; }
+
+/* `g0.nvlinks` is how many the GPU has, `g0.nvlinks_down` how many of these are not active. */
+int nvmlDeviceGetNvLinkState(Device *one, unsigned link, unsigned *to) {
+    WHOLE(one);
+    double links = of_gpu(one->gpu, "nvlinks", 0);
+    if (link >= links) return links > 0 ? INVALID : UNSUPPORTED;
+    *to = link < links - of_gpu(one->gpu, "nvlinks_down", 0);
+    return OK;
+}
+
+/* `g0.process` is the id of a process that computes there. */
+typedef struct { unsigned pid; unsigned long long memory; unsigned instance, compute_instance; } Process;
+int nvmlDeviceGetComputeRunningProcesses_v3(Device *one, unsigned *count, Process *to) {
+    CHECK(one);
+    double pid = of_gpu(one->gpu, "process", 0);
+    unsigned room = *count;
+    *count = pid > 0;
+    if (!*count) return OK;
+    if (!room || !to) return 7;
+    to[0] = (Process){(unsigned)pid, (unsigned long long)of_gpu(one->gpu, "memory_used_bytes", 0), ~0u, ~0u};
+    return OK;
+}
+
 typedef struct { unsigned gpu, memory; } Utilisation;
 int nvmlDeviceGetUtilizationRates(Device *one, Utilisation *to) {
     WHOLE(one);

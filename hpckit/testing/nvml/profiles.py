@@ -27,6 +27,7 @@ class FakeGpuProfile:
     memory_mhz: int
     gpm: bool
     capability: int
+    nvlinks: int
     fields: tuple[int, ...]
 
 
@@ -40,6 +41,7 @@ PROFILES: Mapping[str, FakeGpuProfile] = {
         memory_mhz=1593,
         gpm=False,
         capability=80,
+        nvlinks=12,
         fields=(*_FIELDS, *_OF_AMPERE, 82),
     ),
     "h100": FakeGpuProfile(
@@ -51,6 +53,7 @@ PROFILES: Mapping[str, FakeGpuProfile] = {
         memory_mhz=2619,
         gpm=True,
         capability=90,
+        nvlinks=18,
         fields=(*_FIELDS, *_OF_HOPPER),
     ),
     "h200": FakeGpuProfile(
@@ -62,6 +65,7 @@ PROFILES: Mapping[str, FakeGpuProfile] = {
         memory_mhz=3201,
         gpm=True,
         capability=90,
+        nvlinks=18,
         fields=(*_FIELDS, *_OF_HOPPER),
     ),
 }

@@ -1,0 +1,156 @@
+"""Whether the GPUs of a node can train, by what their driver says. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hpckit.model.counted import counted, size_text
+from hpckit.model.preflight.health import GpuHealth, XidSeen
+from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict
+from hpckit.model.telemetry.vocabulary import GpuTrouble
+
+FATAL_XIDS = frozenset({48, 56, 57, 58, 62, 64, 65, 69, 73, 74, 79, 80, 81, 95, 119, 120})
+"""XID errors after which a GPU cannot be trusted until it is reset or exchanged: those that Azure's
+node health checks take for fatal, without the ones that a later reset settles (63, 68, 92), and
+with 95, an error of memory that is not contained (NVIDIA, "XID Errors")."""
+DOUBTFUL_XIDS = frozenset({63, 68, 92, 94})
+"""They announce a repair at the next reset, or concern one program alone."""
+
+FOREIGN_BYTES = 500 * 2**20
+"""Memory in use before a run starts: contexts and daemons of the system stay below it."""
+FOREIGN_SHARE = 0.05
+"""Of a GPU's memory: a run that is planned to fill it would run out."""
+
+_TROUBLES: Mapping[GpuTrouble, tuple[str, HealthVerdict, str]] = {
+    GpuTrouble.lost: ("gpu lost", HealthVerdict.crit, "does not answer its driver"),
+    GpuTrouble.reset_required: ("gpu lost", HealthVerdict.crit, "answers nothing until a reset"),
+    GpuTrouble.remap_pending: ("remap", HealthVerdict.crit, "needs a reset to replace memory rows"),
+    GpuTrouble.remap_failed: ("remap", HealthVerdict.crit, "could not replace a memory row"),
+    GpuTrouble.advised_reset: ("advice", HealthVerdict.crit, "has to be reset, says its driver"),
+    GpuTrouble.advised_reboot: ("advice", HealthVerdict.crit, "needs a reboot, says its driver"),
+    GpuTrouble.advised_drain: (
+        "advice",
+        HealthVerdict.crit,
+        "should not exchange data with its neighbours, says its driver",
+    ),
+    GpuTrouble.advised_drain_and_reset: (
+        "advice",
+        HealthVerdict.crit,
+        "should start no new work, says its driver",
+    ),
+    GpuTrouble.advised_other: ("advice", HealthVerdict.warn, "needs attention, says its driver"),
+}
+_TELL = "tell the administrators: only they can reset or exchange it"
+
+
+def gpu_findings(
+    gpus: Sequence[GpuHealth],
+    xids: Sequence[XidSeen],
+    node: str,
+    usual: UsualLinks,
+    *,
+    shared: bool,
+) -> Iterator[HealthFinding]:
+    """Yield what is wrong with the GPUs of a node.
+
+    Parameters: `usual` is what GPUs of a name have on all nodes. `shared`: other runs may use the
+    same GPUs, so that their processes and memory are no finding.
+    """
+    for gpu in gpus:
+        yield from _troubles(gpu, node)
+        yield from _memory_errors(gpu, node)
+        yield from _links(gpu, node, usual)
+        if not (shared or gpu.mig):
+            yield from _others(gpu, node)
+    yield from _xids(xids, node)
+
+
+@dataclass(frozen=True, slots=True)
+class UsualLinks:
+    """What most GPUs of the same name have, on all nodes that are inspected together.
+
+    `nvlinks` are those that are active, `pcie_widths` the lanes in use, by the name of a GPU.
+    """
+
+    nvlinks: Mapping[str, int]
+    pcie_widths: Mapping[str, int]
+
+
+def usual_links(gpus: Sequence[GpuHealth]) -> UsualLinks:
+    """Return what most GPUs of the same name have."""
+    return UsualLinks(
+        nvlinks=_most_common((one.name, one.nvlinks) for one in gpus),
+        pcie_widths=_most_common((one.name, one.pcie_width) for one in gpus),
+    )
+
+
+def _most_common(pairs: Iterable[tuple[str, int | None]]) -> dict[str, int]:
+    """Return the most common value by name; of several the largest."""
+    counts = Counter((name, value) for name, value in pairs if value is not None)
+    best: dict[str, tuple[int, int]] = {}
+    for (name, value), count in counts.items():
+        best[name] = max(best.get(name, (0, 0)), (count, value))
+    return {name: value for name, (_, value) in best.items()}
+
+
+def _troubles(gpu: GpuHealth, node: str) -> Iterator[HealthFinding]:
+    for trouble in gpu.troubles:
+        check, verdict, words = _TROUBLES[trouble]
+        yield _finding(check, verdict, gpu, node, words, _TELL)
+
+
+def _memory_errors(gpu: GpuHealth, node: str) -> Iterator[HealthFinding]:
+    if gpu.ecc_uncorrected:
+        words = f"has had {counted(gpu.ecc_uncorrected, 'uncorrectable memory error')} since the "
+        words += "driver was loaded"
+        yield _finding("ecc", HealthVerdict.crit, gpu, node, words, _TELL)
+
+
+def _links(gpu: GpuHealth, node: str, usual: UsualLinks) -> Iterator[HealthFinding]:
+    links = usual.nvlinks.get(gpu.name)
+    if links is not None and gpu.nvlinks is not None and gpu.nvlinks < links:
+        words = f"has {counted(gpu.nvlinks, 'active NVLink')}; others of its kind have {links}"
+        yield _finding("nvlink", HealthVerdict.crit, gpu, node, words, _TELL)
+    width, able, peers = gpu.pcie_width, gpu.pcie_width_max, usual.pcie_widths.get(gpu.name)
+    if width is not None and able is not None and width < able:
+        words = f"uses {width} of {able} lanes of PCIe"
+        crit = peers is not None and peers > width
+        verdict = HealthVerdict.crit if crit else HealthVerdict.warn
+        yield _finding("pcie", verdict, gpu, node, words, _TELL)
+
+
+def _others(gpu: GpuHealth, node: str) -> Iterator[HealthFinding]:
+    used, whole = gpu.memory_used_bytes or 0, gpu.memory_bytes or 0
+    large = used > max(FOREIGN_BYTES, FOREIGN_SHARE * whole)
+    verdict = HealthVerdict.crit if large else HealthVerdict.warn
+    hint = "left by an earlier job, or of another one: ask the administrators to end it"
+    if gpu.processes:
+        ids = ", ".join(map(str, gpu.processes[:5]))
+        words = f"is used by {counted(len(gpu.processes), 'other process')} ({ids})"
+        words += f", with {size_text(used)}" if used else ""
+        yield _finding("gpu processes", verdict, gpu, node, words, hint)
+    elif large:
+        words = f"has {size_text(used)} of {size_text(whole)} in use before the run starts"
+        yield _finding("gpu memory", verdict, gpu, node, words, hint)
+
+
+def _xids(xids: Sequence[XidSeen], node: str) -> Iterator[HealthFinding]:
+    for one in dict.fromkeys(xids):
+        if one.code in FATAL_XIDS | DOUBTFUL_XIDS:
+            verdict = HealthVerdict.crit if one.code in FATAL_XIDS else HealthVerdict.warn
+            yield HealthFinding(
+                check="xid",
+                verdict=verdict,
+                gpu=one.uuid,
+                message=f"{one.uuid or 'a GPU'} on {node} reported XID {one.code}",
+                hint=_TELL,
+            )
+
+
+def _finding(
+    check: str, verdict: HealthVerdict, gpu: GpuHealth, node: str, words: str, hint: str
+) -> HealthFinding:
+    message = f"GPU {gpu.index} on {node} {words}"
+    return HealthFinding(check=check, verdict=verdict, gpu=gpu.uuid, message=message, hint=hint)

@@ -1,0 +1,149 @@
+"""The verdict on each inspected node, and which nodes a run avoids because of it. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hpckit.model.environment.comparison import AskedOfNode
+from hpckit.model.environment.roles import FolderRole
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.preflight.health import HealthReport
+from hpckit.model.preflight.settings import PreflightLevel
+from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict, NodeInspection
+from hpckit.planning.preflight.gpus import gpu_findings, usual_links
+from hpckit.planning.preflight.host import host_findings
+from hpckit.planning.preflight.peers import peer_findings
+
+_ORDER = (HealthVerdict.crit, HealthVerdict.warn, HealthVerdict.unknown, HealthVerdict.ok)
+_OF_THE_NODE = frozenset(
+    {
+        *("gpu lost", "remap", "advice", "ecc", "nvlink", "pcie", "gpu processes", "gpu memory"),
+        *("xid", "GPUs", "clock", "compute", "memory bandwidth", "host to device"),
+        *("device to host", "checksum", FolderRole.shared_memory.value),
+    }
+)
+"""Checks of what one node alone has. What the others say (software, folders, limits) may be the
+configuration of the run: it is a node's fault only if another node is without it."""
+
+_TOGETHER = 8
+"""If at least this many nodes, and most of them, are critical, they share the cause."""
+_SHOWN = 3
+
+
+def inspection_level(settings: LaunchConfig) -> PreflightLevel:
+    """Return how thoroughly the nodes of a run are inspected; never `auto`."""
+    level = settings.preflight.level
+    if level is not PreflightLevel.auto:
+        return level
+    return PreflightLevel.fast if asks_for_gpus(settings) else PreflightLevel.off
+
+
+def asks_for_gpus(settings: LaunchConfig) -> bool:
+    """Return whether a run asks for GPUs, by their number or as generic resources."""
+    resources = settings.resources
+    gres = (resources.gres or "").split(",")
+    return resources.gpus_per_node > 0 or any(one.split(":")[0] == "gpu" for one in gres)
+
+
+def asked_of_node(settings: LaunchConfig) -> AskedOfNode:
+    """Return what a run with these settings asks of a node."""
+    resources = settings.resources
+    memory = None if resources.mem_gb is None else int(resources.mem_gb * 2**30)
+    return AskedOfNode(
+        nodes=resources.nodes,
+        gpus=resources.gpus_per_node,
+        memory_bytes=memory,
+        needs_torch=settings.entry_point is not None,
+        own_python=settings.cluster.python is not None,
+    )
+
+
+def judge_nodes(
+    reports: Sequence[HealthReport],
+    level: PreflightLevel,
+    asked: AskedOfNode,
+    settings: LaunchConfig,
+) -> tuple[NodeInspection, ...]:
+    """Return the verdict on each node, in the order of the reports.
+
+    A critical finding that all nodes share, of what is not a node's own, is a warning: no other
+    node would be better.
+    """
+    found: dict[str, list[HealthFinding]] = defaultdict(list)
+    gpus = [gpu for one in reports if one.health for gpu in one.health.gpus or ()]
+    links, shared = usual_links(gpus), settings.sweep.runs_per_gpu > 1
+    for one in reports:
+        if one.health is None:
+            continue
+        health = one.health
+        found[one.node] += host_findings(health, one.node, asked)
+        found[one.node] += gpu_findings(
+            health.gpus or (), health.xids, one.node, links, shared=shared
+        )
+    for node, finding in peer_findings(reports, settings.preflight.clock_s):
+        found[node].append(finding)
+    everywhere = _everywhere(reports, found)
+    return tuple(
+        _inspection(one, level, [_softened(each, everywhere) for each in found[one.node]])
+        for one in reports
+    )
+
+
+def _everywhere(
+    reports: Sequence[HealthReport], found: Mapping[str, Sequence[HealthFinding]]
+) -> frozenset[str]:
+    """Return the checks that are critical on every node that answered, and of no node's own."""
+    critical = [
+        {each.check for each in found[one.node] if each.verdict is HealthVerdict.crit}
+        for one in reports
+        if one.health is not None
+    ]
+    shared = set.intersection(*critical) if critical else set[str]()
+    return frozenset(shared - _OF_THE_NODE)
+
+
+def _softened(finding: HealthFinding, everywhere: frozenset[str]) -> HealthFinding:
+    if finding.verdict is HealthVerdict.crit and finding.check in everywhere:
+        return replace(finding, verdict=HealthVerdict.warn)
+    return finding
+
+
+def _inspection(
+    report: HealthReport, level: PreflightLevel, findings: Sequence[HealthFinding]
+) -> NodeInspection:
+    if report.health is None:
+        silent = HealthFinding(
+            check="answer",
+            verdict=HealthVerdict.unknown,
+            message=f"{report.node} could not be inspected: {report.problem}",
+        )
+        findings = [silent]
+    ordered = sorted(findings, key=lambda one: _ORDER.index(one.verdict))
+    verdict = ordered[0].verdict if ordered else HealthVerdict.ok
+    return NodeInspection(node=report.node, level=level, verdict=verdict, findings=tuple(ordered))
+
+
+def unhealthy_nodes(inspections: Sequence[NodeInspection]) -> dict[str, str]:
+    """Return the nodes that a run avoids, with the reasons in words.
+
+    None if they are many, and most: then they share the cause, and no other node is better.
+    """
+    bad = {one.node: one.reason for one in inspections if one.verdict is HealthVerdict.crit}
+    return {} if len(bad) >= _TOGETHER and 2 * len(bad) > len(inspections) else bad
+
+
+def unhealthy_failure(bad: Mapping[str, str]) -> Failure:
+    """Return the failure of a round that cannot start without these nodes."""
+    reasons = [*bad.values()]
+    more = len(reasons) - _SHOWN
+    words = "; ".join(reasons[:_SHOWN]) + (f"; and {more} more nodes" if more > 0 else "")
+    nodes = ", ".join(sorted(bad))
+    return Failure(
+        cause=Cause.unhealthy,
+        message=f"preflight: {words}",
+        node=nodes,
+        signature=f"{Cause.unhealthy} {nodes}",
+    )

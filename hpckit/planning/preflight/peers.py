@@ -1,0 +1,157 @@
+"""What is wrong with a node by comparison with the others: versions, clocks, speeds. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from hpckit.model.environment.facts import EnvironmentFacts
+from hpckit.model.preflight.health import DeviceSpeed, HealthReport
+from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict
+
+_LEAST_PEERS = 3
+"""Of two that differ nothing says which one is wrong."""
+SLOW_CRIT = 0.6
+SLOW_WARN = 0.85
+"""Share of the median speed of a device's peers. Published spreads of healthy GPUs of one kind are
+below 10 percent; a synchronous run is as slow as its slowest device."""
+_CLOCK_WARN_S = 2.0
+
+_VERSIONS: Mapping[str, Callable[[EnvironmentFacts], str | None]] = {
+    "hpckit": lambda facts: facts.python.hpckit,
+    "Python": lambda facts: facts.python.version,
+    "torch": lambda facts: facts.torch.version,
+    "torch CUDA": lambda facts: facts.torch.cuda,
+    "torch NCCL": lambda facts: facts.torch.nccl,
+    "driver": lambda facts: facts.driver.version,
+}
+_MUST_AGREE = frozenset({"hpckit", "torch", "torch CUDA", "torch NCCL"})
+
+Found = Iterator[tuple[str, HealthFinding]]
+"""Findings, each with the name of its node."""
+
+
+def peer_findings(reports: Sequence[HealthReport], clock_s: float) -> Found:
+    """Yield what differs from most other nodes; nothing of nodes that did not answer."""
+    answered = [one for one in reports if one.health is not None]
+    yield from _versions(answered)
+    yield from _clocks(answered, clock_s)
+    yield from _speeds(answered)
+
+
+def _versions(reports: Sequence[HealthReport]) -> Found:
+    for check, read in _VERSIONS.items():
+        values = {
+            one.node: value
+            for one in reports
+            if one.health is not None and (value := read(one.health.environment)) is not None
+        }
+        yield from _odd_ones(check, values, critical=check in _MUST_AGREE)
+
+
+def _odd_ones(check: str, values: Mapping[str, str], *, critical: bool) -> Found:
+    counts = Counter(values.values()).most_common(2)
+    if len(counts) < 2:  # noqa: PLR2004  # all agree
+        return
+    (usual, most), (_, next_most) = counts
+    for node, value in values.items():
+        if most == next_most:
+            words = f"{check} is {value or 'none'} on {node}, and the nodes differ"
+            yield node, _finding(check, HealthVerdict.warn, words, _EQUAL)
+        elif value != usual:
+            verdict = HealthVerdict.crit if critical else HealthVerdict.warn
+            words = f"{check} is {value or 'none'} on {node}, and {usual or 'none'} on most nodes"
+            yield node, _finding(check, verdict, words, _EQUAL)
+
+
+_EQUAL = "ranks of one run need the same software: name a Python on a shared file system"
+
+
+def _clocks(reports: Sequence[HealthReport], clock_s: float) -> Found:
+    if len(reports) < 2:  # noqa: PLR2004  # nothing to compare with
+        return
+    # The supervisor's own clock may be the one that is wrong.
+    usual = statistics.median(one.ahead_s for one in reports)
+    for one in reports:
+        least, most = one.ahead_least_s - usual, one.ahead_most_s - usual
+        surely = max(least, min(most, 0.0))
+        if abs(surely) < min(_CLOCK_WARN_S, clock_s):
+            continue
+        known = len(reports) >= _LEAST_PEERS
+        crit = known and abs(surely) > clock_s
+        side = "ahead of" if surely > 0 else "behind"
+        words = f"the clock of {one.node} is {abs(surely):.0f} s {side} those of the other nodes"
+        verdict = HealthVerdict.crit if crit else HealthVerdict.warn
+        yield one.node, _finding("clock", verdict, words, "its time service (NTP) does not work")
+
+
+def _speeds(reports: Sequence[HealthReport]) -> Found:
+    devices = [
+        (one.node, speed)
+        for one in reports
+        if one.health is not None
+        for speed in one.health.speeds
+    ]
+    for name in dict.fromkeys(speed.name for _, speed in devices if speed.name):
+        alike = [(node, speed) for node, speed in devices if speed.name == name]
+        yield from _slow_ones(alike)
+        yield from _wrong_results(alike)
+    for node, speed in devices:
+        if speed.problem:
+            words = f"{speed.device} on {node} could not compute: {speed.problem}"
+            yield node, _device(speed, "compute", HealthVerdict.warn, words, "")
+
+
+_RATES: Mapping[str, tuple[str, Callable[[DeviceSpeed], float | None]]] = {
+    "compute": ("multiplies matrices", lambda one: one.matmul_flops),
+    "memory bandwidth": ("copies memory", lambda one: one.copy_bytes_s),
+    "host to device": ("receives data from its host", lambda one: one.to_device_bytes_s),
+    "device to host": ("sends data to its host", lambda one: one.to_host_bytes_s),
+}
+
+
+def _slow_ones(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:
+    for check, (words, read) in _RATES.items():
+        rates = [(node, one, rate) for node, one in alike if (rate := read(one)) is not None]
+        if len(rates) < _LEAST_PEERS:
+            continue
+        usual = statistics.median(rate for _, _, rate in rates)
+        for node, one, rate in rates:
+            share = rate / usual
+            if share < SLOW_WARN:
+                verdict = HealthVerdict.crit if share < SLOW_CRIT else HealthVerdict.warn
+                told = f"{one.device} on {node} {words} at {share:.0%} of the speed of its peers"
+                yield node, _device(one, check, verdict, told, _SLOW)
+
+
+_SLOW = "heat, a power limit, another job or a broken link: every rank would wait for it"
+
+
+def _wrong_results(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:
+    told = [(node, one) for node, one in alike if one.checksum is not None]
+    for node, one in told:
+        if one.repeats is False:
+            words = f"{one.device} on {node} computed the same product twice, with two results"
+            yield node, _device(one, "checksum", HealthVerdict.crit, words, _WRONG)
+    counts = Counter(one.checksum for _, one in told).most_common(2)
+    if len(told) < _LEAST_PEERS or len(counts) < 2 or counts[0][1] == counts[1][1]:  # noqa: PLR2004
+        return
+    for node, one in told:
+        if one.checksum != counts[0][0] and one.repeats is not False:
+            words = f"{one.device} on {node} computes another product than its peers"
+            yield node, _device(one, "checksum", HealthVerdict.crit, words, _WRONG)
+
+
+_WRONG = "its results cannot be trusted (silent data corruption): tell the administrators"
+
+
+def _device(
+    one: DeviceSpeed, check: str, verdict: HealthVerdict, message: str, hint: str
+) -> HealthFinding:
+    gpu = None if one.device == "cpu" else one.device
+    return HealthFinding(check=check, verdict=verdict, message=message, hint=hint, gpu=gpu)
+
+
+def _finding(check: str, verdict: HealthVerdict, message: str, hint: str) -> HealthFinding:
+    return HealthFinding(check=check, verdict=verdict, message=message, hint=hint)

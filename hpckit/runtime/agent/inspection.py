@@ -1,0 +1,116 @@
+"""Inspects this node when its supervisor asks: by a process of its own, which may be ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any
+
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.model.preflight.health import NodeHealth, XidSeen
+from hpckit.model.telemetry.vocabulary import TelemetryEvent, TelemetryEventKind
+from hpckit.planning.preflight.judge import asked_of_node
+from hpckit.record.launches import checkpoint_base
+from hpckit.record.layout import RunPaths
+from hpckit.runtime.channel import messages
+from hpckit.runtime.clock import now
+from hpckit.runtime.environ import environment
+from hpckit.runtime.preflight.probe import MARK, ProbeOrder
+
+_MOST_XIDS = 64
+_END_S = 2.0
+_SHOWN = 200
+
+
+@dataclass(slots=True)
+class XidLog:
+    """The XID errors that this node's sampler has seen in this attempt."""
+
+    seen: list[XidSeen] = field(default_factory=list)
+
+    def hear(self, event: TelemetryEvent) -> None:
+        """Keep an event if it is an XID; may be called in another thread."""
+        if event.kind is TelemetryEventKind.xid and len(self.seen) < _MOST_XIDS:
+            self.seen.append(XidSeen(uuid=event.uuid, code=event.code or 0))
+
+
+def probe_order(
+    order: messages.Inspect, settings: LaunchConfig, run: RunPaths, node: str
+) -> ProbeOrder:
+    """Return what the process is to look at."""
+    base = checkpoint_base(settings.checkpoint)
+    return ProbeOrder(
+        level=order.level,
+        limit_s=order.limit_s,
+        folder=str(run.folder),
+        checkpoints=None if base is None else str(base),
+        own_name=node if settings.resources.nodes > 1 else "",
+        names=order.names,
+        needs_torch=asked_of_node(settings).needs_torch,
+        again=order.again,
+        hpckit=_version(),
+        devices=settings.resources.tasks_per_node * settings.resources.cpus_per_task,
+    )
+
+
+def _version() -> str:
+    """Return the version of hpckit; its package imports torch when asked for more than that."""
+    try:
+        return metadata.version("hpckit-slurm")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+async def inspect(
+    order: messages.Inspect, probe: ProbeOrder, xids: Iterable[XidSeen]
+) -> messages.Inspected:
+    """Return the answer of this node, at the latest when the order's time is over."""
+    began_at, began = now(), asyncio.get_running_loop().time()
+    health, problem = await _probe(probe)
+    return messages.Inspected(
+        inspection=order.inspection,
+        began_at=began_at,
+        took_s=round(asyncio.get_running_loop().time() - began, 4),
+        health=health,
+        xids=tuple(xids),
+        problem=problem,
+    )
+
+
+async def _probe(probe: ProbeOrder) -> tuple[NodeHealth | None, str]:
+    words = (sys.executable, "-P", "-m", "hpckit.runtime.preflight.probe")
+    pipe = asyncio.subprocess.PIPE
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment(), start_new_session=True
+        )
+    except OSError as error:
+        return None, f"its inspection could not be started: {error.strerror or error}"
+    talking = asyncio.ensure_future(process.communicate(json.dumps(to_plain(probe)).encode()))
+    await asyncio.wait({talking}, timeout=probe.limit_s)
+    if not talking.done():
+        await _end(process, talking)
+        return None, f"no answer within {probe.limit_s:g} s"
+    said, complained = talking.result()
+    lines = [line for line in said.decode(errors="replace").splitlines() if line.startswith(MARK)]
+    try:
+        return from_plain(NodeHealth, json.loads(lines[-1].removeprefix(MARK))), ""
+    except (LookupError, ValueError, TypeError):
+        last = complained.decode(errors="replace").strip().splitlines()[-1:]
+        return None, f"its inspection failed: {''.join(last)[:_SHOWN]}"
+
+
+async def _end(process: asyncio.subprocess.Process, talking: asyncio.Future[Any]) -> None:
+    """End an inspection and what it has started; one that a driver holds may stay."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await asyncio.wait({talking}, timeout=_END_S)
+    talking.cancel()

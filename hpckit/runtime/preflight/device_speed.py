@@ -1,0 +1,125 @@
+"""Measures one device with torch: products of matrices, copies, and whether results are exact.
+
+Run as `python -P -m hpckit.runtime.preflight.device_speed NAME CPUS SECONDS`, by speeds.py. NAME is
+the UUID of the one visible GPU, or `cpu`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hpckit.model.plain import to_plain
+from hpckit.model.preflight.health import DeviceSpeed
+from hpckit.runtime.preflight.speeds import MARK
+
+_SIZE = {"cuda": 8192, "cpu": 1024}
+"""Rows of the square matrices: large enough to be bound by arithmetic."""
+_COPY_BYTES = {"cuda": 2**30, "cpu": 2**27}
+_TRANSFER_BYTES = 2**28
+_REPEATS = 9
+_LARGEST = 8
+"""Whole numbers from -8 to 8: their products, summed 8192 times, are exact in 32 bits of a float,
+so that every right device has the same bits, in whatever order it adds."""
+
+
+def measure(name: str, cpus: int, limit_s: float) -> DeviceSpeed:
+    """Return the speed of the device; the medians of up to nine repeats within `limit_s`."""
+    kind = "cpu" if name == "cpu" else "cuda"
+    if kind == "cpu":
+        torch.set_num_threads(max(1, cpus))
+    device = torch.device(kind)
+    share_s = limit_s / 4
+    flops, checksum, repeats = _matmul(device, share_s)
+    copied = _copy(device, share_s)
+    there = back = None
+    if kind == "cuda":
+        there, back = _transfers(device, share_s)
+    return DeviceSpeed(
+        device=name,
+        name=torch.cuda.get_device_name() if kind == "cuda" else "cpu",
+        matmul_flops=flops,
+        checksum=checksum,
+        repeats=repeats,
+        copy_bytes_s=copied,
+        to_device_bytes_s=there,
+        to_host_bytes_s=back,
+    )
+
+
+def _matmul(device: torch.device, limit_s: float) -> tuple[float, str, bool]:
+    size = _SIZE[device.type]
+    generator = torch.Generator().manual_seed(0)
+    left, right = (
+        torch.randint(-_LARGEST, _LARGEST + 1, (size, size), generator=generator)
+        .to(torch.float32)
+        .to(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
+        for _ in range(2)
+    )
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    seconds = _median_s(lambda: left @ right, device, limit_s)
+    digests = {_digest(left, right) for _ in range(2)}
+    return 2 * size**3 / seconds, min(digests), len(digests) == 1
+
+
+def _digest(left: Any, right: Any) -> str:
+    """Return the digest of sums over rows, in 64 bits: exact, whatever the order of addition."""
+    product = left.to(torch.float32) @ right.to(torch.float32)
+    sums = product.to(torch.float64).sum(dim=1).to(torch.int64).cpu()
+    return hashlib.sha256(sums.numpy().tobytes()).hexdigest()[:16]
+
+
+def _copy(device: torch.device, limit_s: float) -> float:
+    """Return bytes per second of a copy within the device's memory: each is read and written."""
+    source = torch.ones(_COPY_BYTES[device.type], dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.numel() / _median_s(lambda: target.copy_(source), device, limit_s)
+
+
+def _transfers(device: torch.device, limit_s: float) -> tuple[float, float]:
+    host = torch.empty(_TRANSFER_BYTES, dtype=torch.uint8).pin_memory()
+    on_device = torch.empty(_TRANSFER_BYTES, dtype=torch.uint8, device=device)
+    there = _median_s(lambda: on_device.copy_(host, non_blocking=True), device, limit_s)
+    back = _median_s(lambda: host.copy_(on_device, non_blocking=True), device, limit_s)
+    return _TRANSFER_BYTES / there, _TRANSFER_BYTES / back
+
+
+def _median_s(work: Callable[[], object], device: torch.device, limit_s: float) -> float:
+    """Return the median time of a piece of work, after one that is not counted."""
+    began, times = time.monotonic(), list[float]()
+    _timed(work, device)
+    while len(times) < _REPEATS and (not times or time.monotonic() - began < limit_s):
+        times.append(_timed(work, device))
+    return statistics.median(times)
+
+
+def _timed(work: Callable[[], object], device: torch.device) -> float:
+    _finish(device)
+    began = time.perf_counter()
+    work()
+    _finish(device)
+    return time.perf_counter() - began
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def main(arguments: list[str]) -> int:
+    """Measure and print."""
+    name, cpus, limit_s = arguments
+    speed = measure(name, int(cpus), float(limit_s))
+    sys.stdout.write(MARK + json.dumps(to_plain(speed)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,142 @@
+"""Inspects this node and prints what it found: a process of its own, started by the node's agent.
+
+A driver that does not answer, or an import of torch that hangs, then costs this process and no
+agent. Run as `python -P -m hpckit.runtime.preflight.probe` with an order as JSON on its standard
+input. Imports no torch itself.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpckit.model.environment.facts import EnvironmentFacts, TorchFacts
+from hpckit.model.environment.roles import FolderRole
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.model.preflight.health import DeviceSpeed, GpuHealth, NodeHealth
+from hpckit.model.preflight.settings import PreflightLevel
+from hpckit.observe.environment.machine import read_machine
+from hpckit.observe.environment.torch_probe import read_torch
+from hpckit.observe.health.gpus import read_gpus
+from hpckit.observe.health.host import (
+    addresses_of,
+    available_memory,
+    time_write,
+    unresolved_names,
+)
+from hpckit.planning.compatibility.variables import chosen_variables
+from hpckit.runtime.clock import now
+from hpckit.runtime.environ import environment
+from hpckit.runtime.preflight.speeds import measure_speeds
+
+MARK = "hpckit-health:"
+"""What is imported may print, too."""
+
+_AGAIN = 3
+_AGAIN_S = 1.0
+"""Processes of a job that has just ended, and their memory, take seconds to go."""
+_SPARE_S = 1.0
+_BUSY_BYTES = 2**28
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeOrder:
+    """What to inspect, within `limit_s` seconds.
+
+    `folder` is the run's, `checkpoints` that of its state if it is another one. `names` are hosts
+    that this node has to know. With `again`, what does not change while a job runs is left out.
+    `devices` is how many ranks a node without GPUs has.
+    """
+
+    level: PreflightLevel
+    limit_s: float
+    folder: str
+    checkpoints: str | None = None
+    own_name: str = ""
+    names: tuple[str, ...] = ()
+    needs_torch: bool = False
+    again: bool = False
+    devices: int = 1
+    hpckit: str = ""
+
+
+def inspect_node(order: ProbeOrder, environ: Mapping[str, str]) -> NodeHealth:
+    """Return what this node tells of its health."""
+    began = time.monotonic()
+    folder = Path(order.folder)
+    folders = {FolderRole.output: folder}
+    if order.checkpoints is not None:
+        folders[FolderRole.checkpoints] = Path(order.checkpoints)
+    torch = TorchFacts()
+    if order.needs_torch and not order.again:
+        torch = read_torch(environ, patience_s=max(order.limit_s - 2 * _SPARE_S, _SPARE_S))
+    machine = read_machine(
+        environ,
+        folders,
+        hpckit=order.hpckit,
+        torch=torch,
+        variables=chosen_variables(environ),
+        at=now(),
+    )
+    write_s, problem = _write(folder)
+    speeds: tuple[DeviceSpeed, ...] = ()
+    gpus = _settled_gpus(environ)
+    if order.level is PreflightLevel.medium and order.needs_torch:
+        left = order.limit_s - (time.monotonic() - began) - _SPARE_S
+        names = _device_names(gpus, machine)
+        speeds = measure_speeds(environ, names, cpus=order.devices, limit_s=left)
+    return NodeHealth(
+        environment=machine,
+        gpus=gpus,
+        own_addresses=addresses_of(order.own_name) if order.own_name else None,
+        unresolved=unresolved_names(order.names),
+        write_s=write_s,
+        write_problem=problem,
+        available_bytes=available_memory(machine.memory_bytes),
+        speeds=speeds,
+    )
+
+
+def _settled_gpus(environ: Mapping[str, str]) -> tuple[GpuHealth, ...] | None:
+    """Return the GPUs, looked at again while something on them may be about to end."""
+    gpus = read_gpus(environ)
+    for _ in range(_AGAIN):
+        if not any(_is_busy(one) for one in gpus or ()):
+            break
+        time.sleep(_AGAIN_S)
+        gpus = read_gpus(environ)
+    return gpus
+
+
+def _is_busy(gpu: GpuHealth) -> bool:
+    return bool(gpu.processes) or (gpu.memory_used_bytes or 0) > _BUSY_BYTES
+
+
+def _device_names(gpus: tuple[GpuHealth, ...] | None, machine: EnvironmentFacts) -> tuple[str, ...]:
+    """Return the UUIDs of the GPUs to compute on; none if torch computes on CPUs here."""
+    if not gpus or not machine.torch.cuda:
+        return ()
+    return tuple(one.uuid for one in gpus if not one.troubles)
+
+
+def _write(folder: Path) -> tuple[float | None, str]:
+    try:
+        return round(time_write(folder), 4), ""
+    except OSError as error:
+        return None, error.strerror or str(error)
+
+
+def main() -> int:
+    """Read an order, inspect, print."""
+    order = from_plain(ProbeOrder, json.load(sys.stdin))
+    health = inspect_node(order, environment())
+    sys.stdout.write(MARK + json.dumps(to_plain(health)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""How fast the devices of a node compute, and whether they compute the same: processes of torch.
+
+One process for each GPU, or one for the CPUs of a node without, all at the same time, as in
+training. This module imports no torch; the processes run `device_speed.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess  # noqa: TID251  # torch may crash or hang: each device gets a process of its own
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from hpckit.model.plain import from_plain
+from hpckit.model.preflight.health import DeviceSpeed
+
+MODULE = "hpckit.runtime.preflight.device_speed"
+MARK = "hpckit-speed:"
+_SHOWN = 300
+
+
+def measure_speeds(
+    environ: Mapping[str, str], gpus: Sequence[str], *, cpus: int, limit_s: float
+) -> tuple[DeviceSpeed, ...]:
+    """Return the speed of each of these GPUs (UUIDs); without any, of the CPUs.
+
+    Parameter `cpus`: how many ranks share the CPUs. Takes `limit_s` seconds at most.
+    """
+    deadline = time.monotonic() + limit_s
+    names = gpus or ("cpu",)
+    started = [(name, _start(environ, name, cpus, limit_s)) for name in names]
+    return tuple(_end(name, process, deadline) for name, process in started)
+
+
+def _start(
+    environ: Mapping[str, str], name: str, cpus: int, limit_s: float
+) -> subprocess.Popen[str]:
+    own = {**environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    if name != "cpu":
+        own["CUDA_VISIBLE_DEVICES"] = name
+    words = [sys.executable, "-P", "-m", MODULE, name, str(cpus), f"{limit_s / 2:.1f}"]
+    return subprocess.Popen(
+        words,
+        env=own,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+    )
+
+
+def _end(name: str, process: subprocess.Popen[str], deadline: float) -> DeviceSpeed:
+    try:
+        said, complained = process.communicate(timeout=max(deadline - time.monotonic(), 0.1))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return DeviceSpeed(device=name, name="", problem="did not answer in time")
+    lines = [line for line in said.splitlines() if line.startswith(MARK)]
+    try:
+        return from_plain(DeviceSpeed, json.loads(lines[-1].removeprefix(MARK)))
+    except (LookupError, ValueError, TypeError):
+        last = (complained.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+        return DeviceSpeed(device=name, name="", problem=last[:_SHOWN])

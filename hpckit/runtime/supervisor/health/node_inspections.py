@@ -1,0 +1,177 @@
+"""Has agents inspect their nodes, and keeps what is known of unhealthy ones.
+
+What a finding means is decided in planning.preflight; what follows from it in planning.recovery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TypeGuard
+
+from hpckit.model import events
+from hpckit.model.environment.comparison import AskedOfNode
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.preflight.health import HealthReport
+from hpckit.model.preflight.settings import PreflightLevel, limit_s
+from hpckit.model.preflight.verdict import HealthVerdict
+from hpckit.planning.preflight.judge import (
+    asked_of_node,
+    inspection_level,
+    judge_nodes,
+    unhealthy_nodes,
+)
+from hpckit.runtime.channel import messages
+from hpckit.runtime.clock import now
+from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
+
+_PATIENCE_S = 3.0
+"""For an answer to come, after the time that the agent itself has."""
+_SUSPECT = frozenset(
+    {
+        *(Cause.signal, Cause.crash, Cause.hang, Cause.communication, Cause.exception),
+        *(Cause.nan, Cause.rendezvous, Cause.exit_code),
+    }
+)
+"""Causes that a GPU or a link may be behind, on nodes that still stand."""
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeInspections:
+    """The inspections of an attempt. `unhealthy` maps nodes to why they are avoided."""
+
+    settings: LaunchConfig
+    agents: Agents
+    noticed: asyncio.Event
+    record: Callable[[events.Event], None]
+    unhealthy: dict[str, str] = field(default_factory=dict, init=False)
+    _level: PreflightLevel = field(init=False)
+    _asked: AskedOfNode = field(init=False)
+    _known: dict[str, Peer] = field(default_factory=dict, init=False)
+    """The agents that have inspected their nodes."""
+    _told: dict[str, str] = field(default_factory=dict, init=False)
+    _count: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._level = inspection_level(self.settings)
+        self._asked = asked_of_node(self.settings)
+
+    def news(self, nodes: Sequence[str]) -> dict[str, str]:
+        """Return which of these nodes are unhealthy, and why, unless the caller knows by now."""
+        found = {node: self.unhealthy[node] for node in nodes if node in self.unhealthy}
+        news = {node: why for node, why in found.items() if self._told.get(node) != why}
+        self._told |= news
+        return news
+
+    async def inspect_new(self) -> None:
+        """Inspect the nodes whose agents have come, or come back, since the last time."""
+        new = [peer for peer in self.agents.standing if self._known.get(peer.node) is not peer]
+        await self._inspect(new, self._level, again=False)
+
+    async def inspect_suspects(self, failure: Failure | None) -> None:
+        """Inspect all nodes again after a failure that hardware may be behind; briefly."""
+        if failure is not None and failure.cause in _SUSPECT:
+            level = min(self._level, PreflightLevel.fast, key=_THOROUGHNESS.index)
+            await self._inspect(list(self.agents.standing), level, again=True)
+
+    async def _inspect(self, peers: Sequence[Peer], level: PreflightLevel, *, again: bool) -> None:
+        if level is PreflightLevel.off or not peers or self.noticed.is_set():
+            return
+        began = time.monotonic()
+        reports = await self._reports(peers, level, again=again)
+        if not reports:
+            return
+        self._known |= {peer.node: peer for peer in peers}
+        inspections = judge_nodes(reports, level, self._asked, self.settings)
+        for one in inspections:
+            if one.verdict is not HealthVerdict.unknown:
+                self.unhealthy.pop(one.node, None)
+        self.unhealthy |= unhealthy_nodes(inspections)
+        fine = tuple(one.node for one in inspections if one.verdict is HealthVerdict.ok)
+        self.record(
+            events.NodesInspected(
+                at=now(),
+                level=level,
+                took_s=round(time.monotonic() - began, 3),
+                fine=fine,
+                troubled=tuple(one for one in inspections if one.verdict is not HealthVerdict.ok),
+            )
+        )
+
+    async def _reports(
+        self, peers: Sequence[Peer], level: PreflightLevel, *, again: bool
+    ) -> list[HealthReport]:
+        """Return the answers of these nodes; none if a notice came first."""
+        self._count += 1
+        bound_s = limit_s(self.settings.preflight, level)
+        order = messages.Inspect(
+            inspection=self._count,
+            level=level,
+            limit_s=bound_s,
+            again=again,
+            names=(peers[0].node,) if self._asked.nodes > 1 else (),
+        )
+        sent_at = now()
+        for peer in peers:
+            await self.agents.send(peer.node_rank, order)
+        waiting = {peer.node_rank: peer.node for peer in peers}
+        reports: dict[str, HealthReport] = {}
+        deadline = time.monotonic() + bound_s + _PATIENCE_S
+        while waiting and not self.noticed.is_set() and time.monotonic() < deadline:
+            heard = await self._hear(deadline - time.monotonic())
+            if heard is None:
+                continue
+            rank, message = heard
+            if isinstance(message, AgentLost):
+                waiting.pop(rank, None)
+            elif self._answers(message) and rank in waiting:
+                node = waiting.pop(rank)
+                reports[node] = _report(node, message, sent_at, now())
+        if self.noticed.is_set():
+            return []
+        late = [HealthReport(node=node, problem="no answer") for node in waiting.values()]
+        return [*reports.values(), *late]
+
+    def _answers(self, message: messages.Message) -> TypeGuard[messages.Inspected]:
+        return isinstance(message, messages.Inspected) and message.inspection == self._count
+
+    async def _hear(self, left_s: float) -> tuple[int, messages.Message] | None:
+        """Return the next message; None at a notice, or after the time."""
+        incoming = asyncio.ensure_future(self.agents.inbox.get())
+        stopped = asyncio.ensure_future(self.noticed.wait())
+        try:
+            await asyncio.wait(
+                {incoming, stopped}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            return incoming.result() if incoming.done() else None
+        finally:
+            incoming.cancel()
+            stopped.cancel()
+
+
+_THOROUGHNESS = (PreflightLevel.off, PreflightLevel.fast, PreflightLevel.medium)
+
+
+def _report(
+    node: str, answer: messages.Inspected, sent_at: datetime, heard_at: datetime
+) -> HealthReport:
+    """Return an answer with what it says of the node's clock.
+
+    The node read its clock after the order was sent, and `took_s` before its answer came.
+    """
+    health = answer.health
+    if health is not None and answer.xids:
+        health = replace(health, xids=answer.xids)
+    most = (answer.began_at - sent_at).total_seconds()
+    least = (answer.began_at - heard_at).total_seconds() + answer.took_s
+    return HealthReport(
+        node=node,
+        health=health,
+        ahead_least_s=least,
+        ahead_most_s=most,
+        problem=answer.problem,
+    )

@@ -1,0 +1,235 @@
+"""Nodes of a real Slurm with faults that preflight finds: avoided, replaced or requeued."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.conftest import Sandbox
+from integration.project import Project
+
+from hpckit.sandbox import daemons, process
+from hpckit.sandbox.lifecycle import required_options
+from hpckit.testing.nvml.fake_nvml import FakeNvml
+
+pytestmark = [pytest.mark.slurm]
+
+TRAIN = """
+import torch, torch.distributed as dist
+
+
+def main(config, run):
+    for step in run.steps(3):
+        dist.all_reduce(torch.ones(1))
+        run.log(step=step, loss=1.0)
+"""
+WORDS = (
+    *("cluster=sandbox", "entry_point=tiny:main", "code.snapshot=false", "resources.timeout_min=3"),
+    *("resources.nodes=2", "resources.tasks_per_node=1", "runtime.device=cpu", "observe=off"),
+)
+GPUS = 2
+
+SKEW = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+int clock_gettime(clockid_t clock, struct timespec *to) {
+    static int (*own)(clockid_t, struct timespec *);
+    if (!own) own = dlsym(RTLD_NEXT, "clock_gettime");
+    int code = own(clock, to);
+    const char *here = getenv("SLURMD_NODENAME"), *wrong = getenv("SKEWED_NODE");
+    int skewed = here && wrong && !strcmp(here, wrong);
+    if (!code && clock == CLOCK_REALTIME && skewed) to->tv_sec += 300;
+    return code;
+}
+"""
+
+
+class Faults:
+    """Nodes whose GPUs, clocks and folders a test breaks, and a project to launch there."""
+
+    def __init__(self, sandbox: Sandbox, folder: Path) -> None:
+        self.sandbox, self.folder = sandbox, folder
+        self.project = Project(folder / "project")
+        self.project.create()
+        self.project.write("tiny.py", TRAIN)
+        (folder / "gpus").mkdir()
+        self.fakes = {node: FakeNvml(folder / "gpus", node=node) for node in sandbox.nodes}
+        for fake in self.fakes.values():
+            fake.profile("h100", gpus=GPUS)
+        fake.build()
+        self.variables = {"LD_LIBRARY_PATH": folder / "gpus", "HPCKIT_FAKE_NVML": folder / "gpus"}
+
+    def launch(self, *words: str) -> dict[str, Any]:
+        """Launch, wait for the end, and return what `status --json` says of the run."""
+        seen = [f"+cluster.env.{name}={value}" for name, value in self.variables.items()]
+        done = self.project.hpckit("launch", *WORDS, *seen, *words, "--wait")
+        (run,) = self.project.json("status")["runs"]
+        assert run["state"] == "completed", done.stdout
+        return dict(run)
+
+    def on_gpus(self, *words: str) -> dict[str, Any]:
+        """Launch with GPUs, which preflight inspects unless told otherwise."""
+        gpus = (f"resources.gpus_per_node={GPUS}", "resources.exclusive=true")
+        return self.launch(*gpus, *words)
+
+
+@pytest.fixture
+def faults(sandbox: Sandbox, tmp_path: Path) -> Faults:
+    """Return the nodes of the sandbox with fake GPUs that a test may break."""
+    return Faults(sandbox, tmp_path)
+
+
+def verdicts(run: dict[str, Any]) -> dict[str, tuple[str, list[str]]]:
+    """Return the verdict on each node, with the checks of its critical findings."""
+    return {
+        one["node"]: (
+            one["verdict"],
+            [each["check"] for each in one["findings"] if each["verdict"] == "crit"],
+        )
+        for one in run["preflight"]
+    }
+
+
+def bad_memory(fake: FakeNvml) -> None:
+    """Let a GPU have uncorrectable memory errors."""
+    fake.change({"g1.field.4": 3})
+
+
+def narrow_link(fake: FakeNvml) -> None:
+    """Let an NVLink of a GPU be down."""
+    fake.change({"g0.nvlinks_down": 1})
+
+
+def missing_gpu(fake: FakeNvml) -> None:
+    """Let the node have one GPU less than a job asks for."""
+    fake.profile("h100", gpus=GPUS - 1)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "check"), [(bad_memory, "ecc"), (narrow_link, "nvlink"), (missing_gpu, "GPUs")]
+)
+def test_spare_takes_the_place_of_a_node_with_a_bad_gpu(
+    faults: Faults, breaks: Callable[[FakeNvml], None], check: str
+) -> None:
+    """The run starts on the other nodes at once: one round, one attempt, no failure."""
+    first = faults.sandbox.nodes[0]
+    breaks(faults.fakes[first])
+    run = faults.on_gpus("resources.spare_nodes=1")
+    found = verdicts(run)
+    assert found.pop(first) == ("crit", [check])
+    assert len(found) == 2
+    assert {verdict for verdict, _ in found.values()} == {"warn"}  # torch here has no CUDA
+    assert sorted(run["nodes"]) == sorted(found)
+    assert (run["attempt"], run["round"]) == (1, 0)
+
+
+def test_run_without_a_spare_is_requeued_without_the_bad_node(faults: Faults) -> None:
+    """It completes elsewhere, in its second attempt, and says why."""
+    first = faults.sandbox.nodes[0]
+    bad_memory(faults.fakes[first])
+    run = faults.on_gpus()
+    assert run["attempt"] == 2
+    assert first not in run["nodes"]
+    (interruption,) = run["goodput"]["history"]
+    assert (interruption["cause"], interruption["node"]) == ("unhealthy", first)
+    assert "3 uncorrectable memory errors" in interruption["message"]
+
+
+def test_run_that_can_have_no_other_node_warns_and_continues(faults: Faults) -> None:
+    """Without requeues and spares a bad node is better than none; the warning names it."""
+    for fake in faults.fakes.values():
+        bad_memory(fake)
+    run = faults.on_gpus("recovery=never")
+    assert (run["attempt"], run["round"]) == (1, 0)
+    assert "the run can have no other nodes" in str(run["warnings"])
+
+
+def test_skewed_clock_is_avoided(faults: Faults) -> None:
+    """A node whose clock is five minutes ahead of the others is replaced by the spare."""
+    source, library = faults.folder / "skew.c", faults.folder / "skew.so"
+    source.write_text(SKEW)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    second = faults.sandbox.nodes[1]
+    faults.variables |= {"LD_PRELOAD": library, "SKEWED_NODE": Path(second)}
+    run = faults.launch("preflight=fast", "resources.spare_nodes=1")
+    assert verdicts(run)[second] == ("crit", ["clock"])
+    assert second not in run["nodes"]
+
+
+@contextlib.contextmanager
+def full_shared_memory(name: str) -> Iterator[None]:
+    """Let /dev/shm of a node be small, and full."""
+    node = required_options().node(name)
+    pid = process.recorded_pid(daemons.slurmd_name(node))
+    inside = ["nsenter", f"--target={pid}", "--mount", "--root", "sh", "-c"]
+    fill = "mount -t tmpfs -o size=80m tmpfs /dev/shm && head -c 60M /dev/zero >/dev/shm/left"
+    subprocess.run([*inside, fill], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*inside, "umount /dev/shm"], check=True)
+
+
+def test_full_shared_memory_is_avoided(faults: Faults) -> None:
+    """What an earlier job left in /dev/shm makes the node useless: the spare takes its place."""
+    first = faults.sandbox.nodes[0]
+    with full_shared_memory(first):
+        run = faults.launch("preflight=fast", "resources.spare_nodes=1")
+    assert verdicts(run)[first] == ("crit", ["shared memory"])
+    assert first not in run["nodes"]
+
+
+def device_processes(node: str) -> Iterator[int]:
+    """Yield the processes that measure the speed of this node."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                command = (entry / "cmdline").read_bytes()
+                environ = (entry / "environ").read_bytes().split(b"\0")
+                if b"device_speed" in command and f"SLURMD_NODENAME={node}".encode() in environ:
+                    yield int(entry.name)
+
+
+@contextlib.contextmanager
+def slow(node: str) -> Iterator[None]:
+    """Let what measures this node run in an eighth of the time only."""
+    over = threading.Event()
+
+    def hold_up() -> None:
+        while not over.is_set():
+            for pid in device_processes(node):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+                    time.sleep(0.07)
+                    os.kill(pid, signal.SIGCONT)
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=hold_up)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_slow_node_is_avoided(faults: Faults) -> None:
+    """At the level medium, a node that computes at a fraction of its peers' speed is replaced."""
+    first = faults.sandbox.nodes[0]
+    with slow(first):
+        run = faults.launch("preflight=medium", "resources.spare_nodes=2")
+    verdict, checks = verdicts(run)[first]
+    assert verdict == "crit"
+    assert {*checks} <= {"compute", "memory bandwidth"}
+    assert first not in run["nodes"]

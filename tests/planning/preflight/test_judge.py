@@ -1,0 +1,312 @@
+"""Promises about preflight: what is critical, what is not, and whom a run avoids because of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpckit.model.environment.facts import (
+    DriverFacts,
+    EnvironmentFacts,
+    FileSystemFacts,
+    GpuFacts,
+    PythonFacts,
+    TorchFacts,
+)
+from hpckit.model.environment.roles import FolderRole
+from hpckit.model.launch import LaunchConfig, Resources
+from hpckit.model.preflight.health import (
+    DeviceSpeed,
+    GpuHealth,
+    HealthReport,
+    NodeHealth,
+    XidSeen,
+)
+from hpckit.model.preflight.settings import Preflight, PreflightLevel
+from hpckit.model.preflight.verdict import HealthVerdict, NodeInspection
+from hpckit.model.telemetry.vocabulary import GpuTrouble
+from hpckit.planning.preflight.gpus import DOUBTFUL_XIDS, FATAL_XIDS
+from hpckit.planning.preflight.judge import (
+    asked_of_node,
+    inspection_level,
+    judge_nodes,
+    unhealthy_failure,
+    unhealthy_nodes,
+)
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+GIB = 2**30
+SETTINGS = LaunchConfig(
+    entry_point="train:main",
+    resources=Resources(nodes=4, tasks_per_node=2, gpus_per_node=2, mem_gb=100),
+)
+H100 = GpuHealth(
+    uuid="GPU-0",
+    index=0,
+    name="H100",
+    memory_bytes=80 * GIB,
+    memory_used_bytes=0,
+    processes=(),
+    ecc_uncorrected=0,
+    pcie_width=16,
+    pcie_width_max=16,
+    nvlinks=18,
+)
+GPUS = (H100, replace(H100, uuid="GPU-1", index=1))
+FACTS = EnvironmentFacts(
+    host="n1",
+    at=NOON,
+    system="Linux",
+    kernel="6",
+    memory_bytes=200 * GIB,
+    python=PythonFacts(version="3.11", executable="/python", hpckit="1"),
+    torch=TorchFacts(
+        installed=True, version="2.9", cuda="13.0", nccl="2.28", architectures=("sm_90",)
+    ),
+    driver=DriverFacts(
+        version="580.65", cuda="13.0", gpus=(GpuFacts(name="H100", capability="9.0"),) * 2
+    ),
+    file_systems=(
+        FileSystemFacts(
+            role=FolderRole.shared_memory,
+            path="/dev/shm",  # noqa: S108  # a name in a fact
+            size_bytes=100 * GIB,
+            free_bytes=100 * GIB,
+        ),
+    ),
+)
+FINE = NodeHealth(environment=FACTS, gpus=GPUS, write_s=0.01, available_bytes=190 * GIB)
+SPEED = DeviceSpeed(
+    device="GPU-0", name="H100", matmul_flops=6e14, checksum="a", repeats=True, copy_bytes_s=3e12
+)
+
+
+def with_gpu(**about: Any) -> NodeHealth:
+    """Return a node whose second GPU is like this."""
+    return replace(FINE, gpus=(H100, replace(GPUS[1], **about)))
+
+
+def judged(
+    odd: NodeHealth | None,
+    *,
+    others: int = 3,
+    settings: LaunchConfig = SETTINGS,
+    health: NodeHealth = FINE,
+    ahead_s: float = 0.0,
+) -> tuple[NodeInspection, ...]:
+    """Return the verdicts on n0, which is odd, and on some others."""
+    reports = [HealthReport(node="n0", health=odd, ahead_least_s=ahead_s, ahead_most_s=ahead_s)]
+    reports += [HealthReport(node=f"n{place + 1}", health=health) for place in range(others)]
+    return judge_nodes(reports, PreflightLevel.fast, asked_of_node(settings), settings)
+
+
+def criticals(inspections: tuple[NodeInspection, ...]) -> dict[str, list[str]]:
+    """Return the critical checks of each node that has some."""
+    return {
+        one.node: [each.check for each in one.findings if each.verdict is HealthVerdict.crit]
+        for one in inspections
+        if one.verdict is HealthVerdict.crit
+    }
+
+
+def test_healthy_nodes_have_no_finding() -> None:
+    """Nothing is said of nodes that are as they should be."""
+    assert {(one.verdict, one.findings) for one in judged(FINE)} == {(HealthVerdict.ok, ())}
+
+
+CRITICAL: Mapping[str, tuple[NodeHealth, NodeHealth]] = {
+    "ecc": (with_gpu(ecc_uncorrected=1), with_gpu(ecc_uncorrected=0)),
+    "nvlink": (with_gpu(nvlinks=17), with_gpu(nvlinks=None)),
+    "pcie": (with_gpu(pcie_width=8), with_gpu(pcie_width=None)),
+    "gpu lost": (with_gpu(troubles=(GpuTrouble.lost,)), FINE),
+    "remap": (with_gpu(troubles=(GpuTrouble.remap_pending,)), FINE),
+    "advice": (with_gpu(troubles=(GpuTrouble.advised_reboot,)), FINE),
+    "gpu processes": (
+        with_gpu(processes=(7,), memory_used_bytes=5 * GIB),
+        with_gpu(processes=(7,), memory_used_bytes=GIB),
+    ),
+    "gpu memory": (with_gpu(memory_used_bytes=5 * GIB), with_gpu(memory_used_bytes=GIB)),
+    "xid": (
+        replace(FINE, xids=(XidSeen(uuid="GPU-0", code=79),)),
+        replace(FINE, xids=(XidSeen(uuid="GPU-0", code=94),)),
+    ),
+    "GPUs": (
+        replace(
+            FINE,
+            environment=replace(FACTS, driver=replace(FACTS.driver, gpus=FACTS.driver.gpus[:1])),
+        )
+        if FACTS.driver.gpus
+        else FINE,
+        FINE,
+    ),
+    "shared memory": (
+        replace(
+            FINE,
+            environment=replace(
+                FACTS, file_systems=(replace(FACTS.file_systems[0], free_bytes=GIB // 32),)
+            ),
+        ),
+        FINE,
+    ),
+    "memory": (
+        replace(FINE, environment=replace(FACTS, memory_bytes=99 * GIB)),
+        replace(FINE, available_bytes=50 * GIB),
+    ),
+    "run folder": (
+        replace(FINE, write_problem="Read-only file system"),
+        replace(FINE, write_s=9.0),
+    ),
+    "names": (replace(FINE, unresolved=("n1",)), replace(FINE, own_addresses=("127.0.1.1",))),
+    "torch NCCL": (
+        replace(FINE, environment=replace(FACTS, torch=replace(FACTS.torch, nccl="2.20"))),
+        replace(FINE, environment=replace(FACTS, driver=replace(FACTS.driver, version="580.9"))),
+    ),
+}
+"""For each check a node that is critical, and one that is just not."""
+
+
+@pytest.mark.parametrize("check", CRITICAL)
+def test_each_check_has_a_node_that_fails_it_and_one_that_does_not(check: str) -> None:
+    """The bad node alone is critical, by this check; what is just below is not."""
+    bad, passable = CRITICAL[check]
+    assert criticals(judged(bad)) == {"n0": [check]}
+    assert criticals(judged(passable)) == {}
+
+
+def test_clock_is_compared_with_most_nodes() -> None:
+    """Of three or more the odd one is known; of two none is blamed, and both are told of."""
+    assert criticals(judged(FINE, ahead_s=31.0)) == {"n0": ["clock"]}
+    assert criticals(judged(FINE, ahead_s=-31.0)) == {"n0": ["clock"]}
+    assert criticals(judged(FINE, ahead_s=29.0)) == {}
+    two = judged(FINE, ahead_s=100.0, others=1)
+    assert {one.verdict for one in two} == {HealthVerdict.warn}
+
+
+def test_wrong_clock_of_the_supervisor_blames_no_other_node() -> None:
+    """All nodes but its own seem to be ahead of it."""
+    reports = [HealthReport(node="n0", health=FINE)] + [
+        HealthReport(node=f"n{place}", health=FINE, ahead_least_s=300, ahead_most_s=300)
+        for place in range(1, 4)
+    ]
+    found = judge_nodes(reports, PreflightLevel.fast, asked_of_node(SETTINGS), SETTINGS)
+    assert criticals(found) == {"n0": ["clock"]}
+
+
+def test_what_all_nodes_lack_is_no_nodes_fault() -> None:
+    """Software that fails everywhere is a warning: another allocation would have the same."""
+    broken = replace(
+        FINE, environment=replace(FACTS, torch=TorchFacts(installed=True, problem="no libcudart"))
+    )
+    everywhere = judged(broken, health=broken)
+    assert {one.verdict for one in everywhere} == {HealthVerdict.warn}
+    assert criticals(judged(broken)) == {"n0": ["torch"]}
+    alone = judged(broken, others=0)
+    assert [one.verdict for one in alone] == [HealthVerdict.warn]
+
+
+def test_bad_hardware_of_a_single_node_is_its_own() -> None:
+    """A run on one node leaves it for another one, although nothing can be compared."""
+    assert criticals(judged(with_gpu(ecc_uncorrected=2), others=0)) == {"n0": ["ecc"]}
+
+
+def test_shared_gpus_and_mig_may_be_used_by_others() -> None:
+    """Runs that share a GPU see each other's processes and memory."""
+    busy = with_gpu(processes=(7,), memory_used_bytes=50 * GIB)
+    sharing = replace(SETTINGS, sweep=replace(SETTINGS.sweep, runs_per_gpu=2))
+    assert criticals(judged(busy, settings=sharing)) == {}
+    assert criticals(judged(with_gpu(processes=(7,), memory_used_bytes=50 * GIB, mig=True))) == {}
+
+
+def speedy(**about: Any) -> NodeHealth:
+    """Return a node with a device that computes like this."""
+    return replace(FINE, speeds=(replace(SPEED, **about),))
+
+
+@pytest.mark.parametrize(
+    ("about", "verdict", "check"),
+    [
+        ({"matmul_flops": 5.5e14}, HealthVerdict.ok, None),
+        ({"matmul_flops": 4.5e14}, HealthVerdict.warn, "compute"),
+        ({"matmul_flops": 3.0e14}, HealthVerdict.crit, "compute"),
+        ({"copy_bytes_s": 1e12}, HealthVerdict.crit, "memory bandwidth"),
+        ({"checksum": "b"}, HealthVerdict.crit, "checksum"),
+        ({"repeats": False}, HealthVerdict.crit, "checksum"),
+        ({"matmul_flops": None, "problem": "out of memory"}, HealthVerdict.warn, "compute"),
+    ],
+)
+def test_devices_are_compared_with_their_peers(
+    about: dict[str, Any], verdict: HealthVerdict, check: str | None
+) -> None:
+    """Slow ones and those with other results stand out; small differences do not."""
+    found = judged(speedy(**about), health=speedy())
+    assert found[0].verdict is verdict
+    assert {one.check for one in found[0].findings} == ({check} if check else set())
+    assert {one.verdict for one in found[1:]} == {HealthVerdict.ok}
+
+
+def test_two_devices_that_differ_blame_nobody() -> None:
+    """Which of two is wrong is not known; one that contradicts itself is."""
+    assert criticals(judged(speedy(checksum="b"), health=speedy(), others=1)) == {}
+    found = judged(speedy(checksum="b", repeats=False), health=speedy(), others=1)
+    assert criticals(found) == {"n0": ["checksum"]}
+
+
+def test_node_without_an_answer_is_unknown_and_has_no_consequence() -> None:
+    """Silence is no evidence."""
+    reports = [HealthReport(node="n0", problem="no answer within 15 s")]
+    (found,) = judge_nodes(reports, PreflightLevel.fast, asked_of_node(SETTINGS), SETTINGS)
+    assert (found.verdict, found.findings[0].check) == (HealthVerdict.unknown, "answer")
+    assert unhealthy_nodes([found]) == {}
+
+
+def test_xids_are_fatal_doubtful_or_of_the_program() -> None:
+    """No XID is two of these; those of a program alone say nothing of the hardware."""
+    assert not FATAL_XIDS & DOUBTFUL_XIDS
+    assert not {13, 31, 43, 45, 109} & (FATAL_XIDS | DOUBTFUL_XIDS)
+
+
+@given(bad=st.integers(0, 20), fine=st.integers(0, 20))
+def test_most_of_many_nodes_are_never_blamed(bad: int, fine: int) -> None:
+    """Eight or more bad ones that are the majority share their cause; otherwise each is named."""
+    inspections = [
+        NodeInspection(
+            node=f"n{place}",
+            level=PreflightLevel.fast,
+            verdict=HealthVerdict.crit if place < bad else HealthVerdict.ok,
+        )
+        for place in range(bad + fine)
+    ]
+    shared = bad >= 8 and bad > fine
+    assert len(unhealthy_nodes(inspections)) == (0 if shared else bad)
+
+
+def test_failure_names_all_nodes_and_says_why_of_some() -> None:
+    """A list of a hundred reasons is none."""
+    failure = unhealthy_failure({f"n{place}": f"GPU of n{place} is lost" for place in range(5)})
+    assert failure.node == "n0, n1, n2, n3, n4"
+    assert failure.message.endswith("; and 2 more nodes")
+
+
+@pytest.mark.parametrize(
+    ("level", "resources", "found"),
+    [
+        ("auto", Resources(), "off"),
+        ("auto", Resources(gpus_per_node=1), "fast"),
+        ("auto", Resources(gres="fs:1,gpu:a100:4"), "fast"),
+        ("auto", Resources(gres="gpumem:4"), "off"),
+        ("off", Resources(gpus_per_node=8), "off"),
+        ("medium", Resources(), "medium"),
+    ],
+)
+def test_level_follows_from_gpus_unless_it_is_given(
+    level: str, resources: Resources, found: str
+) -> None:
+    """Runs without GPUs are not held up."""
+    settings = LaunchConfig(resources=resources, preflight=Preflight(level=PreflightLevel(level)))
+    assert inspection_level(settings) == found
