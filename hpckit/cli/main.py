@@ -52,6 +52,7 @@ VERB_GROUPS = {
         "plot": "curves of runs as a figure for a paper or a slide: PDF, SVG or PNG",
         "checkpoint": "the checkpoints of runs: list them, verify them, write the model to a file",
         "export": "metrics for other programs: CSV, TensorBoard, W&B, MLflow, Prometheus, Perfetto",
+        "nodes": "what happened on which node, over all launches, and which are avoided",
         "stacks": "what every rank of a running run is doing now: their Python stacks",
         "profile": "where the time of a running run's steps goes: kernels, communication, idle",
     },

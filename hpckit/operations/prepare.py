@@ -24,6 +24,7 @@ from hpckit.model.ids import launch_id, slug
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.operations.cluster_limits import limits_for
+from hpckit.operations.nodes.avoid import without_bad_nodes
 from hpckit.operations.notices.addresses import (
     check_commands,
     find_destinations,
@@ -181,7 +182,7 @@ def _plan(
         raise ConfigError("the sweep has no points", hint="an axis matched nothing")
     settings = points[0].settings
     identity = identity or _new_identity(settings, context)
-    return plan_points(
+    plan = plan_points(
         points,
         identity,
         folder=_output_dir(settings, context) / identity.id,
@@ -189,6 +190,7 @@ def _plan(
         python=settings.cluster.python or sys.executable,
         context=context,
     )
+    return without_bad_nodes(plan, context)
 
 
 def plan_points(

@@ -48,6 +48,7 @@ SURFACE = {
     | {"--height", "--fresh", "--output-dir"},
     "diff": {"LAUNCH|RUN", "--code", "--fresh", "--json", "--output-dir"},
     "top": {"LAUNCH|RUN", "--once", "--output-dir"},
+    "nodes": {"NODE", "--forget", "--json", "--output-dir"},
     "stacks": {"LAUNCH|RUN", "--rank", "--json", "--output-dir"},
     "profile": {"LAUNCH|RUN", "--steps", "--ranks", "--tool", "--no-wait", "--last", "--json"}
     | {"--output-dir"},

@@ -20,7 +20,7 @@ from hpckit.sandbox import daemons, process
 from hpckit.sandbox.lifecycle import required_options
 from hpckit.testing.nvml.fake_nvml import FakeNvml
 
-pytestmark = [pytest.mark.slurm]
+pytestmark = [pytest.mark.slurm, pytest.mark.faults]
 
 TRAIN = """
 import torch, torch.distributed as dist
@@ -117,7 +117,12 @@ def missing_gpu(fake: FakeNvml) -> None:
 
 
 @pytest.mark.parametrize(
-    ("breaks", "check"), [(bad_memory, "ecc"), (narrow_link, "nvlink"), (missing_gpu, "GPUs")]
+    ("breaks", "check"),
+    [
+        pytest.param(bad_memory, "ecc", marks=pytest.mark.main),
+        (narrow_link, "nvlink"),
+        (missing_gpu, "GPUs"),
+    ],
 )
 def test_spare_takes_the_place_of_a_node_with_a_bad_gpu(
     faults: Faults, breaks: Callable[[FakeNvml], None], check: str
@@ -134,6 +139,7 @@ def test_spare_takes_the_place_of_a_node_with_a_bad_gpu(
     assert (run["attempt"], run["round"]) == (1, 0)
 
 
+@pytest.mark.main
 def test_run_without_a_spare_is_requeued_without_the_bad_node(faults: Faults) -> None:
     """It completes elsewhere, in its second attempt, and says why."""
     first = faults.sandbox.nodes[0]
@@ -144,6 +150,14 @@ def test_run_without_a_spare_is_requeued_without_the_bad_node(faults: Faults) ->
     (interruption,) = run["goodput"]["history"]
     assert (interruption["cause"], interruption["node"]) == ("unhealthy", first)
     assert "3 uncorrectable memory errors" in interruption["message"]
+    (known,) = faults.project.json("nodes")["nodes"]
+    assert (known["node"], known["incidents"][0]["kind"]) == (first, "unhealthy")
+    script = faults.project.hpckit("launch", *WORDS, "--dry-run").stdout
+    assert f"#SBATCH --exclude={first}" in script
+    taken = faults.project.hpckit("launch", *WORDS, "preflight.avoid=false", "--dry-run").stdout
+    assert "--exclude" not in taken
+    all_nodes = faults.project.hpckit("launch", *WORDS, "resources.nodes=4", "--dry-run").stdout
+    assert "--exclude" not in all_nodes
 
 
 def test_run_that_can_have_no_other_node_warns_and_continues(faults: Faults) -> None:
@@ -181,6 +195,7 @@ def full_shared_memory(name: str) -> Iterator[None]:
         subprocess.run([*inside, "umount /dev/shm"], check=True)
 
 
+@pytest.mark.main
 def test_full_shared_memory_is_avoided(faults: Faults) -> None:
     """What an earlier job left in /dev/shm makes the node useless: the spare takes its place."""
     first = faults.sandbox.nodes[0]

@@ -37,6 +37,8 @@ class Preflight:
     limit_s: float | None = None
     """Seconds after which a node's answer is no longer awaited: then its health is unknown, which
     has no consequence. Null: 15, for `medium` 60."""
+    avoid: bool = True
+    """Leave out nodes on which runs of yours found faults lately (`hpckit nodes`)."""
     clock_s: float = 30.0
     """Seconds by which a node's clock may differ from those of the others."""
 

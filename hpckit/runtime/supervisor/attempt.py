@@ -15,13 +15,16 @@ from dataclasses import dataclass
 
 from hpckit.errors import RunError
 from hpckit.model import events
+from hpckit.model.ids import run_id
 from hpckit.model.launch import ClusterKind, WorkingFolder
+from hpckit.planning.nodes.standing import incidents_of
 from hpckit.planning.recovery.ledger import Ledger, read_ledger
 from hpckit.record.attempts import is_latest, latest_attempt
 from hpckit.record.counted_events import counted_events
 from hpckit.record.launch_events import merged_events, record_event
 from hpckit.record.launches import Launch, is_cancelled, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths, RunPaths
+from hpckit.record.nodes.history import append_incident
 from hpckit.record.process import start_mark
 from hpckit.record.store import append_event, make_folder, write_json, write_text
 from hpckit.record.working import fill_working_folder, strip_working_folder, written_into_code
@@ -51,6 +54,11 @@ class Attempt:
         warning = tell_study(self.launch, self.index)
         if warning:
             self._warn(warning)
+
+    def keep_incidents(self, event: events.Event) -> None:
+        """Add what an event tells of nodes to the user's history of nodes; raises OSError."""
+        for one in incidents_of(event, run_id(self.launch.id, self.index)):
+            append_incident(self.launch.folder.parent, one)
 
     def _warn(self, message: str) -> None:
         with contextlib.suppress(OSError):

@@ -37,10 +37,15 @@ _RESERVE = 64 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class Journal:
-    """The record of one attempt, as its supervisor keeps it; `heard` gets each event at once."""
+    """The record of one attempt, as its supervisor keeps it.
+
+    `heard` gets each event at once, `keep` each one that is written, in the thread of files; it may
+    raise OSError.
+    """
 
     paths: AttemptPaths
     heard: Callable[[events.Event], None] | None = None
+    keep: Callable[[events.Event], None] | None = None
     files: FileThread = field(default_factory=FileThread)
     _left_out: int = field(default=0, init=False)
     _unwritten: list[events.Event] = field(default_factory=list, init=False)
@@ -77,6 +82,9 @@ class Journal:
                 log_line(f"error: cannot record {event.kind}: {error}")
                 self._unwritten = waiting[place:][-_KEPT:]
                 return
+            if self.keep is not None:
+                with contextlib.suppress(OSError):
+                    self.keep(one)
         self._unwritten = []
 
     def _confessed(self) -> list[events.Event]:

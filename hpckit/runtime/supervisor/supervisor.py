@@ -122,7 +122,7 @@ class _Supervisor:
         self.steps = Steps(command=self.assignment.agents, attempt=self.attempt)
         heard = self.assignment.heard
         told = None if heard is None else partial(heard, self.attempt.number)
-        self.journal = Journal(paths=paths, heard=told)
+        self.journal = Journal(paths=paths, heard=told, keep=self.attempt.keep_incidents)
         self.progress = ProgressFile(path=paths.progress, files=self.journal.files)
         self.past = self.attempt.past()
         lead = timedelta(seconds=self.assignment.settings.runtime.save_before_timeout_s)

@@ -1,0 +1,96 @@
+"""Which incidents an event is, and which nodes later launches leave out because of them. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+
+from hpckit.model import events
+from hpckit.model.failure import Cause
+from hpckit.model.nodes.incident import IncidentKind, NodeIncident, NodeStanding
+from hpckit.planning.preflight.judge import unhealthy_nodes
+
+HALF_LIFE = timedelta(days=3)
+"""Nodes are rebooted and repaired within days; what is weeks old says little."""
+WEIGHTS = {IncidentKind.unhealthy: 1.0, IncidentKind.lost: 0.6, IncidentKind.straggler: 0.4}
+"""Found by its own driver, or inferred from silence or slowness, which networks cause too."""
+AVOIDED = 0.5
+"""From this weight on a node is left out: 3 days after an unhealthy GPU, 19 hours after a loss."""
+SAME_INCIDENT = timedelta(hours=1)
+"""One fault may strike many runs, and one run many times."""
+KEPT = timedelta(days=30)
+SHARE = 10
+"""One of so many nodes may be left out: a launch that left out more would wait too long for it."""
+SMALL = 4
+"""A cluster of at least so many nodes can do without one."""
+
+_KINDS = {
+    Cause.node_lost: IncidentKind.lost,
+    Cause.agents_missing: IncidentKind.lost,
+    Cause.straggler: IncidentKind.straggler,
+}
+
+
+def incidents_of(event: events.Event, run: str) -> Iterator[NodeIncident]:
+    """Yield the incidents that an event of a run tells of: none for most events."""
+    if isinstance(event, events.NodesInspected):
+        for node, why in unhealthy_nodes(event.inspections).items():
+            yield NodeIncident(
+                node=node, at=event.at, kind=IncidentKind.unhealthy, run=run, message=why
+            )
+    elif isinstance(event, events.RoundEnded) and event.failure is not None:
+        failure = event.failure
+        kind = _KINDS.get(failure.cause)
+        if kind is not None and failure.node:
+            for node in failure.node.split(", "):
+                yield NodeIncident(
+                    node=node, at=event.at, kind=kind, run=run, message=failure.message
+                )
+
+
+def node_standings(incidents: Iterable[NodeIncident], now: datetime) -> tuple[NodeStanding, ...]:
+    """Return what is known of each node, the worst first; incidents of the last 30 days count."""
+    by_node: dict[str, list[NodeIncident]] = defaultdict(list)
+    for one in sorted(incidents, key=lambda each: each.at):
+        if now - KEPT < one.at <= now + SAME_INCIDENT:
+            by_node[one.node].append(one)
+    standings = [_standing(node, found, now) for node, found in by_node.items()]
+    return tuple(sorted(standings, key=lambda one: (-one.weight, one.node)))
+
+
+def _standing(node: str, incidents: Sequence[NodeIncident], now: datetime) -> NodeStanding:
+    counted: list[NodeIncident] = []
+    latest: dict[IncidentKind, datetime] = {}
+    for one in incidents:
+        before = latest.get(one.kind)
+        if before is None or one.at - before >= SAME_INCIDENT:
+            counted.append(one)
+            latest[one.kind] = one.at
+    weight = sum(WEIGHTS[one.kind] * _decay(now - one.at) for one in counted)
+    until = None
+    if weight >= AVOIDED:
+        until = now + HALF_LIFE * math.log2(weight / AVOIDED)
+    return NodeStanding(
+        node=node, incidents=tuple(incidents), weight=round(weight, 3), avoided_until=until
+    )
+
+
+def _decay(age: timedelta) -> float:
+    return float(0.5 ** (max(age, timedelta()) / HALF_LIFE))
+
+
+def nodes_to_avoid(
+    standings: Sequence[NodeStanding], known: Collection[str], wanted: Collection[str]
+) -> tuple[NodeStanding, ...]:
+    """Return the nodes that a launch leaves out, the worst first.
+
+    Parameters: `known` are the names of the cluster's nodes: sbatch refuses others. `wanted` are
+    those that the user asked for by name. At most a tenth of all nodes are left out, and one of
+    four or more.
+    """
+    bad = [one for one in standings if one.avoided_until is not None]
+    usable = [one for one in bad if one.node in known and one.node not in wanted]
+    most = max(len(known) // SHARE, int(len(known) >= SMALL))
+    return tuple(usable[:most])

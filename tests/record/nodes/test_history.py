@@ -1,0 +1,86 @@
+"""Promises about the file of incidents: each run its own, damaged or foreign lines do no harm."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from hpckit.model.nodes.incident import IncidentKind, NodeIncident
+from hpckit.record.nodes.history import (
+    FOLDER,
+    append_incident,
+    forget_node,
+    read_incidents,
+    remove_older,
+)
+
+NOON = datetime(2026, 1, 10, 12, tzinfo=UTC)
+
+
+def incident(node: str, run: str = "a-1.0", at: datetime = NOON) -> NodeIncident:
+    """Return an incident."""
+    return NodeIncident(node=node, at=at, kind=IncidentKind.lost, run=run, message="silent")
+
+
+def test_what_was_appended_is_read_of_all_runs(tmp_path: Path) -> None:
+    """The folder and its files are the user's alone."""
+    for one in (incident("n1"), incident("n2"), incident("n1", "b-1.3")):
+        append_incident(tmp_path, one)
+    assert sorted((one.node, one.run) for one in read_incidents(tmp_path)) == [
+        ("n1", "a-1.0"),
+        ("n1", "b-1.3"),
+        ("n2", "a-1.0"),
+    ]
+    assert (tmp_path / FOLDER).stat().st_mode & 0o077 == 0
+    assert all(file.stat().st_mode & 0o077 == 0 for file in (tmp_path / FOLDER).iterdir())
+
+
+def test_forgotten_node_counts_from_then_on(tmp_path: Path) -> None:
+    """What happened before is gone, what happens after a repair is not."""
+    append_incident(tmp_path, incident("n1"))
+    append_incident(tmp_path, incident("n2"))
+    forget_node(tmp_path, "n1", NOON + timedelta(minutes=1))
+    assert [one.node for one in read_incidents(tmp_path)] == ["n2"]
+    append_incident(tmp_path, incident("n1", at=NOON + timedelta(hours=1)))
+    assert sorted(one.node for one in read_incidents(tmp_path)) == ["n1", "n2"]
+
+
+def test_damaged_files_cost_their_lines_alone(tmp_path: Path) -> None:
+    """Torn lines, other JSON, deep JSON, a pipe, a folder: the rest is read, nothing waits."""
+    append_incident(tmp_path, incident("n1"))
+    folder = tmp_path / FOLDER
+    (folder / "torn.jsonl").write_text('{"node": "n9", "at"\n[1]\n{"node": 3}\n' + "[" * 10**5)
+    os.mkfifo(folder / "pipe.jsonl")
+    (folder / "folder.jsonl").mkdir()
+    assert [one.node for one in read_incidents(tmp_path)] == ["n1"]
+    assert read_incidents(tmp_path / "nowhere") == ()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs another user")
+def test_another_users_word_is_not_taken(tmp_path: Path) -> None:
+    """Neither a file nor a folder that belongs to somebody else makes a launch avoid nodes."""
+    append_incident(tmp_path, incident("n1"))
+    (file,) = (tmp_path / FOLDER).iterdir()
+    os.chown(file, 65534, 65534)
+    assert read_incidents(tmp_path) == ()
+    os.chown(file, 0, 0)
+    os.chown(tmp_path / FOLDER, 65534, 65534)
+    assert read_incidents(tmp_path) == ()
+
+
+def test_old_files_are_removed(tmp_path: Path) -> None:
+    """The folder stays small; what was forgotten stays known."""
+    append_incident(tmp_path, incident("n1"))
+    append_incident(tmp_path, incident("n2", "b-1.0"))
+    forget_node(tmp_path, "n2", NOON)
+    old = (tmp_path / FOLDER / "a-1.0.jsonl", tmp_path / FOLDER / "forgotten.jsonl")
+    for file in old:
+        os.utime(file, (0, 0))
+    remove_older(tmp_path, NOON)
+    assert sorted(one.name for one in (tmp_path / FOLDER).iterdir()) == [
+        "b-1.0.jsonl",
+        "forgotten.jsonl",
+    ]
