@@ -54,6 +54,15 @@ class WorkingFolder(StrEnum):
     """the folder that the launch was started from"""
 
 
+class NumaBinding(StrEnum):
+    """On which CPUs ranks run."""
+
+    auto = "auto"
+    """those next to their GPU, of the job's; with one GPU for each rank, else `off`"""
+    off = "off"
+    """all that the job has"""
+
+
 class DrainPolicy(StrEnum):
     """What a run does when a node it runs on is being drained."""
 
@@ -256,6 +265,8 @@ class Runtime:
     """Which device ranks train on."""
     cwd: WorkingFolder = WorkingFolder.run
     """Where ranks start."""
+    numa_binding: NumaBinding = NumaBinding.auto
+    """On which CPUs ranks, and the data-loader workers that they start, run."""
     agent_timeout_s: float = 120.0
     """Seconds until every node has to have reported."""
     rendezvous_timeout_s: float = 120.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hpckit.model.environment.facts import EnvironmentFacts
 from hpckit.model.telemetry.vocabulary import GpuTrouble
@@ -67,7 +67,7 @@ class NodeHealth:
     `own_addresses` are those that its own name has there, `unresolved` the names of other hosts
     that it does not know. `write_s` is how long a small file in the run's folder took to be
     written, `write_problem` why it was not. `available_bytes` is the memory that is free for a
-    run.
+    run. `far_gpus` are the GPUs, as the job numbers them, next to which it has no CPU.
     """
 
     environment: EnvironmentFacts
@@ -78,7 +78,8 @@ class NodeHealth:
     write_problem: str = ""
     available_bytes: int | None = None
     xids: tuple[XidSeen, ...] = ()
-    speeds: tuple[DeviceSpeed, ...] = field(default=())
+    speeds: tuple[DeviceSpeed, ...] = ()
+    far_gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

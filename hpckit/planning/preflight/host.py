@@ -14,6 +14,7 @@ from hpckit.model.environment.roles import FolderRole
 from hpckit.model.finding import Severity
 from hpckit.model.preflight.health import NodeHealth
 from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict
+from hpckit.model.ranges import ranges
 from hpckit.planning.compatibility.judge import judge_environment
 
 LEAST_SHARED = 64 * 2**20
@@ -33,6 +34,7 @@ def host_findings(health: NodeHealth, node: str, asked: AskedOfNode) -> Iterator
     yield from _memory(health, node, asked)
     yield from _folder(health, node)
     yield from _names(health, node, asked)
+    yield from _numa(health, node)
 
 
 def _environment(facts: EnvironmentFacts, asked: AskedOfNode) -> Iterator[HealthFinding]:
@@ -122,4 +124,16 @@ def _names(health: NodeHealth, node: str, asked: AskedOfNode) -> Iterator[Health
             message=f"the name {node} stands for {', '.join(own)} on {node} itself: gloo would "
             "listen where no other node can reach it",
             hint="set the interface in cluster.env: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME",
+        )
+
+
+def _numa(health: NodeHealth, node: str) -> Iterator[HealthFinding]:
+    if health.far_gpus:
+        yield HealthFinding(
+            check="numa",
+            verdict=HealthVerdict.warn,
+            message=f"the job has no CPU on {node} next to GPU {ranges(health.far_gpus)}: data "
+            "takes the way through the other socket",
+            hint="ask Slurm for CPUs by GPU (resources.additional_parameters.cpus_per_gpu), or for "
+            "whole nodes",
         )

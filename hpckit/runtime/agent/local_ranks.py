@@ -22,6 +22,7 @@ from hpckit.errors import ChannelError
 from hpckit.model.failure import RankExit, RankStack, signal_name
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.rank import RankInfo, RankSource
+from hpckit.planning.jobs.cpu_binding import CpuBinding
 from hpckit.planning.recovery.classify import with_log
 from hpckit.planning.recovery.ends import with_farewell
 from hpckit.planning.tracker import rank_variables_of_tracker
@@ -34,6 +35,7 @@ from hpckit.runtime.agent.hang_detector import HangLimits, StepWatch
 from hpckit.runtime.agent.nccl_defaults import with_nccl_defaults
 from hpckit.runtime.agent.nsys import RankStart, groups, rank_code, rank_pid, rank_start
 from hpckit.runtime.agent.oom import OomKills, read_kills
+from hpckit.runtime.agent.rank_cpus import bind_process, far_words, rank_binding
 from hpckit.runtime.agent.rank_outlook import RankOutlook
 from hpckit.runtime.agent.step_reports import StepReports
 from hpckit.runtime.channel import messages, rank_pipe
@@ -82,6 +84,7 @@ class LocalRanks:
     _sent: set[tuple[int, str]] = field(default_factory=set, init=False)
     _under_nsys: set[int] = field(default_factory=set, init=False)
     _without_nsys: bool = field(default=False, init=False)
+    _binding: CpuBinding = field(init=False)
 
     def __post_init__(self) -> None:
         limits = self.outlook.settings.runtime
@@ -109,7 +112,12 @@ class LocalRanks:
             await self._make(folder)
         self._kills = read_kills()
         shared = self.outlook.variables(environment(), self.order)
-        for local_rank in range(self.order.local_world_size):
+        count = self.order.local_world_size
+        self._binding = await rank_binding(self.outlook.settings, shared, count)
+        if self._binding.far and self.order.round == 0:
+            words = far_words(self._binding, self.order.first_rank, self.outlook.node)
+            await self.tell(messages.Warn(message=words))
+        for local_rank in range(count):
             info = self._info(local_rank)
             of_nccl = with_nccl_defaults(shared, self.outlook.settings, self.paths, info.rank)
             own = rank_variables(info) | self._of_tracker(info.rank)
@@ -175,6 +183,7 @@ class LocalRanks:
             theirs.close()
             recorder.close()
             os.close(log)
+        bind_process(process.pid, self._binding.cpus[info.local_rank])
         ours.setblocking(False)  # noqa: FBT003  # the socket's own signature
         self.processes[info.rank], self._lines[info.rank] = process, ours
         listening = asyncio.ensure_future(self._listen(info.rank, ours))

@@ -8,6 +8,7 @@ input. Imports no torch itself.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -28,7 +29,9 @@ from hpckit.observe.health.host import (
     time_write,
     unresolved_names,
 )
+from hpckit.observe.health.numa import read_gpu_cpus
 from hpckit.planning.compatibility.variables import chosen_variables
+from hpckit.planning.jobs.cpu_binding import bind_ranks
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment
 from hpckit.runtime.preflight.speeds import measure_speeds
@@ -98,6 +101,7 @@ def inspect_node(order: ProbeOrder, environ: Mapping[str, str]) -> NodeHealth:
         write_problem=problem,
         available_bytes=available_memory(machine.memory_bytes),
         speeds=speeds,
+        far_gpus=_far_gpus(environ),
     )
 
 
@@ -114,6 +118,11 @@ def _settled_gpus(environ: Mapping[str, str]) -> tuple[GpuHealth, ...] | None:
 
 def _is_busy(gpu: GpuHealth) -> bool:
     return bool(gpu.processes) or (gpu.memory_used_bytes or 0) > _BUSY_BYTES
+
+
+def _far_gpus(environ: Mapping[str, str]) -> tuple[int, ...]:
+    near = read_gpu_cpus(environ)
+    return bind_ranks(near, os.sched_getaffinity(0), len(near)).far
 
 
 def _device_names(gpus: tuple[GpuHealth, ...] | None, machine: EnvironmentFacts) -> tuple[str, ...]:

@@ -163,6 +163,13 @@ CRITICAL: Mapping[str, tuple[NodeHealth, NodeHealth]] = {
         replace(FINE, write_s=9.0),
     ),
     "names": (replace(FINE, unresolved=("n1",)), replace(FINE, own_addresses=("127.0.1.1",))),
+    "driver": (
+        replace(
+            FINE,
+            environment=replace(FACTS, driver=replace(FACTS.driver, version="535.1", cuda="12.2")),
+        ),
+        replace(FINE, far_gpus=(0,)),
+    ),
     "torch NCCL": (
         replace(FINE, environment=replace(FACTS, torch=replace(FACTS.torch, nccl="2.20"))),
         replace(FINE, environment=replace(FACTS, driver=replace(FACTS.driver, version="580.9"))),

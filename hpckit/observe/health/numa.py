@@ -1,0 +1,79 @@
+"""Which CPUs of this node are next to each of the job's GPUs: by PCI address, from /sys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpckit.observe.gpu_choice import gpu_choice
+from hpckit.observe.nvml.bindings import load_bindings
+from hpckit.observe.sysfs import read_small
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def read_gpu_cpus(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[frozenset[int], ...]:
+    """Return the CPUs next to each GPU of the job, as CUDA numbers the GPUs for a process.
+
+    Empty sets are unknown. No GPU, or no answer of the driver, is an empty tuple.
+    """
+    try:
+        nvml = load_bindings()
+        nvml.nvmlInit()
+    except Exception:  # noqa: BLE001  # no bindings, no driver: no GPU to be next to
+        return ()
+    try:
+        return tuple(_cpus(root, address) for address in _addresses(nvml, environ))
+    except nvml.NVMLError:
+        return ()
+    finally:
+        _shut_down(nvml)
+
+
+def _addresses(nvml: Any, environ: Mapping[str, str]) -> list[str]:
+    choice, count = gpu_choice(environ), int(nvml.nvmlDeviceGetCount())
+    found: list[tuple[int, str, str]] = []
+    for index in range(count):
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = str(nvml.nvmlDeviceGetUUID(handle))
+        if choice.includes(index, uuid, count):
+            found.append((index, uuid, str(nvml.nvmlDeviceGetPciInfo(handle).busId)))
+    return [address for _, _, address in _in_order(found, environ.get(_VISIBLE, ""))]
+
+
+def _in_order(
+    found: Sequence[tuple[int, str, str]], visible: str
+) -> Sequence[tuple[int, str, str]]:
+    """Return GPUs as CUDA_VISIBLE_DEVICES orders them, if it names all of them."""
+    words = [word.strip().lower() for word in visible.split(",")]
+    names = [{str(index), uuid.lower()} for index, uuid, _ in found]
+    places = [at for own in names for at, word in enumerate(words) if word in own]
+    if len(places) != len(found) or len({*places}) < len(found):
+        return found
+    return [one for _, one in sorted(zip(places, found, strict=True), key=lambda pair: pair[0])]
+
+
+def _cpus(root: Path, address: str) -> frozenset[int]:
+    """Return the CPUs of a PCI device; NVML writes the domain with eight digits, /sys with four."""
+    domain, _, rest = address.lower().partition(":")
+    name = f"{domain[-4:]}:{rest}"
+    return parse_cpus(read_small(root / "sys/bus/pci/devices" / name / "local_cpulist") or "")
+
+
+def parse_cpus(text: str) -> frozenset[int]:
+    """Return the numbers of a list of the kernel such as `0-15,32-47`; none if it is no list."""
+    found: set[int] = set()
+    for piece in filter(None, text.split(",")):
+        first, _, last = piece.partition("-")
+        if not (first.isdigit() and (last or first).isdigit()):
+            return frozenset()
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def _shut_down(nvml: Any) -> None:
+    try:
+        nvml.nvmlShutdown()
+    except nvml.NVMLError:
+        return
