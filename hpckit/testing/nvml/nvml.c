@@ -160,6 +160,21 @@ int nvmlDeviceGetUUID(Device *one, char *to, unsigned size) {
 }
 int nvmlDeviceGetName(Device *one, char *to, unsigned size) { CHECK(one); return copy(to, size, find("g%d.name", one->gpu)); }
 
+int nvmlDeviceGetNvLinkState(Device *one, unsigned link, unsigned *to) {
+    CHECK(one);
+    if (link >= of_gpu(one->gpu, "nvlinks", 0)) return UNSUPPORTED;
+    *to = link >= of_gpu(one->gpu, "nvlinks_down", 0);
+    return OK;
+}
+static int pcie(const Device *one, const char *now, const char *most, unsigned *to) {
+    *to = (unsigned)of_gpu(one->gpu, now, of_gpu(one->gpu, most, 0));
+    return *to ? OK : UNSUPPORTED;
+}
+int nvmlDeviceGetMaxPcieLinkGeneration(Device *one, unsigned *to) { CHECK(one); return pcie(one, "pcie_generation", "pcie_generation", to); }
+int nvmlDeviceGetMaxPcieLinkWidth(Device *one, unsigned *to) { CHECK(one); return pcie(one, "pcie_width", "pcie_width", to); }
+int nvmlDeviceGetCurrPcieLinkGeneration(Device *one, unsigned *to) { CHECK(one); return pcie(one, "pcie_generation_now", "pcie_generation", to); }
+int nvmlDeviceGetCurrPcieLinkWidth(Device *one, unsigned *to) { CHECK(one); return pcie(one, "pcie_width_now", "pcie_width", to); }
+
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
 int nvmlDeviceGetPciInfo_v3(Device *one, Pci *to) {
     CHECK(one);

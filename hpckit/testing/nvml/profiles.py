@@ -28,6 +28,9 @@ class FakeGpuProfile:
     gpm: bool
     capability: int
     fields: tuple[int, ...]
+    nvlinks: int = 18
+    pcie_generation: int = 5
+    pcie_width: int = 16
 
 
 PROFILES: Mapping[str, FakeGpuProfile] = {
@@ -41,6 +44,8 @@ PROFILES: Mapping[str, FakeGpuProfile] = {
         gpm=False,
         capability=80,
         fields=(*_FIELDS, *_OF_AMPERE, 82),
+        nvlinks=12,
+        pcie_generation=4,
     ),
     "h100": FakeGpuProfile(
         name="NVIDIA H100 80GB HBM3",

@@ -1,0 +1,37 @@
+"""Bus bandwidth, as nccl-tests defines it. Pure.
+
+Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpckit.model.interconnect.measurement import SizedTime
+from hpckit.model.interconnect.operation import CommOperation
+
+_SHARED = (CommOperation.all_gather, CommOperation.reduce_scatter, CommOperation.all_to_all)
+
+
+def bus_factor(operation: CommOperation, ranks: int) -> float:
+    """Return bus bandwidth divided by size / time, for so many ranks (2 or more).
+
+    Example: an all_reduce of 4 ranks sends 2 * 3/4 of the array over the slowest link: 1.5.
+    """
+    if operation is CommOperation.all_reduce:
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if operation in _SHARED else 1.0
+
+
+def bus_bandwidth(operation: CommOperation, ranks: int, size: int, seconds: float) -> float:
+    """Return the bus bandwidth in bytes per second: comparable with what hardware promises."""
+    return size / seconds * bus_factor(operation, ranks)
+
+
+def best_bus_bandwidth(
+    operation: CommOperation, ranks: int, times: Sequence[SizedTime]
+) -> float | None:
+    """Return the bus bandwidth of the size that reached most; None if nothing was measured."""
+    return max(
+        (bus_bandwidth(operation, ranks, one.size, one.seconds) for one in times), default=None
+    )
