@@ -53,6 +53,7 @@ VERB_GROUPS = {
         "checkpoint": "the checkpoints of runs: list them, verify them, write the model to a file",
         "export": "metrics for other programs: CSV, TensorBoard, W&B, MLflow, Prometheus, Perfetto",
         "stacks": "what every rank of a running run is doing now: their Python stacks",
+        "bench": "what the network between ranks carries, what it promises, which node is slow",
         "profile": "where the time of a running run's steps goes: kernels, communication, idle",
     },
     "act": {
@@ -112,6 +113,7 @@ _MEANT = {
     **dict.fromkeys(("tensorboard", "wandb", "mlflow", "metrics", "trace"), "export"),
     **dict.fromkeys(("html", "summary", "dashboard"), "report"),
     **dict.fromkeys(("checkpoints", "ckpt", "weights", "safetensors"), "checkpoint"),
+    **dict.fromkeys(("benchmark", "nccl-tests", "all_reduce_perf", "bandwidth"), "bench"),
     **dict.fromkeys(("ssh", "exec", "attach", "srun"), "shell"),
 }
 """Names that other tools use for hpckit's verbs."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpckit.model.interconnect.node_links import FabricPort, NetworkInterface
+import pytest
+
+from hpckit.model.interconnect.node_links import FabricPort, GpuLinks, NetworkInterface
 from hpckit.observe.node_links import read_node_links
+from hpckit.testing.nvml.fake_nvml import FakeNvml
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -74,3 +77,34 @@ def test_nothing_known_is_no_link(tmp_path: Path) -> None:
     """Where /sys shows nothing, nothing is promised."""
     links = read_node_links("n1", NO_GPU, tmp_path)
     assert (links.ports, links.interfaces, links.numa_nodes) == ((), (), None)
+
+
+def test_gpus_tell_their_nvlinks_and_slots(nvml: FakeNvml, tmp_path: Path) -> None:
+    """Of the job's GPUs alone; what this driver does not say is unknown."""
+    nvml.profile("h100", gpus=2)
+    nvml.change({"g1.nvlinks_down": 2, "g1.pcie_width_now": 8, "g1.pcie_width": 16})
+    put(tmp_path, {"bus/pci/devices/0000:02:00.0/numa_node": "1\n"})
+    first, second = read_node_links("n1", {}, tmp_path).gpus or ()
+    assert first == GpuLinks(
+        name="NVIDIA H100 80GB HBM3",
+        capability=9.0,
+        nvlinks=18,
+        nvlinks_down=0,
+        pcie_generation=5,
+        pcie_generation_max=5,
+        pcie_width=16,
+        pcie_width_max=16,
+    )
+    assert (second.nvlinks, second.nvlinks_down, second.numa) == (16, 2, 1)
+    assert (second.pcie_width, second.pcie_width_max) == (8, 16)
+    (only,) = read_node_links("n1", {"CUDA_VISIBLE_DEVICES": "1"}, tmp_path).gpus or ()
+    assert only == second
+    nvml.change({"g0.nvlinks": 0, "g0.pcie_width": 0, "g0.capability": 0})
+    bare = (read_node_links("n1", {}, tmp_path).gpus or ())[0]
+    assert (bare.capability, bare.nvlinks, bare.nvlinks_down, bare.pcie_width) == (None, 0, 0, None)
+
+
+@pytest.mark.usefixtures("nvml")
+def test_gpus_without_a_driver_are_unknown(tmp_path: Path) -> None:
+    """Not absent: AMD's would not show here."""
+    assert read_node_links("n1", {}, tmp_path).gpus is None

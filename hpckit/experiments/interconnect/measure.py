@@ -46,6 +46,7 @@ _BUFFERS = 8
 _FEWEST_SEARCHED = 3
 _SEARCH_SIZES = {"cpu": 2**20, "cuda": 2**25}
 """Messages of a search: large enough that bandwidth counts, and not latency."""
+_LEAST_SEARCHED = 2**18
 _SEARCH_SHARE = 0.5
 
 
@@ -138,10 +139,10 @@ def search_size(measured: InterconnectMeasurement, time_s: float) -> int:
         one.size: one.seconds for one in measured.times(CommOperation.point_to_point)
     }
     usual = _SEARCH_SIZES[measured.device]
-    # Six exchanges in each of n-1 rounds, and half as many again for what is slow.
+    # Eight exchanges in each of n-1 rounds, and half as many again for what is slow.
     fitting = [
         size
         for size, seconds in times.items()
-        if size <= usual and seconds * 9 * measured.nodes <= time_s
+        if size <= usual and seconds * 12 * measured.nodes <= time_s
     ]
-    return max(fitting, default=usual if not times else min(times))
+    return max(_LEAST_SEARCHED, max(fitting, default=0)) if times else usual

@@ -19,10 +19,10 @@ from hpckit.experiments.interconnect.sweep import timed
 from hpckit.model.interconnect.measurement import NodeGroupTime, SlowParts, SlowSearch
 from hpckit.model.interconnect.operation import SearchMode
 from hpckit.planning.interconnect.search import Search, search_slow
-from hpckit.planning.interconnect.slow_parts import find_slow_parts
+from hpckit.planning.interconnect.slow_parts import find_slow_parts, slow_factor
 from hpckit.planning.interconnect.tournament import Group, Round
 
-_REPEATS = 5
+_REPEATS = 7
 _PAIR = 2
 _EARLY = "the search ended early: its time was spent"
 
@@ -62,8 +62,8 @@ class NodeSearch:
             why_not=why,
         )
 
-    def _measure(self, groups: Sequence[Group]) -> dict[Group, float]:
-        """Return the seconds of each group: the median of its slowest rank."""
+    def _measure(self, groups: Sequence[Group]) -> list[NodeGroupTime]:
+        """Return the times of these groups; the other nodes wait."""
         own = self.world.rank // self.world.ranks_per_node
         mine = next((group for group in groups if own in group), ())
         peers = [
@@ -79,25 +79,31 @@ class NodeSearch:
             exchange([(sent, peer) for peer in peers], list(zip(received, peers, strict=True)))
 
         timed(act, self.world)
-        seconds = gathered(median(timed(act, self.world) for _ in range(_REPEATS)), self.world)
-        times = {
-            group: max(
-                each
-                for rank, each in enumerate(seconds)
-                if rank // self.world.ranks_per_node in group
-            )
-            for group in groups
-        }
+        seconds = gathered([timed(act, self.world) for _ in range(_REPEATS)], self.world)
+        times = [_group_time(group, seconds, self.world.ranks_per_node) for group in groups]
         self.rounds += 1
-        self.seen += [NodeGroupTime(nodes=group, seconds=each) for group, each in times.items()]
+        self.seen += times
         return times
 
     def _found_so_far(self) -> SlowParts:
         pairs = {one.nodes: one.seconds for one in self.seen if len(one.nodes) == _PAIR}
-        return find_slow_parts(pairs)
+        return find_slow_parts(pairs, slow_factor(self.seen))
 
 
-def _advance(search: Search, times: dict[Group, float]) -> tuple[Round | None, SlowParts]:
+def _group_time(
+    group: Group, seconds: Sequence[Sequence[float]], ranks_per_node: int
+) -> NodeGroupTime:
+    """Return the median repeat of a group; each takes as long as its slowest rank.
+
+    The best one would hide a link that is fast for a moment, until a buffer or a quota is full.
+    """
+    members = [own for rank, own in enumerate(seconds) if rank // ranks_per_node in group]
+    repeats = [max(each) for each in zip(*members, strict=True)]
+    middle = median(repeats)
+    return NodeGroupTime(nodes=group, seconds=middle, spread=middle / min(repeats) - 1)
+
+
+def _advance(search: Search, times: list[NodeGroupTime]) -> tuple[Round | None, SlowParts]:
     """Return the next round and nothing found; or None and what was found."""
     try:
         return search.send(times), SlowParts()

@@ -47,11 +47,13 @@ class OperationTimes:
 class NodeGroupTime:
     """Seconds in which the nodes of a group, by their numbers, exchanged a message with each other.
 
-    A group of two is a pair.
+    A group of two is a pair. `seconds` is the median of several repeats, in each of which the
+    slowest rank counts; `spread` is how much longer it is than the best one, as a share.
     """
 
     nodes: tuple[int, ...]
     seconds: float
+    spread: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ class LatencyFit:
     """The line t = alpha + s * beta: latency in seconds, and seconds per byte.
 
     `*_error` is half of the interval that has the true value with 95 % confidence. `r2` is the
-    share of the variance that the line explains, of relative errors. `doubt` says why the line is
+    share of the variance that the line explains, of relative errors; `spread` is their standard
+    deviation. `doubt` says why the line is
     not to be trusted; empty if it is.
     """
 
@@ -23,6 +24,7 @@ class LatencyFit:
     alpha_error_s: float
     beta_error_s_per_byte: float
     r2: float
+    spread: float
     sizes: int
     doubt: str = ""
 

@@ -7,10 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpckit.model.interconnect.measurement import SizedTime
+from hpckit.model.interconnect.measurement import OperationTimes, SizedTime
 from hpckit.model.interconnect.operation import CommOperation
 
+FEWEST_SIZES = 4
+"""Two sizes always lie on a line; fewer than this say nothing about how well they do."""
+_LARGE = 2**20
+"""Bytes from which bandwidth counts, and not latency."""
 _SHARED = (CommOperation.all_gather, CommOperation.reduce_scatter, CommOperation.all_to_all)
+
+
+def is_enough(times: OperationTimes) -> bool:
+    """Return whether so much was measured of an operation that its bandwidth may be judged."""
+    sizes = [one.size for one in times.times]
+    return len(sizes) >= FEWEST_SIZES and max(sizes) >= _LARGE
 
 
 def bus_factor(operation: CommOperation, ranks: int) -> float:

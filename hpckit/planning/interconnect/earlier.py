@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
+from hpckit.model.interconnect.kept import KeptMeasurement, MeasuredShape
 from hpckit.model.interconnect.measurement import InterconnectMeasurement
 from hpckit.model.interconnect.operation import CommOperation
-from hpckit.planning.interconnect.bandwidth import best_bus_bandwidth
+from hpckit.planning.interconnect.bandwidth import best_bus_bandwidth, is_enough
 
 FEWEST_EARLIER = 3
 """With fewer, one disturbed measurement is the median, or half of it."""
@@ -17,32 +17,9 @@ SLOWER = 0.8
 a network change it by a tenth from day to day."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredShape:
-    """What measurements must have in common to be compared; `sizes` is the largest size."""
-
-    cluster: str
-    nodes: int
-    ranks: int
-    device: str
-    backend: str
-    gpu: str
-    largest: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptMeasurement:
-    """What is kept of a measurement: its shape, and bytes per second of each operation."""
-
-    at: str
-    shape: MeasuredShape
-    bus_bytes_per_s: dict[str, float]
-
-
 def shape_of(measured: InterconnectMeasurement, cluster: str) -> MeasuredShape:
     """Return the shape of a measurement on the cluster of this name."""
     names = sorted({gpu.name for node in measured.links for gpu in node.gpus or ()})
-    sizes = [one.size for each in measured.operations for one in each.times]
     return MeasuredShape(
         cluster=cluster,
         nodes=measured.nodes,
@@ -50,16 +27,15 @@ def shape_of(measured: InterconnectMeasurement, cluster: str) -> MeasuredShape:
         device=measured.device,
         backend=measured.backend,
         gpu=", ".join(names),
-        largest=max(sizes, default=0),
     )
 
 
 def kept_of(measured: InterconnectMeasurement, cluster: str) -> KeptMeasurement:
-    """Return what later measurements are compared with."""
+    """Return what later measurements are compared with: what was measured enough."""
     reached = {
         one.operation.value: best_bus_bandwidth(one.operation, measured.ranks, one.times)
         for one in measured.operations
-        if not one.wrong_ranks
+        if is_enough(one) and not one.wrong_ranks
     }
     return KeptMeasurement(
         at=measured.at.isoformat(),

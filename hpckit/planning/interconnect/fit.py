@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from statistics import median
 
 from hpckit.model.interconnect.verdict import LatencyFit
+from hpckit.planning.interconnect.bandwidth import FEWEST_SIZES
 
-FEWEST_SIZES = 4
-"""Two sizes always lie on a line; fewer than this say nothing about how well they do."""
-LEAST_R2 = 0.8
+LEAST_R2, MOST_SPREAD = 0.8, 0.25
+"""Times of latency alone do not grow: a line explains little of them, and is right all the same."""
 _ROUNDS = 20
 _HUBER = 1.345
 """In standard deviations: 95 % efficient where errors are normal."""
@@ -40,15 +40,16 @@ def fit_latency(sizes: Sequence[int], seconds: Sequence[float]) -> LatencyFit | 
     for _ in range(_ROUNDS):
         weights = _huber(_residuals(points, line))
         line = _line(points, weights)
-    alpha_error, beta_error, r2 = _confidence(points, weights, line)
+    alpha_error, beta_error, r2, spread = _confidence(points, weights, line)
     return LatencyFit(
         alpha_s=line[0],
         beta_s_per_byte=line[1],
         alpha_error_s=alpha_error,
         beta_error_s_per_byte=beta_error,
         r2=r2,
+        spread=spread,
         sizes=len(points),
-        doubt=_doubt(len(points), r2),
+        doubt=_doubt(len(points), r2, spread),
     )
 
 
@@ -89,8 +90,8 @@ def _huber(residuals: Sequence[float]) -> list[float]:
 
 def _confidence(
     points: Sequence[tuple[float, float]], weights: Sequence[float], line: tuple[float, float]
-) -> tuple[float, float, float]:
-    """Return half the intervals of alpha and beta, and R2."""
+) -> tuple[float, float, float, float]:
+    """Return half the intervals of alpha and beta, R2, and the spread of relative errors."""
     left = math.fsum(
         weight * one * one for weight, one in zip(weights, _residuals(points, line), strict=True)
     )
@@ -103,19 +104,20 @@ def _confidence(
     free = len(points) - 2
     determinant = w * wss - ws * ws
     if free < 1 or determinant <= 0:
-        return math.inf, math.inf, r2
+        return math.inf, math.inf, r2, math.sqrt(left / len(points))
     student = _STUDENT[free - 1] if free <= len(_STUDENT) else 2.1
     variance = left / free
     return (
         student * math.sqrt(variance * wss / determinant),
         student * math.sqrt(variance * w / determinant),
         r2,
+        math.sqrt(variance),
     )
 
 
-def _doubt(sizes: int, r2: float) -> str:
+def _doubt(sizes: int, r2: float, spread: float) -> str:
     if sizes < FEWEST_SIZES:
         return f"{sizes} sizes are too few for a line; {FEWEST_SIZES} are needed"
-    if r2 < LEAST_R2:
-        return f"the times do not lie on a line (R2 {r2:.2f})"
+    if r2 < LEAST_R2 and spread > MOST_SPREAD:
+        return f"the times do not lie on a line (R2 {r2:.2f}, off it by {spread:.0%})"
     return ""

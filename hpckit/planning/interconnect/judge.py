@@ -9,21 +9,20 @@ from collections.abc import Iterator, Sequence
 
 from hpckit.model.counted import whole_percent
 from hpckit.model.finding import Finding, Severity, error, warning
+from hpckit.model.interconnect.kept import KeptMeasurement, MeasuredShape
 from hpckit.model.interconnect.measurement import (
     InterconnectMeasurement,
     OperationTimes,
     SlowParts,
 )
 from hpckit.model.interconnect.verdict import InterconnectVerdict, OperationVerdict
-from hpckit.planning.interconnect.bandwidth import best_bus_bandwidth
+from hpckit.planning.interconnect.bandwidth import best_bus_bandwidth, is_enough
 from hpckit.planning.interconnect.causes import likely_cause
 from hpckit.planning.interconnect.earlier import (
     SLOWER,
-    KeptMeasurement,
-    MeasuredShape,
     usual_rate,
 )
-from hpckit.planning.interconnect.fit import FEWEST_SIZES, fit_latency
+from hpckit.planning.interconnect.fit import fit_latency
 from hpckit.planning.interconnect.promise import promise_of
 
 LOW = 0.7
@@ -31,7 +30,9 @@ LOW = 0.7
 95 % of it from eight A100 (228 of 240 GB/s), over networks 70 to 90 % are usual."""
 VERY_LOW = 0.35
 """Below this share it is an error: half of what is still tolerated, as one of two links gives."""
-_LARGE = 2**20
+SURELY_SLOW = 3.0
+"""A node or link that takes this many times what others need is an error, below it a warning. Our
+judgement: other jobs on a network or its CPUs make a path twice as slow, hardly three times."""
 _GIGA = 1e9
 
 
@@ -48,7 +49,7 @@ def judge_interconnect(
         *_wrong(measured),
         *_slow_parts(measured),
         *_below_promise(measured, operations),
-        *_slower_than_earlier(operations),
+        *_slower_than_earlier(measured, operations),
         *_narrow(measured),
     ]
     findings = tuple(sorted(found, key=lambda one: one.severity is not Severity.error))
@@ -76,18 +77,12 @@ def judge_operation(
     )
 
 
-def enough(times: OperationTimes) -> bool:
-    """Whether so much was measured of an operation that its bandwidth may be judged."""
-    sizes = [one.size for one in times.times]
-    return len(sizes) >= FEWEST_SIZES and max(sizes) >= _LARGE
-
-
 def below_promise(measured: InterconnectMeasurement) -> bool | None:
     """Return whether an operation stays below what links promise; None if none is promised."""
     shares = [
         best / promise
         for one in measured.operations
-        if enough(one) and not one.operation.needs_device
+        if is_enough(one) and not one.operation.needs_device
         if (promise := promise_of(one.operation, measured).bytes_per_s)
         if (best := best_bus_bandwidth(one.operation, measured.ranks, one.times))
     ]
@@ -116,9 +111,10 @@ def _hosts(measured: InterconnectMeasurement, ranks: Sequence[int]) -> list[str]
 
 def _slow_parts(measured: InterconnectMeasurement) -> Iterator[Finding]:
     found = measured.search.found if measured.search else SlowParts()
+    make = error if found.factor >= SURELY_SLOW else warning
     for node in found.nodes:
         host = measured.hosts[node]
-        yield error(
+        yield make(
             "slow node",
             host,
             f"{host} is slow with every other node: an exchange takes {found.factor:.1f} times "
@@ -128,7 +124,7 @@ def _slow_parts(measured: InterconnectMeasurement) -> Iterator[Finding]:
         )
     for link in found.links:
         one, other = measured.hosts[link.first], measured.hosts[link.second]
-        yield error(
+        yield make(
             "slow link",
             f"{one}-{other}",
             f"the link between {one} and {other} is slow: {found.factor:.1f} times what other "
@@ -143,7 +139,7 @@ def _below_promise(
 ) -> Iterator[Finding]:
     by_name = {one.operation: one for one in measured.operations}
     for one in operations:
-        if one.share is None or one.share >= LOW or not enough(by_name[one.operation]):
+        if one.share is None or one.share >= LOW or not is_enough(by_name[one.operation]):
             continue
         make = error if one.share < VERY_LOW else warning
         cause, remedy = likely_cause(one.promise.path, measured)
@@ -156,9 +152,12 @@ def _below_promise(
         )
 
 
-def _slower_than_earlier(operations: Sequence[OperationVerdict]) -> Iterator[Finding]:
+def _slower_than_earlier(
+    measured: InterconnectMeasurement, operations: Sequence[OperationVerdict]
+) -> Iterator[Finding]:
+    by_name = {one.operation: one for one in measured.operations}
     for one in operations:
-        if not one.earlier or not one.bus_bytes_per_s:
+        if not one.earlier or not one.bus_bytes_per_s or not is_enough(by_name[one.operation]):
             continue
         share = one.bus_bytes_per_s / one.earlier
         if share < SLOWER:

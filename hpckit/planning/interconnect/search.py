@@ -1,24 +1,27 @@
 """The search for a slow node or link: which groups of nodes to measure next, and what it means.
 
-Pure: a search is a generator that yields rounds and is sent the seconds of each of their groups.
+Pure: a search is a generator that yields rounds and is sent the times of their groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 
-from hpckit.model.interconnect.measurement import SlowParts
+from hpckit.model.interconnect.measurement import NodeGroupTime, SlowParts
 from hpckit.model.interconnect.operation import SearchMode
-from hpckit.planning.interconnect.slow_parts import SLOW, find_slow_parts, slow_pairs
-from hpckit.planning.interconnect.tournament import Group, Round, rounds_of, tournament
+from hpckit.planning.interconnect.slow_parts import find_slow_parts, slow_factor, slow_pairs
+from hpckit.planning.interconnect.tournament import Round, rounds_of, tournament
 
-GroupTimes = Mapping[Group, float]
+GroupTimes = Sequence[NodeGroupTime]
 Search = Generator[Round, GroupTimes, SlowParts]
 
 MOST_PAIRED = 64
 """Up to this many nodes every pair is measured: 63 rounds, each shorter than a second."""
 _PAIRED_AT_LAST = 3
 """Halves of fewer than four nodes would have a group of one, which exchanges nothing."""
+_AGAIN = 2
+_MOST_ALONE = 2
+"""Pairs for each node: the pairs of two slow nodes."""
 _REFERENCES = 2
 """Healthy nodes that the last suspects are measured with."""
 
@@ -29,7 +32,7 @@ def search_slow(nodes: int, mode: SearchMode) -> Search:
     ```python
     search = search_slow(4, SearchMode.pairs)
     groups = next(search)  # ((0, 3), (1, 2))
-    groups = search.send({group: measured(group) for group in groups})
+    groups = search.send([measured(group) for group in groups])
     ```
     """
     halves = mode is SearchMode.bisect or (mode is SearchMode.auto and nodes > MOST_PAIRED)
@@ -37,14 +40,23 @@ def search_slow(nodes: int, mode: SearchMode) -> Search:
 
 
 def _by_pairs(nodes: Sequence[int]) -> Search:
-    """Measure every pair once, and again the slow ones: what is slow once may be a disturbance."""
-    times: dict[Group, float] = {}
+    """Measure every pair once, and the slow ones twice again: slow once may be a disturbance.
+
+    Again means alone, so that no other pair disturbs it; unless there are too many.
+    """
+    seen: list[NodeGroupTime] = []
     for one in tournament(nodes):
-        times |= yield one
-    for one in rounds_of(slow_pairs(times)):
-        again = yield one
-        times |= {pair: min(times[pair], again[pair]) for pair in one}
-    return find_slow_parts(times)
+        seen += yield one
+    factor = slow_factor(seen)
+    times = {one.nodes: one.seconds for one in seen}
+    for _ in range(_AGAIN):
+        slow = slow_pairs(times, factor)
+        alone = len(slow) <= _MOST_ALONE * len(nodes)
+        for again in [(pair,) for pair in slow] if alone else rounds_of(slow):
+            measured = yield again
+            for each in measured:
+                times[each.nodes] = min(times[each.nodes], each.seconds)
+    return find_slow_parts(times, factor)
 
 
 def _by_halves(nodes: Sequence[int]) -> Search:
@@ -95,11 +107,12 @@ def _slower_group(
         return list(left if len(left) > 1 else right)
     each = [0.0, 0.0]
     for attempt in range(2):
-        times = yield groups
+        seen = yield groups
+        times = {one.nodes: one.seconds for one in seen}
         # In a group of n each node exchanges n-1 messages.
         now = [times[group] / (len(group) - 1) for group in groups]
         each = now if attempt == 0 else [min(pair) for pair in zip(each, now, strict=True)]
-        if max(each) <= SLOW * min(each):
+        if max(each) <= slow_factor(seen) * min(each):
             return None
     return list(left if each[0] > each[1] else right)
 

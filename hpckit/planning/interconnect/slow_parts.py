@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from statistics import median, quantiles
 
-from hpckit.model.interconnect.measurement import SlowLink, SlowParts
+from hpckit.model.interconnect.measurement import NodeGroupTime, SlowLink, SlowParts
 from hpckit.planning.interconnect.tournament import Group
 
 SLOW = 1.5
-"""A pair is slow that takes this many times what healthy pairs take. Our judgement: medians of
-repeats on shared machines differ by a tenth or two, and links that are worth a report by a half."""
+"""A pair is slow that takes at least this many times what healthy pairs take. Our judgement: pairs
+of a quiet network differ by a tenth, and links that are worth a report by a half."""
+_OF_SPREAD = 3.0
+"""Where repeats of the same exchange differ, more is needed: this many times their spread."""
 _FEWEST_PAIRS = 3
 """Of two nodes nothing else tells which is slow, or how fast their link should be."""
 _OF_A_NODE = 0.75
 """The share of a node's pairs that are slow if the node is, and not single links of it."""
+
+
+def slow_factor(groups: Iterable[NodeGroupTime]) -> float:
+    """Return how many times longer than usual is slow, on a network as noisy as these groups.
+
+    The slower half of them does not count: what makes them slow may make them uneven.
+    """
+    by_time = sorted(groups, key=lambda one: one.seconds / max(1, len(one.nodes) - 1))
+    faster = by_time[: (len(by_time) + 1) // 2]
+    return max(SLOW, 1 + _OF_SPREAD * median(one.spread for one in faster)) if faster else SLOW
 
 
 def usual_seconds(times: Mapping[Group, float]) -> float:
@@ -29,22 +41,24 @@ def usual_seconds(times: Mapping[Group, float]) -> float:
     return quantiles(values, n=4, method="inclusive")[0]
 
 
-def slow_pairs(times: Mapping[Group, float]) -> list[Group]:
+def slow_pairs(times: Mapping[Group, float], factor: float = SLOW) -> list[Group]:
     """Return the pairs that are slow, among at least three."""
     if len(times) < _FEWEST_PAIRS:
         return []
     usual = usual_seconds(times)
-    return [pair for pair, seconds in times.items() if seconds > SLOW * usual]
+    return [pair for pair, seconds in times.items() if seconds > factor * usual]
 
 
-def find_slow_parts(times: Mapping[Group, float]) -> SlowParts:
+def find_slow_parts(times: Mapping[Group, float], factor: float = SLOW) -> SlowParts:
     """Return slow nodes (their pairs are slow) and slow links (pairs of nodes that are not).
+
+    A pair is slow that takes more than `factor` times what is usual.
 
     Example: of four nodes, if (0, 1), (0, 2) and (0, 3) are slow, node 0 is.
     """
     if not times:
         return SlowParts()
-    slow, usual = slow_pairs(times), usual_seconds(times)
+    slow, usual = slow_pairs(times, factor), usual_seconds(times)
     if not slow:
         return SlowParts(usual_s=usual)
     nodes: list[int] = []

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpckit.model.interconnect.measurement import SlowLink, SlowParts
+from hpckit.model.interconnect.measurement import NodeGroupTime, SlowLink, SlowParts
 from hpckit.model.interconnect.operation import SearchMode
 from hpckit.planning.interconnect.search import search_slow
-from hpckit.planning.interconnect.slow_parts import find_slow_parts
+from hpckit.planning.interconnect.slow_parts import find_slow_parts, slow_factor
 from hpckit.planning.interconnect.tournament import Group, rounds_of, tournament
 
 Seconds = Callable[[Group], float]
@@ -41,7 +41,9 @@ def searched(nodes: int, mode: SearchMode, seconds: Seconds) -> tuple[SlowParts,
             members = [node for group in groups for node in group]
             assert len(members) == len(set(members))
             assert all(len(group) > 1 for group in groups)
-            groups = search.send({group: seconds(group) for group in groups})
+            groups = search.send(
+                [NodeGroupTime(nodes=group, seconds=seconds(group)) for group in groups]
+            )
     except StopIteration as end:
         found: SlowParts = end.value
         return found, rounds
@@ -138,3 +140,12 @@ def test_in_a_tournament_every_node_meets_every_other_once(nodes: int) -> None:
         sum(map(len, rounds_of([pair for one in rounds for pair in one])))
         == nodes * (nodes - 1) // 2
     )
+
+
+def test_a_noisy_network_needs_more_to_be_slow() -> None:
+    """Where repeats differ by half, a pair that takes twice as long is none; else it is."""
+    quiet = [NodeGroupTime(nodes=(0, 1), seconds=1.0, spread=0.02)]
+    noisy = [NodeGroupTime(nodes=(0, 1), seconds=1.0, spread=0.5)]
+    times: dict[Group, float] = {(0, 1): 1.0, (0, 2): 1.0, (1, 2): 2.0}
+    assert find_slow_parts(times, slow_factor(quiet)).links == (SlowLink(first=1, second=2),)
+    assert find_slow_parts(times, slow_factor(noisy)).links == ()
