@@ -12,15 +12,18 @@ from hpckit.model.interconnect.operation import CommOperation
 
 FEWEST_SIZES = 4
 """Two sizes always lie on a line; fewer than this say nothing about how well they do."""
-_LARGE = 2**20
-"""Bytes from which bandwidth counts, and not latency."""
+_LARGE, _LONGER = 2**20, 10.0
+"""Bandwidth counts, and not latency, from a megabyte on, or where the largest size takes ten times
+what the smallest one does: on a very slow network no megabyte is reached."""
 _SHARED = (CommOperation.all_gather, CommOperation.reduce_scatter, CommOperation.all_to_all)
 
 
 def is_enough(times: OperationTimes) -> bool:
     """Return whether so much was measured of an operation that its bandwidth may be judged."""
-    sizes = [one.size for one in times.times]
-    return len(sizes) >= FEWEST_SIZES and max(sizes) >= _LARGE
+    seen = times.times
+    if len(seen) < FEWEST_SIZES:
+        return False
+    return seen[-1].size >= _LARGE or seen[-1].seconds >= _LONGER * seen[0].seconds
 
 
 def bus_factor(operation: CommOperation, ranks: int) -> float:

@@ -1,6 +1,6 @@
 """What a measurement says of the interconnect: shares of promises, findings, likely causes. Pure.
 
-Nothing is concluded from too little: fewer than four sizes, or none of a megabyte.
+Nothing is concluded from too little: fewer than four sizes, or none in which bandwidth counts.
 """
 
 from __future__ import annotations

@@ -194,10 +194,17 @@ def test_ranks_on_another_numa_node_are_a_likely_cause() -> None:
     assert "another NUMA node" in found.message
 
 
+def test_a_very_slow_network_is_judged_by_what_it_reached() -> None:
+    """No megabyte is reached in the time, and the largest size took ten times the smallest one."""
+    one = measured(times(CommOperation.all_reduce, 1e7, SIZES[:8]), nodes=2)
+    (found,) = judged(one).findings
+    assert found.severity is Severity.error
+
+
 @pytest.mark.parametrize("sizes", [SIZES[:3], [2**28, 2**29, 2**30], SIZES[:8]])
 def test_too_little_is_never_judged(sizes: list[int]) -> None:
-    """Fewer than four sizes, or none of a megabyte."""
-    one = measured(times(CommOperation.all_reduce, GIGA, sizes))
+    """Fewer than four sizes, or none of a megabyte that takes longer than others."""
+    one = measured(times(CommOperation.all_reduce, 10 * GIGA, sizes), nodes=2)
     assert judged(one).findings == ()
     assert kept_of(one, "lab").bus_bytes_per_s == {}
 
