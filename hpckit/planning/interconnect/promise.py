@@ -8,6 +8,7 @@ capability); its ring of 8 A100 reaches 12 x 20 GB/s, of 8 H100 18 x 20.6 within
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from hpckit.model.counted import counted
 from hpckit.model.interconnect.measurement import InterconnectMeasurement
@@ -23,6 +24,10 @@ _LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """GB/s of one PCIe lane in one direction, by generation."""
 _OF_PCIE = 0.76
 """NCCL counts on 12 of the 15.75 GB/s of sixteen lanes of generation 3."""
+_SLACK = 1.1
+"""A port and a slot of the same generation fit each other, although their figures differ a bit."""
+_SHARING = (CommOperation.point_to_point, CommOperation.all_to_all)
+"""Each rank talks to others by itself; no ring passes data on."""
 _MOST_OF_GLOO = 10.0
 """Gbit/s: gloo copies through CPUs and TCP, and promises nothing of faster networks. Our judgement:
 ten gigabits are what one core sends."""
@@ -38,8 +43,8 @@ def path_of(operation: CommOperation, nodes: int) -> LinkPath:
 def promise_of(operation: CommOperation, measured: InterconnectMeasurement) -> PathPromise:
     """Return what the links promise an operation's bus bandwidth; of several nodes the least.
 
-    A message between two ranks of different nodes has its rank's share of the node's networks; a
-    ring has them all.
+    A ring has all networks of a node, and is bounded by what leads through the node; a message
+    between two ranks of different nodes has its rank's share of them.
     """
     path = path_of(operation, measured.nodes)
     if not measured.links:
@@ -55,9 +60,18 @@ def _of_node(
     if path is LinkPath.host_device:
         return _pcie(path, links.gpus or ())
     if path is LinkPath.within_node:
+        if operation is CommOperation.point_to_point and any(
+            one.nvlinks for one in links.gpus or ()
+        ):
+            return _nothing(path, "the NVLinks of a GPU may lead to several others")
         return _within(links, measured)
-    sharing = measured.ranks_per_node if operation is CommOperation.point_to_point else 1
-    return _between(links, measured, sharing)
+    network = _network(links, measured)
+    if network.bytes_per_s is None or operation in _SHARING:
+        return _share(network, operation, measured)
+    inside = _within(links, measured) if measured.ranks_per_node > 1 else network
+    if inside.bytes_per_s is None or inside.bytes_per_s >= network.bytes_per_s:
+        return network
+    return replace(inside, path=path, words=f"{inside.words}, less than the networks")
 
 
 def _within(links: NodeLinks, measured: InterconnectMeasurement) -> PathPromise:
@@ -98,7 +112,8 @@ def _pcie(path: LinkPath, gpus: Sequence[GpuLinks]) -> PathPromise:
     return PathPromise(path=path, bytes_per_s=rate, words=words)
 
 
-def _between(links: NodeLinks, measured: InterconnectMeasurement, sharing: int) -> PathPromise:
+def _network(links: NodeLinks, measured: InterconnectMeasurement) -> PathPromise:
+    """Return what all networks of a node carry together, as far as its GPUs reach them."""
     path = LinkPath.between_nodes
     if measured.device != "cpu" and links.ports:
         rates = [one.gbit_per_s for one in links.ports]
@@ -113,9 +128,32 @@ def _between(links: NodeLinks, measured: InterconnectMeasurement, sharing: int) 
     if measured.device == "cpu" and total > _MOST_OF_GLOO:
         return _nothing(path, f"gloo on CPUs does not fill a network of {total:g} Gbit/s")
     words = f"{counted(len(known), what)}, {total:g} Gbit/s / {_BITS}"
-    if sharing > 1:
-        words += f" / {sharing} ranks"
-    return PathPromise(path=path, bytes_per_s=total / _BITS * _GIGA / sharing, words=words)
+    network = PathPromise(path=path, bytes_per_s=total / _BITS * _GIGA, words=words)
+    slots = _pcie(path, links.gpus or ())
+    count = min(measured.ranks_per_node, len(links.gpus or ()))
+    if slots.bytes_per_s is None or count * slots.bytes_per_s * _SLACK >= total / _BITS * _GIGA:
+        return network
+    # The networks are further away than the slots of these GPUs let through.
+    words = f"{counted(count, 'GPU')} x {slots.words}"
+    return PathPromise(path=path, bytes_per_s=count * slots.bytes_per_s, words=words)
+
+
+def _share(
+    network: PathPromise, operation: CommOperation, measured: InterconnectMeasurement
+) -> PathPromise:
+    """Return a rank's share of the networks of its node.
+
+    In an all_to_all a rank sends only n - m of its n - 1 parts over them, with m ranks on a node;
+    bus bandwidth counts all n - 1.
+    """
+    ranks = measured.ranks_per_node
+    if network.bytes_per_s is None or ranks == 1:
+        return network
+    rate, words = network.bytes_per_s / ranks, f"{network.words} / {ranks} ranks"
+    if operation is CommOperation.all_to_all:
+        parts, far = measured.ranks - 1, measured.ranks - ranks
+        rate, words = rate * parts / far, f"{words} x {parts}/{far}"
+    return PathPromise(path=network.path, bytes_per_s=rate, words=words)
 
 
 def _known(rates: Iterable[float | None]) -> list[float]:

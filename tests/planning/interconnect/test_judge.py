@@ -104,10 +104,39 @@ def test_nvlinks_promise_what_nccl_counts_on(capability: float, links: int, gbyt
 def test_networks_promise_their_rate_and_a_rank_its_share() -> None:
     """Eight ports of 400 Gbit/s are 400 GB/s of a node, and 50 GB/s of each of eight ranks."""
     one = measured(nodes=2)
-    assert promise_of(CommOperation.all_reduce, one).bytes_per_s == 400 * GIGA
     assert promise_of(CommOperation.point_to_point, one).bytes_per_s == 50 * GIGA
+    ring = promise_of(CommOperation.all_reduce, one)
+    assert ring.bytes_per_s is not None
+    assert math.isclose(ring.bytes_per_s, 370.8 * GIGA)
+    assert "18 NVLinks x 20.6 GB/s, less than the networks" in ring.words
     slower = replace(one, links=(one.links[0], node("n1", ports=NDR[:4])))
     assert promise_of(CommOperation.all_reduce, slower).bytes_per_s == 200 * GIGA
+
+
+def test_all_to_all_sends_only_what_leaves_the_node() -> None:
+    """Of 16 ranks on two nodes, 8 of a rank's 15 parts go over its eighth of the networks."""
+    promise = promise_of(CommOperation.all_to_all, measured(nodes=2))
+    assert promise.bytes_per_s is not None
+    assert math.isclose(promise.bytes_per_s, 50 * 15 / 8 * GIGA)
+    assert promise.words.endswith("/ 8 ranks x 15/8")
+
+
+def test_one_gpu_of_a_node_is_promised_what_its_slot_lets_through() -> None:
+    """Although the node has eight ports."""
+    links = tuple(node(f"n{number}", gpus=(H100,)) for number in range(2))
+    one = measured(nodes=2, ranks=2, ranks_per_node=1, links=links)
+    for operation in (CommOperation.all_reduce, CommOperation.point_to_point):
+        promise = promise_of(operation, one)
+        assert promise.bytes_per_s is not None
+        assert math.isclose(promise.bytes_per_s, 16 * 3.938 * 0.76 * GIGA)
+        assert promise.words.startswith("1 GPU x 16 lanes")
+
+
+def test_messages_within_a_node_are_promised_nothing_by_nvlinks() -> None:
+    """Without a switch, each of them leads to another GPU."""
+    promise = promise_of(CommOperation.point_to_point, measured())
+    assert promise.bytes_per_s is None
+    assert "may lead to several" in promise.words
 
 
 def test_slot_promises_by_lanes_and_generation() -> None:
@@ -167,7 +196,7 @@ def test_sockets_in_place_of_infiniband_are_the_likely_cause() -> None:
     (found,) = judged(one).findings
     assert found.severity is Severity.error
     assert "NCCL uses TCP sockets, although InfiniBand is up" in found.message
-    assert "of 400 GB/s (8 fabric ports, 3200 Gbit/s / 8)" in found.message
+    assert "of 371 GB/s (18 NVLinks x 20.6 GB/s, less than the networks)" in found.message
     assert "NCCL_IB_DISABLE" in found.hint
     half = measured(times(CommOperation.all_reduce, 200 / 1.875 * GIGA), nodes=2, network="IB")
     (found,) = judged(half).findings
