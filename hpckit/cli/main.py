@@ -54,6 +54,7 @@ VERB_GROUPS = {
         "export": "metrics for other programs: CSV, TensorBoard, W&B, MLflow, Prometheus, Perfetto",
         "nodes": "what happened on which node, over all launches, and which are avoided",
         "stacks": "what every rank of a running run is doing now: their Python stacks",
+        "bench": "what the network between ranks carries, what it promises, which node is slow",
         "profile": "where the time of a running run's steps goes: kernels, communication, idle",
     },
     "act": {
@@ -113,6 +114,7 @@ _MEANT = {
     **dict.fromkeys(("tensorboard", "wandb", "mlflow", "metrics", "trace"), "export"),
     **dict.fromkeys(("html", "summary", "dashboard"), "report"),
     **dict.fromkeys(("checkpoints", "ckpt", "weights", "safetensors"), "checkpoint"),
+    **dict.fromkeys(("benchmark", "nccl-tests", "all_reduce_perf", "bandwidth"), "bench"),
     **dict.fromkeys(("ssh", "exec", "attach", "srun"), "shell"),
 }
 """Names that other tools use for hpckit's verbs."""

@@ -33,6 +33,11 @@ def find_ports(root: Path = Path("/")) -> tuple[Path, ...]:
     return tuple(port for device in devices for port in folders(device / "ports"))
 
 
+def is_active(port: Path) -> bool:
+    """Return whether a port of `find_ports` is up."""
+    return read_small(port / "state") == _ACTIVE
+
+
 def read_ports(ports: Sequence[Path]) -> HostSample:
     """Return the sums over these ports; nothing without ports."""
     if not ports:
@@ -43,5 +48,5 @@ def read_ports(ports: Sequence[Path]) -> HostSample:
         known = [count for count in counts if count is not None]
         if known:
             counters[counter] = sum(known) * unit
-    active = sum(read_small(port / "state") == _ACTIVE for port in ports)
+    active = sum(map(is_active, ports))
     return HostSample(gauges={HostGauge.infiniband_ports_active: active}, counters=counters)

@@ -37,7 +37,7 @@ class PlotRequest:
 def write_plot(request: PlotRequest, context: Context) -> CurveFigure:
     """Write the figure, and return what it shows; raises UsageError and NotFoundError."""
     look = FigureLook(
-        form=_form(request.target),
+        form=form_of(request.target),
         style=request.style,
         width=_checked("--width", request.width),
         height=_checked("--height", request.height),
@@ -55,7 +55,8 @@ def write_plot(request: PlotRequest, context: Context) -> CurveFigure:
     return figure
 
 
-def _form(target: Path) -> FigureForm:
+def form_of(target: Path) -> FigureForm:
+    """Return the form that a file's name asks for; raises UsageError."""
     suffix = target.suffix.lower().removeprefix(".")
     if suffix not in set(FigureForm):
         raise UsageError(

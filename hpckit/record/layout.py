@@ -205,6 +205,11 @@ class RunPaths:
         return self.folder / "node_facts.json"
 
     @property
+    def interconnect(self) -> Path:
+        """What `hpckit bench comm` measured; other runs have none."""
+        return self.folder / "interconnect.json"
+
+    @property
     def work(self) -> Path:
         """The folder that the run's ranks start in; files written by relative paths stay here."""
         return self.folder / "work"

@@ -22,6 +22,7 @@ _NODE_VERBS: dict[str, Callable[[str], str]] = {
     "revive-node": faults.revive_node,
     "cut-node": faults.cut_node,
     "heal-node": faults.heal_node,
+    "slow-link": faults.slow_link,
 }
 _CONTROLLER_VERBS: dict[str, Callable[[], str]] = {
     "stop-controller": faults.stop_controller,

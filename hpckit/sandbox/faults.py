@@ -28,12 +28,23 @@ def cut_node(name: str) -> str:
 
 
 def heal_node(name: str) -> str:
-    """Plug the cable in again; a node whose slurmd lives returns to service."""
+    """Plug the cable in again, at full speed; a node whose slurmd lives returns to service."""
     node = required_options().node(name)
     network.make_node(node)
+    network.slow_link(node, None)
     if process.recorded_pid(daemons.slurmd_name(node)) is None:
         return f"{name}'s link is up; its slurmd is dead, 'revive-node {name}' starts it"
     return _return_to_service(node, "healed")
+
+
+SLOW_MBIT_PER_S = 50
+"""A link of the sandbox carries some gigabits; this is a link that trained down."""
+
+
+def slow_link(name: str) -> str:
+    """Slow the node's network link down to 50 Mbit/s; what runs on it runs on."""
+    network.slow_link(required_options().node(name), SLOW_MBIT_PER_S)
+    return f"{name}'s link carries {SLOW_MBIT_PER_S} Mbit/s now; 'heal-node {name}' mends it"
 
 
 def stop_controller() -> str:

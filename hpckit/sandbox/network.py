@@ -56,6 +56,21 @@ def set_link(node: Node, *, up: bool) -> None:
     _ip("link", "set", node.namespace, "up" if up else "down")
 
 
+def slow_link(node: Node, mbit_per_s: int | None) -> None:
+    """Let the node's link carry no more than this, in both directions; None: all it can.
+
+    A bucket of tokens (tc-tbf) at each end bounds what that end sends.
+    """
+    for place, device in ((["-n", node.namespace], "eth0"), ([], node.namespace)):
+        tc = ["tc", *place, "qdisc"]
+        root = ["dev", device, "root"]
+        if mbit_per_s is None:
+            process.run([*tc, "del", *root], check=False)  # fails where there is none
+        else:
+            bucket = ["rate", f"{mbit_per_s}mbit", "burst", "64kb", "latency", "200ms"]
+            process.run([*tc, "replace", *root, "tbf", *bucket])
+
+
 def link_is_up(node: Node) -> bool:
     """Whether the node's link is up."""
     flags = Path(f"/sys/class/net/{node.namespace}/flags")

@@ -57,6 +57,8 @@ SURFACE = {
     "shrink": {"LAUNCH|RUN", "--replicas", "--json", "--output-dir"},
     "shell": {"LAUNCH|RUN", "--node", "--output-dir"},
     "rm": {"LAUNCH", "--yes", "--dry-run", "--json", "--output-dir"},
+    "bench": {"KIND", "OVERRIDE", "--sizes", "--ops", "--time-s", "--find-slow", "--to", "--json"}
+    | {"--config-dir", "--config-name", "--output-dir"},
     "completion": {"SHELL"},
     "sandbox": {"ACTION"},
     "chaos": {"[RUN] FAULT", "--mtbf", "--faults", "--seed", "--for", "--sandbox", "--yes"}

@@ -43,13 +43,14 @@ class FigureForm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureLook:
-    """The size in inches (None: that of the style), and whether values are on a log scale."""
+    """The size in inches (None: that of the style), and which axes are logarithmic."""
 
     form: FigureForm
     style: FigureStyle = FigureStyle.paper
     width: float | None = None
     height: float | None = None
     log: bool = False
+    log_x: bool = False
 
 
 _SIZES = {FigureStyle.paper: (5.5, 3.2), FigureStyle.slides: (10.0, 5.6)}
@@ -87,6 +88,9 @@ def drawn(figure: CurveFigure, look: FigureLook) -> bytes:
         for panel, (place,) in zip(figure.panels, axes, strict=True):
             _draw(place, panel, look)
         axes[-1][0].set_xlabel(figure.x_label)
+        if look.log_x:
+            axes[-1][0].set_xscale("log")
+            _label_plainly(axes[-1][0].xaxis)
         if figure.axis is not CurveAxis.step:
             axes[-1][0].set_xlim(left=0)
         _legend(made, axes[0][0], figure)

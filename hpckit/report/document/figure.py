@@ -51,17 +51,21 @@ class FigurePanel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveFigure:
-    """Panels one below the other, with one x axis; `unit_s` are the seconds of its unit."""
+    """Panels one below the other, with one x axis; `unit_s` are the seconds of its unit.
+
+    `named_x` is what stands at an x axis that has neither steps nor times.
+    """
 
     panels: tuple[FigurePanel, ...]
     axis: CurveAxis
     unit_s: float = 1.0
+    named_x: str = ""
 
     @property
     def x_label(self) -> str:
         """What stands at the x axis."""
-        if self.axis is CurveAxis.step:
-            return "step"
+        if self.named_x or self.axis is CurveAxis.step:
+            return self.named_x or "step"
         return f"{self.axis.words} ({unit_name(self.unit_s)})"
 
     @property

@@ -160,24 +160,26 @@ int nvmlDeviceGetUUID(Device *one, char *to, unsigned size) {
 }
 int nvmlDeviceGetName(Device *one, char *to, unsigned size) { CHECK(one); return copy(to, size, find("g%d.name", one->gpu)); }
 
+int nvmlDeviceGetNvLinkState(Device *one, unsigned link, unsigned *to) {
+    CHECK(one);
+    if (link >= of_gpu(one->gpu, "nvlinks", 0)) return UNSUPPORTED;
+    *to = link >= of_gpu(one->gpu, "nvlinks_down", 0);
+    return OK;
+}
+static int pcie(const Device *one, const char *now, const char *most, unsigned *to) {
+    *to = (unsigned)of_gpu(one->gpu, now, of_gpu(one->gpu, most, 0));
+    return *to ? OK : UNSUPPORTED;
+}
+int nvmlDeviceGetMaxPcieLinkGeneration(Device *one, unsigned *to) { CHECK(one); return pcie(one, "pcie_generation", "pcie_generation", to); }
+int nvmlDeviceGetMaxPcieLinkWidth(Device *one, unsigned *to) { CHECK(one); return pcie(one, "pcie_width", "pcie_width", to); }
+int nvmlDeviceGetCurrPcieLinkGeneration(Device *one, unsigned *to) { CHECK(one); return pcie(one, "pcie_generation_now", "pcie_generation", to); }
+int nvmlDeviceGetCurrPcieLinkWidth(Device *one, unsigned *to) { CHECK(one); return pcie(one, "pcie_width_now", "pcie_width", to); }
+
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
 int nvmlDeviceGetPciInfo_v3(Device *one, Pci *to) {
     CHECK(one);
     memset(to, 0, sizeof *to);
     return copy(to->bus_id, sizeof to->bus_id, find("g%d.pci", one->gpu));
-}
-
-/* Lanes of PCIe: in use, and possible. */
-int nvmlDeviceGetCurrPcieLinkWidth(Device *one, unsigned *to) { WHOLE(one); *to = (unsigned)of_gpu(one->gpu, "pcie_width", 16); return OK; }
-int nvmlDeviceGetMaxPcieLinkWidth(Device *one, unsigned *to) { WHOLE(one); *to = (unsigned)of_gpu(one->gpu, "pcie_width_max", 16); return OK; }
-
-/* `g0.nvlinks` is how many the GPU has, `g0.nvlinks_down` how many of these are not active. */
-int nvmlDeviceGetNvLinkState(Device *one, unsigned link, unsigned *to) {
-    WHOLE(one);
-    double links = of_gpu(one->gpu, "nvlinks", 0);
-    if (link >= links) return links > 0 ? INVALID : UNSUPPORTED;
-    *to = link < links - of_gpu(one->gpu, "nvlinks_down", 0);
-    return OK;
 }
 
 /* `g0.process` is the id of a process that computes there. */

@@ -27,8 +27,10 @@ class FakeGpuProfile:
     memory_mhz: int
     gpm: bool
     capability: int
-    nvlinks: int
     fields: tuple[int, ...]
+    nvlinks: int = 18
+    pcie_generation: int = 5
+    pcie_width: int = 16
 
 
 PROFILES: Mapping[str, FakeGpuProfile] = {
@@ -41,8 +43,9 @@ PROFILES: Mapping[str, FakeGpuProfile] = {
         memory_mhz=1593,
         gpm=False,
         capability=80,
-        nvlinks=12,
         fields=(*_FIELDS, *_OF_AMPERE, 82),
+        nvlinks=12,
+        pcie_generation=4,
     ),
     "h100": FakeGpuProfile(
         name="NVIDIA H100 80GB HBM3",
@@ -53,7 +56,6 @@ PROFILES: Mapping[str, FakeGpuProfile] = {
         memory_mhz=2619,
         gpm=True,
         capability=90,
-        nvlinks=18,
         fields=(*_FIELDS, *_OF_HOPPER),
     ),
     "h200": FakeGpuProfile(
@@ -65,7 +67,6 @@ PROFILES: Mapping[str, FakeGpuProfile] = {
         memory_mhz=3201,
         gpm=True,
         capability=90,
-        nvlinks=18,
         fields=(*_FIELDS, *_OF_HOPPER),
     ),
 }

@@ -68,7 +68,7 @@ def gpus(told: messages.Inspected) -> tuple[GpuHealth, ...]:
 
 def test_faults_of_gpus_reach_the_supervisor(fake: FakeNvml, probe: ProbeOrder) -> None:
     """Errors, links, lanes and troubles are those of the driver, each of its GPU."""
-    fake.change({"g0.field.4": 2, "g1.nvlinks_down": 3, "g1.pcie_width": 4, "g0.field.145": 1})
+    fake.change({"g0.field.4": 2, "g1.nvlinks_down": 3, "g1.pcie_width_now": 4, "g0.field.145": 1})
     told = answer(probe, XidSeen(uuid=fake.uuid(0), code=79))
     first, second = gpus(told)
     assert (first.uuid, second.uuid) == (fake.uuid(0), fake.uuid(1))

@@ -1,0 +1,65 @@
+"""`hpckit bench comm`: launches, judges and prints; imports Hydra."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hpckit.cli.compose_options import compose_request, recorded_words
+from hpckit.cli.launch_output import say_checked
+from hpckit.cli.terminal.pager import show_page
+from hpckit.context import Context
+from hpckit.model.finding import Severity
+from hpckit.model.interconnect.operation import SearchMode
+from hpckit.operations import check
+from hpckit.operations.environment.look import output_override
+from hpckit.operations.interconnect.bench import prepare_bench, run_bench
+from hpckit.operations.interconnect.plot import check_plot, write_bench_plot
+from hpckit.planning.interconnect.request import (
+    SMALLEST,
+    CommBenchRequest,
+    read_operations,
+    read_sizes,
+    read_time,
+)
+from hpckit.report.interconnect.document import interconnect_document
+from hpckit.report.interconnect.page import interconnect_page
+
+_REFUSED = 2
+
+
+def show_bench(arguments: argparse.Namespace, context: Context) -> int:
+    """Measure, judge and print; returns 1 with an error among the findings, else 0."""
+    asked = _asked(arguments)
+    target = None if arguments.to is None else context.cwd / Path(arguments.to).expanduser()
+    if target is not None:
+        check_plot(target)
+    chosen = arguments.output_dir
+    more = () if chosen is None else (output_override(context.cwd / Path(chosen).expanduser()),)
+    request = compose_request(arguments, context, more=more)
+    words = recorded_words(arguments, context)
+    prepared = prepare_bench(request, asked, words, context, quiet=arguments.json)
+    if not say_checked(check.check_launch(prepared, context), context):
+        return _REFUSED
+    done = run_bench(prepared, context)
+    for one in done.remarks:
+        context.note(f"warning: {one}")
+    if arguments.json:
+        context.say_json(interconnect_document(done.measured, done.shape, done.verdict))
+    else:
+        show_page(interconnect_page(done.measured, done.verdict), context)
+    if target is not None:
+        write_bench_plot(done.measured, target)
+        context.note(f"drew bandwidth and time to {target}")
+    return int(any(one.severity is Severity.error for one in done.verdict.findings))
+
+
+def _asked(arguments: argparse.Namespace) -> CommBenchRequest:
+    smallest, largest = (SMALLEST, None) if arguments.sizes is None else read_sizes(arguments.sizes)
+    return CommBenchRequest(
+        operations=read_operations(arguments.ops),
+        smallest=smallest,
+        largest=largest,
+        time_s=read_time(arguments.time_s),
+        search=SearchMode(arguments.find_slow),
+    )

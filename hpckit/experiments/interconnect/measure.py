@@ -1,0 +1,148 @@
+"""What the ranks of `hpckit bench comm` do: measure, check, search, and write one file.
+
+Rank 0 writes the file into the run's folder; it decides nothing about what the figures mean.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hpckit import Run
+from hpckit.experiments.interconnect.agreement import decided, gathered
+from hpckit.experiments.interconnect.node_search import NodeSearch
+from hpckit.experiments.interconnect.operations import RankWorld
+from hpckit.experiments.interconnect.sweep import sweep_operations
+from hpckit.model.interconnect.measurement import (
+    InterconnectMeasurement,
+    OperationTimes,
+    SlowSearch,
+)
+from hpckit.model.interconnect.node_links import NodeLinks
+from hpckit.model.interconnect.operation import CommOperation, SearchMode
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.observe.environment.system import granted_memory
+from hpckit.observe.node_links import read_node_links
+from hpckit.planning.interconnect.judge import below_promise
+from hpckit.planning.interconnect.request import (
+    LARGEST,
+    LARGEST_ON_CPU,
+    CommBenchRequest,
+    sizes_between,
+)
+from hpckit.record.layout import RunPaths
+from hpckit.record.process import this_host
+from hpckit.record.store import write_json
+from hpckit.runtime.clock import now
+from hpckit.runtime.environ import environment
+
+_BUFFERS = 8
+"""An operation of a size needs about five times its bytes; the rest is for everything else."""
+_FEWEST_SEARCHED = 3
+_SEARCH_SIZES = {"cpu": 2**20, "cuda": 2**25}
+"""Messages of a search: large enough that bandwidth counts, and not latency."""
+_LEAST_SEARCHED = 2**18
+_SEARCH_SHARE = 0.5
+
+
+def measure(config: Any, run: Run) -> None:
+    """Measure as `config.comm_bench` asks (a plain CommBenchRequest); rank 0 writes the result."""
+    request = from_plain(CommBenchRequest, dict(config.comm_bench))
+    world = RankWorld(
+        rank=run.rank,
+        size=run.world_size,
+        ranks_per_node=run.info.local_world_size,
+        device=run.device,
+    )
+    began = time.monotonic()
+    sizes = sizes_between(request.smallest, largest_size(request, world))
+    operations = sweep_operations(request.operations, sizes, request.time_s, world)
+    links = _links(world)
+    measured = _measurement(world, operations, links)
+    search = _search(request, measured, world)
+    if world.rank == 0:
+        done = replace(measured, search=search, seconds=time.monotonic() - began)
+        write_json(RunPaths(run.folder).interconnect, to_plain(done))
+
+
+def largest_size(request: CommBenchRequest, world: RankWorld) -> int:
+    """Return the largest size in bytes that was asked for and that memory holds on every rank."""
+    if world.device.type == "cuda":
+        free, usual = int(torch.cuda.mem_get_info(world.device)[0]), LARGEST
+    else:
+        free, usual = (granted_memory() or 2**30) // world.ranks_per_node, LARGEST_ON_CPU
+    fitting = min(map(int, gathered(free // _BUFFERS, world)))
+    return max(request.smallest, min(request.largest or usual, fitting))
+
+
+def _links(world: RankWorld) -> tuple[NodeLinks, ...]:
+    """Return the links of every node, by its number."""
+    first = world.rank % world.ranks_per_node == 0
+    own = to_plain(read_node_links(this_host(), environment())) if first else None
+    return tuple(from_plain(NodeLinks, one) for one in gathered(own, world) if one is not None)
+
+
+def _measurement(
+    world: RankWorld, operations: Sequence[OperationTimes], links: Sequence[NodeLinks]
+) -> InterconnectMeasurement:
+    cuda = world.device.type == "cuda"
+    return InterconnectMeasurement(
+        at=now(),
+        backend="nccl" if cuda else str(dist.get_backend()),
+        device=world.device.type,
+        ranks=world.size,
+        hosts=tuple(one.host for one in links),
+        ranks_per_node=world.ranks_per_node,
+        torch=str(torch.__version__),
+        nccl=".".join(map(str, torch.cuda.nccl.version())) if cuda else None,  # type: ignore[no-untyped-call]  # untyped in torch
+        operations=tuple(operations),
+        links=tuple(links),
+    )
+
+
+def _search(
+    request: CommBenchRequest, measured: InterconnectMeasurement, world: RankWorld
+) -> SlowSearch:
+    """Search for slow nodes if that was asked for, or if the figures are a reason to."""
+    why = decided(why_not(request.search, measured), world)
+    if why:
+        return SlowSearch(mode=request.search, why_not=why)
+    time_s = request.time_s * _SEARCH_SHARE
+    return NodeSearch(
+        nodes=measured.nodes,
+        mode=request.search,
+        size=search_size(measured, time_s),
+        time_s=time_s,
+        world=world,
+    ).run()
+
+
+def why_not(mode: SearchMode, measured: InterconnectMeasurement) -> str:
+    """Return why no slow node is searched for; empty if it is."""
+    if measured.nodes < _FEWEST_SEARCHED:
+        return "fewer than three nodes tell nothing apart"
+    if mode is SearchMode.never:
+        return "it was not asked for"
+    if mode is SearchMode.auto and below_promise(measured) is False:
+        return "all that was measured is near what the links promise"
+    return ""
+
+
+def search_size(measured: InterconnectMeasurement, time_s: float) -> int:
+    """Return the bytes of a search's messages: the usual ones, or fewer if time is short."""
+    times: Mapping[int, float] = {
+        one.size: one.seconds for one in measured.times(CommOperation.point_to_point)
+    }
+    usual = _SEARCH_SIZES[measured.device]
+    # Eight exchanges in each of n-1 rounds, and half as many again for what is slow.
+    fitting = [
+        size
+        for size, seconds in times.items()
+        if size <= usual and seconds * 12 * measured.nodes <= time_s
+    ]
+    return max(_LEAST_SEARCHED, max(fitting, default=0)) if times else usual

@@ -1,0 +1,154 @@
+"""Times every operation in growing sizes until the time is spent, the same on all ranks.
+
+Sizes are the outer loop, so that a bound that is too short leaves all operations alike. Rank 0's
+clock decides alone what is measured next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+import torch.distributed as dist
+
+from hpckit.experiments.interconnect.agreement import anywhere, decided, gathered
+from hpckit.experiments.interconnect.operations import (
+    PreparedOperation,
+    RankWorld,
+    prepare_operation,
+)
+from hpckit.model.interconnect.measurement import OperationTimes, SizedTime
+from hpckit.model.interconnect.operation import CommOperation
+
+FEWEST_REPEATS, MOST_REPEATS = 5, 30
+_SLOT_S = 0.25
+"""Repeats of one size take about this long, within these bounds."""
+_TIME, _MEMORY = "the time was spent", "memory did not suffice"
+_SHOWN = 200
+
+
+@dataclass(slots=True, kw_only=True)
+class OperationSweep:
+    """What this rank has seen of an operation; `cost_s` is what its last size took in all."""
+
+    operation: CommOperation
+    medians: list[tuple[int, float, int]] = field(default_factory=list)
+    missing: str = ""
+    ended: str = ""
+    wrong: bool = False
+    cost_s: float = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether no larger size is measured."""
+        return bool(self.missing or self.ended)
+
+
+def sweep_operations(
+    operations: Iterable[CommOperation], sizes: Iterable[int], time_s: float, world: RankWorld
+) -> tuple[OperationTimes, ...]:
+    """Return the times of all ranks together; each of them must call it."""
+    began = time.monotonic()
+    sweeps = [
+        OperationSweep(operation=one, missing=missing_before(one, world)) for one in operations
+    ]
+    for size in sizes:
+        for one in sweeps:
+            if one.over:
+                continue
+            left = time_s - (time.monotonic() - began)
+            if not decided(2 * one.cost_s <= left, world):
+                one.ended = _TIME
+                continue
+            started = time.monotonic()
+            measure_size(one, size, world)
+            one.cost_s = time.monotonic() - started
+    return tuple(_of_all_ranks(one, world) for one in sweeps)
+
+
+def missing_before(operation: CommOperation, world: RankWorld) -> str:
+    """Return why an operation cannot be measured at all; empty if it may be."""
+    if operation.needs_device:
+        return "" if world.device.type == "cuda" else "ranks use no GPU"
+    return "" if world.size > 1 else "one rank alone joins no others"
+
+
+def measure_size(sweep: OperationSweep, size: int, world: RankWorld) -> None:
+    """Check and time one size; the first one that fails shows that the backend has it not."""
+    prepared, trouble = _prepared(sweep.operation, size, world), ""
+    if anywhere(here=prepared is None, world=world) or prepared is None:
+        sweep.ended = _MEMORY
+        return
+    prepared.begin()
+    synchronise(world)
+    try:
+        prepared.act()
+        synchronise(world)
+    except (RuntimeError, NotImplementedError, ValueError) as error:
+        trouble = str(error).partition("\n")[0][:_SHOWN] or type(error).__name__
+    if anywhere(here=bool(trouble), world=world):
+        if sweep.medians:
+            raise RuntimeError(f"{sweep.operation} of {size} bytes failed: {trouble}")
+        sweep.missing = f"the backend does not have it: {trouble}"
+        return
+    sweep.wrong |= not prepared.right()
+    estimate = timed(prepared.act, world)
+    repeats = int(decided(repeats_within(_SLOT_S, estimate), world))
+    seconds = median(timed(prepared.act, world) for _ in range(repeats))
+    sweep.medians.append((size, seconds, repeats))
+
+
+def _prepared(operation: CommOperation, size: int, world: RankWorld) -> PreparedOperation | None:
+    """Return an operation with its buffers; None if memory does not suffice."""
+    try:
+        return prepare_operation(operation, size, world)
+    except RuntimeError:  # torch's OutOfMemoryError is one, and the host's allocator raises it
+        return None
+
+
+def repeats_within(slot_s: float, estimate_s: float) -> int:
+    """Return how many repeats a slot of time has, at least 5 and at most 30."""
+    return max(FEWEST_REPEATS, min(MOST_REPEATS, int(slot_s / max(estimate_s, 1e-9))))
+
+
+def timed(act: Callable[[], object], world: RankWorld) -> float:
+    """Return the seconds of an action that all ranks begin together."""
+    if world.size > 1:
+        dist.barrier()
+    synchronise(world)
+    began = time.perf_counter()
+    act()
+    synchronise(world)
+    return time.perf_counter() - began
+
+
+def synchronise(world: RankWorld) -> None:
+    """Wait until the GPU has done what it was told; a CPU has."""
+    if world.device.type == "cuda":
+        torch.cuda.synchronize(world.device)
+
+
+def _of_all_ranks(sweep: OperationSweep, world: RankWorld) -> OperationTimes:
+    seen = gathered({"medians": sweep.medians, "wrong": sweep.wrong}, world)
+    times = []
+    for place, (size, _, repeats) in enumerate(sweep.medians):
+        seconds = [one["medians"][place][1] for one in seen]
+        times.append(
+            SizedTime(
+                size=size,
+                seconds=max(seconds),
+                fastest_s=min(seconds),
+                slowest_rank=seconds.index(max(seconds)),
+                repeats=repeats,
+            )
+        )
+    return OperationTimes(
+        operation=sweep.operation,
+        times=tuple(times),
+        missing=sweep.missing,
+        wrong_ranks=tuple(rank for rank, one in enumerate(seen) if one["wrong"]),
+        ended=sweep.ended,
+    )

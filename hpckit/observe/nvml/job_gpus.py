@@ -1,0 +1,34 @@
+"""NVML asked once about the job's GPUs, outside of sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from hpckit.observe.gpu_choice import gpu_choice
+
+T = TypeVar("T")
+
+
+def tried(nvml: Any, call: Callable[[], T]) -> T | None:
+    """Return what NVML answers; None if this driver or this GPU does not."""
+    try:
+        return call()
+    except nvml.NVMLError:
+        return None
+
+
+def job_handles(nvml: Any, environ: Mapping[str, str]) -> Iterator[Any] | None:
+    """Return the handles of the job's GPUs; None if NVML cannot say how many there are."""
+    count = tried(nvml, nvml.nvmlDeviceGetCount)
+    return None if count is None else _chosen(nvml, count, environ)
+
+
+def _chosen(nvml: Any, count: int, environ: Mapping[str, str]) -> Iterator[Any]:
+    choice = gpu_choice(environ)
+    for index in range(count):
+        handle = tried(nvml, partial(nvml.nvmlDeviceGetHandleByIndex, index))
+        uuid = handle and tried(nvml, partial(nvml.nvmlDeviceGetUUID, handle))
+        if handle and uuid and choice.includes(index, uuid, count):
+            yield handle

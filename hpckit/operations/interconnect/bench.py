@@ -1,0 +1,146 @@
+"""`hpckit bench comm`: a launch of one run whose ranks measure each other; judged and kept.
+
+Imports Hydra.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hpckit.config.compose import compose
+from hpckit.config.request import ComposeRequest
+from hpckit.context import Context
+from hpckit.errors import UsageError
+from hpckit.model.interconnect.kept import MeasuredShape
+from hpckit.model.interconnect.measurement import InterconnectMeasurement
+from hpckit.model.interconnect.verdict import InterconnectVerdict
+from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig
+from hpckit.model.plain import to_plain
+from hpckit.operations import launch as launching
+from hpckit.operations.answering.one_run import (
+    PLAIN_RUN,
+    await_answer,
+    plain_words,
+    read_answer,
+    remove_answered,
+)
+from hpckit.operations.next_step import only_a_view
+from hpckit.operations.prepare import Prepared, prepare
+from hpckit.planning.interconnect.earlier import kept_of, shape_of
+from hpckit.planning.interconnect.judge import judge_interconnect
+from hpckit.planning.interconnect.request import CommBenchRequest
+from hpckit.record.interconnect.kept import keep, kept_file, read_kept
+from hpckit.record.launches import Launch
+from hpckit.views.telemetry import nccl_transport
+
+_ENTRY = "hpckit.experiments.interconnect.measure:measure"
+_FORCED = (*PLAIN_RUN, "name=interconnect", f"entry_point={_ENTRY}", "command=null")
+_MOST_BYTES = 64 * 2**20
+"""Pairs of a thousand nodes take 30 MB; nothing longer is read."""
+_START_S = 180.0
+"""Of the time limit: importing torch everywhere, and connecting all ranks."""
+_SEARCH_TOO = 1.5
+_WHAT = "figures"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOutcome:
+    """What was measured, of which shape, and the verdict; `remarks` are for the user."""
+
+    measured: InterconnectMeasurement
+    shape: MeasuredShape
+    verdict: InterconnectVerdict
+    remarks: tuple[str, ...] = ()
+
+
+def prepare_bench(
+    request: ComposeRequest,
+    asked: CommBenchRequest,
+    words: Sequence[str],
+    context: Context,
+    *,
+    quiet: bool,
+) -> Prepared:
+    """Return the launch whose ranks measure what is asked; raises ConfigError and UsageError."""
+    minutes = math.ceil((asked.time_s * _SEARCH_TOO + _START_S) / 60)
+    own = replace(
+        request,
+        overrides=(
+            *plain_words(request.overrides, timeout_min=minutes),
+            *_FORCED,
+            f"++comm_bench={_hydra_words(asked)}",
+        ),
+        command=None,
+    )
+    points = compose(own)
+    if len(points) != 1:
+        raise UsageError(
+            f"these words make {len(points)} runs; bench comm measures with one",
+            hint="leave out -m, values with commas, and stages",
+        )
+    _check_ranks(points[0].settings)
+    return prepare(own, words, context, quiet=quiet)
+
+
+def _hydra_words(asked: CommBenchRequest) -> str:
+    """Return the request in Hydra's grammar, which is JSON without quotes for such values."""
+    return json.dumps(to_plain(asked), separators=(",", ":")).replace('"', "")
+
+
+def _check_ranks(settings: LaunchConfig) -> None:
+    resources = settings.resources
+    ranks = resources.nodes * resources.tasks_per_node
+    gpus = resources.gpus_per_node or resources.gres
+    if ranks == 1 and (not gpus or settings.runtime.device is DeviceKind.cpu):
+        raise UsageError(
+            "one rank without a GPU has nothing to measure",
+            hint="resources=cpu_pair, resources=one_node, or resources.nodes=2",
+        )
+
+
+def run_bench(prepared: Prepared, context: Context) -> BenchOutcome:
+    """Launch, wait for the figures, judge them, keep them, and remove the launch.
+
+    Raises RunError if the run ended without figures: its launch stays, and is named.
+    """
+    started = launching.start_launch(prepared, context)
+    launch = started.launch
+    context.note(f"measuring by {launch.id}, {started.where}; Ctrl-C stops waiting")
+    with only_a_view(launch, context):
+        answer = await_answer(launch, context, _read, _WHAT)
+        told = nccl_transport(launch, 0)
+        left = remove_answered(launch, answer.view, context)
+    measured = replace(answer.value, network=told.network if told else None)
+    remarks = [f"{launch.id} was not removed: {left}"] if left else []
+    return _judged(measured, _cluster_name(prepared.points[0].settings), launch.folder, remarks)
+
+
+def _judged(
+    measured: InterconnectMeasurement, cluster: str, folder: Path, remarks: list[str]
+) -> BenchOutcome:
+    """Compare with what was kept below the folder of launches, and keep this, too."""
+    shape = shape_of(measured, cluster)
+    output = folder.parent
+    verdict = judge_interconnect(measured, shape, read_kept(output))
+    try:
+        keep(output, kept_of(measured, cluster))
+    except OSError as error:
+        remarks.append(f"the figures are not kept in {kept_file(output)}: {error}")
+    return BenchOutcome(measured=measured, shape=shape, verdict=verdict, remarks=tuple(remarks))
+
+
+def _read(launch: Launch) -> InterconnectMeasurement | None:
+    file = launch.paths.run(0).interconnect
+    return read_answer(file, InterconnectMeasurement, _WHAT, _MOST_BYTES)
+
+
+def _cluster_name(settings: LaunchConfig) -> str:
+    """Return what tells this cluster, and a part of it, from others of the same user."""
+    if settings.cluster.kind is not ClusterKind.slurm:
+        return settings.cluster.kind.value
+    partition = settings.resources.partition or settings.cluster.partition or "default"
+    return f"{settings.cluster.kind.value} {partition}"

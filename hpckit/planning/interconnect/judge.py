@@ -1,0 +1,196 @@
+"""What a measurement says of the interconnect: shares of promises, findings, likely causes. Pure.
+
+Nothing is concluded from too little: fewer than four sizes, or none in which bandwidth counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hpckit.model.counted import whole_percent
+from hpckit.model.finding import Finding, Severity, error, warning
+from hpckit.model.interconnect.kept import KeptMeasurement, MeasuredShape
+from hpckit.model.interconnect.measurement import (
+    InterconnectMeasurement,
+    OperationTimes,
+    SlowParts,
+)
+from hpckit.model.interconnect.verdict import InterconnectVerdict, OperationVerdict
+from hpckit.planning.interconnect.bandwidth import best_bus_bandwidth, is_enough
+from hpckit.planning.interconnect.causes import likely_cause
+from hpckit.planning.interconnect.earlier import (
+    SLOWER,
+    usual_rate,
+)
+from hpckit.planning.interconnect.fit import fit_latency
+from hpckit.planning.interconnect.promise import promise_of
+
+LOW = 0.7
+"""Below this share of the promise an operation is told. Our judgement: Azure's node checks want
+95 % of it from eight A100 (228 of 240 GB/s), over networks 70 to 90 % are usual."""
+VERY_LOW = 0.35
+"""Below this share it is an error: half of what is still tolerated, as one of two links gives."""
+SURELY_SLOW = 3.0
+"""A node or link that takes this many times what others need is an error, below it a warning. Our
+judgement: other jobs on a network or its CPUs make a path twice as slow, hardly three times."""
+_GIGA = 1e9
+
+
+def judge_interconnect(
+    measured: InterconnectMeasurement, shape: MeasuredShape, earlier: Sequence[KeptMeasurement]
+) -> InterconnectVerdict:
+    """Return the verdict: of each operation, and the findings, errors first."""
+    operations = tuple(
+        judge_operation(one, measured, shape, earlier)
+        for one in measured.operations
+        if not one.missing
+    )
+    found = [
+        *_wrong(measured),
+        *_slow_parts(measured),
+        *_below_promise(measured, operations),
+        *_slower_than_earlier(measured, operations),
+        *_narrow(measured),
+    ]
+    findings = tuple(sorted(found, key=lambda one: one.severity is not Severity.error))
+    return InterconnectVerdict(operations=operations, findings=findings)
+
+
+def judge_operation(
+    times: OperationTimes,
+    measured: InterconnectMeasurement,
+    shape: MeasuredShape,
+    earlier: Sequence[KeptMeasurement],
+) -> OperationVerdict:
+    """Return the line, the best bus bandwidth and the promise of an operation."""
+    best = best_bus_bandwidth(times.operation, measured.ranks, times.times)
+    promise = promise_of(times.operation, measured)
+    usual, count = usual_rate(times.operation, shape, earlier)
+    return OperationVerdict(
+        operation=times.operation,
+        fit=fit_latency([one.size for one in times.times], [one.seconds for one in times.times]),
+        bus_bytes_per_s=best,
+        promise=promise,
+        share=best / promise.bytes_per_s if best and promise.bytes_per_s else None,
+        earlier=usual,
+        earlier_count=count,
+    )
+
+
+def below_promise(measured: InterconnectMeasurement) -> bool | None:
+    """Return whether an operation stays below what links promise; None if none is promised."""
+    shares = [
+        best / promise
+        for one in measured.operations
+        if is_enough(one) and not one.operation.needs_device
+        if (promise := promise_of(one.operation, measured).bytes_per_s)
+        if (best := best_bus_bandwidth(one.operation, measured.ranks, one.times))
+    ]
+    return any(one < LOW for one in shares) if shares else None
+
+
+def _wrong(measured: InterconnectMeasurement) -> Iterator[Finding]:
+    for one in measured.operations:
+        if one.wrong_ranks:
+            ranks = ", ".join(map(str, one.wrong_ranks))
+            hosts = ", ".join(_hosts(measured, one.wrong_ranks))
+            yield error(
+                one.operation,
+                ranks,
+                f"{one.operation} gave a wrong result on rank {ranks} ({hosts}): data is corrupted "
+                "silently, by a GPU, a link or memory",
+                f"leave these nodes out (resources.exclude={hosts.replace(', ', ',')}), and tell "
+                "the site; nothing that was trained on them can be trusted",
+            )
+
+
+def _hosts(measured: InterconnectMeasurement, ranks: Sequence[int]) -> list[str]:
+    numbers = sorted({rank // max(1, measured.ranks_per_node) for rank in ranks})
+    return [measured.hosts[one] for one in numbers if one < measured.nodes]
+
+
+def _slow_parts(measured: InterconnectMeasurement) -> Iterator[Finding]:
+    found = measured.search.found if measured.search else SlowParts()
+    make = error if found.factor >= SURELY_SLOW else warning
+    for node in found.nodes:
+        host = measured.hosts[node]
+        yield make(
+            "slow node",
+            host,
+            f"{host} is slow with every other node: an exchange takes {found.factor:.1f} times "
+            "what other pairs need",
+            f"leave it out (resources.exclude={host}), and tell the site: its network card, cable "
+            "or switch port, or another job that uses them",
+        )
+    for link in found.links:
+        one, other = measured.hosts[link.first], measured.hosts[link.second]
+        yield make(
+            "slow link",
+            f"{one}-{other}",
+            f"the link between {one} and {other} is slow: {found.factor:.1f} times what other "
+            "pairs need, while both are fast with others",
+            f"leave one of them out (resources.exclude={other}), and tell the site: a path between "
+            "their switches",
+        )
+
+
+def _below_promise(
+    measured: InterconnectMeasurement, operations: Sequence[OperationVerdict]
+) -> Iterator[Finding]:
+    by_name = {one.operation: one for one in measured.operations}
+    for one in operations:
+        if one.share is None or one.share >= LOW or not is_enough(by_name[one.operation]):
+            continue
+        make = error if one.share < VERY_LOW else warning
+        cause, remedy = likely_cause(one.promise.path, measured)
+        yield make(
+            one.operation,
+            whole_percent(one.share),
+            f"{one.operation} reaches {_rate(one.bus_bytes_per_s)}, {whole_percent(one.share)} of "
+            f"{_rate(one.promise.bytes_per_s)} ({one.promise.words}); likely: {cause}",
+            remedy,
+        )
+
+
+def _slower_than_earlier(
+    measured: InterconnectMeasurement, operations: Sequence[OperationVerdict]
+) -> Iterator[Finding]:
+    by_name = {one.operation: one for one in measured.operations}
+    for one in operations:
+        if not one.earlier or not one.bus_bytes_per_s or not is_enough(by_name[one.operation]):
+            continue
+        share = one.bus_bytes_per_s / one.earlier
+        if share < SLOWER:
+            yield warning(
+                one.operation,
+                whole_percent(share),
+                f"{one.operation} is {whole_percent(1 - share)} slower than the median of "
+                f"{one.earlier_count} earlier measurements, {_rate(one.earlier)}",
+                "measure again, on other nodes too: other jobs on the network, another driver or "
+                "NCCL, or a part that fails",
+            )
+
+
+def _narrow(measured: InterconnectMeasurement) -> Iterator[Finding]:
+    for node in measured.links:
+        for number, gpu in enumerate(node.gpus or ()):
+            now, most = gpu.pcie_width, gpu.pcie_width_max
+            if now and most and now < most:
+                yield warning(
+                    "PCIe",
+                    now,
+                    f"GPU {number} of {node.host} uses {now} of {most} PCIe lanes",
+                    "the site can reseat the card or its riser",
+                )
+            if gpu.nvlinks and gpu.nvlinks_down:
+                yield warning(
+                    "NVLink",
+                    gpu.nvlinks,
+                    f"{gpu.nvlinks_down} of {gpu.nvlinks + gpu.nvlinks_down} NVLinks of GPU "
+                    f"{number} of {node.host} are down",
+                    f"leave the node out (resources.exclude={node.host}), and tell the site",
+                )
+
+
+def _rate(bytes_per_s: float | None) -> str:
+    return f"{(bytes_per_s or 0.0) / _GIGA:.3g} GB/s"

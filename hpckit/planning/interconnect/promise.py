@@ -1,0 +1,164 @@
+"""What the links of a node promise, from facts alone: bytes per second, with the arithmetic. Pure.
+
+Sources: NCCL's topo.h for what it counts on per NVLink (https://github.com/NVIDIA/nccl, by compute
+capability); its ring of 8 A100 reaches 12 x 20 GB/s, of 8 H100 18 x 20.6 within 1 %. PCIe carries
+0.985 GB/s per lane in generation 3 and doubles with each (128b/130b). Networks are those of sysfs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from hpckit.model.counted import counted
+from hpckit.model.interconnect.measurement import InterconnectMeasurement
+from hpckit.model.interconnect.node_links import GpuLinks, NodeLinks
+from hpckit.model.interconnect.operation import CommOperation
+from hpckit.model.interconnect.verdict import LinkPath, PathPromise
+
+_GIGA = 1e9
+_BITS = 8
+_NVLINK = ((10.0, 40.1), (9.0, 20.6), (8.7, 20.0), (8.6, 12.0), (7.0, 20.0), (6.0, 18.0))
+"""From this compute capability on, GB/s of one link in one direction that NCCL counts on."""
+_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+"""GB/s of one PCIe lane in one direction, by generation."""
+_OF_PCIE = 0.76
+"""NCCL counts on 12 of the 15.75 GB/s of sixteen lanes of generation 3."""
+_SLACK = 1.1
+"""A port and a slot of the same generation fit each other, although their figures differ a bit."""
+_SHARING = (CommOperation.point_to_point, CommOperation.all_to_all)
+"""Each rank talks to others by itself; no ring passes data on."""
+_MOST_OF_GLOO = 10.0
+"""Gbit/s: gloo copies through CPUs and TCP, and promises nothing of faster networks. Our judgement:
+ten gigabits are what one core sends."""
+
+
+def path_of(operation: CommOperation, nodes: int) -> LinkPath:
+    """Return between what an operation's slowest bytes go, over so many nodes."""
+    if operation.needs_device:
+        return LinkPath.host_device
+    return LinkPath.between_nodes if nodes > 1 else LinkPath.within_node
+
+
+def promise_of(operation: CommOperation, measured: InterconnectMeasurement) -> PathPromise:
+    """Return what the links promise an operation's bus bandwidth; of several nodes the least.
+
+    A ring has all networks of a node, and is bounded by what leads through the node; a message
+    between two ranks of different nodes has its rank's share of them.
+    """
+    path = path_of(operation, measured.nodes)
+    if not measured.links:
+        return _nothing(path, "the nodes said nothing of their links")
+    promises = [_of_node(path, one, operation, measured) for one in measured.links]
+    unknown = next((one for one in promises if one.bytes_per_s is None), None)
+    return unknown or min(promises, key=lambda one: one.bytes_per_s or 0.0)
+
+
+def _of_node(
+    path: LinkPath, links: NodeLinks, operation: CommOperation, measured: InterconnectMeasurement
+) -> PathPromise:
+    if path is LinkPath.host_device:
+        return _pcie(path, links.gpus or ())
+    if path is LinkPath.within_node:
+        if operation is CommOperation.point_to_point and any(
+            one.nvlinks for one in links.gpus or ()
+        ):
+            return _nothing(path, "the NVLinks of a GPU may lead to several others")
+        return _within(links, measured)
+    network = _network(links, measured)
+    if network.bytes_per_s is None or operation in _SHARING:
+        return _share(network, operation, measured)
+    inside = _within(links, measured) if measured.ranks_per_node > 1 else network
+    if inside.bytes_per_s is None or inside.bytes_per_s >= network.bytes_per_s:
+        return network
+    return replace(inside, path=path, words=f"{inside.words}, less than the networks")
+
+
+def _within(links: NodeLinks, measured: InterconnectMeasurement) -> PathPromise:
+    path = LinkPath.within_node
+    if measured.device == "cpu":
+        return _nothing(path, "ranks on CPUs of one node talk through its memory")
+    gpus = links.gpus or ()
+    if not gpus:
+        return _nothing(path, f"{links.host} does not say which GPUs it has")
+    if not all(one.nvlinks for one in gpus):
+        return _pcie(path, gpus)
+    # A link that is down counts: it is promised, and its lack is what a low share tells.
+    count, gpu = min(
+        (((one.nvlinks or 0) + (one.nvlinks_down or 0), one) for one in gpus),
+        key=lambda one: one[0],
+    )
+    rate = next((gbytes for least, gbytes in _NVLINK if (gpu.capability or 0) >= least), None)
+    if rate is None:
+        return _nothing(path, f"the NVLinks of {gpu.name} are not in our table")
+    words = f"{counted(count, 'NVLink')} x {rate:g} GB/s"
+    return PathPromise(path=path, bytes_per_s=count * rate * _GIGA, words=words)
+
+
+def _pcie(path: LinkPath, gpus: Sequence[GpuLinks]) -> PathPromise:
+    """Return the promise of the slots: a narrow one is promised what the GPU could use."""
+    found: list[tuple[float, str]] = []
+    for one in gpus:
+        generation = one.pcie_generation_max or one.pcie_generation
+        width = one.pcie_width_max or one.pcie_width
+        if not width or generation not in _LANE:
+            return _nothing(path, f"the PCIe slot of {one.name} is not known")
+        lane = _LANE[generation]
+        words = f"{width} lanes of PCIe {generation} x {lane:g} GB/s x {_OF_PCIE:g}"
+        found.append((width * lane * _OF_PCIE * _GIGA, words))
+    if not found:
+        return _nothing(path, "no GPU says how it is connected")
+    rate, words = min(found)
+    return PathPromise(path=path, bytes_per_s=rate, words=words)
+
+
+def _network(links: NodeLinks, measured: InterconnectMeasurement) -> PathPromise:
+    """Return what all networks of a node carry together, as far as its GPUs reach them."""
+    path = LinkPath.between_nodes
+    if measured.device != "cpu" and links.ports:
+        rates = [one.gbit_per_s for one in links.ports]
+        what = "fabric port"
+    else:
+        rates = [max(_known(one.gbit_per_s for one in links.interfaces), default=None)]
+        what = "network card"
+    known = _known(rates)
+    if len(known) < len(rates) or not known:
+        return _nothing(path, f"{links.host} does not say how fast its networks are")
+    total = sum(known)
+    if measured.device == "cpu" and total > _MOST_OF_GLOO:
+        return _nothing(path, f"gloo on CPUs does not fill a network of {total:g} Gbit/s")
+    words = f"{counted(len(known), what)}, {total:g} Gbit/s / {_BITS}"
+    network = PathPromise(path=path, bytes_per_s=total / _BITS * _GIGA, words=words)
+    slots = _pcie(path, links.gpus or ())
+    count = min(measured.ranks_per_node, len(links.gpus or ()))
+    if slots.bytes_per_s is None or count * slots.bytes_per_s * _SLACK >= total / _BITS * _GIGA:
+        return network
+    # The networks are further away than the slots of these GPUs let through.
+    words = f"{counted(count, 'GPU')} x {slots.words}"
+    return PathPromise(path=path, bytes_per_s=count * slots.bytes_per_s, words=words)
+
+
+def _share(
+    network: PathPromise, operation: CommOperation, measured: InterconnectMeasurement
+) -> PathPromise:
+    """Return a rank's share of the networks of its node.
+
+    In an all_to_all a rank sends only n - m of its n - 1 parts over them, with m ranks on a node;
+    bus bandwidth counts all n - 1.
+    """
+    ranks = measured.ranks_per_node
+    if network.bytes_per_s is None or ranks == 1:
+        return network
+    rate, words = network.bytes_per_s / ranks, f"{network.words} / {ranks} ranks"
+    if operation is CommOperation.all_to_all:
+        parts, far = measured.ranks - 1, measured.ranks - ranks
+        rate, words = rate * parts / far, f"{words} x {parts}/{far}"
+    return PathPromise(path=network.path, bytes_per_s=rate, words=words)
+
+
+def _known(rates: Iterable[float | None]) -> list[float]:
+    return [one for one in rates if one]
+
+
+def _nothing(path: LinkPath, why: str) -> PathPromise:
+    return PathPromise(path=path, bytes_per_s=None, words=f"no promise known: {why}")

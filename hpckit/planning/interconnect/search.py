@@ -1,0 +1,122 @@
+"""The search for a slow node or link: which groups of nodes to measure next, and what it means.
+
+Pure: a search is a generator that yields rounds and is sent the times of their groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+from hpckit.model.interconnect.measurement import NodeGroupTime, SlowParts
+from hpckit.model.interconnect.operation import SearchMode
+from hpckit.planning.interconnect.slow_parts import find_slow_parts, slow_factor, slow_pairs
+from hpckit.planning.interconnect.tournament import Round, rounds_of, tournament
+
+GroupTimes = Sequence[NodeGroupTime]
+Search = Generator[Round, GroupTimes, SlowParts]
+
+MOST_PAIRED = 64
+"""Up to this many nodes every pair is measured: 63 rounds, each shorter than a second."""
+_PAIRED_AT_LAST = 3
+"""Halves of fewer than four nodes would have a group of one, which exchanges nothing."""
+_AGAIN = 2
+_MOST_ALONE = 2
+"""Pairs for each node: the pairs of two slow nodes."""
+_REFERENCES = 2
+"""Healthy nodes that the last suspects are measured with."""
+
+
+def search_slow(nodes: int, mode: SearchMode) -> Search:
+    """Return a search over the nodes 0 to `nodes` - 1.
+
+    ```python
+    search = search_slow(4, SearchMode.pairs)
+    groups = next(search)  # ((0, 3), (1, 2))
+    groups = search.send([measured(group) for group in groups])
+    ```
+    """
+    halves = mode is SearchMode.bisect or (mode is SearchMode.auto and nodes > MOST_PAIRED)
+    return _by_halves(range(nodes)) if halves else _by_pairs(range(nodes))
+
+
+def _by_pairs(nodes: Sequence[int]) -> Search:
+    """Measure every pair once, and the slow ones twice again: slow once may be a disturbance.
+
+    Again means alone, so that no other pair disturbs it; unless there are too many.
+    """
+    seen: list[NodeGroupTime] = []
+    for one in tournament(nodes):
+        seen += yield one
+    factor = slow_factor(seen)
+    times = {one.nodes: one.seconds for one in seen}
+    for _ in range(_AGAIN):
+        slow = slow_pairs(times, factor)
+        alone = len(slow) <= _MOST_ALONE * len(nodes)
+        for again in [(pair,) for pair in slow] if alone else rounds_of(slow):
+            measured = yield again
+            for each in measured:
+                times[each.nodes] = min(times[each.nodes], each.seconds)
+    return find_slow_parts(times, factor)
+
+
+def _by_halves(nodes: Sequence[int]) -> Search:
+    """Measure halves, then the halves of the slow one; at last its pairs with healthy nodes.
+
+    If both halves are alike, a slow link may lead from one to the other: then halves of one are
+    measured with halves of the other. A slow node is found whatever its speed. A slow link is found
+    if a message takes longer over it than all messages of a node of its group take over others.
+    """
+    suspects = list(nodes)
+    while len(suspects) > _PAIRED_AT_LAST:
+        half = len(suspects) // 2
+        left, right = suspects[:half], suspects[half:]
+        slow = yield from _slower_group(left, right)
+        if slow is None:
+            return (yield from _across(left, right, nodes))
+        suspects = slow
+    return (yield from _by_pairs(_with_references(suspects, nodes)))
+
+
+def _across(left: Sequence[int], right: Sequence[int], nodes: Sequence[int]) -> Search:
+    """Look for a slow link from one half to the other."""
+    while len(left) + len(right) > _PAIRED_AT_LAST:
+        halves = [
+            (side[: (len(side) + 1) // 2], side[(len(side) + 1) // 2 :]) for side in (left, right)
+        ]
+        (a, b), (c, d) = halves
+        found = None
+        for first, second in (((a, c), (b, d)), ((a, d), (b, c))):
+            slow = yield from _slower_group([*first[0], *first[1]], [*second[0], *second[1]])
+            if slow is not None:
+                found = first if slow == [*first[0], *first[1]] else second
+                break
+        if found is None:
+            return SlowParts()
+        left, right = found
+    return (yield from _by_pairs(_with_references([*left, *right], nodes)))
+
+
+def _slower_group(
+    left: Sequence[int], right: Sequence[int]
+) -> Generator[Round, GroupTimes, list[int] | None]:
+    """Measure two groups at once; return the slower one, None if they are alike, twice."""
+    groups = tuple(tuple(sorted(one)) for one in (left, right) if len(one) > 1)
+    if not groups:
+        return None
+    if len(groups) == 1:
+        return list(left if len(left) > 1 else right)
+    each = [0.0, 0.0]
+    for attempt in range(2):
+        seen = yield groups
+        times = {one.nodes: one.seconds for one in seen}
+        # In a group of n each node exchanges n-1 messages.
+        now = [times[group] / (len(group) - 1) for group in groups]
+        each = now if attempt == 0 else [min(pair) for pair in zip(each, now, strict=True)]
+        if max(each) <= slow_factor(seen) * min(each):
+            return None
+    return list(left if each[0] > each[1] else right)
+
+
+def _with_references(suspects: Sequence[int], nodes: Sequence[int]) -> list[int]:
+    others = [node for node in nodes if node not in suspects]
+    return sorted([*suspects, *others[:_REFERENCES]])

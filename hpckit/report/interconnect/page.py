@@ -1,0 +1,128 @@
+"""What `hpckit bench comm` prints: a table, what was not measured, and findings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpckit.model.counted import counted, size_text, whole_percent
+from hpckit.model.interconnect.measurement import InterconnectMeasurement, SlowSearch
+from hpckit.model.interconnect.verdict import (
+    InterconnectVerdict,
+    LatencyFit,
+    OperationVerdict,
+)
+from hpckit.report.text import Page, TextTable
+
+_GIGA = 1e9
+_HEADER = ("OPERATION", "SIZES", "LATENCY", "BUS BANDWIDTH", "PROMISE", "EARLIER")
+_SHOWN_HOSTS = 8
+
+
+def interconnect_page(measured: InterconnectMeasurement, verdict: InterconnectVerdict) -> Page:
+    """Return the head, a row for each operation, remarks, and the findings."""
+    rows = tuple(_row(measured, one) for one in verdict.operations if one.bus_bytes_per_s)
+    page: list[TextTable | str] = [*_head(measured), TextTable(header=_HEADER, rows=rows)]
+    page += _promises(verdict)
+    page += _not_measured(measured, verdict)
+    page += _searched(measured)
+    for one in verdict.findings:
+        page.append(f"{one.severity}: {one.message}")
+        page += [f"  {line}" for line in one.hint.splitlines()]
+    if not verdict.findings:
+        page.append("nothing was found that is slow or wrong")
+    return page
+
+
+def _head(measured: InterconnectMeasurement) -> Iterator[str]:
+    library = f"NCCL {measured.nccl}" if measured.nccl else measured.backend
+    network = f" over {measured.network}" if measured.network else ""
+    hosts = ", ".join(measured.hosts[:_SHOWN_HOSTS])
+    more = ", ..." if measured.nodes > _SHOWN_HOSTS else ""
+    yield (
+        f"{counted(measured.ranks, 'rank')} on {counted(measured.nodes, 'node')} "
+        f"({hosts}{more}), {library}{network}, torch {measured.torch}, {measured.seconds:.0f} s"
+    )
+
+
+def _row(measured: InterconnectMeasurement, one: OperationVerdict) -> tuple[str, ...]:
+    sizes = [each.size for each in measured.times(one.operation)]
+    return (
+        one.operation.value,
+        f"{size_text(min(sizes))} to {size_text(max(sizes))}",
+        latency_text(one.fit),
+        rate_text(one.bus_bytes_per_s),
+        f"{whole_percent(one.share)} of {rate_text(one.promise.bytes_per_s)}"
+        if one.share is not None
+        else "",
+        f"{whole_percent((one.bus_bytes_per_s or 0) / one.earlier)} of {rate_text(one.earlier)}"
+        if one.earlier
+        else "",
+    )
+
+
+def latency_text(fit: LatencyFit | None) -> str:
+    """Return the latency with its interval; a question mark if the line is in doubt.
+
+    Example: `12.3 +- 0.5 us`.
+    """
+    if fit is None:
+        return ""
+    if fit.doubt:
+        return "?"
+    latency, error = fit.alpha_s * 1e6, fit.alpha_error_s * 1e6
+    digits = 2 if latency < 10 else 1 if latency < 100 else 0  # noqa: PLR2004  # three in all
+    return f"{latency:.{digits}f} +- {error:.{digits}f} us"
+
+
+def rate_text(bytes_per_s: float | None) -> str:
+    """Return a rate as `1.23 GB/s`; empty if it is unknown."""
+    return "" if bytes_per_s is None else f"{bytes_per_s / _GIGA:.3g} GB/s"
+
+
+def _promises(verdict: InterconnectVerdict) -> Iterator[str]:
+    """Yield the arithmetic of each path once."""
+    yield from dict.fromkeys(
+        f"{one.promise.path.value}: {one.promise.words}" for one in verdict.operations
+    )
+
+
+def _not_measured(measured: InterconnectMeasurement, verdict: InterconnectVerdict) -> Iterator[str]:
+    for one in measured.operations:
+        if one.missing:
+            yield f"{one.operation.value} was not measured: {one.missing}"
+    rows = [one for one in measured.operations if one.times]
+    ended = [one for one in measured.operations if one.ended]
+    for why in dict.fromkeys(one.ended for one in ended):
+        names = [one.operation.value for one in ended if one.ended == why]
+        what = "" if len(names) == len(rows) else f" of {', '.join(names)}"
+        yield f"larger sizes{what} were not measured: {why}"
+    for each in verdict.operations:
+        if each.fit is not None and each.fit.doubt:
+            yield f"no latency of {each.operation.value}: {each.fit.doubt}"
+
+
+def _searched(measured: InterconnectMeasurement) -> Iterator[str]:
+    search = measured.search
+    if search is None:
+        return
+    if not search.rounds:
+        yield f"no slow node was searched for: {search.why_not}"
+        return
+    yield f"{_how(search)}: {_found(measured, search)}"
+    if search.why_not:
+        yield search.why_not
+
+
+def _how(search: SlowSearch) -> str:
+    groups = counted(len(search.groups), "group")
+    rounds = counted(search.rounds, "round")
+    return f"searched {groups} of nodes in {rounds} with messages of {size_text(search.size)}"
+
+
+def _found(measured: InterconnectMeasurement, search: SlowSearch) -> str:
+    names = [measured.hosts[node] for node in search.found.nodes]
+    names += [
+        f"the link {measured.hosts[one.first]}-{measured.hosts[one.second]}"
+        for one in search.found.links
+    ]
+    return f"{', '.join(names)} slow" if names else "all are alike"

@@ -1,0 +1,70 @@
+"""Measurements that are kept: appended, private, and read whatever else is in the file."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from hpckit.model.interconnect.kept import KeptMeasurement, MeasuredShape
+from hpckit.model.plain import to_plain
+from hpckit.record.interconnect.kept import keep, kept_file, read_kept
+
+SHAPE = MeasuredShape(cluster="lab", nodes=2, ranks=16, device="cuda", backend="nccl", gpu="H100")
+
+
+def kept(rate: float) -> KeptMeasurement:
+    """Return a measurement that reached this rate."""
+    return KeptMeasurement(at="2026-01-01", shape=SHAPE, bus_bytes_per_s={"all_reduce": rate})
+
+
+def test_kept_measurements_are_read_again_in_their_order(tmp_path: Path) -> None:
+    """The file is the user's alone."""
+    output = tmp_path / "outputs"
+    assert read_kept(output) == ()
+    keep(output, kept(1.0))
+    keep(output, kept(2.0))
+    assert read_kept(output) == (kept(1.0), kept(2.0))
+    assert kept_file(output).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\n",
+        b"no json\n",
+        b"[1]\n",
+        b'{"at": 1}\n',
+        b'{"at":"x","shape":{},"bus_bytes_per_s":{}}\n',
+        b"[" * 5000 + b"\n",
+        b"\xff\xfe\x00\n",
+        json.dumps({**to_plain(kept(1.0)), "bus_bytes_per_s": {"all_reduce": "fast"}}).encode()
+        + b"\n",
+        json.dumps({**to_plain(kept(1.0)), "bus_bytes_per_s": {"all_reduce": 1e999}}).encode()
+        + b"\n",
+    ],
+)
+def test_lines_that_are_no_measurement_are_left_out(tmp_path: Path, line: bytes) -> None:
+    """Those before and after one are read."""
+    keep(tmp_path, kept(1.0))
+    with kept_file(tmp_path).open("ab") as file:
+        file.write(line)
+    keep(tmp_path, kept(3.0))
+    assert read_kept(tmp_path) == (kept(1.0), kept(3.0))
+
+
+def test_links_and_pipes_are_neither_read_nor_written(tmp_path: Path) -> None:
+    """They may lead anywhere, or wait for a writer."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    keep(elsewhere, kept(1.0))
+    kept_file(tmp_path).symlink_to(kept_file(elsewhere))
+    assert read_kept(tmp_path) == ()
+    with pytest.raises(PermissionError):
+        keep(tmp_path, kept(2.0))
+    assert read_kept(elsewhere) == (kept(1.0),)
+    kept_file(tmp_path).unlink()
+    os.mkfifo(kept_file(tmp_path))
+    assert read_kept(tmp_path) == ()
