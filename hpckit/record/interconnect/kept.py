@@ -12,14 +12,13 @@ from hpckit.model.interconnect.kept import KeptMeasurement
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.record.store import append_line, make_folder, read_lines
 
-_NAME = ".interconnect.jsonl"
 _MOST_BYTES = 64 * 2**20
 """A hundred thousand measurements; a longer file is none of ours."""
 
 
 def kept_file(output_dir: Path) -> Path:
-    """Return the file of the measurements that were started with this folder of launches."""
-    return output_dir / _NAME
+    """Return the file of the caller's measurements: users may share a folder of launches."""
+    return output_dir / f".interconnect-{os.getuid()}.jsonl"
 
 
 def read_kept(output_dir: Path) -> tuple[KeptMeasurement, ...]:

@@ -6,8 +6,10 @@ file system. Another user's files are not read.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -16,31 +18,35 @@ from hpckit.model.nodes.incident import NodeIncident
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.record.store import append_line, make_folder, open_plain
 
-FOLDER = ".nodes"
+_NAME = ".nodes"
 _FORGOTTEN = "forgotten.jsonl"
 _MOST_BYTES = 2**20
 _MOST_FILES = 10_000
 _SUFFIX = ".jsonl"
 
 
+def history_folder(output_dir: Path) -> Path:
+    """Return the folder of the caller's history: users may share an output folder."""
+    return output_dir / f"{_NAME}-{os.getuid()}"
+
+
 def append_incident(output_dir: Path, incident: NodeIncident) -> None:
     """Add an incident to the file of its run; raises OSError."""
-    folder = make_folder(output_dir / FOLDER)
+    folder = _own_folder(output_dir)
     append_line(folder / f"{incident.run}{_SUFFIX}", to_plain(incident))
 
 
 def forget_node(output_dir: Path, node: str, at: datetime) -> None:
     """Let what happened on a node until now count no more; raises OSError."""
-    folder = make_folder(output_dir / FOLDER)
+    folder = _own_folder(output_dir)
     append_line(folder / _FORGOTTEN, {"node": node, "at": to_plain(at)})
 
 
 def read_incidents(output_dir: Path) -> tuple[NodeIncident, ...]:
     """Return the incidents of all runs but forgotten ones; damaged lines are left out."""
-    folder = output_dir / FOLDER
+    folder = history_folder(output_dir)
     try:
-        if folder.stat(follow_symlinks=False).st_uid != os.getuid():
-            return ()
+        _check_own(folder)
         names = sorted(one for one in os.listdir(folder) if one.endswith(_SUFFIX))  # noqa: PTH208
     except OSError:
         return ()
@@ -56,8 +62,9 @@ def read_incidents(output_dir: Path) -> tuple[NodeIncident, ...]:
 
 def remove_older(output_dir: Path, before: datetime) -> None:
     """Remove files to which nothing was added since `before`."""
-    folder = output_dir / FOLDER
+    folder = history_folder(output_dir)
     try:
+        _check_own(folder)
         files = [one for one in folder.iterdir() if one.name != _FORGOTTEN]
     except OSError:
         return
@@ -67,6 +74,20 @@ def remove_older(output_dir: Path, before: datetime) -> None:
                 file.unlink()
         except OSError:
             continue
+
+
+def _own_folder(output_dir: Path) -> Path:
+    folder = make_folder(history_folder(output_dir))
+    _check_own(folder)
+    return folder
+
+
+def _check_own(folder: Path) -> None:
+    """Raise OSError if a folder is a link, another user's, or one that others may write to."""
+    found = folder.lstat()
+    others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or others:
+        raise PermissionError(errno.EPERM, "it is not the caller's alone", str(folder))
 
 
 def _forgotten(file: Path) -> dict[str, datetime]:

@@ -31,7 +31,7 @@ def test_bench_measures_two_ranks_keeps_it_and_leaves_no_launch(shell: Any) -> N
     assert "no promise known" in reduced["promise"]
     assert by_name["host_to_device"]["missing"] == "ranks use no GPU"
     assert "<svg" in figure.read_text()
-    assert {one.name for one in (shell.cwd / "outputs").iterdir()} == {".interconnect.jsonl"}
+    assert {one.name for one in (shell.cwd / "outputs").iterdir()} == {".interconnect-UID.jsonl"}
 
 
 @pytest.mark.parametrize(

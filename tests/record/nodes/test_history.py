@@ -10,9 +10,9 @@ import pytest
 
 from hpckit.model.nodes.incident import IncidentKind, NodeIncident
 from hpckit.record.nodes.history import (
-    FOLDER,
     append_incident,
     forget_node,
+    history_folder,
     read_incidents,
     remove_older,
 )
@@ -34,8 +34,8 @@ def test_what_was_appended_is_read_of_all_runs(tmp_path: Path) -> None:
         ("n1", "b-1.3"),
         ("n2", "a-1.0"),
     ]
-    assert (tmp_path / FOLDER).stat().st_mode & 0o077 == 0
-    assert all(file.stat().st_mode & 0o077 == 0 for file in (tmp_path / FOLDER).iterdir())
+    assert history_folder(tmp_path).stat().st_mode & 0o077 == 0
+    assert all(file.stat().st_mode & 0o077 == 0 for file in history_folder(tmp_path).iterdir())
 
 
 def test_forgotten_node_counts_from_then_on(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_forgotten_node_counts_from_then_on(tmp_path: Path) -> None:
 def test_damaged_files_cost_their_lines_alone(tmp_path: Path) -> None:
     """Torn lines, other JSON, deep JSON, a pipe, a folder: the rest is read, nothing waits."""
     append_incident(tmp_path, incident("n1"))
-    folder = tmp_path / FOLDER
+    folder = history_folder(tmp_path)
     (folder / "torn.jsonl").write_text('{"node": "n9", "at"\n[1]\n{"node": 3}\n' + "[" * 10**5)
     os.mkfifo(folder / "pipe.jsonl")
     (folder / "folder.jsonl").mkdir()
@@ -63,11 +63,11 @@ def test_damaged_files_cost_their_lines_alone(tmp_path: Path) -> None:
 def test_another_users_word_is_not_taken(tmp_path: Path) -> None:
     """Neither a file nor a folder that belongs to somebody else makes a launch avoid nodes."""
     append_incident(tmp_path, incident("n1"))
-    (file,) = (tmp_path / FOLDER).iterdir()
+    (file,) = history_folder(tmp_path).iterdir()
     os.chown(file, 65534, 65534)
     assert read_incidents(tmp_path) == ()
     os.chown(file, 0, 0)
-    os.chown(tmp_path / FOLDER, 65534, 65534)
+    os.chown(history_folder(tmp_path), 65534, 65534)
     assert read_incidents(tmp_path) == ()
 
 
@@ -76,11 +76,27 @@ def test_old_files_are_removed(tmp_path: Path) -> None:
     append_incident(tmp_path, incident("n1"))
     append_incident(tmp_path, incident("n2", "b-1.0"))
     forget_node(tmp_path, "n2", NOON)
-    old = (tmp_path / FOLDER / "a-1.0.jsonl", tmp_path / FOLDER / "forgotten.jsonl")
+    old = (history_folder(tmp_path) / "a-1.0.jsonl", history_folder(tmp_path) / "forgotten.jsonl")
     for file in old:
         os.utime(file, (0, 0))
     remove_older(tmp_path, NOON)
-    assert sorted(one.name for one in (tmp_path / FOLDER).iterdir()) == [
+    assert sorted(one.name for one in history_folder(tmp_path).iterdir()) == [
         "b-1.0.jsonl",
         "forgotten.jsonl",
     ]
+
+
+def test_folder_that_is_a_link_or_open_to_others_is_not_used(tmp_path: Path) -> None:
+    """A link could lead anywhere, and others could put links into an open folder."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    history_folder(tmp_path).symlink_to(elsewhere)
+    with pytest.raises(PermissionError):
+        append_incident(tmp_path, incident("n1"))
+    assert not list(elsewhere.iterdir())
+    history_folder(tmp_path).unlink()
+    append_incident(tmp_path, incident("n1"))
+    history_folder(tmp_path).chmod(0o777)
+    with pytest.raises(PermissionError):
+        append_incident(tmp_path, incident("n1"))
+    assert read_incidents(tmp_path) == ()
