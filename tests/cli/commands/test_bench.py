@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -31,7 +32,9 @@ def test_bench_measures_two_ranks_keeps_it_and_leaves_no_launch(shell: Any) -> N
     assert "no promise known" in reduced["promise"]
     assert by_name["host_to_device"]["missing"] == "ranks use no GPU"
     assert "<svg" in figure.read_text()
-    assert {one.name for one in (shell.cwd / "outputs").iterdir()} == {".interconnect-UID.jsonl"}
+    assert {one.name for one in (shell.cwd / "outputs").iterdir()} == {
+        f".interconnect-{os.getuid()}.jsonl"
+    }
 
 
 @pytest.mark.parametrize(
