@@ -35,6 +35,27 @@ WORDS = (
     *("cluster=sandbox", "entry_point=tiny:main", "code.snapshot=false", "resources.timeout_min=3"),
     *("resources.nodes=2", "resources.tasks_per_node=1", "runtime.device=cpu", "observe=off"),
 )
+DYING = """
+import os, signal
+from pathlib import Path
+
+import torch, torch.distributed as dist
+
+from hpckit.testing.nvml.fake_nvml import FakeNvml
+
+
+def main(config, run):
+    for step in run.steps(6):
+        dist.all_reduce(torch.ones(1))
+        if step == 2 and run.round == 0 and run.rank == 1:
+            fake = FakeNvml(
+                Path(os.environ["HPCKIT_FAKE_NVML"]), node=os.environ["SLURMD_NODENAME"]
+            )
+            fake.profile("h100", gpus=2)
+            fake.change({"g0.field.4": 1})
+            os.kill(os.getpid(), signal.SIGKILL)
+        run.log(step=step, loss=1.0)
+"""
 GPUS = 2
 
 SKEW = """
@@ -158,6 +179,17 @@ def test_run_without_a_spare_is_requeued_without_the_bad_node(faults: Faults) ->
     assert "--exclude" not in taken
     all_nodes = faults.project.hpckit("launch", *WORDS, "resources.nodes=4", "--dry-run").stdout
     assert "--exclude" not in all_nodes
+
+
+def test_node_that_fails_in_training_is_inspected_again(faults: Faults) -> None:
+    """A rank is killed as its GPU's memory fails: the spare takes over, and the reason is known."""
+    faults.project.write("tiny.py", DYING)
+    run = faults.on_gpus("resources.spare_nodes=1")
+    (failure,) = run["goodput"]["history"]
+    assert (failure["cause"], run["round"]) == ("signal", 1)
+    bad = failure["node"]
+    assert verdicts(run)[bad] == ("crit", ["ecc"])
+    assert bad not in run["nodes"]
 
 
 def test_run_that_can_have_no_other_node_warns_and_continues(faults: Faults) -> None:

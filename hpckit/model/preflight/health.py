@@ -56,7 +56,6 @@ class DeviceSpeed:
     copy_bytes_s: float | None = None
     to_device_bytes_s: float | None = None
     to_host_bytes_s: float | None = None
-    all_reduce_bytes_s: float | None = None
     problem: str = ""
 
 
