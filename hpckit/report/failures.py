@@ -106,7 +106,8 @@ def _text(group: FailureGroup) -> str:
 
 def failure_words(failure: Failure) -> str:
     """Return a failure as text: its cause, its place, its message."""
-    return f"{failure.cause}{_place(failure)}: {_message(failure)}"
+    message = re.sub(r"\n(?=.)", "\n  ", _message(failure))
+    return f"{failure.cause}{_place(failure)}: {message}"
 
 
 def _missing_file_hint(failure: Failure) -> str:

@@ -128,10 +128,17 @@ def test_failures_say_where_a_relative_path_is_looked_for(path: str, hinted: boo
 def test_gpu_memory_is_named_where_the_message_is_cut_before_it() -> None:
     """And not twice where it is not."""
     words = "GPU memory: of 80.0 GB, this rank had allocated 70.0 GB"
-    for middle, lines in (("", 1), ("x" * 2000, 2)):
+    for middle in ("", "x" * 2000):
         full = replace(
             BOOM, cause=Cause.cuda_oom, message=f"OutOfMemoryError: no\n{middle}\n{words}"
         )
         text = "\n".join(failure_texts(rows(full)))
         assert text.count(words) == 1
-        assert (f"\n  {words}\n" in text) == (lines == 2)
+        assert f"\n  {words}\n" in text
+
+
+def test_further_lines_of_a_message_are_indented() -> None:
+    """The advice of an error stands below it, apart from the next run."""
+    failed = replace(BOOM, message="UsageError: no share\ntake run.share(8)", traceback=None)
+    (text, *_) = failure_texts(rows(failed))
+    assert "UsageError: no share\n  take run.share(8)\n  whole log:" in text
