@@ -19,7 +19,7 @@ import torch
 from hpckit.errors import UsageError
 from hpckit.model.rank import RankInfo
 from hpckit.model.telemetry.rank_steps import DATA_PHASE, RankSteps
-from hpckit.runtime.rank.own_waits import OwnWaits
+from hpckit.runtime.own_waits import OwnWaits
 
 REPORT_S = 2.0
 """Least time between two reports of a rank."""
