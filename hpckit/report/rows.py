@@ -51,7 +51,7 @@ class RunRow:
     `goodput` and `findings` are null if they were not requested. `blocked` says why the run never
     began, if an earlier stage did not complete. `early` says why it completed early. `step` counts
     from 0, to one less than `total`. `layout` is what the ranks reported of it, null until then.
-    `satellites` are the jobs that bring it nodes.
+    `satellites` are the jobs that bring it nodes. `resume` says from which step a resume continues.
     """
 
     run: str
@@ -80,6 +80,7 @@ class RunRow:
     findings: RunFindings | None = None
     layout: LayoutReport | None = None
     satellites: tuple[Satellite, ...] = ()
+    resume: str = ""
 
     def elapsed(self, now: datetime) -> timedelta | None:
         """Return how long the latest attempt has run; None if it has no start, or no known end."""
@@ -129,6 +130,11 @@ def with_standstill(row: RunRow, goodput: Goodput | None) -> RunRow:
     gone = span_words(goodput.standstill)
     said = f"no step has begun for {gone}; `hpckit stacks` shows what its ranks are doing"
     return replace(row, warnings=(*row.warnings, said))
+
+
+def with_resume(row: RunRow, words: str) -> RunRow:
+    """Return the row with these words on the step from which a resume continues the run."""
+    return replace(row, resume=words)
 
 
 def count_states(states: Iterable[RunState]) -> Mapping[RunState, int]:

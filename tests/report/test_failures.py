@@ -56,7 +56,7 @@ def test_runs_that_failed_alike_are_one_entry_with_one_traceback() -> None:
     text = "\n".join(failure_texts(rows(GONE, BOOM, BOOM, None, other)))
     assert text.count("Traceback:") == 1
     assert "3 runs failed (1-2, 4): exception: ValueError: loss 3 (similar messages)" in text
-    assert "  for example run 1 (rank 1 on n2 at step 8)\n    Traceback:" in text
+    assert "  for example run 1 (rank 1 on n2 at step 7)\n    Traceback:" in text
     assert text.index("3 runs failed") < text.index("demo.0 failed: exit_code: ended with")
     assert "hpckit resume demo --failed (the frozen code)" in text
 
@@ -64,7 +64,7 @@ def test_runs_that_failed_alike_are_one_entry_with_one_traceback() -> None:
 def test_one_failed_run_is_named_with_what_to_do() -> None:
     """Nothing is said of groups where there is one run."""
     text = "\n".join(failure_texts(rows(None, BOOM)))
-    assert "demo.1 failed: exception (rank 1 on n2 at step 8): ValueError: loss 3" in text
+    assert "demo.1 failed: exception (rank 1 on n2 at step 7): ValueError: loss 3" in text
     assert "hpckit rerun demo.1 (today's code)" in text
     assert "hpckit resume demo.1 (the frozen code)" in text
 
