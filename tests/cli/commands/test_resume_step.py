@@ -42,7 +42,7 @@ def test_resume_without_a_checkpoint_says_that_it_begins_at_step_0(shell: Any) -
 def test_resume_from_a_checkpoint_says_its_step(shell: Any) -> None:
     """The step is the first one that is done again."""
     (shell.cwd / "t.py").write_text(SCRIPT)
-    words = ("recovery=never", "checkpoint.interval_steps=2", "--wait")
+    words = ("recovery=never", "checkpoint.interval_steps=4", "--wait")
     assert shell("launch", *TASK, *words).code == 1
     assert "(the frozen code, from step 4)" in shell("status").out
     assert "  begins  0: from step 4\n" in shell("resume", "--wait").out
