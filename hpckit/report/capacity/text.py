@@ -180,9 +180,9 @@ def _bill_lines(plan: CapacityPlan) -> list[str]:
     bill, tokens = plan.bill, plan.tokens
     if bill is None or tokens is None:
         return []
+    steps = f"{bill.steps:,} steps: {_span(bill.days)}"
     lines = [
-        f"training  {_count(tokens)} tokens{_by_rule(plan.defaults)}, {bill.steps:,} steps: "
-        f"{_span(bill.days)}",
+        f"training  {_count(tokens)} tokens{_by_rule(plan.defaults)}, {steps}",
         *([] if plan.time is None or plan.calibration else [f"          {_experience(plan.gpu)}"]),
         f"          {bill.gpu_hours:,.0f} GPU hours, {bill.lost_share:.1%} for failures and saves",
         f"energy    {bill.energy_j / 3.6e9:,.3g} MWh with nodes and cooling",
