@@ -230,7 +230,7 @@ class Run(ParallelRun):
                 self.info, self.device, self._tell_steps, samples_per_step=samples_per_step
             )
         if self._loop is None:
-            self._tell(layout_told(self.rank, self.layout, self.registered.values()))
+            self._tell(layout_told(self.rank, self.layout, self.registered.values(), self._pairs))
         loop = self._loop = self._new_loop(total, start, samples_per_step)
         self._stepping = True
         try:
