@@ -10,6 +10,7 @@ from hpckit.cli.compose_options import compose_request, recorded_words
 from hpckit.cli.launch_output import say_checked
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
+from hpckit.errors import SchedulerError
 from hpckit.model.environment.comparison import AskedOfNode, EnvironmentComparison
 from hpckit.model.environment.facts import EnvironmentFacts
 from hpckit.model.finding import Severity
@@ -58,8 +59,13 @@ def _compare(arguments: argparse.Namespace, context: Context) -> EnvironmentComp
     words = recorded_words(arguments, context)
     prepared = prepare_look(request, settings, words, context, quiet=arguments.json)
     if not say_checked(check.check_launch(prepared, context), context):
+        context.note_more("hpckit doctor --env --here looks at this machine alone")
         return None
-    answer = look_at_node(prepared, context)
+    try:
+        answer = look_at_node(prepared, context)
+    except SchedulerError as error:
+        hint = f"{error.hint}; hpckit doctor --env --here looks at this machine alone"
+        raise type(error)(error.message, hint=hint.removeprefix("; ")) from error
     if answer.left:
         context.note(f"warning: {prepared.plan.id} was not removed: {answer.left}")
     return EnvironmentComparison(

@@ -73,6 +73,11 @@ def say_known(division: KnownRuns, context: Context, *, dry: bool = False) -> No
             if len(given) == 1:
                 which = f".{given[0].earlier}"
             context.note(f"{counted(len(given), 'run')} {what} as {folder.name}{which}")
+    for run, words in division.elsewhere.items():
+        context.note(
+            f"{run} completed, but in another layout since its resume ({' '.join(words)}): that "
+            "does not count"
+        )
     if division.changed:
         context.note(
             f"{division.changed} completed with other code, or code that was not recorded, the "

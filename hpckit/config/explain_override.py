@@ -108,5 +108,6 @@ def _unknown(override: Override, key: str, keys: Sequence[str], groups: _Groups)
     if override.is_delete():
         return ConfigError(message, hint=f"Known: {', '.join(beside or siblings('', keys))}.")
     line = str(override.input_line).lstrip("+")
-    plus = "+" if meant_by(key) is None else "++"
-    return ConfigError(message, hint=f"To add a key of your own, write {plus}{line}")
+    # Next to a key that exists, `+` may be taken for a slip, too; `++` never is.
+    plus = "++" if "Did you mean" in message or meant_by(key) is not None else "+"
+    return ConfigError(message, hint=f"To add a key of your own by that name, write {plus}{line}")

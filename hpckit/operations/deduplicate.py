@@ -12,15 +12,16 @@ from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.errors import HpckitError
-from hpckit.model.events import RunsKnown
+from hpckit.model.events import LayoutChanged, RunsKnown
 from hpckit.model.history import LaunchHistory
 from hpckit.model.ids import run_id
 from hpckit.model.plan import RunSpec
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.operations.prepare import Prepared, narrowed
-from hpckit.record.launch_events import record_event
+from hpckit.record.launch_events import merged_events, record_event
 from hpckit.record.launches import Launch, load_launch, read_launch_history
+from hpckit.record.layout import LaunchPaths
 from hpckit.record.snapshot.identity import (
     EarlierLaunch,
     code_identity,
@@ -61,13 +62,15 @@ class KnownRuns:
     """The known runs of a launch: `skipped` have completed, `adopted` wait or run elsewhere.
 
     `changed` counts runs that would be known, but their code has changed or cannot be identified;
-    `changed_in` is the newest launch with such runs.
+    `changed_in` is the newest launch with such runs. `elsewhere` are completed runs that a resume
+    had given another layout, with the words that asked for it: they are not what is asked for now.
     """
 
     skipped: list[KnownRun] = field(default_factory=list)
     adopted: list[KnownRun] = field(default_factory=list)
     changed: int = 0
     changed_in: str = ""
+    elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def documents(self) -> dict[str, object]:
@@ -121,6 +124,7 @@ class _Search:
     any_code: bool
     found: KnownRuns = field(default_factory=KnownRuns)
     wanted: dict[str, list[RunSpec]] = field(default_factory=dict)
+    changes: dict[Path, dict[int, LayoutChanged]] = field(default_factory=dict)
 
     def divide(self) -> KnownRuns:
         for run in self.prepared.plan.runs:
@@ -130,11 +134,24 @@ class _Search:
         candidates = list(holdings(Path(self.prepared.plan.folder).parent, self.wanted))
         same = self._with_our_code(candidates)
         for holding in same:
-            for signature, index in _completed(holding, self.wanted):
+            for signature, index in list(_completed(holding, self.wanted)):
+                if (other := self._other_layout(holding.paths, signature, index)) is not None:
+                    name = run_id(holding.paths.folder.name, index)
+                    self.found.elsewhere.setdefault(name, other.words)
+                    continue
                 self._settle(signature, holding, index, RunState.completed)
         self._take_open(same)
         self._count_changed([one for one in candidates if one not in same])
         return self.found
+
+    def _other_layout(self, paths: LaunchPaths, signature: str, index: int) -> LayoutChanged | None:
+        """Return the change to another layout than this run asks for; None if there was none."""
+        if paths.folder not in self.changes:
+            told = (one for one in merged_events(paths) if isinstance(one, LayoutChanged))
+            self.changes[paths.folder] = {run: one for one in told for run in one.runs}
+        last = self.changes[paths.folder].get(index)
+        asked = self.wanted[signature][0].settings.parallel
+        return None if last is None or last.parallel == asked else last
 
     def _count_changed(self, others: Sequence[EarlierLaunch]) -> None:
         left, ours = set(self.wanted), str(self.prepared.snapshot.project)
@@ -172,8 +189,11 @@ class _Search:
             history = read_launch_history(launch)
             for one in reversed(view.runs):
                 signature = launch.runs[one.record.index].signature
-                if signature in self.wanted and _stands(one, history):
-                    self._settle(signature, holding, one.record.index, one.state)
+                index = one.record.index
+                if signature not in self.wanted or not _stands(one, history):
+                    continue
+                if self._other_layout(holding.paths, signature, index) is None:
+                    self._settle(signature, holding, index, one.state)
 
     def _settle(self, signature: str, holding: EarlierLaunch, index: int, state: RunState) -> None:
         where = self.found.skipped if state is RunState.completed else self.found.adopted

@@ -18,6 +18,7 @@ from hpckit.model.standing import Standing
 from hpckit.model.states import RunState
 from hpckit.operations import local
 from hpckit.operations.add_job import add_job, alone
+from hpckit.operations.checkpoints.resume_step import resume_words
 from hpckit.operations.feed import feed
 from hpckit.operations.frozen_script import rendered
 from hpckit.operations.layout.new_layouts import (
@@ -47,6 +48,9 @@ from hpckit.report.standing import standing_text
 from hpckit.views.launch_view import Ask, launch_view, unconfirmed
 from hpckit.views.living_ranks import await_no_ranks
 from hpckit.views.scheduler import Scheduler
+
+_MOST_READ = 50
+"""The checkpoints of at most this many runs are looked at, as each has a folder of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +286,11 @@ def forecast(resuming: Resuming) -> list[str]:
     lines: dict[str, list[int]] = {}
     for view in resuming.views:
         index = view.record.index
-        line = f"left    {{}}: {left[index]}" if index in left else f"resume  {{}}: {_ended(view)}"
+        if index in left:
+            line = f"left    {{}}: {left[index]}"
+        else:
+            begins = _resume_words(resuming.launch, view)
+            line = f"resume  {{}}: {', '.join(filter(None, (_ended(view), begins)))}"
         lines.setdefault(line, []).append(index)
     return [line.replace("{}", ranges(runs), 1) for line, runs in sorted(lines.items())[::-1]]
 
@@ -293,6 +301,25 @@ def _ended(view: RunView) -> str:
     if cause is not None:
         return f"{view.state} ({cause})"
     return "it was never submitted" if view.state is RunState.pending else str(view.state)
+
+
+def first_steps(resuming: Resuming) -> list[str]:
+    """Return from which step the resumed runs continue, a line for each answer."""
+    found: dict[str, list[int]] = {}
+    if len(resuming.choice.resumed) <= _MOST_READ:
+        for view in resuming.views:
+            index = view.record.index
+            words = _resume_words(resuming.launch, view)
+            if index in resuming.choice.resumed and words:
+                found.setdefault(words, []).append(index)
+    return [f"{ranges(runs)}: {words}" for words, runs in found.items()]
+
+
+def _resume_words(launch: Launch, view: RunView) -> str:
+    """Return from which step a run continues; empty for one that never began."""
+    if not view.record.attempt:
+        return ""
+    return resume_words(launch, view.record.index, stepped=view.record.step is not None)
 
 
 def skipped_document(skipped: Sequence[Skipped]) -> list[dict[str, object]]:

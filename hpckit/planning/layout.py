@@ -186,13 +186,20 @@ class _Sizes:
         }
         taken = math.prod(known.values())
         if ranks % taken:
-            words = " x ".join(f"{one} {size}" for one, size in known.items() if size > 1)
+            given = [f"parallel.{one}={size}" for one, size in known.items() if size > 1]
+            product = f", {taken}," if len(given) > 1 else ""
             raise ConfigError(
-                f"parallel.{axis}={getattr(self.parallel, axis.value)}: {words} is {taken}, which "
-                f"does not divide {what}, {ranks}; the run has {self.shape}",
+                f"{' x '.join(given)}{product} does not divide {self._of(what, ranks)}, "
+                f"and parallel.{axis}={getattr(self.parallel, axis.value)} takes what is left",
                 hint=f"choose sizes that divide {ranks}",
             )
         return ranks // taken
+
+    def _of(self, what: str, ranks: int) -> str:
+        """Return what is divided, with its number once: `the 2 ranks (1 node x 2) of the run`."""
+        if ranks == self.shape.ranks:
+            return f"the {self.shape} of the run"
+        return f"{what}, {ranks}; the run has {self.shape}"
 
 
 def _checked(axis: MeshAxis, value: int | str) -> int | SizeWord:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
 
-from hpckit.model.counted import counted, size_text, steps_text
+from hpckit.model.counted import counted, size_text
 from hpckit.model.failure import Cause
 from hpckit.model.goodput import Goodput, Interruption, TimeParts
 from hpckit.model.moment import duration, local_second, span_words
@@ -164,7 +164,7 @@ def _interruption_cells(one: Interruption) -> tuple[str, ...]:
         "" if one.round is None else str(one.round),
         one.cause.value,
         " ".join(word for word in where if word),
-        steps_text(one.step),
+        "" if one.step is None else str(one.step),
         "" if one.action is None else one.action.replace("_", " "),
         first_line(one.message),
     )

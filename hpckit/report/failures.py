@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpckit.model.counted import counted, steps_text
+from hpckit.model.counted import counted
 from hpckit.model.failure import Failure
 from hpckit.model.ids import split_run_id
 from hpckit.model.ranges import ranges
@@ -106,7 +106,8 @@ def _text(group: FailureGroup) -> str:
 
 def failure_words(failure: Failure) -> str:
     """Return a failure as text: its cause, its place, its message."""
-    return f"{failure.cause}{_place(failure)}: {_message(failure)}"
+    message = re.sub(r"\n(?=.)", "\n  ", _message(failure))
+    return f"{failure.cause}{_place(failure)}: {message}"
 
 
 def _missing_file_hint(failure: Failure) -> str:
@@ -163,7 +164,7 @@ def _place(failure: Failure) -> str:
     places = [
         failure.rank_name,
         f"on {failure.node}" if failure.node else "",
-        "" if failure.step is None else f"at step {steps_text(failure.step)}",
+        "" if failure.step is None else f"at step {failure.step}",
     ]
     place = " ".join(place for place in places if place)
     return f" ({place})" if place else ""
@@ -178,13 +179,17 @@ def _next_steps(groups: Sequence[FailureGroup]) -> list[str]:
     if len(failed) == 1:
         return [
             f"  try again: hpckit rerun {one} (today's code)",
-            f"         or: hpckit resume {one} (the frozen code)",
+            f"         or: hpckit resume {one} (the frozen code{_from_step(failed[0])})",
         ]
     launch = split_run_id(one)[0]
     return [
         f"\n  try again: hpckit rerun {launch} --failed (today's code)",
         f"         or: hpckit resume {launch} --failed (the frozen code)",
     ]
+
+
+def _from_step(row: RunRow) -> str:
+    return f", {row.resume}" if row.resume else ""
 
 
 def user_traceback(traceback: str, *, shown: int = TRACEBACK_LINES) -> tuple[str, ...]:

@@ -52,8 +52,8 @@ class RunRow:
     `goodput` and `findings` are null if they were not requested. `blocked` says why the run never
     began, if an earlier stage did not complete. `early` says why it completed early. `step` counts
     from 0, to one less than `total`. `layout` is what the ranks reported of it, null until then.
-    `preflight` is the latest inspection of each node.
-    `satellites` are the jobs that bring it nodes.
+    `preflight` is the latest inspection of each node. `satellites` are the jobs that bring it
+    nodes. `resume` says from which step a resume continues.
     """
 
     run: str
@@ -83,6 +83,7 @@ class RunRow:
     layout: LayoutReport | None = None
     preflight: tuple[NodeInspection, ...] = ()
     satellites: tuple[Satellite, ...] = ()
+    resume: str = ""
 
     def elapsed(self, now: datetime) -> timedelta | None:
         """Return how long the latest attempt has run; None if it has no start, or no known end."""
@@ -133,6 +134,11 @@ def with_standstill(row: RunRow, goodput: Goodput | None) -> RunRow:
     gone = span_words(goodput.standstill)
     said = f"no step has begun for {gone}; `hpckit stacks` shows what its ranks are doing"
     return replace(row, warnings=(*row.warnings, said))
+
+
+def with_resume(row: RunRow, words: str) -> RunRow:
+    """Return the row with these words on the step from which a resume continues the run."""
+    return replace(row, resume=words)
 
 
 def count_states(states: Iterable[RunState]) -> Mapping[RunState, int]:

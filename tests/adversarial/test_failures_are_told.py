@@ -39,3 +39,12 @@ def test_gpu_that_torch_does_not_see_fails_before_training(shell: Any) -> None:
         "launch", "cluster=local", "--wait", *words, *shown, "runtime.device=cpu", "--rerun"
     )
     assert cpu.code == 0, cpu.err
+
+
+@pytest.mark.training
+def test_advice_of_an_error_is_told_with_it(shell: Any) -> None:
+    """What an error of hpckit advises is in the record and in `status`, not in a log alone."""
+    (shell.cwd / "t.py").write_text("def main(config, run):\n    run.timed('').__enter__()\n")
+    told = failure(shell, "experiment=function", "entry_point=t:main", "resources=cpu")
+    assert told["message"].endswith('characters\nwrite `with run.timed("forward"):`')
+    assert '\n  write `with run.timed("forward"):`\n' in shell("status").out

@@ -40,7 +40,7 @@ SURFACE = {
     | FILTERS
     | {"--dry-run", "--json", "--output-dir"},
     "show": {"LAUNCH|RUN", "--config", "--fresh", "--json", "--output-dir"},
-    "checkpoint": {"ACTION", "LAUNCH|RUN", "--to", "--step", "--json", "--output-dir"},
+    "checkpoint": {"ACTION", "LAUNCH|RUN", "--to", "--step", "--force", "--json", "--output-dir"},
     "export": {"KIND", "LAUNCH|RUN", "--to", "--follow", "--undone", "--output-dir"},
     "report": {"LAUNCH|RUN", "--to", "--markdown", "--json", "--junit", "--refresh", "--fresh"}
     | {"--output-dir"},

@@ -197,3 +197,21 @@ def test_launch_notes_a_launch_that_cannot_be_read(project: Any) -> None:
     assert "is damaged" in said.err
     with pytest.raises(Exception, match="is damaged"):
         load_launch(folder)
+
+
+def test_run_that_ended_in_another_layout_is_not_what_is_asked_for(shell: Any) -> None:
+    """A comparison of layouts gets both, and is told why; back in its own layout it counts."""
+    words = ("experiment=command", "command=[sh,say.sh]", "resources.tasks_per_node=2")
+    (shell.cwd / "say.sh").write_text(f"[ -e {shell.cwd.parent}/mended ]\n")
+    fsdp = (*words, "cluster=local", "parallel=fsdp")
+    first = launched(shell, "--wait", *fsdp)
+    (shell.cwd.parent / "mended").touch()
+    assert shell("resume", "parallel=tensor", "--wait").code == 0
+    said = shell("launch", "--json", "--wait", *fsdp)
+    again = json.loads(said.out)
+    assert (again["skipped"], len(again["runs"])) == ([], 1)
+    assert f"{first['launch']}.0 completed, but in another layout" in said.err
+    assert "(parallel=tensor): that does not count" in said.err
+    third = launched(shell, *fsdp)
+    assert known(third["skipped"]) == [("0", "completed")]
+    assert third["skipped"][0]["dir"] == again["dir"]

@@ -109,7 +109,7 @@ def test_words_become_numbers(parallel: Parallel, nodes: int, tasks: int, expect
     ("parallel", "nodes", "tasks", "message"),
     [
         (Parallel(replicate=3), 1, 4, "is 3 ranks, and the run has 4 ranks"),
-        (Parallel(shard=3), 1, 4, "parallel.replicate=rest: shard 3"),
+        (Parallel(shard=3), 1, 4, "parallel.shard=3 does not divide the 4 ranks"),
         (Parallel(shard=0), 1, 4, "parallel.shard=0 is no size"),
         (Parallel(tensor="rest"), 1, 4, "parallel.tensor=rest is no size"),
         (Parallel(shard="rest"), 1, 4, "are both rest"),

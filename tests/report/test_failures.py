@@ -56,7 +56,7 @@ def test_runs_that_failed_alike_are_one_entry_with_one_traceback() -> None:
     text = "\n".join(failure_texts(rows(GONE, BOOM, BOOM, None, other)))
     assert text.count("Traceback:") == 1
     assert "3 runs failed (1-2, 4): exception: ValueError: loss 3 (similar messages)" in text
-    assert "  for example run 1 (rank 1 on n2 at step 8)\n    Traceback:" in text
+    assert "  for example run 1 (rank 1 on n2 at step 7)\n    Traceback:" in text
     assert text.index("3 runs failed") < text.index("demo.0 failed: exit_code: ended with")
     assert "hpckit resume demo --failed (the frozen code)" in text
 
@@ -64,7 +64,7 @@ def test_runs_that_failed_alike_are_one_entry_with_one_traceback() -> None:
 def test_one_failed_run_is_named_with_what_to_do() -> None:
     """Nothing is said of groups where there is one run."""
     text = "\n".join(failure_texts(rows(None, BOOM)))
-    assert "demo.1 failed: exception (rank 1 on n2 at step 8): ValueError: loss 3" in text
+    assert "demo.1 failed: exception (rank 1 on n2 at step 7): ValueError: loss 3" in text
     assert "hpckit rerun demo.1 (today's code)" in text
     assert "hpckit resume demo.1 (the frozen code)" in text
 
@@ -128,10 +128,17 @@ def test_failures_say_where_a_relative_path_is_looked_for(path: str, hinted: boo
 def test_gpu_memory_is_named_where_the_message_is_cut_before_it() -> None:
     """And not twice where it is not."""
     words = "GPU memory: of 80.0 GB, this rank had allocated 70.0 GB"
-    for middle, lines in (("", 1), ("x" * 2000, 2)):
+    for middle in ("", "x" * 2000):
         full = replace(
             BOOM, cause=Cause.cuda_oom, message=f"OutOfMemoryError: no\n{middle}\n{words}"
         )
         text = "\n".join(failure_texts(rows(full)))
         assert text.count(words) == 1
-        assert (f"\n  {words}\n" in text) == (lines == 2)
+        assert f"\n  {words}\n" in text
+
+
+def test_further_lines_of_a_message_are_indented() -> None:
+    """The advice of an error stands below it, apart from the next run."""
+    failed = replace(BOOM, message="UsageError: no share\ntake run.share(8)", traceback=None)
+    (text, *_) = failure_texts(rows(failed))
+    assert "UsageError: no share\n  take run.share(8)\n  whole log:" in text

@@ -18,6 +18,7 @@ from hpckit.errors import HpckitError
 from hpckit.model.counted import steps_text
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
+from hpckit.operations.checkpoints.resume_step import with_resume_steps
 from hpckit.operations.next_step import only_a_view
 from hpckit.operations.notices.unsent import say_unsent
 from hpckit.record.launches import Launch
@@ -124,7 +125,11 @@ def _show_end(launch: Launch, rows: Sequence[RunRow], context: Context) -> None:
     told = rows
     if context.terminal and len(rows) > _SHOWN_AT_END:
         told = [row for row in rows if row.state is not RunState.completed][:_SHOWN_AT_END]
+    if len(told) <= _JUDGED:
+        told = with_resume_steps(launch, told)
     page = status_page(launch_head(launch), told, context.now())
+    if len(rows) == 1:
+        page = [*page, *(f"warning: {one}" for one in rows[0].warnings)]
     if len(told) < len(rows):
         page = [*page, f"of all {count_line([row.state for row in rows])}"]
     show_page(page, context)

@@ -65,7 +65,8 @@ class CapacityPlan:
     """What a training needs. Of a model of which only its size is known, most is None.
 
     `unknown` says then what would be needed. `layout` is that of a model that was counted.
-    `calibration` is what predictions follow, besides the formulas.
+    `calibration` is what predictions follow, besides the formulas. `defaults` are the options that
+    decide on batch and training, and that nobody chose.
     """
 
     gpu: GpuSpec
@@ -82,6 +83,7 @@ class CapacityPlan:
     layout: Layout | None = None
     calibration: Calibration | None = None
     unknown: str = ""
+    defaults: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:

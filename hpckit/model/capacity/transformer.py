@@ -15,7 +15,8 @@ class TransformerShape:
     """A decoder-only transformer by its numbers; sizes are in elements.
 
     `kv_heads` and `head_dim` of 0 follow from `heads` and `hidden`, `ffn` of 0 is 4 x hidden.
-    `positions` is the number of learned positions, 0 if there are none (rotary). `swiglu` has three
+    `positions` is the number of learned positions, 0 if there are none (rotary). `max_sequence` is
+    the longest sequence that the model is published for, 0 if that is not known. `swiglu` has three
     matrices in the feed-forward part instead of two. `biases` are on all matrices and norms,
     `query_biases` on queries, keys and values only. With `experts` above 1 each layer has that many
     feed-forward parts, of which a token takes `active_experts`.
@@ -38,13 +39,14 @@ class TransformerShape:
     head_norms: bool = False
     experts: int = 1
     active_experts: int = 1
+    max_sequence: int = 0
 
     def __post_init__(self) -> None:
         """Check the numbers; raises ConfigError."""
         sizes = ("hidden", "layers", "heads", "vocab", "experts", "active_experts")
         for name in sizes:
             self._check(name, least=1)
-        for name in ("kv_heads", "head_dim", "ffn", "positions"):
+        for name in ("kv_heads", "head_dim", "ffn", "positions", "max_sequence"):
             self._check(name, least=0)
         if not self.head_dim and self.hidden % self.heads:
             raise ConfigError(

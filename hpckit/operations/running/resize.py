@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpckit.context import Context
-from hpckit.errors import RunError, UsageError
+from hpckit.errors import RunError, SchedulerRefusedError, UsageError
+from hpckit.model.cluster.site import NodeGroup
 from hpckit.model.counted import counted
 from hpckit.model.elastic.resize import Resize, ResizeAnswer, ResizeRequest
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plain import to_plain
+from hpckit.model.plan import ResourceSpec
 from hpckit.model.run import RunRecord
 from hpckit.operations.running.satellites import (
     GrowOrder,
@@ -18,11 +22,13 @@ from hpckit.operations.running.satellites import (
     plan_satellite,
     submit_satellite,
 )
+from hpckit.operations.submit import slurm_commands
 from hpckit.record.elastic.answers import read_resize_answer
 from hpckit.record.launches import Launch, read_launch_history
 from hpckit.record.lookup import Selection
 from hpckit.record.process import this_host
 from hpckit.runtime.requests import ask
+from hpckit.slurm.site_query import read_nodes
 from hpckit.views.awaited_answer import await_answer
 from hpckit.views.running_run import running_run
 
@@ -51,13 +57,49 @@ def grow_run(selection: Selection, order: GrowOrder, context: Context) -> Growth
     """
     record = _growing(selection, order, context)
     launch = selection.launch
+    job = plan_satellite(launch, record.index, order, context).job
+    commands = slurm_commands(launch.cluster.bin_dir, context)
+    check_enough_nodes(job.resources, read_nodes(commands) or ())
     answer = _asked(launch, record, Resize.grow, order.replicas, context)
     left = order.replicas - answer.standing
     if left <= 0:
         return Growth(record=record, answer=answer, satellite=None)
     rest = replace(order, replicas=left)
-    planned, slurm_job = submit_satellite(launch, record.index, rest, context)
+    try:
+        planned, slurm_job = submit_satellite(launch, record.index, rest, context)
+    except SchedulerRefusedError as error:
+        raise refused_elsewhere(error, job.resources) from error
     return Growth(record=record, answer=answer, satellite=planned, slurm_job=slurm_job)
+
+
+def check_enough_nodes(asked: ResourceSpec, groups: Sequence[NodeGroup]) -> None:
+    """Raise UsageError if no partition of the job has as many nodes as it asks for, in any state.
+
+    Slurm accepts such a job from some users, and it waits without end.
+    """
+    sizes: Counter[str] = Counter()
+    for one in groups:
+        sizes[one.partition] += one.nodes
+    names = asked.partition.split(",") if asked.partition else list(sizes)
+    most = max((sizes[name] for name in names), default=0)
+    if groups and asked.nodes > most:
+        where = f"partition {asked.partition}" if asked.partition else "the largest partition"
+        raise UsageError(
+            f"to grow like that takes {counted(asked.nodes, 'node')} more, and {where} has {most}",
+            hint="name fewer --replicas, or another --partition",
+        )
+
+
+def refused_elsewhere(error: SchedulerRefusedError, asked: ResourceSpec) -> SchedulerRefusedError:
+    """Return the error with the nodes that a satellite job leaves out, for they may be the reason.
+
+    It leaves out those that the run has, or had and lost, and those of resources.exclude.
+    """
+    if not asked.exclude:
+        return error
+    left_out = f"it leaves out {asked.exclude}, which the run has, has lost, or excludes"
+    hint = f"{left_out}: no other node may be free for it; {error.hint}"
+    return SchedulerRefusedError(error.message, hint=hint)
 
 
 def plan_growth(selection: Selection, order: GrowOrder, context: Context) -> Growth:

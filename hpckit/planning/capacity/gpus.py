@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from hpckit.errors import ConfigError
 from hpckit.model.capacity.gpu_spec import GpuSpec
+from hpckit.planning.capacity.presets import near_names
 
 # name, MiB, TFLOP/s in 16 and 32 bits, GB/s of memory, link and network, W alone and with its part
 # of the node, GPUs that the link joins, reachable share
@@ -70,7 +71,10 @@ def gpu_named(name: str) -> GpuSpec:
     for known, spec in GPUS.items():
         if known.lower() == name.lower():
             return spec
-    raise ConfigError(f"GPU {name!r} is not in the catalogue", hint=f"known are {', '.join(GPUS)}")
+    raise ConfigError(
+        f"GPU {name!r} is not in the catalogue{near_names(name, GPUS)}",
+        hint=f"known are {', '.join(GPUS)}",
+    )
 
 
 def gpu_called(device: str) -> GpuSpec | None:

@@ -18,6 +18,8 @@ from hpckit.model.capacity.setup import (
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.settings import SCHEDULES
 
+_MOST_PER_NODE = 8
+"""A fast fabric that joins more GPUs joins nodes; how many each has, the catalogue does not say."""
 _MOST_GROUPS = max(SCHEDULES.values())
 
 
@@ -42,6 +44,7 @@ def _overrides(setup: TrainingSetup) -> Iterator[str]:
     yield from _group(setup)
     if setup.layout.pipeline > 1:
         yield f"parallel.schedule={_schedule(setup)}"
+    if setup.layout.pipeline > 1 or setup.microbatches > 1:
         yield f"parallel.microbatches={setup.microbatches}"
     if setup.layout.tensor > 1 and not setup.sequence_parallel:
         yield "parallel.sequence=false"
@@ -52,6 +55,16 @@ def _overrides(setup: TrainingSetup) -> Iterator[str]:
         yield f"parallel.recompute={'blocks' if full else 'selective'}"
     if setup.fused:
         yield "parallel.compile=true"
+    yield from _resources(setup)
+
+
+def _resources(setup: TrainingSetup) -> Iterator[str]:
+    """Yield nodes and GPUs; none where a domain is more than a node, or nodes are not whole."""
+    per_node = min(setup.gpu.domain, setup.gpus)
+    if per_node <= _MOST_PER_NODE and setup.gpus % per_node == 0:
+        yield f"resources.nodes={setup.gpus // per_node}"
+        yield f"resources.tasks_per_node={per_node}"
+        yield f"resources.gpus_per_node={per_node}"
 
 
 def _group(setup: TrainingSetup) -> Iterator[str]:
@@ -120,7 +133,7 @@ def _other_limits(setup: TrainingSetup) -> Iterator[str]:
 def _own(setup: TrainingSetup) -> Iterator[str]:
     yield f"batches of {setup.global_batch} sequences of {setup.sequence} tokens"
     if setup.layout.pipeline == 1 and setup.microbatches > 1:
-        yield f"gradients of {setup.microbatches} micro batches a step, added up by backward()"
+        yield f"run.train_step, which computes them in {setup.microbatches} parts"
     if setup.attention is AttentionKind.flash:
         yield "scaled_dot_product_attention"
     if setup.optimizer is not OptimizerKind.adam:

@@ -7,7 +7,8 @@ et al. 2020.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from hpckit.errors import ConfigError
@@ -42,23 +43,56 @@ MODELS: dict[str, TransformerShape] = {
     "gpt3-6.7b": _gpt(4096, 32, 32, 2048),
     "gpt3-13b": _gpt(5120, 40, 40, 2048),
     "gpt3-175b": _gpt(12288, 96, 96, 2048),
-    "llama2-7b": _llama(4096, 32, 32, 32, 11008, 32000),
-    "llama2-13b": _llama(5120, 40, 40, 40, 13824, 32000),
-    "llama2-70b": _llama(8192, 80, 64, 8, 28672, 32000),
-    "llama3-8b": _llama(4096, 32, 32, 8, 14336, 128256),
-    "llama3-70b": _llama(8192, 80, 64, 8, 28672, 128256),
-    "llama3-405b": _llama(16384, 126, 128, 8, 53248, 128256),
-    "llama3.2-1b": _llama(2048, 16, 32, 8, 8192, 128256, tied=True),
-    "llama3.2-3b": _llama(3072, 28, 24, 8, 8192, 128256, tied=True),
-    "qwen2.5-7b": _llama(3584, 28, 28, 4, 18944, 152064, query_biases=True),
-    "qwen2.5-32b": _llama(5120, 64, 40, 8, 27648, 152064, query_biases=True),
-    "qwen2.5-72b": _llama(8192, 80, 64, 8, 29568, 152064, query_biases=True),
-    "qwen3-8b": _llama(4096, 36, 32, 8, 12288, 151936, head_norms=True, head_dim=128),
-    "qwen3-32b": _llama(5120, 64, 64, 8, 25600, 151936, head_norms=True, head_dim=128),
-    "mixtral-8x7b": _llama(4096, 32, 32, 8, 14336, 32000, experts=8, active_experts=2),
-    "mixtral-8x22b": _llama(6144, 56, 48, 8, 16384, 32768, experts=8, active_experts=2),
+    "llama2-7b": _llama(4096, 32, 32, 32, 11008, 32000, max_sequence=4096),
+    "llama2-13b": _llama(5120, 40, 40, 40, 13824, 32000, max_sequence=4096),
+    "llama2-70b": _llama(8192, 80, 64, 8, 28672, 32000, max_sequence=4096),
+    "llama3-8b": _llama(4096, 32, 32, 8, 14336, 128256, max_sequence=8192),
+    "llama3-70b": _llama(8192, 80, 64, 8, 28672, 128256, max_sequence=8192),
+    "llama3-405b": _llama(16384, 126, 128, 8, 53248, 128256, max_sequence=131072),
+    "llama3.2-1b": _llama(2048, 16, 32, 8, 8192, 128256, tied=True, max_sequence=131072),
+    "llama3.2-3b": _llama(3072, 28, 24, 8, 8192, 128256, tied=True, max_sequence=131072),
+    "qwen2.5-7b": _llama(3584, 28, 28, 4, 18944, 152064, query_biases=True, max_sequence=131072),
+    "qwen2.5-32b": _llama(5120, 64, 40, 8, 27648, 152064, query_biases=True, max_sequence=131072),
+    "qwen2.5-72b": _llama(8192, 80, 64, 8, 29568, 152064, query_biases=True, max_sequence=131072),
+    "qwen3-8b": _llama(
+        4096, 36, 32, 8, 12288, 151936, head_norms=True, head_dim=128, max_sequence=40960
+    ),
+    "qwen3-32b": _llama(
+        5120, 64, 64, 8, 25600, 151936, head_norms=True, head_dim=128, max_sequence=40960
+    ),
+    "mixtral-8x7b": _llama(
+        4096, 32, 32, 8, 14336, 32000, experts=8, active_experts=2, max_sequence=32768
+    ),
+    "mixtral-8x22b": _llama(
+        6144, 56, 48, 8, 16384, 32768, experts=8, active_experts=2, max_sequence=65536
+    ),
 }
-"""Models by name."""
+"""Models by name; `max_sequence` is `max_position_embeddings` of each one's config.json."""
+
+
+def unknown_model(name: str) -> ConfigError:
+    """Return the error for a name that no model has, with those that are nearly it."""
+    near = near_names(name, MODELS)
+    return ConfigError(
+        f"model {name!r} is not known{near}",
+        hint=f"known are {', '.join(MODELS)}; or a config.json, or numbers: "
+        "--model 'hidden=4096 layers=32 heads=32'",
+    )
+
+
+def near_names(name: str, known: Iterable[str]) -> str:
+    """Return a question after the names that are meant, such as `: H100-SXM or H100-PCIe?`.
+
+    Capitals and `-`, `_`, `.` do not matter, and a name may be left off in the middle.
+    """
+    plain = {one: re.sub(r"[^a-z0-9]", "", one.lower()) for one in known}
+    said = re.sub(r"[^a-z0-9]", "", name.lower())
+    found = [one for one, short in plain.items() if said and short.startswith(said)]
+    if not found:
+        near = get_close_matches(said, plain.values(), n=2, cutoff=0.75)
+        found = [one for one, short in plain.items() if short in near]
+    return f": did you mean {' or '.join(found[:3])}?" if found else ""
+
 
 _LLAMA_LIKE = ("llama", "mistral", "mixtral", "qwen2", "qwen3")
 
@@ -98,6 +132,7 @@ def from_config(config: Mapping[str, Any]) -> TransformerShape:
         query_biases=kind == "qwen2",
         head_norms=kind == "qwen3",
         experts=_number(config, "num_local_experts", 1),
+        max_sequence=_number(config, "max_position_embeddings", 0),
         active_experts=_number(config, "num_experts_per_tok", 1),
     )
 

@@ -25,7 +25,7 @@ from hpckit.planning.capacity.flops import shortest_step
 from hpckit.planning.capacity.memory import plan_states
 from hpckit.planning.capacity.overrides import layout_limits
 from hpckit.planning.capacity.power import SiteRates, power_draw, training_bill
-from hpckit.planning.capacity.presets import MODELS, from_config, from_numbers
+from hpckit.planning.capacity.presets import MODELS, from_config, from_numbers, unknown_model
 from hpckit.planning.capacity.search import SearchSpace, plan_setup, search_layouts
 from hpckit.planning.capacity.step_time import rates
 from hpckit.planning.capacity.words import (
@@ -37,7 +37,8 @@ from hpckit.planning.capacity.words import (
 
 _TOKENS_PER_PARAMETER = 20
 """What a model is trained on if nothing is said (Hoffmann et al. 2022)."""
-_USUAL_SEQUENCE = 4096
+_USUAL_SEQUENCE, _MOST_USUAL_SEQUENCE = 4096, 8192
+"""Longer sequences than that are for the end of a training: none is assumed."""
 _MOST_ROWS = 10**9
 _MOST_TOKENS = 10**9
 _LEAST_STEP_S, _MOST_STEP_S = 1e-6, 1e7
@@ -102,6 +103,16 @@ class CapacityRequest:
         return self.precision or usual
 
     @property
+    def defaults(self) -> tuple[str, ...]:
+        """Options of the batch and of the training that nothing was said of."""
+        named = {
+            "--global-batch": self.global_batch,
+            "--sequence": self.sequence,
+            "--tokens": self.tokens,
+        }
+        return tuple(name for name, value in named.items() if value is None)
+
+    @property
     def only_states(self) -> bool:
         """Whether only the number of parameters is known."""
         return self.model.startswith(_STATES)
@@ -134,6 +145,7 @@ def finish_plan(request: CapacityRequest, setup: TrainingSetup) -> CapacityPlan:
         tokens=tokens,
         launch=planned.launch,
         calibration=request.calibration,
+        defaults=request.defaults,
     )
 
 
@@ -210,12 +222,14 @@ def shape_of(request: CapacityRequest) -> TransformerShape:
     elif "=" in request.model:
         shape = from_numbers(request.model, positions=request.sequence)
     else:
-        raise ConfigError(
-            f"model {request.model!r} is not known",
-            hint=f"known are {', '.join(MODELS)}; or a config.json, or numbers: "
-            "--model 'hidden=4096 layers=32 heads=32'",
-        )
+        raise unknown_model(request.model)
     return shape if request.vocab is None else replace(shape, vocab=request.vocab)
+
+
+def usual_sequence(shape: TransformerShape) -> int:
+    """Return how long sequences are if nothing is said: as published, up to 8192; else 4096."""
+    published = min(shape.max_sequence, _MOST_USUAL_SEQUENCE)
+    return shape.positions or published or _USUAL_SEQUENCE
 
 
 def setup_of(request: CapacityRequest) -> TrainingSetup:
@@ -230,7 +244,7 @@ def setup_of(request: CapacityRequest) -> TrainingSetup:
         shape=shape,
         gpu=request.gpu,
         layout=layout,
-        sequence=request.sequence or shape.positions or _USUAL_SEQUENCE,
+        sequence=request.sequence or usual_sequence(shape),
         micro_batch=micro_batch,
         global_batch=request.global_batch or layout.data_size * micro_batch * more,
         stages_per_rank=words.stages_per_rank or 1,

@@ -17,6 +17,12 @@ from hpckit.model.parallel.layout import MOST_RANKS, Layout
 _SIZES = ("replicate", "shard", "tensor", "pipeline", "context")
 _STAGES = "stages_per_rank"
 _SEQUENCE = "sequence"
+_GROUPS = {
+    "none": "leave --parallel out: what nothing else takes replicates",
+    "fsdp": "for parallel=fsdp give shard=N with the N of --gpus",
+    "hsdp": "for parallel=hsdp give shard=N with the GPUs of a node",
+    "parallel": "for parallel=fsdp give shard=N with the N of --gpus, for tensor give tensor=N, …",
+}
 _SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _COUNT = re.compile(r"([0-9]+\.?[0-9]*(?:e\+?[0-9]{1,3})?)([KMBT]?)", re.IGNORECASE)
 _MOST = 1e18
@@ -40,6 +46,11 @@ class ParallelWords:
         given: dict[str, str] = {}
         for word in words:
             name, _, value = word.removeprefix("parallel.").partition("=")
+            if name in _GROUPS:
+                raise ConfigError(
+                    f"--parallel takes sizes, and {word} is a choice of `launch`",
+                    hint=f"{_GROUPS[name]}; {_allowed()}",
+                )
             if name not in (*_SIZES, _STAGES, _SEQUENCE):
                 raise ConfigError(f"--parallel {word} is not known", hint=_allowed())
             if name in given:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from hpckit.errors import ConfigError
 from hpckit.model.command import command_words
 from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, LaunchConfig, Resources
+from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.model.plan import SweepPoint
 from hpckit.planning.checks.observe_settings import check_observe, check_profile_ranks
 from hpckit.planning.checks.recovery_settings import check_recovery
@@ -27,6 +28,8 @@ SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep", "noti
 throttle."""
 
 _ENTRY_POINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z")
+_MOST_LOCAL_RANKS = 1024
+"""More processes than that are a slip; each rank takes several threads, and memory for torch."""
 _LARGEST_SEED = 2**32 - 1
 _SWITCHES = re.compile(r"[1-9]\d*(@(\d+-)?\d+(:\d+){0,2})?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -76,6 +79,7 @@ def check_settings(settings: LaunchConfig) -> None:
     check_tracker(settings.tracker)
     check_notify(settings)
     _check_variables(settings)
+    _check_ranks(settings.resources, settings.cluster)
     _check_nodes(settings.resources, settings.cluster)
     _check_topology(settings.resources)
     _check_devices(settings.resources, settings.cluster)
@@ -230,6 +234,24 @@ def _check_variables(settings: LaunchConfig) -> None:
                     f"{key} holds {name!r}, which cannot be an environment variable",
                     hint="names are letters, digits and _, and do not begin with a digit",
                 )
+
+
+def _check_ranks(resources: Resources, cluster: Cluster) -> None:
+    """Refuse more ranks than there can be: numbers of ranks are made into lists, and processes."""
+    ranks = resources.nodes * resources.tasks_per_node
+    if ranks > MOST_RANKS:
+        raise ConfigError(
+            f"resources.nodes={resources.nodes} x "
+            f"resources.tasks_per_node={resources.tasks_per_node} is {ranks} ranks; there can be "
+            f"{MOST_RANKS} at most",
+            hint="check both numbers: tasks_per_node is usually the number of GPUs of a node",
+        )
+    if cluster.kind is ClusterKind.local and ranks > _MOST_LOCAL_RANKS:
+        raise ConfigError(
+            f"resources.tasks_per_node={resources.tasks_per_node} would start as many processes "
+            f"on this machine; there can be {_MOST_LOCAL_RANKS} at most",
+            hint="take as many as it has GPUs or cores",
+        )
 
 
 def _check_nodes(resources: Resources, cluster: Cluster) -> None:

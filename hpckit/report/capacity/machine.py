@@ -36,6 +36,7 @@ def plan_object(plan: CapacityPlan) -> dict[str, Any]:
         "hfu": rates and rates.hfu,
         "tokens_per_s_per_gpu": rates and rates.tokens_per_s_per_gpu,
         "tokens": plan.tokens,
+        "defaults": list(plan.defaults),
         "calibration": plan.calibration and calibration_object(plan.calibration),
         "steps": bill and bill.steps,
         "days": bill and bill.days,

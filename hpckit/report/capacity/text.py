@@ -14,6 +14,7 @@ from hpckit.report.capacity.machine import SHOWN
 
 _GIB = 2**30
 _MANY_DAYS = 100
+_HOURS = 24
 
 
 def plan_text(plan: CapacityPlan) -> str:
@@ -23,7 +24,7 @@ def plan_text(plan: CapacityPlan) -> str:
         lines.append(_too_large(plan))
     if plan.setup is not None:
         lines.append(f"  {_setup_words(plan.setup)}")
-        lines.append(f"  {_batch_words(plan.setup)}")
+        lines.append(f"  {_batch_words(plan.setup)}{_chosen_for_you(plan.defaults)}")
         if plan.setup.precision is NumberType.fp16 and plan.gpu.flops_bf16 is None:
             lines.append(
                 f"  fp16: {plan.gpu.name} has no bfloat16; a loss in fp16 has to be scaled"
@@ -82,10 +83,12 @@ def search_text(
     found: Sequence[PlannedSetup],
     smaller: Sequence[PlannedSetup],
     calibration: Calibration | None = None,
+    defaults: Sequence[str] = (),
 ) -> str:
     """Return the fastest layouts as a table, and those that need less memory."""
     best, fits = found[0], "layout fits" if len(found) == 1 else "layouts fit"
     words = f"batches of {best.setup.global_batch} sequences of {best.setup.sequence} tokens"
+    words += _chosen_for_you(defaults)
     lines = [f"{len(found)} {fits}, with {words}; the fastest:", *_table(found[:SHOWN])]
     if len(smaller) > 1:
         lines += ["", "less memory for more time:", *_table(smaller[:SHOWN])]
@@ -128,10 +131,12 @@ def _memory_lines(plan: CapacityPlan) -> list[str]:
     for one in fields(memory):
         value = getattr(memory, one.name)
         if value:
-            lines.append(f"  {one.name:<14}{value / size:>9.2f} {unit}")
+            label = _LABELS.get(one.name, one.name)
+            lines.append(f"  {label:<14}{value / size:>9.2f} {unit}")
+    low, high = (f"{one / size:.1f}" for one in (memory.low, memory.high))
+    likely = f"  ({low} to {high})" if low != high else ""
     lines.append(
-        f"  {'total':<14}{memory.expected / size:>9.2f} {unit}"
-        f"  ({memory.low / size:.1f} to {memory.high / size:.1f}) of {room / _GIB:.1f} GiB"
+        f"  {'total':<14}{memory.expected / size:>9.2f} {unit}{likely} of {room / _GIB:.1f} GiB"
     )
     left = (room - memory.expected) / _GIB
     lines.append(f"  fits, {left:.1f} GiB are left" if plan.fits else f"  {-left:.1f} GiB too much")
@@ -161,6 +166,8 @@ def _time_lines(plan: CapacityPlan) -> list[str]:
     return lines
 
 
+_LABELS = {"context": "CUDA context"}
+"""What is not called as its field of the JSON: `context` would be taken for an axis."""
 _PARTS = {
     "compute": "computing",
     "exposed": "waiting for communication",
@@ -173,14 +180,15 @@ def _bill_lines(plan: CapacityPlan) -> list[str]:
     bill, tokens = plan.bill, plan.tokens
     if bill is None or tokens is None:
         return []
+    steps = f"{bill.steps:,} steps: {_span(bill.days)}"
     lines = [
-        f"training  {_count(tokens)} tokens, {bill.steps:,} steps: {_days(bill.days)} days",
+        f"training  {_count(tokens)} tokens{_by_rule(plan.defaults)}, {steps}",
         *([] if plan.time is None or plan.calibration else [f"          {_experience(plan.gpu)}"]),
         f"          {bill.gpu_hours:,.0f} GPU hours, {bill.lost_share:.1%} for failures and saves",
         f"energy    {bill.energy_j / 3.6e9:,.3g} MWh with nodes and cooling",
     ]
     if bill.cost is not None:
-        lines.append(f"cost      {bill.cost:,.0f}")
+        lines.append(f"cost      {bill.cost:,.0f} in the currency of --price-per-gpu-hour")
     if bill.carbon_kg is not None:
         lines.append(f"carbon    {bill.carbon_kg / 1000:,.3g} t CO2")
     return lines
@@ -190,6 +198,23 @@ _PUBLISHED = {
     "A100": "published runs on A100 took up to 9 % longer than predicted",
     "H100": "published runs on H100 took up to 30 % longer than predicted",
 }
+
+
+def _chosen_for_you(defaults: Sequence[str]) -> str:
+    """Return which numbers of the batch nobody chose."""
+    found = [one for one in defaults if one != "--tokens"]
+    if not found:
+        return ""
+    return f" (default: set {' and '.join(found)})"
+
+
+def _by_rule(defaults: Sequence[str]) -> str:
+    return " (default: 20 per parameter)" if "--tokens" in defaults else ""
+
+
+def _span(days: float) -> str:
+    """Return a time in days, or in hours if it is less than one."""
+    return f"{_days(days)} days" if days >= 1 else f"{days * _HOURS:.3g} hours"
 
 
 def _days(days: float) -> str:

@@ -134,7 +134,7 @@ def _latest_interruptions(document: ReportDocument) -> list[Html]:
             "" if one.round is None else one.round,
             "" if one.rank is None else one.rank,
             one.node or "",
-            steps_text(one.step),
+            "" if one.step is None else str(one.step),
             "" if one.action is None else one.action.replace("_", " "),
             first_line(one.message),
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hpckit.model.counted import counted, steps_text
+from hpckit.model.counted import counted
 from hpckit.model.goodput import Interruption, TimePart, TimeParts
 from hpckit.report.account import PART_LABELS, span_text
 from hpckit.report.document.model import ReportDocument, RunTimeline
@@ -149,7 +149,7 @@ def _marks(names: Mapping[str, str], rows: Sequence[RunRow]) -> dict[str, Any] |
 
 def _words(one: Interruption) -> str:
     where = "" if one.rank is None else f" of rank {one.rank}"
-    step = "" if one.step is None else f" at step {steps_text(one.step)}"
+    step = "" if one.step is None else f" at step {one.step}"
     message = one.message.strip().splitlines()[:1]
     return label(f"{one.cause}{where}{step}: {''.join(message)}", 90)
 

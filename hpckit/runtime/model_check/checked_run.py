@@ -22,6 +22,7 @@ from hpckit.runtime.parallel.build import build_on_meta
 from hpckit.runtime.parallel.forward_fit import ForwardFit
 from hpckit.runtime.parallel.loss import LossFunction
 from hpckit.runtime.parallel.model_fit import FittedModel, told
+from hpckit.runtime.rank.parameters import check_builder
 from hpckit.runtime.rank.run import Run
 from hpckit.runtime.stages import EarlierRun
 
@@ -65,6 +66,7 @@ class CheckedRun(Run):
         init: Callable[[str, nn.Module], None] | None = None,  # noqa: ARG002  # that of Run
     ) -> nn.Module:
         """Return rank 0's part of the model on meta; ends the function if it does not fit."""
+        check_builder(build)
         fitted = FittedModel(
             model=build_on_meta(build),
             plan=plan or Plan(),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 
 from torch import nn
 
@@ -10,7 +12,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.plan import Plan, is_match
 
-_SHOWN = 5
+_SHOWN, _SHOWN_PATTERNS = 5, 20
 
 
 def check_plan(model: nn.Module, plan: Plan, layout: Layout) -> tuple[str, ...]:
@@ -32,7 +34,7 @@ def plan_problems(model: nn.Module, plan: Plan, layout: Layout) -> Iterator[Conf
     for field, patterns in unmatched.items():
         yield ConfigError(
             f"Plan({field}=…): {', '.join(patterns)} matches no module of the model",
-            hint=f"its modules are {_some(names)}",
+            hint=_near_words(patterns, names),
         )
     units = units_of(model, plan)
     if not units and not unmatched and layout.replica_size > 1:
@@ -99,12 +101,13 @@ def _tensor_problems(
 
 def _head_problems(plan: Plan, size: int) -> Iterator[ConfigError]:
     for pattern, counts in plan.heads.items():
-        for what, count in zip(("attention heads", "key-value heads"), counts, strict=True):
-            if count % size:
-                yield ConfigError(
-                    f"parallel.tensor={size} does not divide the {count} {what} of {pattern}",
-                    hint="choose a size that divides both numbers of heads",
-                )
+        kinds = zip(("attention heads", "key-value heads"), counts, strict=True)
+        odd = [f"the {count} {what}" for what, count in kinds if count % size]
+        if odd:
+            yield ConfigError(
+                f"parallel.tensor={size} does not divide {' and '.join(odd)} of {pattern}",
+                hint="choose a size that divides both numbers of heads",
+            )
 
 
 def _cut_problems(modules: Mapping[str, nn.Module], field: str, size: int) -> Iterator[ConfigError]:
@@ -172,7 +175,17 @@ def _end_problems(model: nn.Module, plan: Plan, units: Sequence[str]) -> Iterato
             )
 
 
-def _some(names: Iterable[str]) -> str:
+def _near_words(patterns: Sequence[str], names: Iterable[str]) -> str:
+    """Return which modules were probably meant, and as patterns which there are."""
+    known = list(dict.fromkeys(re.sub(r"(?<=\.)\d+\b", "*", one) for one in names))
+    near = dict.fromkeys(
+        found for one in patterns for found in get_close_matches(one, known, n=1, cutoff=0.8)
+    )
+    question = f"did you mean {' and '.join(near)}? " if near else ""
+    return f"{question}its modules are {_some(known, _SHOWN_PATTERNS)}"
+
+
+def _some(names: Iterable[str], most: int = _SHOWN) -> str:
     listed = list(names)
-    shown = ", ".join(listed[:_SHOWN])
-    return shown if len(listed) <= _SHOWN else f"{shown}, …"
+    shown = ", ".join(listed[:most])
+    return shown if len(listed) <= most else f"{shown}, …"

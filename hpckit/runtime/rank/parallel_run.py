@@ -19,7 +19,7 @@ from hpckit.model.parallel.settings import BatchRule, Parallel, Reduction
 from hpckit.model.parallel.share import BatchShare, share_batch
 from hpckit.model.rank import RankInfo
 from hpckit.runtime.parallel.loss import LossFunction
-from hpckit.runtime.rank.parameters import is_sharded
+from hpckit.runtime.rank.parameters import check_builder, is_sharded
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -42,6 +42,8 @@ class ParallelRun:
     parallel: Parallel = field(default_factory=Parallel)
     full_layout: Layout | None = None
     _made: ParallelModels | None = None
+    _pairs: list[tuple[str, str]] = field(default_factory=list)
+    """The names of tied parameters, as plans have them."""
     _tied: dict[str, str] = field(default_factory=dict)
     """Parameters that are one with another, and which: a checkpoint has each once."""
 
@@ -150,6 +152,8 @@ class ParallelRun:
 
         Example: `model = run.parallelize(lambda: Decoder(config), Plan(units="blocks.*"))`.
         """
+        check_builder(build)
+        self._pairs += plan.tied if plan else ()
         plan = plan or Plan()
         self._tied |= {other: first for first, other in plan.tied}
         return self._models.add(build, plan, init)

@@ -8,24 +8,54 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
+from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.channel import messages
 
 
-def layout_told(rank: int, layout: Layout, registered: Iterable[Any]) -> messages.LayoutTold:
+def check_builder(build: Any) -> None:
+    """Raise UsageError for a model where the function that builds it is wanted."""
+    if isinstance(build, torch.nn.Module):
+        name = type(build).__name__
+        raise UsageError(
+            f"run.parallelize() got a model, a {name}, and takes the function that builds it: each "
+            "rank builds the model to keep its own part of it",
+            hint=f"run.parallelize(lambda: {name}(…), plan)",
+        )
+
+
+def layout_told(
+    rank: int,
+    layout: Layout,
+    registered: Iterable[Any],
+    tied: Iterable[tuple[str, str]] = (),
+) -> messages.LayoutTold:
     """Return what a rank reports of its layout, and of its parameters: numbers of elements.
 
     `registered` may hold anything; its modules count, and each parameter once. Of a DTensor the
-    local shard is held.
+    local shard is held. `tied` are pairs of names: where a pipeline has the first one on another
+    stage, the second one is a copy of it, which is no further part of the model.
     """
-    found = list(_parameters(registered))
+    modules = list(registered)
+    found = list(_parameters(modules))
+    copies = _copies(modules, tied)
     return messages.LayoutTold(
         round=0,
         rank=rank,
         layout=layout,
         held=sum(_local(one).numel() for one in found),
-        whole=sum(one.numel() for one in found),
+        whole=sum(one.numel() for one in found if id(one) not in copies),
     )
+
+
+def _copies(registered: Iterable[Any], tied: Iterable[tuple[str, str]]) -> set[int]:
+    """Return the ids of parameters that are tied to one which this rank does not have."""
+    pairs, found = tuple(tied), set[int]()
+    for value in registered:
+        if pairs and isinstance(value, torch.nn.Module):
+            own = {_bare(name): one for name, one in value.named_parameters()}
+            found |= {id(own[two]) for one, two in pairs if two in own and one not in own}
+    return found
 
 
 def is_sharded(value: Any) -> bool:
@@ -51,3 +81,8 @@ def _local(parameter: torch.Tensor) -> torch.Tensor:
     # Not by type: importing DTensor takes a second, and whoever uses it has imported it.
     to_local = getattr(parameter, "to_local", None)
     return parameter if to_local is None else to_local()
+
+
+def _bare(name: str) -> str:
+    """Return the name of a parameter as a plan has it, without what wraps the model."""
+    return name.replace("_orig_mod.", "").removeprefix("module.")

@@ -157,6 +157,8 @@ class RankProcess:
         memory = "" if self.memory is None else self.memory.note(error)
         if memory:
             sys.stderr.write(f"hpckit: {memory}\n")
+        said = with_hint(str(told)[:_TRACEBACK_CHARACTERS])
+        hint = error.hint if isinstance(error, HpckitError) else ""
         record = RankExit(
             rank=self.info.rank,
             node=self.info.node,
@@ -164,7 +166,7 @@ class RankProcess:
             reason=ExitReason.raised,
             step=None if self.run is None else self.run.step,
             exception=type(error).__name__,
-            message="\n".join(filter(None, (with_hint(str(told)[:_TRACEBACK_CHARACTERS]), memory))),
+            message="\n".join(filter(None, (said, hint, memory))),
             # Our own errors say what to do; their frames would only hide it.
             traceback=None
             if isinstance(error, HpckitError)

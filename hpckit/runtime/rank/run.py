@@ -42,7 +42,13 @@ from hpckit.runtime.rank.save_interval import SaveInterval
 from hpckit.runtime.rank.step_boundary import StepBoundary
 from hpckit.runtime.rank.step_profiler import StepProfiler
 from hpckit.runtime.rank.step_times import StepTimes, TimedBatches, measure_steps
-from hpckit.runtime.rank.steps import StepLoop, begun_without, never_saved, unused_weights
+from hpckit.runtime.rank.steps import (
+    StepLoop,
+    begun_without,
+    never_saved,
+    nothing_saved,
+    unused_weights,
+)
 from hpckit.runtime.stages import EarlierRun, RunStage
 
 if TYPE_CHECKING:
@@ -217,14 +223,14 @@ class Run(ParallelRun):
         self.expect_steps()
         samples_per_step = samples_per_step or sum(one.batch_size for one in self._batches)
         self._profiler.finish()
-        if self.is_main and self._begins_again() and not (self.registered or start):
-            self._warn("began again at step 0: no state is registered with run.state()")
+        if self.is_main and self.step is None and not (self.registered or start):
+            self._warn(nothing_saved(again=self._begins_again()))
         if self._measures_steps:
             self._times = measure_steps(
                 self.info, self.device, self._tell_steps, samples_per_step=samples_per_step
             )
         if self._loop is None:
-            self._tell(layout_told(self.rank, self.layout, self.registered.values()))
+            self._tell(layout_told(self.rank, self.layout, self.registered.values(), self._pairs))
         loop = self._loop = self._new_loop(total, start, samples_per_step)
         self._stepping = True
         try:

@@ -19,6 +19,7 @@ import torch
 from hpckit.errors import UsageError
 from hpckit.model.rank import RankInfo
 from hpckit.model.telemetry.rank_steps import DATA_PHASE, RankSteps
+from hpckit.runtime.own_waits import OwnWaits
 
 REPORT_S = 2.0
 """Least time between two reports of a rank."""
@@ -46,23 +47,28 @@ class PhaseTimer(Protocol):
 class ThreadWork:
     """Own work of a rank on CPUs: its thread ran, or waited for a CPU that was taken from it.
 
-    It is right for gloo, whose collectives sleep while they wait for other ranks. Use it in the
-    thread of the steps only.
+    With others in its group (`alone` is False) it is also what it waited for on its own, such as a
+    file. It is right for gloo, whose collectives sleep while they wait for other ranks. Use it in
+    the thread of the steps only.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, alone: bool = True) -> None:
+        self._waits = None if alone else OwnWaits()
         self._schedule: int | None = None
         with suppress(OSError):
             self._schedule = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
 
     def __del__(self) -> None:
+        if self._waits is not None:
+            self._waits.stop()
         if self._schedule is not None:
             with suppress(OSError):
                 os.close(self._schedule)
 
     def seconds(self) -> float | None:
-        """Return the seconds in which this thread ran, or was kept from running (Linux)."""
-        return time.thread_time() + self._delayed_s()
+        """Return the seconds in which this thread ran, or was kept from it but by other ranks."""
+        waited_s = 0.0 if self._waits is None else self._waits.seconds
+        return time.thread_time() + self._delayed_s() + waited_s
 
     def _delayed_s(self) -> float:
         if self._schedule is None:
@@ -281,13 +287,13 @@ def measure_steps(
     samples_per_step: int,
 ) -> StepTimes:
     """Return what measures the steps of a rank on this device, in the thread of its loop."""
-    on_cpu = device.type == "cpu"
+    on_cpu, alone = device.type == "cpu", info.world_size == 1
     return StepTimes(
         rank=info.rank,
         send=send,
         gpu=gpu_uuid(device) if device.type == "cuda" else None,
-        alone=info.world_size == 1,
-        own=ThreadWork() if on_cpu else None,
+        alone=alone,
+        own=ThreadWork(alone=alone) if on_cpu else None,
         samples_per_step=samples_per_step,
     )
 

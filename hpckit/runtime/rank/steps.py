@@ -159,6 +159,15 @@ def begun_without(names: Iterable[str]) -> UsageError:
     )
 
 
+def nothing_saved(*, again: bool) -> str:
+    """Return what to warn of in a loop without registered state; `again` in a restart."""
+    if again:
+        return "began again at step 0: no state is registered with run.state()"
+    return (
+        "no state is registered with run.state(): nothing is saved, and a restart begins at step 0"
+    )
+
+
 def never_saved(names: Iterable[str]) -> UsageError:
     """Return the error for registered names that no loop over steps ever saved."""
     return UsageError(

@@ -59,6 +59,12 @@ def by_hand(config, run):
     for step in run.steps(3):
         model(torch.zeros(2, 8))
 
+def built(config, run):
+    run.parallelize(Model(), PLAN)
+
+def misspelt(config, run):
+    run.parallelize(Model, Plan(units="blocks.*", columns="blocks.*.upp", rows="blocks.*.down"))
+
 def early(config, run):
     raise ValueError("no data here")
 
@@ -284,3 +290,21 @@ def test_model_is_checked_in_its_fallback_layouts(project: Any) -> None:
     assert code == 2
     assert "error parallel.fallback: on 2 nodes (parallel.fallback): " in messages(found)
     assert "a batch of 5 rows on this rank cannot be cut" in messages(found)
+
+
+@pytest.mark.parametrize(
+    ("function", "said", "hint"),
+    [
+        ("built", "run.parallelize() got a model, a Model", "run.parallelize(lambda: Model(…), pl"),
+        ("misspelt", "blocks.*.upp matches no module", "did you mean blocks.*.up? its modules are"),
+    ],
+)
+def test_slips_of_a_call_of_parallelize_are_named(
+    project: Any, function: str, said: str, hint: str
+) -> None:
+    """A model instead of what builds it, and a typing mistake: what is meant is said."""
+    found = project("check", *WORDS, f"entry_point=train:{function}", "parallel=tensor", "--json")
+    (finding,) = json.loads(found.out)["findings"]
+    assert finding["severity"] == "error"
+    assert said in finding["message"]
+    assert finding["hint"].startswith(hint)

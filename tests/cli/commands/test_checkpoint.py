@@ -185,9 +185,24 @@ def test_checkpoint_export_of_an_older_step(
     older = torch.load(target, weights_only=True)["embed.weight"]
     assert torch.equal(older + 1, net.embed.weight)
     with pytest.raises(NotFoundError, match="no whole checkpoint of step 3") as raised:
-        desk.say("checkpoint", "export", "-o", str(target), "--step", "3")
+        desk.say("checkpoint", "export", "-o", str(tmp_path / "other.pt"), "--step", "3")
     assert "step 4, 2" in raised.value.hint
     assert folder.exists()
+
+
+def test_checkpoint_export_replaces_a_file_only_by_force(
+    desk: Any, folder: Path, tmp_path: Path
+) -> None:
+    """Weights of hours are not lost to a name that was used before."""
+    assert folder.exists()
+    target = tmp_path / "model.pt"
+    target.write_text("old")
+    with pytest.raises(UsageError, match="exists already") as refused:
+        desk.say("checkpoint", "export", "-o", str(target))
+    assert "--force" in refused.value.hint
+    assert target.read_text() == "old"
+    desk.say("checkpoint", "export", "-o", str(target), "--force")
+    assert "embed.weight" in torch.load(target, weights_only=True)
 
 
 def test_checkpoint_export_refuses_a_damaged_one(desk: Any, folder: Path, tmp_path: Path) -> None:
@@ -196,7 +211,7 @@ def test_checkpoint_export_refuses_a_damaged_one(desk: Any, folder: Path, tmp_pa
     target = tmp_path / "model.pt"
     target.write_text("old")
     with pytest.raises(CheckpointError, match="CRC-32"):
-        desk.say("checkpoint", "export", "-o", str(target))
+        desk.say("checkpoint", "export", "-o", str(target), "--force")
     assert target.read_text() == "old"
 
 
@@ -226,7 +241,7 @@ def test_checkpoint_export_without_a_model_is_refused(desk: Any, tmp_path: Path)
         (("export", "-o", "/"), "is a folder"),
         (("export", "-o", "x.pt", "--json"), "no JSON"),
         (("ls", "-o", "x.pt"), "takes no -o"),
-        (("verify", "--step", "2"), "takes no -o and no --step"),
+        (("verify", "--step", "2"), "takes no -o, no --step"),
         (("list",), "list"),
     ],
 )

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from hpckit.errors import RunError, UsageError
+from hpckit.errors import RunError, SchedulerRefusedError, UsageError
+from hpckit.model.cluster.site import NodeGroup
 from hpckit.model.elastic.satellite import Satellite
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
+from hpckit.operations.running.resize import check_enough_nodes, refused_elsewhere
 from hpckit.report.elastic.lines import satellite_lines, satellites_line
 from hpckit.report.live_view.live import Listed, Progress, live_line, live_object, live_page
 from hpckit.report.live_view.top import head_lines
@@ -78,3 +80,40 @@ def test_satellites_of_a_run_are_shown() -> None:
         {"job": "8", "state": "running", "replicas": 1, "nodes": ["n3", "n4"]},
         {"job": "9", "state": "pending", "replicas": 2, "nodes": []},
     ]
+
+
+NODES = tuple(
+    NodeGroup(partition=name, nodes=count, cpus=4, memory_mb=1000, gres={}, state="idle")
+    for name, count in (("main", 3), ("main", 1), ("spot", 2))
+)
+
+
+@pytest.mark.parametrize(
+    ("partition", "nodes", "said"),
+    [
+        ("main", 9, "takes 9 nodes more, and partition main has 4"),
+        ("spot,main", 5, "partition spot,main has 4"),
+        (None, 5, "the largest partition has 4"),
+        ("main", 4, ""),
+        (None, 2, ""),
+    ],
+)
+def test_growth_beyond_the_cluster_is_refused(
+    plan_of_one_job: Any, partition: str | None, nodes: int, said: str
+) -> None:
+    """A job that no partition can ever start is not submitted, as nobody would look at it."""
+    (job,) = plan_of_one_job("/x", partition=partition, nodes=nodes).jobs
+    check_enough_nodes(job.resources, ())
+    if not said:
+        check_enough_nodes(job.resources, NODES)
+        return
+    with pytest.raises(UsageError, match=said):
+        check_enough_nodes(job.resources, NODES)
+
+
+def test_refused_satellite_names_the_nodes_that_it_leaves_out(plan_of_one_job: Any) -> None:
+    """A lost node is left out for hours: without this nothing seems to keep the job from it."""
+    (job,) = plan_of_one_job("/x", exclude="n[1-2]").jobs
+    said = refused_elsewhere(SchedulerRefusedError("refused", hint="compare"), job.resources)
+    assert said.hint.startswith("it leaves out n[1-2], which the run has, has lost")
+    assert said.hint.endswith("; compare")

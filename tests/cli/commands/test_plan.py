@@ -15,6 +15,8 @@ from hpckit.cli.commands.start.plan import run
 from hpckit.cli.main import verb_parser
 from hpckit.context import Context
 from hpckit.errors import HpckitError
+from hpckit.planning.capacity.presets import MODELS
+from hpckit.planning.capacity.request import usual_sequence
 from hpckit.runtime.clock import now
 
 NUMBERS = "hidden=12288 layers=80 heads=96 vocab=51200"
@@ -79,6 +81,7 @@ def test_model_is_read_from_its_configuration(tmp_path: Path) -> None:
                 "num_key_value_heads": 8,
                 "intermediate_size": 14336,
                 "vocab_size": 128256,
+                "max_position_embeddings": 8192,
             }
         )
     )
@@ -103,7 +106,7 @@ def test_plan_says_how_its_layout_is_launched() -> None:
     text = said(*words, "--parallel", "shard=16", "--recompute", "full")
     launch = "parallel=fsdp parallel.params=bf16 parallel.recompute=blocks parallel.compile=true"
     assert f"hpckit launch … {launch}" in text
-    assert "global batch 16 sequences of 4096 tokens" in text
+    assert "global batch 16 sequences of 8192 tokens" in text
     for more in (
         ("--zero", "3"),
         ("--precision", "bf16-pure", "--parallel", "shard=16"),
@@ -161,12 +164,66 @@ def test_search_keeps_what_is_given() -> None:
     assert len(times) > 1
     assert {one["layout"]["tensor"] for one in found["fastest"]} == {8}
     text = said(*words, "--search", "--tokens", "1T")
-    assert "layouts fit, with batches of 64 sequences of 4096 tokens" in text
+    assert "layouts fit, with batches of 64 sequences of 8192 tokens" in text
     longer = planned(*words, "--search", "--tokens", "2T")["fastest"][0]["days"]
     assert longer == pytest.approx(
         2 * planned(*words, "--search", "--tokens", "1T")["fastest"][0]["days"]
     )
     assert " days " in text
+
+
+def test_numbers_that_nobody_chose_are_marked() -> None:
+    """A batch of one row per GPU and 20 tokens per parameter are guesses, and named as such."""
+    words = ("--model", "llama3-8b", "--gpu", "H100-SXM", "--gpus", "16", "--parallel", "shard=16")
+    text = said(*words)
+    assert "of 8192 tokens (default: set --global-batch and --sequence)" in text
+    assert "tokens (default: 20 per parameter)" in text
+    assert planned(*words)["defaults"] == ["--global-batch", "--sequence", "--tokens"]
+    chosen = ("--global-batch", "32", "--sequence", "4096", "--tokens", "1B")
+    assert "default" not in said(*words, *chosen)
+    assert planned(*words, *chosen)["defaults"] == []
+
+
+def test_sequence_of_a_published_model_is_no_longer_than_it_is_trained_with() -> None:
+    """Long contexts come at the end of a training; short positions are not exceeded."""
+    for model, sequence in (
+        *(("gpt2", 1024), ("llama2-7b", 4096), ("llama3-8b", 8192), ("llama3.2-1b", 8192)),
+        *(("gpt3-13b", 2048), ("qwen3-8b", 8192), ("mixtral-8x7b", 8192)),
+    ):
+        assert planned("--model", model, "--gpu", "B200")["layout"]["sequence"] == sequence
+    for name, shape in MODELS.items():
+        assert usual_sequence(shape) <= (shape.positions or shape.max_sequence), name
+
+
+def test_launch_line_asks_for_the_nodes_and_accumulates_as_the_guide_says() -> None:
+    """16 GPUs are 2 nodes of 8; parts of a batch are hpckit's, not further calls of backward."""
+    words = ("--model", "llama3-8b", "--gpu", "H100-SXM", "--gpus", "16", "--global-batch", "512")
+    overrides = planned(*words, "--parallel", "shard=16")["overrides"]
+    assert overrides[-3:] == [
+        "resources.nodes=2",
+        "resources.tasks_per_node=8",
+        "resources.gpus_per_node=8",
+    ]
+    assert "parallel.microbatches=32" in overrides
+    text = said(*words, "--parallel", "shard=16")
+    assert "run.train_step, which computes them in 32 parts" in text
+    assert "backward()" not in text
+    assert "  CUDA context " in text
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("--model", "gpt2", "--gpu", "H100"), "did you mean H100-SXM or H100-PCIe?"),
+        (("--model", "llama-3-8b", "--gpu", "V100"), "did you mean llama3-8b?"),
+        (("--model", "gpt2", "--gpu", "V100", "--parallel", "fsdp"), "a choice of `launch`"),
+    ],
+)
+def test_plan_says_what_was_meant(words: tuple[str, ...], meant: str) -> None:
+    """The names that everyone uses are nearly those of the catalogue."""
+    with pytest.raises(HpckitError) as refused:
+        said(*words)
+    assert meant in refused.value.message
 
 
 V100 = ("--gpu", "V100")

@@ -206,7 +206,7 @@ def test_status_shows_a_failure_with_the_users_own_traceback(desk: Any, writer: 
     attempt.fail(traceback=TRACEBACK)
     said = desk.say("status")
     assert said.code == 0
-    assert "exception (rank 1 on n2 at step 8): ValueError: boom" in said.out
+    assert "exception (rank 1 on n2 at step 7): ValueError: boom" in said.out
     assert 'File "/home/ann/train.py", line 5' in said.out
     assert "rank.py" not in said.out
     assert f"hpckit logs {launch.id}.0" in said.out

@@ -189,8 +189,8 @@ def test_page_lists_the_latest_interruptions(desk: Desk) -> None:
         [".0", "1", "0", "1", "n1"],
     ]
     assert [row[6:] for row in rows[2:]] == [
-        ["800", "end", "n2 is lost"],
-        ["420", "new round", "CUDA out of memory"],
+        ["799", "end", "n2 is lost"],
+        ["419", "new round", "CUDA out of memory"],
     ]
     assert rows[1][0].startswith("2026-01-01 01:19:20")
 

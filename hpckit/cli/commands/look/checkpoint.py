@@ -58,6 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step", metavar="N", type=int, help="export: of this step (default: the newest)"
     )
+    parser.add_argument(
+        "--force", action="store_true", help="export: replace the file if there is one"
+    )
     add_json(parser)
     add_output_dir(parser)
 
@@ -68,8 +71,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
     if action is CheckpointAction.export:
         return _export(arguments, selection, context)
-    if arguments.to is not None or arguments.step is not None:
-        raise UsageError(f"{action} takes no -o and no --step", hint="they are for export")
+    if arguments.to is not None or arguments.step is not None or arguments.force:
+        raise UsageError(
+            f"{action} takes no -o, no --step and no --force", hint="they are for export"
+        )
     found = find_checkpoints(selection)
     verifying = action is CheckpointAction.verify
     shown = [verified(one) if verifying else one for one in found]
@@ -95,6 +100,11 @@ def _export(arguments: argparse.Namespace, selection: Selection, context: Contex
     if arguments.json:
         raise UsageError("an export has no JSON to print", hint="leave --json out")
     target = context.cwd / Path(arguments.to).expanduser()
+    if target.is_file() and not arguments.force:
+        raise UsageError(
+            f"{target} exists already, and an export would replace it",
+            hint="name another file, or replace it with --force",
+        )
     done = export_model(one_run(selection), arguments.step, target)
     context.note(
         f"exported {counted(done.tensors, 'tensor')} of step {done.step}, "

@@ -33,6 +33,7 @@ from hpckit.model.counted import counted
 from hpckit.model.goodput import Goodput
 from hpckit.model.launch import ClusterKind
 from hpckit.model.states import RunState
+from hpckit.operations.checkpoints.resume_step import with_resume_steps
 from hpckit.operations.next_step import reference
 from hpckit.operations.notices.tell import send_kept
 from hpckit.record.lookup import Selection, find_evidence
@@ -179,6 +180,7 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
         more = {"auto_resume_job": auto_resume, **counts, "queue_age_s": age_s, "foreign": foreign}
         context.say_json({**document, **more})
     else:
+        shown = with_resume_steps(view.launch, shown) if few else shown
         page = [*status_page(launch_head(view.launch), shown, now)]
         if len(shown) < len(view.runs):
             page.append(f"of all {count_line([one.state for one in view.runs])}")

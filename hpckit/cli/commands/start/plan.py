@@ -76,9 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="sizes: tensor, pipeline, context, shard, stages_per_rank; sequence=true|false",
     )
     for name, what in (
-        ("global-batch", "sequences of a step"),
+        ("global-batch", "sequences of a step (default: what the layout computes at once)"),
         ("micro-batch", "sequences that a GPU computes at once (default: 1)"),
-        ("sequence", "tokens of a sequence (default: the model's positions, else 4096)"),
+        ("sequence", "tokens of a sequence (default: as published, up to 8192; else 4096)"),
         ("vocab", "how many tokens there are (default: the model's)"),
     ):
         parser.add_argument(f"--{name}", metavar="N", type=int, help=what)
@@ -169,7 +169,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.search:
         found, by = search_plans(request), request.calibration
         smaller = pareto(found)
-        _say(context, arguments, search_object(found, smaller, by), search_text(found, smaller, by))
+        text = search_text(found, smaller, by, request.defaults)
+        _say(context, arguments, search_object(found, smaller, by), text)
         return 0
     plan = plan_capacity(request)
     _say(context, arguments, plan_object(plan), plan_text(plan))

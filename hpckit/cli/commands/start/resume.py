@@ -28,6 +28,7 @@ from hpckit.operations.notices.tell import send_kept
 from hpckit.operations.resume import (
     Order,
     Resuming,
+    first_steps,
     forecast,
     left_alone,
     prepare_resume,
@@ -152,6 +153,8 @@ def _say(resuming: Resuming, started: Started | None, context: Context, *, as_js
     context.say(f"  folder  {launch.folder}")
     context.say(f"  on      {started.where}")
     _say_layouts(resuming, context)
+    for line in first_steps(resuming):
+        context.say(f"  begins  {line}")
     for line in left_alone(resuming.choice.skipped):
         context.say(f"  left    {line}")
     context.say(f"  next    hpckit status {reference(launch, context)}   (also: logs, cancel)")

@@ -1,0 +1,45 @@
+"""At which step a run would continue, for people who are about to resume it; reads no tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from hpckit.errors import HpckitError
+from hpckit.model.states import RunState
+from hpckit.operations.checkpoints.find import find_checkpoints
+from hpckit.record.launches import Launch, load_settings
+from hpckit.record.lookup import Selection
+from hpckit.report.rows import RunRow, with_resume
+
+_ENDED = frozenset({RunState.failed, RunState.interrupted, RunState.cancelled})
+
+
+def resume_words(launch: Launch, index: int, *, stepped: bool = False) -> str:
+    """Return from which step a resume continues a run; empty if only its own code knows.
+
+    `stepped` is whether it has reported steps, as an attached script does.
+    """
+    with suppress(HpckitError, OSError):
+        (found,) = find_checkpoints(Selection(launch=launch, index=index))
+        good = (
+            one
+            for one in found.entries
+            if one.manifest is not None and found.history.healthy(one.name)
+        )
+        newest = next(good, None)
+        if newest is not None:
+            return f"from step {newest.step}"
+        if stepped or load_settings(launch, index)[0].entry_point is not None:
+            return "from step 0: it has no checkpoint"
+    return ""
+
+
+def with_resume_steps(launch: Launch, rows: Iterable[RunRow]) -> list[RunRow]:
+    """Return the rows, those that a resume would take with the step that it begins at."""
+    return [
+        with_resume(row, resume_words(launch, row.index, stepped=row.step is not None))
+        if row.state in _ENDED and row.attempt
+        else row
+        for row in rows
+    ]

@@ -1,0 +1,32 @@
+"""Promises on how many parameters a model is said to have: tied ones count once in any layout."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from hpckit.model.parallel.layout import Layout
+from hpckit.runtime.rank.parameters import layout_told
+
+TIED = (("embed.weight", "head.weight"),)
+
+
+def stage(*names: str) -> nn.ModuleDict:
+    """Return the part of a model that a stage of a pipeline has: each layer has 12 elements."""
+    return nn.ModuleDict({name: nn.Linear(4, 3, bias=False) for name in names})
+
+
+def test_copy_on_another_stage_is_no_further_part_of_the_model() -> None:
+    """It is held, and counts for the memory; the model is as large as on one rank."""
+    first, last = stage("embed", "a"), stage("b", "head")
+    layout = Layout(pipeline=2)
+    told = [layout_told(rank, layout, [one], TIED) for rank, one in enumerate((first, last))]
+    assert [one.held for one in told] == [24, 24]
+    assert sum(one.whole for one in told) == 36
+
+
+def test_tied_parameter_that_a_rank_has_twice_counts_once() -> None:
+    """As one rank alone has it, and also where the model is wrapped."""
+    whole = stage("embed", "a", "b", "head")
+    whole["head"].weight = whole["embed"].weight
+    told = layout_told(0, Layout(), [nn.ModuleDict({"module": whole})], TIED)
+    assert (told.held, told.whole) == (36, 36)
