@@ -36,10 +36,13 @@ def resume_words(launch: Launch, index: int, *, stepped: bool = False) -> str:
 
 
 def with_resume_steps(launch: Launch, rows: Iterable[RunRow]) -> list[RunRow]:
-    """Return the rows, those that a resume would take with the step that it begins at."""
+    """Return the rows, those that a resume would take with the step that it begins at.
+
+    Of another user's launch nothing is looked up: it names folders of its owner's choice.
+    """
     return [
         with_resume(row, resume_words(launch, row.index, stepped=row.step is not None))
-        if row.state in _ENDED and row.attempt
+        if row.state in _ENDED and row.attempt and launch.stranger is None
         else row
         for row in rows
     ]

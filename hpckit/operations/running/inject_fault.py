@@ -253,7 +253,7 @@ def _preempt(fault: Fault, scene: FaultScene) -> str:
 def _break_sandbox(fault: Fault, scene: FaultScene) -> str:
     program = _sandbox_program(fault, scene)
     node = [_sandbox_node(fault, scene)] if fault.kind in ON_NODES else []
-    verb = fault.kind.value.replace("_", "-")
+    verb = _verb(fault)
     if scene.dry:
         return " ".join([program.name, verb, *node])
     commands = SlurmCommands(
@@ -262,13 +262,18 @@ def _break_sandbox(fault: Fault, scene: FaultScene) -> str:
     return commands.run(program.name, verb, *node).strip()
 
 
+def _verb(fault: Fault) -> str:
+    return fault.kind.value.replace("_", "-")
+
+
 def _sandbox_program(fault: Fault, scene: FaultScene) -> Path:
     program = scene.sandbox
     if program is None:
         raise UsageError(
             f"{fault.kind} is possible on the sandbox only: a rehearsal must not break the "
             "nodes or the controller of a real cluster",
-            hint=f"with a sandbox, name its program: --sandbox PATH or ${SANDBOX_VARIABLE}",
+            hint=f"with the sandbox of this machine: hpckit sandbox {_verb(fault)}; with another "
+            f"one, name its program: --sandbox PATH or ${SANDBOX_VARIABLE}",
         )
     if not program.is_file():
         raise UsageError(

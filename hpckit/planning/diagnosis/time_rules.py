@@ -153,7 +153,9 @@ def _cheaper(times: TimeShares, chosen: RunSettings) -> str:
     caches = "keep the caches of torch.compile (TORCHINDUCTOR_CACHE_DIR)"
     if chosen.local:
         return f"{first}Shorten the start: keep data on a local disk, and {caches}."
-    spare = "" if chosen.spare_nodes else ", and keep a spare node: resources.spare_nodes=1"
+    # A spare takes the place of a lost node; a preemption takes all of them.
+    helps = not chosen.spare_nodes and bool(times.failures)
+    spare = "" if not helps else ", and keep a spare node: resources.spare_nodes=1"
     return f"{first}Shorten the start: stage data and containers on the node, {caches}{spare}."
 
 

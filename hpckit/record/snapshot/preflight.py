@@ -313,12 +313,12 @@ def _weights(settings: LaunchConfig) -> Iterator[Finding]:
     try:
         stranger = place_stranger(path) or judge_data(path_status(path.resolve()), os.geteuid())
     except OSError as problem:
-        yield warning(
-            key,
-            value,
-            f"{key} {path} cannot be read here: {problem.strerror}",
-            "look for a typing mistake; the nodes may see more than this machine",
-        )
+        said = f"{key} {path} cannot be read here: {problem.strerror}"
+        if settings.cluster.kind is ClusterKind.local:
+            yield error(key, value, said, "look for a typing mistake: the ranks start here")
+        else:
+            hint = "look for a typing mistake; the nodes may see more than this machine"
+            yield warning(key, value, said, hint)
         return
     if stranger is not None:
         yield error(key, value, f"{key}: {stranger.reason}", f"{stranger.hint}; or copy the file")

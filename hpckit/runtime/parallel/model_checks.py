@@ -101,8 +101,8 @@ def _tensor_problems(
 
 def _head_problems(plan: Plan, size: int) -> Iterator[ConfigError]:
     for pattern, counts in plan.heads.items():
-        kinds = zip(("attention heads", "key-value heads"), counts, strict=True)
-        odd = [f"the {count} {what}" for what, count in kinds if count % size]
+        kinds = dict(zip(counts[::-1], ("key-value heads", "attention heads"), strict=True))
+        odd = [f"the {one} {kinds[one]}" for one in dict.fromkeys(counts) if one % size]
         if odd:
             yield ConfigError(
                 f"parallel.tensor={size} does not divide {' and '.join(odd)} of {pattern}",

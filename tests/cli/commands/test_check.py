@@ -205,7 +205,9 @@ def test_weights_of_others_are_refused_and_missing_ones_warned_about(
     task = ("--json", "cluster=local", "experiment=command", "command=[true]")
     file = tmp_path / "model.safetensors"
     asked = (*task, f"checkpoint.weights={file}")
-    assert findings(shell("check", *asked)) == [("warning", "checkpoint.weights")]
+    assert findings(shell("check", *asked)) == [("error", "checkpoint.weights")]
+    far = [one for one in asked if one != "cluster=local"]
+    assert ("warning", "checkpoint.weights") in findings(shell("check", "cluster=slurm", *far))
     file.write_bytes(b"")
     assert findings(shell("check", *asked)) == []
     file.chmod(0o666)

@@ -243,6 +243,7 @@ FEW = times(checkpoint_s=HOUR_S * 0.2, saves=4, save_s=20.0, interval_s=100.0, m
         (restarting(0.2).times, {}, "logs show nothing of what comes from outside", "hpckit logs"),
         (QUICK, {}, "spare_nodes=1", "interval"),
         (QUICK, {"spare_nodes": 1}, "containers", "spare"),
+        (times(restart_s=HOUR_S * 0.2, planned=3), {}, "Shorten the start", "spare"),
         (QUICK, {"local": True}, "local disk", "spare"),
         (QUICK, {"local": True}, "(exception): hpckit logs.", "containers"),
     ],

@@ -102,7 +102,6 @@ def test_everything_that_does_not_fit_is_named_at_once() -> None:
     said = [one.message for one in model.problems()]
     for wanted in (
         "does not divide the 4 attention heads",
-        "and the 4 key-value heads",
         "does not divide blocks.0.attention.query, which has 32 to cut",
         "8 units of the plan cannot make 16 stages",
     ):
