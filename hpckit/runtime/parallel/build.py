@@ -6,7 +6,7 @@ this order. Sharding comes last, so that each rank then holds its own part only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from torch.distributed.fsdp import (
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from hpckit.errors import UsageError
+from hpckit.errors import ConfigError, UsageError
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import SCHEDULES, Parallel, Precision, Recompute
@@ -34,7 +34,13 @@ from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.model_checks import check_plan
 from hpckit.runtime.parallel.pipeline import Pipeline, PipelineSplit, StagePart
 from hpckit.runtime.parallel.self_check import SelfCheck, UnitCheck, whole_units
+from hpckit.runtime.parallel.sharding_checks import (
+    is_sharded,
+    needs_fsdp,
+    unsharded_parameters,
+)
 from hpckit.runtime.parallel.tensor_parallel import TensorCut
+from hpckit.runtime.parallel.tied_weights import find_tied_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +67,8 @@ def lay_out(
     ConfigError if plan, model and layout do not fit together.
     """
     units = check_plan(model, plan, mesh.layout)
+    for problem in sharding_problems(model, plan, units, mesh.layout, settings):
+        raise problem
     return lay_out_checked(model, units, plan, mesh, settings, initialiser)
 
 
@@ -73,7 +81,7 @@ def lay_out_checked(
     initialiser: PartInitialiser | None = None,
 ) -> LaidOutModel:
     """Do what `lay_out` does with a model that fits its plan and layout, by its units' names."""
-    if mesh.layout.is_data_parallel and not _needs_fsdp(settings):
+    if mesh.layout.is_data_parallel and not needs_fsdp(settings):
         _fill(model, initialiser)
         _prepare_units(model, units, settings)
         return LaidOutModel(module=_replicated(_placed(model, mesh.device), mesh))
@@ -90,7 +98,7 @@ def lay_out_checked(
     _shard(parts, own, mesh, settings, pipelined=split is not None)
     _fill(holder, initialiser)
     if cut is not None:
-        if not _is_sharded(mesh, settings):
+        if not _shards(mesh, settings):
             cut.place_gradients(holder)
         _join_parts(cut, parts, split.stages if split else 1)
     if split is not None:
@@ -99,7 +107,7 @@ def lay_out_checked(
         module=holder,
         pipeline=None if split is None else _pipeline(split, parts, mesh, settings),
         context=context,
-        tied=_tied(holder, plan, mesh, split),
+        tied=find_tied_weights(holder, plan, mesh, split),
         check=_self_check(holder, wholes, context, mesh, settings),
     )
 
@@ -168,6 +176,15 @@ def _replicated(model: nn.Module, mesh: RankMesh) -> nn.Module:
     if any(one.is_meta for one in model.parameters()):
         return model  # a check: DDP sends parameters as soon as it is made
     return DistributedDataParallel(model, device_ids=on_gpu)
+
+
+def sharding_problems(
+    model: nn.Module, plan: Plan, units: Sequence[str], layout: Layout, settings: Parallel
+) -> Iterator[ConfigError]:
+    """Yield what FSDP cannot shard, if this layout shards; for a plan that fits otherwise."""
+    if is_sharded(layout, settings):
+        split = split_of(plan, units, layout, 0, settings)
+        yield from unsharded_parameters(model, plan, units, split)
 
 
 def split_of(
@@ -239,14 +256,9 @@ def _keeping_products() -> Any:
     return create_selective_checkpoint_contexts(products)  # type: ignore[no-untyped-call]
 
 
-def _is_sharded(mesh: RankMesh, settings: Parallel) -> bool:
-    """Return whether FSDP handles the parameters."""
-    return mesh.sums_gradients or _needs_fsdp(settings)
-
-
-def _needs_fsdp(settings: Parallel) -> bool:
-    """Return whether only FSDP can do what is asked for, in any layout."""
-    return settings.offload or settings.params is not Precision.fp32
+def _shards(mesh: RankMesh, settings: Parallel) -> bool:
+    """Return whether FSDP handles the parameters on this mesh."""
+    return mesh.sums_gradients or needs_fsdp(settings)
 
 
 def _shard(
@@ -258,7 +270,7 @@ def _shard(
     pipelined: bool,
 ) -> None:
     """Shard each unit, then the rest of each part (FSDP2), over the data axes."""
-    if not _is_sharded(mesh, settings):
+    if not _shards(mesh, settings):
         return
     policy = MixedPrecisionPolicy()
     if settings.params is Precision.bf16:
@@ -297,31 +309,3 @@ def _pipeline(
         device=mesh.device,
         microbatches=settings.microbatches,
     )
-
-
-def _tied(
-    holder: nn.Module, plan: Plan, mesh: RankMesh, split: PipelineSplit | None
-) -> tuple[TiedWeight, ...]:
-    """Return the weights that the first and the last stage share."""
-    if split is None:
-        return ()
-    own = dict(holder.named_parameters(remove_duplicate=False))
-    peers = mesh.layout.peers(mesh.rank, MeshAxis.pipeline)
-    other = peers[-1] if mesh.rank == peers[0] else peers[0]
-    group = mesh.group(MeshAxis.pipeline)
-    found = []
-    for pair in plan.tied:
-        here = [name for name in pair if name in own]
-        if len(here) == 1 and own[here[0]].requires_grad:
-            counts = here[0] == pair[0]
-            parameter = own[here[0]]
-            found.append(
-                TiedWeight(
-                    parameter=parameter,
-                    peer=other,
-                    group=group,
-                    device=mesh.device,
-                    counts=counts,
-                )
-            )
-    return tuple(found)

@@ -1,0 +1,56 @@
+"""Layouts compute what one process does, or refuse: with the models that people bring.
+
+One world of two gloo ranks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runtime.parallel.conftest import run_world
+
+PIPELINE, SHARD, TENSOR = {"pipeline": 2}, {"shard": 2}, {"tensor": 2}
+SAME: dict[str, dict[str, Any]] = {
+    f"{model}, {layout}": {"model": model, "layout": layout, "parallel": settings}
+    for model, layout, settings in (
+        ("three names", PIPELINE, {}),
+        ("three names", SHARD, {}),
+        ("shared layer", PIPELINE, {}),
+        ("shared layer", TENSOR, {}),
+        ("measuring", PIPELINE, {"microbatches": 2}),
+    )
+}
+OTHER: dict[str, dict[str, Any]] = {"many shapes": {"way": "many shapes", "layout": PIPELINE}}
+CASES = SAME | OTHER
+
+
+@pytest.fixture(scope="module", name="found")
+def found_fixture(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return what each rank found, by case."""
+    program = str(Path(__file__).parent / "odd_model_program.py")
+    return run_world(tmp_path_factory.mktemp("odd"), CASES, ranks=2, program=program)
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", SAME)
+def test_model_trains_as_in_one_process(found: list[dict[str, Any]], name: str) -> None:
+    """Losses, parameters and buffers."""
+    for one in found:
+        assert "error" not in one[name], one[name]
+        assert one[name]["loss"] < 1e-5
+        assert one[name]["state"] < 1e-5
+
+
+@pytest.mark.training
+def test_rehearsal_of_shapes_leaves_nothing_in_the_model(found: list[dict[str, Any]]) -> None:
+    """Each unit has seen two microbatches of three steps, and nothing else."""
+    for one in found:
+        assert one[f"measuring, {PIPELINE}"]["seen"] == [6]
+
+
+@pytest.mark.training
+def test_batches_of_many_shapes_keep_little(found: list[dict[str, Any]]) -> None:
+    """Torch's schedules have memory for what they receive."""
+    assert [one["many shapes"]["kept"] for one in found] == [8, 8]
