@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
-from adversarial.odd_models import MODELS, batch, mean_loss
+from adversarial.odd_models import MODELS, OddModel, TiedEnds, batch, mean_loss, plan
 from byte_world import rank_of_world, run_cases
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import Parallel, Recompute
+from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.rank.parallel_run import ParallelRun
 
 STEPS = 3
@@ -56,8 +58,7 @@ def expected(name: str, parts: int) -> tuple[list[float], dict[str, Tensor]]:
 def compared(case: dict[str, Any]) -> dict[str, Any]:
     """Train some steps; return how far losses and state are from those of one process."""
     run = make_run(case)
-    build, plan = MODELS[case["model"]]
-    model = run.parallelize(build, plan)
+    model = run.parallelize(*MODELS[case["model"]])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for step in range(STEPS):
@@ -94,7 +95,36 @@ def of_many_shapes(case: dict[str, Any]) -> dict[str, Any]:
     return {"kept": len(pipeline._schedules)}  # noqa: SLF001
 
 
-WAYS = {"compared": compared, "many shapes": of_many_shapes}
+def two_models(case: dict[str, Any]) -> dict[str, Any]:
+    """Save a model with tied ends and one without; return which tensors changed in between."""
+    run = make_run(case)
+    tied, ends = plan(tied=(("tokens.weight", "head.weight"),)), plan()
+    objects = {
+        "student": run.parallelize(TiedEnds, tied),
+        "critic": run.parallelize(OddModel, ends),
+    }
+    checkpointer = Checkpointer(Path(case["folder"]), CheckpointSettings(layout=run.layout))
+    checkpointer.tie(run._tied)  # noqa: SLF001  # as Run does
+    checkpointer.save(objects, 1, 1, wait=True)
+    before = {
+        f"{model}.{name}": whole(value).clone()
+        for model, one in objects.items()
+        for name, value in one.state_dict().items()
+    }
+    with torch.no_grad():
+        for one in nn.ModuleList(objects.values()).parameters():
+            one.zero_()
+    checkpointer.restore(objects)
+    checkpointer.close()
+    after = {
+        f"{model}.{name}": whole(value)
+        for model, one in objects.items()
+        for name, value in one.state_dict().items()
+    }
+    return {"changed": [name for name, one in before.items() if not torch.equal(one, after[name])]}
+
+
+WAYS = {"compared": compared, "many shapes": of_many_shapes, "two models": two_models}
 
 
 def tried(case: dict[str, Any]) -> dict[str, Any]:

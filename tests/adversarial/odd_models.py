@@ -88,6 +88,15 @@ class OddModel(nn.Module):
         return self.end(hidden)
 
 
+class TiedEnds(OddModel):
+    """The embedding and the head are one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(WIDTH, VALUES, bias=False)
+        self.head.weight = self.tokens.weight
+
+
 class ThreeNames(OddModel):
     """An embedding and two heads are one matrix, as in some encoder-decoders."""
 

@@ -22,8 +22,12 @@ SAME: dict[str, dict[str, Any]] = {
         ("measuring", PIPELINE, {"microbatches": 2}),
     )
 }
+TWO: dict[str, dict[str, Any]] = {
+    f"two models, {layout}": {"way": "two models", "layout": layout, "folder": folder}
+    for layout, folder in ((PIPELINE, "staged"), (SHARD, "sharded"), ({"replicate": 2}, "copied"))
+}
 OTHER: dict[str, dict[str, Any]] = {"many shapes": {"way": "many shapes", "layout": PIPELINE}}
-CASES = SAME | OTHER
+CASES = SAME | TWO | OTHER
 
 
 @pytest.fixture(scope="module", name="found")
@@ -48,6 +52,15 @@ def test_rehearsal_of_shapes_leaves_nothing_in_the_model(found: list[dict[str, A
     """Each unit has seen two microbatches of three steps, and nothing else."""
     for one in found:
         assert one[f"measuring, {PIPELINE}"]["seen"] == [6]
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", TWO)
+def test_tied_names_are_those_of_one_model(found: list[dict[str, Any]], name: str) -> None:
+    """Another model's parameters of the same names are saved, and come back."""
+    for one in found:
+        assert "error" not in one[name], one[name]
+        assert one[name]["changed"] == []
 
 
 @pytest.mark.training

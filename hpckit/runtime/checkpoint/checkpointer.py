@@ -27,6 +27,7 @@ from hpckit.runtime.checkpoint.initial.loading import (
     load_weights,
 )
 from hpckit.runtime.checkpoint.loading import LoadedCheckpoint, Loader, OnAttempt
+from hpckit.runtime.checkpoint.model_state import TiedNames
 from hpckit.runtime.checkpoint.retention import FEWEST
 from hpckit.runtime.checkpoint.saving import SaveOutcome, Saver
 from hpckit.runtime.checkpoint.staging import Stager
@@ -98,14 +99,14 @@ class Checkpointer:
         self._stall = timedelta()
         self._restored: LoadedCheckpoint | None = None
 
-    def tie(self, aliases: Mapping[str, str]) -> None:
-        """State which parameters are one and the same, on all ranks alike.
+    def tie(self, tied: TiedNames) -> None:
+        """State which parameters of a model are one and the same, on all ranks alike.
 
-        `aliases` leads from the name of a parameter to the name that it is stored under, such as
-        `{"head.weight": "embed.weight"}`. Needed only where they are on different ranks; those that
-        a rank has both of are recognised.
+        `tied` leads, for each model, from the name of a parameter to the name that it is stored
+        under, such as `{model: {"head.weight": "embed.weight"}}`. Needed only where they are on
+        different ranks; those that a rank has both of are recognised. It is read at each call.
         """
-        self._capturer.aliases = dict(aliases)
+        self._capturer.tied = tied
 
     def restore(
         self, objects: Mapping[str, Any], on_attempt: OnAttempt = lambda _name, _others: None
@@ -119,12 +120,12 @@ class Checkpointer:
         a background save raised.
         """
         self.wait()
-        self._restored = self._loader.load(objects, self._capturer.aliases, on_attempt)
+        self._restored = self._loader.load(objects, self._capturer.tied, on_attempt)
         return self._restored
 
     def begin(self, objects: Mapping[str, Any], weights: InitialWeights) -> LoadedWeights:
         """Load a file of weights into the models among the objects, as `load_weights` says."""
-        return load_weights(weights, objects, self._capturer.aliases, self._group)
+        return load_weights(weights, objects, self._capturer.tied, self._group)
 
     def save(
         self,

@@ -19,6 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from hpckit.runtime.checkpoint.encoding import StateEncoder
 from hpckit.runtime.checkpoint.errors import StateError
 
+TiedNames = Mapping[nn.Module, Mapping[str, str]]
+"""By model: leads from the name of a tied parameter to the name that it is stored under."""
+
 _MARKS = ("_orig_mod.", "_checkpoint_wrapped_module.")
 
 
@@ -50,6 +53,17 @@ def around_ddp(value: Any) -> DistributedDataParallel | None:
             return value
         value = getattr(value, "_orig_mod", None)
     return None
+
+
+def aliases_of(model: nn.Module, tied: TiedNames) -> dict[str, str]:
+    """Return the tied names of a model, also where it is a part of a registered one."""
+    known = {id(unwrapped(one)): names for one, names in tied.items()}
+    found: dict[str, str] = {}
+    for place, module in unwrapped(model).named_modules():
+        before = bare_name(f"{place}.") if place else ""
+        names = known.get(id(module), {})
+        found |= {before + name: before + first for name, first in names.items()}
+    return found
 
 
 def live_state(model: nn.Module) -> dict[str, Any]:
@@ -124,15 +138,13 @@ class ParameterNames:
         self.tied |= dict.fromkeys(names[1:], names[0])
 
 
-def name_parameters(objects: Mapping[str, Any], aliases: Mapping[str, str]) -> ParameterNames:
-    """Return the names of the parameters of all models among the registered objects.
-
-    `aliases` leads from a parameter's name to the name that it is stored under.
-    """
+def name_parameters(objects: Mapping[str, Any], tied: TiedNames) -> ParameterNames:
+    """Return the names of the parameters of all models among the registered objects."""
     models = {name: one for name, one in objects.items() if isinstance(one, nn.Module)}
     found = ParameterNames()
     for prefix, model in models.items():
         before = f"{prefix}/" if len(models) > 1 else ""
+        aliases = aliases_of(model, tied)
         for name, parameter in _parameters(model):
             found.add(before + name, parameter, before + aliases.get(name, name))
     return found

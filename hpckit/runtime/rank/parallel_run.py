@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -42,8 +43,8 @@ class ParallelRun:
     parallel: Parallel = field(default_factory=Parallel)
     full_layout: Layout | None = None
     _made: ParallelModels | None = None
-    _tied: dict[str, str] = field(default_factory=dict)
-    """Parameters that are one with another, and which: a checkpoint has each once."""
+    _tied: MutableMapping[nn.Module, Mapping[str, str]] = field(default_factory=WeakKeyDictionary)
+    """By model, the parameters that are one with another, and which: a checkpoint has each once."""
 
     @property
     def rank(self) -> int:
@@ -151,8 +152,9 @@ class ParallelRun:
         Example: `model = run.parallelize(lambda: Decoder(config), Plan(units="blocks.*"))`.
         """
         plan = plan or Plan()
-        self._tied |= {other: first for first, other in plan.tied}
-        return self._models.add(build, plan, init)
+        model = self._models.add(build, plan, init)
+        self._tied[model] = {other: first for first, *others in plan.ties() for other in others}
+        return model
 
     def train_step(
         self,
