@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,38 @@ def whole(tensor: Any) -> Tensor:
     return found
 
 
+def one_step(case: dict[str, Any]) -> dict[str, Any]:
+    """Take one step and evaluate; return what is left in the model, and what could not be told."""
+    run = make_run(case)
+    model = run.parallelize(*MODELS[case["model"]])
+    told: list[str] = []
+    logger = logging.getLogger("hpckit.rank")
+    logger.setLevel(logging.DEBUG)
+
+    def keep(record: logging.LogRecord) -> bool:
+        told.append(record.getMessage())
+        return True
+
+    logger.addFilter(keep)
+    inputs, targets = batch(0)
+    rows = run.share(len(inputs)).rows
+    drawn = torch.get_rng_state()
+    blocks = [*model.get_submodule("blocks").children()]
+    for block in blocks:
+        block.eval()
+    try:
+        run.train_step(model, inputs[rows], targets[rows])
+    finally:
+        logger.filters.clear()
+    run.evaluate(model, inputs[rows], targets[rows])
+    return {
+        "told": told,
+        "undrawn": torch.equal(drawn, torch.get_rng_state()),
+        "modes": [one.training for one in (model, *blocks)],
+        "calls": [float(one) for name, one in model.named_buffers() if name.endswith("calls")],
+    }
+
+
 def of_many_shapes(case: dict[str, Any]) -> dict[str, Any]:
     """Train on sequences of many lengths; return how many schedules of torch are kept."""
     run = make_run(case)
@@ -124,7 +157,12 @@ def two_models(case: dict[str, Any]) -> dict[str, Any]:
     return {"changed": [name for name, one in before.items() if not torch.equal(one, after[name])]}
 
 
-WAYS = {"compared": compared, "many shapes": of_many_shapes, "two models": two_models}
+WAYS = {
+    "compared": compared,
+    "one step": one_step,
+    "many shapes": of_many_shapes,
+    "two models": two_models,
+}
 
 
 def tried(case: dict[str, Any]) -> dict[str, Any]:

@@ -122,6 +122,75 @@ class SharedLayer(OddModel):
         self.blocks[3].up = self.blocks[0].up
 
 
+class Numbered(OddModel):
+    """Units are scaled by their number."""
+
+    def forward(self, hidden: Tensor, positions: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Run what this rank has of the model."""
+        hidden = self.begin(hidden)
+        for number, block in enumerate(self.blocks):
+            hidden = block(hidden) / (number + 1)
+        return self.end(hidden)
+
+
+class LongSkip(OddModel):
+    """Each unit also gets what the first one got."""
+
+    def forward(self, hidden: Tensor, positions: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Run what this rank has of the model."""
+        hidden = first = self.begin(hidden)
+        for block in self.blocks:
+            hidden = block(hidden) + 0.5 * first
+        return self.end(hidden)
+
+
+class TwiceThrough(OddModel):
+    """Runs over its units twice."""
+
+    def forward(self, hidden: Tensor, positions: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Run what this rank has of the model."""
+        hidden = self.begin(hidden)
+        for block in (*self.blocks, *self.blocks):
+            hidden = block(hidden)
+        return self.end(hidden)
+
+
+class Normalized(OddModel):
+    """Scales and normalizes outside of its modules."""
+
+    def forward(self, hidden: Tensor, positions: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Run what this rank has of the model."""
+        hidden = self.begin(hidden) * WIDTH**0.5
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.end(F.normalize(hidden, dim=-1))
+
+
+class DroppingUnit(MeasuringUnit):
+    """Has dropout, which follows from the mode, and asks what it is."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the hidden states after this unit."""
+        return F.dropout(super().forward(hidden), 0.5, self.training)
+
+
+class Asking(OddModel):
+    """Asks its units what they are; returns several tensors."""
+
+    def __init__(self) -> None:
+        super().__init__(DroppingUnit, 2)
+        for number, block in enumerate(self.blocks):
+            vars(block)["number"] = number
+
+    def forward(self, hidden: Tensor, positions: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Run what this rank has of the model."""
+        hidden = self.begin(hidden)
+        for block in self.blocks:
+            hidden = block(hidden) if isinstance(block, DroppingUnit) else hidden
+            hidden = hidden / (1 + int(vars(block)["number"]))
+        return self.end(hidden)
+
+
 def plan(**changes: Any) -> Plan:
     """Return the plan of these models."""
     whole: dict[str, Any] = {
@@ -149,6 +218,11 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Plan]] = {
             tied=(("tokens.weight", "head.weight"), ("tokens.weight", "second.weight")),
         ),
     ),
+    "numbered": (Numbered, plan()),
+    "long skip": (LongSkip, plan()),
+    "twice through": (TwiceThrough, plan()),
+    "normalized": (Normalized, plan()),
+    "asking": (Asking, SIMPLE),
     "shared layer": (SharedLayer, plan(tied=SHARED)),
 }
 """How a model is built, and its plan."""

@@ -22,12 +22,27 @@ SAME: dict[str, dict[str, Any]] = {
         ("measuring", PIPELINE, {"microbatches": 2}),
     )
 }
+STAGED = ("numbered", "long skip", "twice through", "normalized")
+REFUSED: dict[str, dict[str, Any]] = {
+    f"{model}, {PIPELINE}": {"way": "one step", "model": model, "layout": PIPELINE}
+    for model in STAGED
+}
+TRAINED: dict[str, dict[str, Any]] = {
+    "asking": {"way": "one step", "model": "asking", "layout": PIPELINE},
+    "unchecked": {
+        "way": "one step",
+        "model": "numbered",
+        "layout": PIPELINE,
+        "parallel": {"self_check": False},
+    },
+    "numbered, sharded": {"way": "one step", "model": "numbered", "layout": SHARD},
+}
 TWO: dict[str, dict[str, Any]] = {
     f"two models, {layout}": {"way": "two models", "layout": layout, "folder": folder}
     for layout, folder in ((PIPELINE, "staged"), (SHARD, "sharded"), ({"replicate": 2}, "copied"))
 }
 OTHER: dict[str, dict[str, Any]] = {"many shapes": {"way": "many shapes", "layout": PIPELINE}}
-CASES = SAME | TWO | OTHER
+CASES = SAME | REFUSED | TRAINED | TWO | OTHER
 
 
 @pytest.fixture(scope="module", name="found")
@@ -52,6 +67,32 @@ def test_rehearsal_of_shapes_leaves_nothing_in_the_model(found: list[dict[str, A
     """Each unit has seen two microbatches of three steps, and nothing else."""
     for one in found:
         assert one[f"measuring, {PIPELINE}"]["seen"] == [6]
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", REFUSED)
+def test_stages_that_compute_something_else_are_refused(
+    found: list[dict[str, Any]], name: str
+) -> None:
+    """On every rank, in the first step, with the likely causes."""
+    for one in found:
+        assert one[name].get("error") == "RunError", one[name]
+        assert "with pipeline 2 the stages, one after the other" in one[name]["message"]
+        assert "off by" in one[name]["message"]
+        assert "numbers its units" in one[name]["hint"]
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", TRAINED)
+def test_check_of_stages_lets_the_others_train(found: list[dict[str, Any]], name: str) -> None:
+    """It leaves nothing behind: no mode, no numbers that were drawn, no calls."""
+    for one in found:
+        assert "error" not in one[name], one[name]
+        assert one[name]["told"] == []
+        assert one[name]["undrawn"]
+        assert one[name]["modes"][0]
+        assert not any(one[name]["modes"][1:])
+    assert found[0]["asking"]["calls"] == [5.0]  # four microbatches, and the evaluation
 
 
 @pytest.mark.training

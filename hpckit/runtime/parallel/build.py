@@ -39,6 +39,7 @@ from hpckit.runtime.parallel.sharding_checks import (
     needs_fsdp,
     unsharded_parameters,
 )
+from hpckit.runtime.parallel.stage_check import StageCheck, outline_of
 from hpckit.runtime.parallel.tensor_parallel import TensorCut
 from hpckit.runtime.parallel.tied_weights import find_tied_weights
 
@@ -52,6 +53,7 @@ class LaidOutModel:
     context: ContextShards | None = None
     tied: tuple[TiedWeight, ...] = ()
     check: SelfCheck | None = None
+    stages: StageCheck | None = None
 
 
 def lay_out(
@@ -86,6 +88,8 @@ def lay_out_checked(
         _prepare_units(model, units, settings)
         return LaidOutModel(module=_replicated(_placed(model, mesh.device), mesh))
     split = split_of(plan, units, mesh.layout, mesh.place(MeshAxis.pipeline), settings)
+    owners = _owners(model, split) if split and _checks(settings) else {}
+    outline = outline_of(model, owners)
     holder = split.holder(model) if split else model
     parts = split.parts(holder) if split else [StagePart(number=0, module=holder)]
     _placed(holder, mesh.device)
@@ -109,12 +113,48 @@ def lay_out_checked(
         context=context,
         tied=find_tied_weights(holder, plan, mesh, split),
         check=_self_check(holder, wholes, context, mesh, settings),
+        stages=_stage_check(holder, outline, owners, parts, split, mesh),
+    )
+
+
+def _owners(model: nn.Module, split: PipelineSplit) -> dict[str, int]:
+    """Return the units, and the modules at the ends, each with the place of its stage."""
+    names = [name for name, _ in model.named_modules() if name]
+    ends = split.plan.matching((*split.plan.first, *split.plan.last), names)
+    outer = [one for one in ends if not any(one.startswith(other + ".") for other in ends)]
+    return {name: split.stage_of(name) % split.places for name in (*split.units, *outer)}
+
+
+def _stage_check(
+    holder: nn.Module,
+    outline: nn.Module,
+    owners: Mapping[str, int],
+    parts: Sequence[StagePart],
+    split: PipelineSplit | None,
+    mesh: RankMesh,
+) -> StageCheck | None:
+    if split is None or not owners:
+        return None
+    return StageCheck(
+        outline=outline,
+        holder=holder,
+        parts=parts,
+        split=split,
+        owners=owners,
+        place=mesh.place(MeshAxis.pipeline),
+        group=mesh.group(MeshAxis.pipeline),
+        device=mesh.device,
+        tensor=mesh.along(MeshAxis.tensor) if mesh.layout.tensor > 1 else None,
     )
 
 
 def _needs_check(layout: Layout, settings: Parallel) -> bool:
     """Return whether units compute on parts. A compiled unit would keep what watches it."""
-    return settings.self_check and not settings.compile and layout.tensor * layout.context > 1
+    return _checks(settings) and layout.tensor * layout.context > 1
+
+
+def _checks(settings: Parallel) -> bool:
+    return settings.self_check and not settings.compile
 
 
 def _self_check(

@@ -84,6 +84,20 @@ def keep_state(module: nn.Module) -> Iterator[None]:
             _set_back(one, earlier)
 
 
+@contextmanager
+def evaluating(*models: nn.Module) -> Iterator[None]:
+    """Have models in evaluation mode; afterwards each module is in the mode that it was in."""
+    modules = {id(one): one for model in models for one in model.modules()}.values()
+    earlier = [(one, one.training) for one in modules]
+    for model in models:
+        model.eval()
+    try:
+        yield
+    finally:
+        for one, mode in earlier:
+            one.training = mode
+
+
 def _set_back(module: nn.Module, earlier: dict[str, Any]) -> None:
     now = vars(module)
     for key in [key for key in now if key not in earlier and key not in _HELD]:

@@ -31,6 +31,7 @@ from hpckit.runtime.parallel.loss import (
 from hpckit.runtime.parallel.loss_check import RowMeanCheck
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.pipeline import check_microbatches
+from hpckit.runtime.parallel.rehearsal import evaluating
 from hpckit.runtime.parallel.tree_reduction import TreeReduction, refuse_other_reductions
 
 
@@ -101,6 +102,8 @@ class ModelTraining:
             own.check = RowMeanCheck()
         with self._watched(), set_aside(self._unfinished(loss)):
             value = self._compute(inputs, targets, own, share)
+        if not self._checked:
+            self._check_stages(inputs)
         self._checked = True
         return value
 
@@ -117,6 +120,17 @@ class ModelTraining:
             batch_checks.check_units(self.mesh, check.problem())
         finally:
             check.stop()
+
+    def _check_stages(self, inputs: Tensor) -> None:
+        """Compare the stages of a pipeline with the whole model, on one row; collective."""
+        check = self.model.stages
+        if check is None:
+            return
+        row, _, kwargs = self._own_positions(inputs[:1], None)
+        try:
+            batch_checks.check_stages(self.mesh, check.problem(row, kwargs))
+        finally:
+            _reshard(self.model)
 
     def _unfinished(self, loss: LossFunction | None) -> list[nn.Parameter]:
         """Return the parameters whose gradients are changed after the backward pass of a step."""
@@ -259,16 +273,14 @@ class ModelTraining:
             measured.copy_(torch.stack([found.value, found.weight]))
             return found.value
 
-        training = module.training
-        module.eval()
+        parts = [] if self.model.pipeline is None else self.model.pipeline.parts
         try:
-            with torch.no_grad():
+            with torch.no_grad(), evaluating(module, *(one.module for one in parts)):
                 if self.model.pipeline is not None:
                     self.model.pipeline.evaluate(inputs, targets, loss=compute, kwargs=kwargs)
                 else:
                     compute(module(inputs, **kwargs), targets, 1.0)
         finally:
-            module.train(training)
             _reshard(self.model)
         for axis in (MeshAxis.pipeline, MeshAxis.context):
             if layout.sizes[axis] > 1:
