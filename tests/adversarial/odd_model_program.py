@@ -157,11 +157,49 @@ def two_models(case: dict[str, Any]) -> dict[str, Any]:
     return {"changed": [name for name, one in before.items() if not torch.equal(one, after[name])]}
 
 
+def early_optimizer(case: dict[str, Any]) -> dict[str, Any]:
+    """Make the optimizer before the model is laid out; return how far a step moves the model."""
+    run = make_run(case)
+    early = OddModel()
+    optimizer = torch.optim.SGD(early.parameters(), lr=0.1)
+    model = run.parallelize(lambda: early, plan())
+    inputs, targets = batch(0)
+    rows = run.share(len(inputs)).rows
+    run.train_step(model, inputs[rows], targets[rows])
+    before = [whole(one).detach().clone() for one in model.parameters()]
+    optimizer.step()
+    pairs = zip(before, model.parameters(), strict=True)
+    return {"moved": max(float((one - whole(other)).abs().max()) for one, other in pairs)}
+
+
+def own_copies(case: dict[str, Any]) -> dict[str, Any]:
+    """Save a plain model that ranks train by themselves, or together; return the warnings."""
+    run = make_run(case)
+    torch.manual_seed(7)
+    model: nn.Module = nn.Linear(2, 2)
+    model = nn.parallel.DistributedDataParallel(model) if case["wrapped"] else model
+    checkpointer = Checkpointer(Path(case["folder"]), CheckpointSettings(layout=run.layout))
+    warnings = []
+    for step in range(3):
+        outcome = checkpointer.save({"model": model}, step, step, wait=True)
+        assert outcome is not None
+        warnings.append(outcome.warning)
+        torch.autograd.backward(model(torch.full((1, 2), 1.0 + run.rank)).sum())
+        with torch.no_grad():
+            for one in model.parameters():
+                assert one.grad is not None
+                one.sub_(one.grad)
+    checkpointer.close()
+    return {"warnings": warnings}
+
+
 WAYS = {
     "compared": compared,
     "one step": one_step,
     "many shapes": of_many_shapes,
     "two models": two_models,
+    "early optimizer": early_optimizer,
+    "own copies": own_copies,
 }
 
 

@@ -41,8 +41,21 @@ TWO: dict[str, dict[str, Any]] = {
     f"two models, {layout}": {"way": "two models", "layout": layout, "folder": folder}
     for layout, folder in ((PIPELINE, "staged"), (SHARD, "sharded"), ({"replicate": 2}, "copied"))
 }
+COPIES: dict[str, dict[str, Any]] = {
+    f"own copies, {wrapped}": {
+        "way": "own copies",
+        "layout": {"replicate": 2},
+        "wrapped": wrapped,
+        "folder": f"copies-{wrapped}",
+    }
+    for wrapped in (True, False)
+}
+EARLY: dict[str, dict[str, Any]] = {
+    f"early optimizer, {layout}": {"way": "early optimizer", "layout": layout}
+    for layout in (SHARD, TENSOR, PIPELINE, {"replicate": 2})
+}
 OTHER: dict[str, dict[str, Any]] = {"many shapes": {"way": "many shapes", "layout": PIPELINE}}
-CASES = SAME | REFUSED | TRAINED | TWO | OTHER
+CASES = SAME | REFUSED | TRAINED | TWO | COPIES | EARLY | OTHER
 
 
 @pytest.fixture(scope="module", name="found")
@@ -102,6 +115,34 @@ def test_tied_names_are_those_of_one_model(found: list[dict[str, Any]], name: st
     for one in found:
         assert "error" not in one[name], one[name]
         assert one[name]["changed"] == []
+
+
+@pytest.mark.training
+def test_optimizer_of_a_model_before_it_was_laid_out_is_refused(
+    found: list[dict[str, Any]],
+) -> None:
+    """Where it would train nothing; elsewhere its parameters are those of the model."""
+    for one in found:
+        for layout in (SHARD, TENSOR):
+            case = one[f"early optimizer, {layout}"]
+            assert case.get("error") == "UsageError", case
+            assert "SGD updates tokens.weight as OddModel had it before" in case["message"]
+            assert "make the optimizer after it" in case["hint"]
+        for layout in (PIPELINE, {"replicate": 2}):
+            assert one[f"early optimizer, {layout}"]["moved"] > 0.0
+
+
+@pytest.mark.training
+def test_models_that_each_rank_trains_by_itself_are_told_of_once(
+    found: list[dict[str, Any]],
+) -> None:
+    """At the first save after they differ; it has those of rank 0."""
+    for one in found:
+        assert one["own copies, True"]["warnings"] == ["", "", ""]
+        first, second, third = one["own copies, False"]["warnings"]
+        assert not first
+        assert not third
+        assert "model has other parameters on rank 1 than on rank 0" in second
 
 
 @pytest.mark.training
