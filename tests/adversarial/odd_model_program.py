@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from adversarial.odd_models import MODELS, OddModel, TiedEnds, batch, mean_loss, plan
+from adversarial.odd_models import LOSSES, MODELS, OddModel, TiedEnds, batch, mean_loss, plan
 from byte_world import rank_of_world, run_cases
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -157,6 +157,25 @@ def two_models(case: dict[str, Any]) -> dict[str, Any]:
     return {"changed": [name for name, one in before.items() if not torch.equal(one, after[name])]}
 
 
+def with_losses(case: dict[str, Any]) -> dict[str, Any]:
+    """Take a step with one loss after the other; return the values."""
+    run = make_run(case)
+    model = run.parallelize(*MODELS[case.get("model", "plain")])
+    inputs, targets = batch(0)
+    rows = run.share(len(inputs)).rows
+    wanted: Any = {
+        "tokens": targets[rows],
+        "labels": targets[rows, 0],
+        "dictionary": {"y": targets[rows]},
+        "labels in a dictionary": {"y": targets[rows, 0]},
+        "parts": (targets[rows], (targets[rows] > 2).float()),
+        "nothing": None,
+    }[case.get("targets", "tokens")]
+    losses = [LOSSES[one] for one in case["losses"]]
+    values = [run.train_step(model, inputs[rows], wanted, loss=one) for one in losses]
+    return {"values": [float(one) for one in values]}
+
+
 def early_optimizer(case: dict[str, Any]) -> dict[str, Any]:
     """Make the optimizer before the model is laid out; return how far a step moves the model."""
     run = make_run(case)
@@ -194,6 +213,7 @@ def own_copies(case: dict[str, Any]) -> dict[str, Any]:
 
 
 WAYS = {
+    "losses": with_losses,
     "compared": compared,
     "one step": one_step,
     "many shapes": of_many_shapes,

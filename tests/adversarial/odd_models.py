@@ -191,6 +191,14 @@ class Asking(OddModel):
         return self.end(hidden)
 
 
+class Pooling(OddModel):
+    """Takes the mean over positions before its head."""
+
+    def end(self, hidden: Tensor) -> Tensor:
+        """Return logits [rows, values]."""
+        return super().end(hidden.mean(1))
+
+
 def plan(**changes: Any) -> Plan:
     """Return the plan of these models."""
     whole: dict[str, Any] = {
@@ -218,6 +226,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Plan]] = {
             tied=(("tokens.weight", "head.weight"), ("tokens.weight", "second.weight")),
         ),
     ),
+    "pooling": (Pooling, plan()),
     "numbered": (Numbered, plan()),
     "long skip": (LongSkip, plan()),
     "twice through": (TwiceThrough, plan()),
@@ -238,3 +247,31 @@ def batch(step: int, rows: int = 8) -> tuple[Tensor, Tensor]:
 def mean_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the mean cross entropy of all positions."""
     return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+def shifted_pair(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+    """Return the sum for each next position, and their number."""
+    losses = F.cross_entropy(
+        outputs[:, :-1].flatten(0, 1), targets[:, 1:].flatten(), reduction="none"
+    )
+    return losses.sum(), losses.numel()
+
+
+def pair_of_parts(outputs: Tensor, targets: Any) -> tuple[Tensor, int]:
+    """Return a weighted sum, of targets and weights [rows, length]."""
+    wanted, weights = targets
+    losses = F.cross_entropy(outputs.flatten(0, 1), wanted.flatten(), reduction="none")
+    return (losses * weights.flatten()).sum(), weights.sum()
+
+
+LOSSES: dict[str, Callable[[Any, Any], Any]] = {
+    "mean": mean_loss,
+    "shift": lambda o, t: F.cross_entropy(o[:, :-1].flatten(0, 1), t[:, 1:].flatten()),
+    "last position": lambda o, t: F.cross_entropy(o[:, -1], t[:, -1]),
+    "shifted pair": shifted_pair,
+    "pair of parts": pair_of_parts,
+    "sum": lambda o, t: F.cross_entropy(o.flatten(0, 1), t.flatten(), reduction="sum"),
+    "of nothing": lambda o, _: o.square().mean(),
+    "of the first": lambda o, t: F.cross_entropy(o, t["y"][:, 0]),
+}
+"""Losses as people write them."""

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from adversarial.odd_models import LOSSES, OddModel, batch
 from runtime.parallel.conftest import run_world
 
 PIPELINE, SHARD, TENSOR = {"pipeline": 2}, {"shard": 2}, {"tensor": 2}
@@ -54,8 +56,59 @@ EARLY: dict[str, dict[str, Any]] = {
     f"early optimizer, {layout}": {"way": "early optimizer", "layout": layout}
     for layout in (SHARD, TENSOR, PIPELINE, {"replicate": 2})
 }
+CONTEXT = {"context": 2}
+WRONG_LOSSES: dict[str, dict[str, Any]] = {
+    "shift": {"layout": CONTEXT, "losses": ["shift"]},
+    "shifted pair": {"layout": CONTEXT, "losses": ["shifted pair"]},
+    "last position": {"layout": CONTEXT, "losses": ["last position"]},
+    "labels": {"layout": CONTEXT, "losses": ["mean"], "targets": "labels"},
+    "pooling": {
+        "layout": CONTEXT,
+        "model": "pooling",
+        "losses": ["of the first"],
+        "targets": "dictionary",
+    },
+    "labels in a dictionary": {
+        "layout": CONTEXT,
+        "losses": ["of the first"],
+        "targets": "labels in a dictionary",
+    },
+    "second loss": {"layout": {"replicate": 2}, "losses": ["mean", "sum"]},
+    "later loss, pipeline": {"layout": PIPELINE, "losses": ["mean", "shifted pair", "sum"]},
+}
+TOLD = {
+    "shift": "is no mean over positions: it is",
+    "shifted pair": "is no mean over positions: it is",
+    "last position": "is no mean over positions: it is",
+    "labels": "targets are [8], and parallel.context cuts them",
+    "pooling": "the model put out [8, 8]",
+    "labels in a dictionary": "targets are [8], and parallel.context cuts them",
+    "second loss": "is no mean over rows: it is",
+    "later loss, pipeline": "is no mean over rows: it is",
+}
+RIGHT_LOSSES: dict[str, dict[str, Any]] = {
+    f"{losses} of {targets}, {layout}, {parts}": {
+        "layout": layout,
+        "losses": losses,
+        "targets": targets,
+        "parallel": {"microbatches": parts},
+    }
+    for losses, targets in (
+        (["mean", "of nothing", "shifted pair"], "tokens"),
+        (["pair of parts"], "parts"),
+    )
+    for layout in ({"replicate": 2}, SHARD)
+    for parts in (1, 2)
+} | {
+    "parts, context": {"layout": CONTEXT, "losses": ["pair of parts"], "targets": "parts"},
+    "nothing, context": {"layout": CONTEXT, "losses": ["of nothing"], "targets": "nothing"},
+    "mean, context": {"layout": CONTEXT, "losses": ["mean", "of nothing"]},
+}
+LOSS_CASES = {
+    f"loss: {name}": {"way": "losses", **one} for name, one in (WRONG_LOSSES | RIGHT_LOSSES).items()
+}
 OTHER: dict[str, dict[str, Any]] = {"many shapes": {"way": "many shapes", "layout": PIPELINE}}
-CASES = SAME | REFUSED | TRAINED | TWO | COPIES | EARLY | OTHER
+CASES = SAME | REFUSED | TRAINED | TWO | COPIES | EARLY | LOSS_CASES | OTHER
 
 
 @pytest.fixture(scope="module", name="found")
@@ -143,6 +196,37 @@ def test_models_that_each_rank_trains_by_itself_are_told_of_once(
         assert not first
         assert not third
         assert "model has other parameters on rank 1 than on rank 0" in second
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", WRONG_LOSSES)
+def test_loss_that_follows_from_the_layout_is_refused(
+    found: list[dict[str, Any]], name: str
+) -> None:
+    """On all ranks; each function once, whenever it comes."""
+    for one in found:
+        case = one[f"loss: {name}"]
+        assert case.get("error") == "UsageError", case
+        assert TOLD[name] in case["message"]
+        assert case["hint"]
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", RIGHT_LOSSES)
+def test_loss_that_adds_up_is_the_same_in_every_layout(
+    found: list[dict[str, Any]], name: str
+) -> None:
+    """Also with targets of several parts, and with none."""
+    values = [one[f"loss: {name}"].get("values") for one in found]
+    torch.manual_seed(7)
+    model = OddModel()
+    inputs, targets = batch(0)
+    wanted: Any = {"tokens": targets, "parts": (targets, (targets > 2).float())}
+    for value, loss in zip(values[0], RIGHT_LOSSES[name]["losses"], strict=True):
+        whole = LOSSES[loss](model(inputs), wanted.get(RIGHT_LOSSES[name].get("targets", "tokens")))
+        expected = whole[0] / whole[1] if isinstance(whole, tuple) else whole
+        assert value == pytest.approx(float(expected.detach()), abs=1e-5)
+    assert values[0] == values[1]
 
 
 @pytest.mark.training

@@ -15,6 +15,7 @@ from hpckit.errors import RunError, UsageError
 from hpckit.model.counted import counted
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.ranges import ranges
+from hpckit.runtime.parallel.loss_check import leaves_of
 from hpckit.runtime.parallel.mesh import RankMesh
 
 _SHOWN = 5
@@ -36,7 +37,8 @@ def check_batches(mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: boo
 
     Raises UsageError on all ranks. `weighted` says that shares may be uneven.
     """
-    known: Sequence[tuple[str, int]] = mesh.gather_all((digest(inputs, targets), len(inputs)))
+    found = digest(inputs, *leaves_of(targets)), len(inputs)
+    known: Sequence[tuple[str, int]] = mesh.gather_all(found)
     by_data: dict[int, dict[str, list[int]]] = {}
     for rank, (one, _) in enumerate(known):
         by_data.setdefault(mesh.layout.data_rank(rank), {}).setdefault(one, []).append(rank)
@@ -58,10 +60,11 @@ def check_batches(mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: boo
         )
 
 
-def check_losses(known: Sequence[tuple[bool | None, str]]) -> bool:
+def check_losses(known: Sequence[tuple[bool | None, tuple[str, str]]]) -> bool:
     """Return whether a loss is a sum with its weight; raises UsageError on all ranks.
 
-    `known` has for each rank whether it is, None where it was not called, and what is wrong.
+    `known` has for each rank whether it is, None where it was not called, and what is wrong, with
+    what to do.
     """
     kinds = {pair for pair, _ in known if pair is not None}
     if len(kinds) > 1:
@@ -69,14 +72,9 @@ def check_losses(known: Sequence[tuple[bool | None, str]]) -> bool:
             "loss(outputs, targets) returned a sum with its weight on some ranks only",
             hint="return a mean over rows, or a pair, on all ranks",
         )
-    for _, problem in known:
+    for _, (problem, hint) in known:
         if problem:
-            raise UsageError(
-                f"loss(outputs, targets) is no mean over rows: {problem}; the layout would change "
-                "what is trained",
-                hint="return a pair: the sum of what counts, and its weight, such as the number of "
-                "targets that count: (losses.sum(), counted.sum())",
-            )
+            raise UsageError(problem, hint=hint)
     return kinds == {True}
 
 
@@ -88,6 +86,20 @@ def check_targets(inputs: Tensor, targets: Any) -> None:
             "for each sample",
             hint="index both by share.rows",
         )
+
+
+def check_positions(inputs: Tensor, targets: Any) -> None:
+    """Raise UsageError if targets cannot be cut along the sequence, as the inputs are."""
+    wanted = list(inputs.shape[:2])
+    for one in leaves_of(targets):
+        if one is not None and (not isinstance(one, Tensor) or list(one.shape[:2]) != wanted):
+            shown = list(one.shape) if isinstance(one, Tensor) else type(one).__name__
+            raise UsageError(
+                f"targets are {shown}, and parallel.context cuts them along the sequence as it "
+                f"cuts the inputs, {wanted}",
+                hint="give a target for each position, such as -100 where none counts, or choose "
+                "a layout with parallel.context=1",
+            )
 
 
 def check_sequence(layout: Layout, length: int) -> None:
