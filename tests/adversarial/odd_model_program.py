@@ -157,6 +157,14 @@ def two_models(case: dict[str, Any]) -> dict[str, Any]:
     return {"changed": [name for name, one in before.items() if not torch.equal(one, after[name])]}
 
 
+def evaluated(case: dict[str, Any]) -> dict[str, Any]:
+    """Return the loss of a model that is not trained."""
+    run = make_run(case)
+    model = run.parallelize(*MODELS[case["model"]])
+    norm = run.clip_grad_norm_(model, 1.0)
+    return {"values": [float(run.evaluate(model, *batch(0))), float(norm)]}
+
+
 def with_losses(case: dict[str, Any]) -> dict[str, Any]:
     """Take a step with one loss after the other; return the values."""
     run = make_run(case)
@@ -213,6 +221,7 @@ def own_copies(case: dict[str, Any]) -> dict[str, Any]:
 
 
 WAYS = {
+    "evaluated": evaluated,
     "losses": with_losses,
     "compared": compared,
     "one step": one_step,

@@ -122,6 +122,33 @@ class SharedLayer(OddModel):
         self.blocks[3].up = self.blocks[0].up
 
 
+class CountingUnit(MeasuringUnit):
+    """Multiplies by the number of its calls, and has a table that never changes."""
+
+    table: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.ones(WIDTH))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the hidden states after this unit."""
+        return super().forward(hidden) * (1 + self.calls / 10) * self.table
+
+
+class Unused(OddModel):
+    """Has a parameter that it does not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(2, 2)
+
+
+def frozen() -> nn.Module:
+    """Return a model that learns nothing."""
+    return OddModel().requires_grad_(requires_grad=False)
+
+
 class Numbered(OddModel):
     """Units are scaled by their number."""
 
@@ -227,6 +254,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Plan]] = {
         ),
     ),
     "pooling": (Pooling, plan()),
+    "counting": (lambda: OddModel(CountingUnit, 2), SIMPLE),
+    "unused": (Unused, plan()),
+    "frozen": (frozen, plan()),
     "numbered": (Numbered, plan()),
     "long skip": (LongSkip, plan()),
     "twice through": (TwiceThrough, plan()),

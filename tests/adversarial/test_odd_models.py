@@ -15,13 +15,15 @@ from runtime.parallel.conftest import run_world
 
 PIPELINE, SHARD, TENSOR = {"pipeline": 2}, {"shard": 2}, {"tensor": 2}
 SAME: dict[str, dict[str, Any]] = {
-    f"{model}, {layout}": {"model": model, "layout": layout, "parallel": settings}
+    f"{model}, {layout}, {settings}": {"model": model, "layout": layout, "parallel": settings}
     for model, layout, settings in (
         ("three names", PIPELINE, {}),
         ("three names", SHARD, {}),
         ("shared layer", PIPELINE, {}),
         ("shared layer", TENSOR, {}),
         ("measuring", PIPELINE, {"microbatches": 2}),
+        ("counting", PIPELINE, {"microbatches": 2, "recompute": "blocks"}),
+        ("counting", PIPELINE, {"microbatches": 2, "recompute": "selective"}),
     )
 }
 STAGED = ("numbered", "long skip", "twice through", "normalized")
@@ -107,8 +109,16 @@ RIGHT_LOSSES: dict[str, dict[str, Any]] = {
 LOSS_CASES = {
     f"loss: {name}": {"way": "losses", **one} for name, one in (WRONG_LOSSES | RIGHT_LOSSES).items()
 }
-OTHER: dict[str, dict[str, Any]] = {"many shapes": {"way": "many shapes", "layout": PIPELINE}}
-CASES = SAME | REFUSED | TRAINED | TWO | COPIES | EARLY | LOSS_CASES | OTHER
+FROZEN: dict[str, dict[str, Any]] = {
+    f"frozen, {layout}": {"way": "evaluated", "model": "frozen", "layout": layout}
+    for layout in ({"replicate": 2}, SHARD, TENSOR, PIPELINE)
+}
+OTHER: dict[str, dict[str, Any]] = {
+    "many shapes": {"way": "many shapes", "layout": PIPELINE},
+    "unused": {"model": "unused", "layout": {"replicate": 2}},
+    "unused, sharded": {"model": "unused", "layout": SHARD},
+}
+CASES = SAME | REFUSED | TRAINED | TWO | COPIES | EARLY | LOSS_CASES | FROZEN | OTHER
 
 
 @pytest.fixture(scope="module", name="found")
@@ -132,7 +142,8 @@ def test_model_trains_as_in_one_process(found: list[dict[str, Any]], name: str) 
 def test_rehearsal_of_shapes_leaves_nothing_in_the_model(found: list[dict[str, Any]]) -> None:
     """Each unit has seen two microbatches of three steps, and nothing else."""
     for one in found:
-        assert one[f"measuring, {PIPELINE}"]["seen"] == [6]
+        (measured,) = (case for name, case in one.items() if name.startswith("measuring"))
+        assert measured["seen"] == [6]
 
 
 @pytest.mark.training
@@ -227,6 +238,29 @@ def test_loss_that_adds_up_is_the_same_in_every_layout(
         expected = whole[0] / whole[1] if isinstance(whole, tuple) else whole
         assert value == pytest.approx(float(expected.detach()), abs=1e-5)
     assert values[0] == values[1]
+
+
+@pytest.mark.training
+def test_model_that_learns_nothing_is_evaluated_in_every_layout(
+    found: list[dict[str, Any]],
+) -> None:
+    """Such as a teacher; DDP would refuse it."""
+    values = {str(one[name].get("values")) for one in found for name in FROZEN}
+    losses = {round(one[name]["values"][0], 5) for one in found for name in FROZEN}
+    assert len(losses) == 1, values
+    assert {one[name]["values"][1] for one in found for name in FROZEN} == {0.0}
+
+
+@pytest.mark.training
+def test_parameter_that_gets_no_gradient_is_named_at_the_first_step(
+    found: list[dict[str, Any]],
+) -> None:
+    """DDP would say so in the second one, by its number; FSDP does without."""
+    for one in found:
+        assert one["unused"].get("error") == "RunError", one["unused"]
+        assert "spare.weight, spare.bias got none" in one["unused"]["message"]
+        assert "requires_grad=False" in one["unused"]["hint"]
+        assert "error" not in one["unused, sharded"]
 
 
 @pytest.mark.training

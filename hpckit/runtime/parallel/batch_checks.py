@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
+from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import RunError, UsageError
 from hpckit.model.counted import counted
@@ -150,19 +151,26 @@ def check_stages(mesh: RankMesh, problem: str) -> None:
 def check_gradients(mesh: RankMesh, model: nn.Module, *, pipelined: bool) -> None:
     """Check gradients after the first backward pass; collective; raises RunError on all ranks.
 
-    With pipeline stages each parameter must have one; a parameter that all ranks of a tensor group
-    hold whole must have the same on each.
+    With pipeline stages each parameter must have one, and with DDP, which waits for all of them; a
+    parameter that all ranks of a tensor group hold whole must have the same on each.
     """
     named = dict(model.named_parameters())
     problem = _unequal(mesh, _sums_of_whole(named))
     lost = [name for name, one in named.items() if one.requires_grad and one.grad is None]
-    if pipelined and lost:
+    replicated = isinstance(model, DistributedDataParallel) and mesh.layout.replicate > 1
+    if lost and replicated:
+        lost = [name.removeprefix("module.") for name in lost]
+        problem = f"{_names(lost)} got none, and DDP waits for that of each parameter that learns"
+    elif lost and pipelined:
         problem = f"{_names(lost)} got no gradient"
     problems = [one for one in mesh.gather_all(problem) if one]
     if problems:
         raise RunError(
             f"wrong gradients at the first step: {problems[0]}",
-            hint="is a module with weights between the plan's columns and rows? It works on other "
+            hint="use these parameters in each forward pass, give them requires_grad=False, or "
+            "choose parallel=fsdp"
+            if replicated
+            else "is a module with weights between the plan's columns and rows? It works on other "
             "heads on each rank; name it in the plan, or use another layout",
         )
 

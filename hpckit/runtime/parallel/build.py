@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,18 +20,18 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from hpckit.errors import ConfigError, UsageError
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.plan import Plan
-from hpckit.model.parallel.settings import SCHEDULES, Parallel, Precision, Recompute
+from hpckit.model.parallel.settings import SCHEDULES, Parallel, Precision
 from hpckit.runtime.parallel.context_parallel import ContextShards
 from hpckit.runtime.parallel.gradients import TiedWeight
 from hpckit.runtime.parallel.initialise import PartInitialiser
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.model_checks import check_plan
 from hpckit.runtime.parallel.pipeline import Pipeline, PipelineSplit, StagePart
+from hpckit.runtime.parallel.recompute import prepare_unit
 from hpckit.runtime.parallel.self_check import SelfCheck, UnitCheck, whole_units
 from hpckit.runtime.parallel.sharding_checks import (
     is_sharded,
@@ -215,6 +214,8 @@ def _replicated(model: nn.Module, mesh: RankMesh) -> nn.Module:
     on_gpu = [mesh.device.index] if mesh.device.type == "cuda" else None
     if any(one.is_meta for one in model.parameters()):
         return model  # a check: DDP sends parameters as soon as it is made
+    if not any(one.requires_grad for one in model.parameters()):
+        return model  # DDP takes none that learns nothing
     return DistributedDataParallel(model, device_ids=on_gpu)
 
 
@@ -278,22 +279,7 @@ def _join_context(holder: nn.Module, units: Sequence[str], mesh: RankMesh) -> Co
 
 def _prepare_units(model: nn.Module, units: Sequence[str], settings: Parallel) -> None:
     for name in units:
-        unit = model.get_submodule(name)
-        if settings.recompute is not Recompute.none:
-            # A wrapper module would change the names of parameters.
-            again: Any = partial(checkpoint, unit.forward, use_reentrant=False)
-            if settings.recompute is Recompute.selective:
-                again = partial(again, context_fn=_keeping_products)
-            unit.forward = again
-        if settings.compile:
-            unit.compile()
-
-
-def _keeping_products() -> Any:
-    """Return the contexts in which matrix products are kept for the backward pass."""
-    aten = torch.ops.aten
-    products = [aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default]
-    return create_selective_checkpoint_contexts(products)  # type: ignore[no-untyped-call]
+        prepare_unit(model.get_submodule(name), settings)
 
 
 def _shards(mesh: RankMesh, settings: Parallel) -> bool:

@@ -177,8 +177,9 @@ class ParallelRun:
         Collective.
 
         The first step checks that ranks which share a data rank have the same batch, that
-        gradients agree, and that a `loss` without a weight is a mean over rows: it calls it a few
-        times more. Raises UsageError and RunError.
+        gradients agree, and that parts of the model compute what the whole does. The first step
+        with each `loss` calls it a few times more, to see that it adds up over rows. Raises
+        UsageError and RunError.
 
         Example: `run.train_step(model, x, y, loss=lambda o, t: ((o - t).abs().sum(), t.numel()))`.
         """
