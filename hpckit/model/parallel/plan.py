@@ -58,6 +58,18 @@ class Plan:
         wanted = list(patterns)
         return [name for name in names if any(is_match(name, one) for one in wanted)]
 
+    def ties(self) -> list[tuple[str, ...]]:
+        """Return the names of each parameter that has several, in the order of the pairs.
+
+        Example: the pairs `("a", "b")` and `("a", "c")` are one parameter, `("a", "b", "c")`.
+        """
+        found: list[tuple[str, ...]] = []
+        for pair in self.tied:
+            met = [one for one in found if not {*pair}.isdisjoint(one)]
+            joined = dict.fromkeys(name for one in (*met, pair) for name in one)
+            found = [one for one in found if one not in met] + [tuple(joined)]
+        return found
+
     def unmatched(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Return, by field, the patterns that no module of these names matches."""
         known = list(names)

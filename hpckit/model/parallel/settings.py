@@ -127,8 +127,9 @@ class Parallel:
     """Keep parameters, gradients and optimizer state in the host's memory, and on the GPU only what
     computes (FSDP's offloading). Slower; on CPUs it saves nothing."""
     self_check: bool = True
-    """With `tensor` or `context`: compare in the first step what one unit of each class computes
-    with what the whole unit does on the same row. Not with `compile`."""
+    """In the first step, compare on one row: with `tensor` or `context`, what one unit of each
+    class computes with what the whole unit does; with `pipeline`, what the stages compute with what
+    the model's forward does over all units. Not with `compile`."""
     fallback: list[FallbackLayout] = field(default_factory=list, hash=False)
     """Layouts in which a run continues while its nodes hold no whole replica, for example
     `[{replicate: 1, shard: rest}]`. The first that fits the nodes is taken. A layout has the keys

@@ -19,6 +19,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.position import Position
+from hpckit.runtime.checkpoint import model_state
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.group import Group
 from hpckit.runtime.checkpoint.initial.loading import (
@@ -27,11 +28,15 @@ from hpckit.runtime.checkpoint.initial.loading import (
     load_weights,
 )
 from hpckit.runtime.checkpoint.loading import LoadedCheckpoint, Loader, OnAttempt
+from hpckit.runtime.checkpoint.model_state import TiedNames
 from hpckit.runtime.checkpoint.retention import FEWEST
 from hpckit.runtime.checkpoint.saving import SaveOutcome, Saver
 from hpckit.runtime.checkpoint.staging import Stager
 from hpckit.runtime.checkpoint.state import StateCapture, StateCapturer
 from hpckit.runtime.checkpoint.writer import WriterThread
+
+_COMPARISONS = 2
+"""Saves that look whether ranks have the same copies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +102,18 @@ class Checkpointer:
         self._flight: Future[SaveOutcome] | None = None
         self._stall = timedelta()
         self._restored: LoadedCheckpoint | None = None
+        several = layout.is_data_parallel and self._group.size > 1
+        self._comparisons = _COMPARISONS if several else 0
+        self._unlike = ""
 
-    def tie(self, aliases: Mapping[str, str]) -> None:
-        """State which parameters are one and the same, on all ranks alike.
+    def tie(self, tied: TiedNames) -> None:
+        """State which parameters of a model are one and the same, on all ranks alike.
 
-        `aliases` leads from the name of a parameter to the name that it is stored under, such as
-        `{"head.weight": "embed.weight"}`. Needed only where they are on different ranks; those that
-        a rank has both of are recognised.
+        `tied` leads, for each model, from the name of a parameter to the name that it is stored
+        under, such as `{model: {"head.weight": "embed.weight"}}`. Needed only where they are on
+        different ranks; those that a rank has both of are recognised. It is read at each call.
         """
-        self._capturer.aliases = dict(aliases)
+        self._capturer.tied = tied
 
     def restore(
         self, objects: Mapping[str, Any], on_attempt: OnAttempt = lambda _name, _others: None
@@ -119,12 +127,12 @@ class Checkpointer:
         a background save raised.
         """
         self.wait()
-        self._restored = self._loader.load(objects, self._capturer.aliases, on_attempt)
+        self._restored = self._loader.load(objects, self._capturer.tied, on_attempt)
         return self._restored
 
     def begin(self, objects: Mapping[str, Any], weights: InitialWeights) -> LoadedWeights:
         """Load a file of weights into the models among the objects, as `load_weights` says."""
-        return load_weights(weights, objects, self._capturer.aliases, self._group)
+        return load_weights(weights, objects, self._capturer.tied, self._group)
 
     def save(
         self,
@@ -152,9 +160,10 @@ class Checkpointer:
         done = Fraction(step) if batches is None else batches
         position = Position(step=step, samples=samples, batches=done)
         taken = self._capturer.capture(objects, position)
+        self._compare_copies(objects)
         if wait:
             outcome = self._saver.save(taken, patience)
-            return replace(outcome, stall=timedelta(seconds=time.monotonic() - begun))
+            return self._told(outcome, timedelta(seconds=time.monotonic() - begun))
         self._flight = self._begin(self._stager.copy(taken))
         self._stall = timedelta(seconds=time.monotonic() - begun)
         return before
@@ -173,7 +182,22 @@ class Checkpointer:
         flight, self._flight = self._flight, None
         if flight is None:
             return None
-        return replace(flight.result(), stall=self._stall)
+        return self._told(flight.result(), self._stall)
+
+    def _compare_copies(self, objects: Mapping[str, Any]) -> None:
+        """Look in the first saves whether ranks have one model; before a step they always do."""
+        if not self._comparisons:
+            return
+        self._comparisons -= 1
+        digests = self._group.each(lambda: model_state.digest_copies(objects))
+        self._unlike = model_state.unlike_copies([one.value or {} for one in digests])
+        if self._unlike:
+            self._comparisons = 0
+
+    def _told(self, outcome: SaveOutcome, stall: timedelta) -> SaveOutcome:
+        """Return an outcome with what else a user has to know of it, once."""
+        words, self._unlike = filter(None, (outcome.warning, self._unlike)), ""
+        return replace(outcome, stall=stall, warning="; ".join(words))
 
     @property
     def saving(self) -> bool:

@@ -21,6 +21,9 @@ from hpckit.runtime.checkpoint.errors import StateError
 SKELETON = "#"
 """Suffix of the key of an object's skeleton, which is stored next to its tensors' keys."""
 
+_MOST_BITS = 10_000
+"""Python writes whole numbers of 4300 digits at most."""
+
 _MAPPINGS: Mapping[str, type[Any]] = {"dict": dict, "ordered": OrderedDict, "counter": Counter}
 _KINDS = {kind: name for name, kind in _MAPPINGS.items()}
 _FACTORIES: Mapping[str, type[Any] | None] = {
@@ -48,9 +51,13 @@ class StateEncoder:
     _keys: dict[int, tuple[torch.Tensor, str]] = field(default_factory=dict)
 
     def put(self, path: str, tensor: torch.Tensor) -> str:
-        """Collect a tensor; return its key: the path, unless that is taken."""
+        """Collect a tensor; return its key: the path, unless that is taken.
+
+        Raises StateError if it has no exact form.
+        """
         if id(tensor) in self._keys:
             return self._keys[id(tensor)][1]
+        _check_tensor(path, tensor)
         while path in self.tensors:
             path += "'"
         self.tensors[path] = tensor.detach()
@@ -61,7 +68,7 @@ class StateEncoder:
         """Return a value as JSON; raises StateError if it has no exact form."""
         kind = type(value)
         if value is None or kind in {bool, int, float, str}:
-            return value
+            return _checked_int(path, value) if kind is int else value
         if kind is list:
             return [self.encode(f"{path}/{i}", one) for i, one in enumerate(value)]
         if isinstance(value, dict):
@@ -90,9 +97,9 @@ class StateEncoder:
     def _special(self, path: str, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return {"tensor": self.put(path, value)}
-        if isinstance(value, np.generic) and not value.dtype.hasobject:
+        if isinstance(value, np.generic) and _is_exact(value.dtype):
             return {"scalar": [value.dtype.str, base64.b64encode(value.tobytes()).decode()]}
-        if type(value) is np.ndarray and not value.dtype.hasobject:
+        if type(value) is np.ndarray and _is_exact(value.dtype):
             flat = torch.frombuffer(bytearray(value.tobytes() or b"\0"), dtype=torch.uint8)
             return {"array": [self.put(path, flat), value.dtype.str, list(value.shape)]}
         if type(value) is bytes:
@@ -104,7 +111,39 @@ class StateEncoder:
         raise _refused(path, value)
 
 
+def _is_exact(dtype: np.dtype[Any]) -> bool:
+    """Return whether a type of numpy is all in its name; that of a structure has no fields."""
+    return not dtype.hasobject and np.dtype(dtype.str) == dtype
+
+
+def _checked_int(path: str, value: int) -> int:
+    if value.bit_length() > _MOST_BITS:
+        raise StateError(
+            f"the state at {path} is a whole number of {value.bit_length()} bits; allowed are "
+            f"{_MOST_BITS}",
+            hint="turn it into bytes in state_dict, and back in load_state_dict",
+        )
+    return value
+
+
+def _check_tensor(path: str, tensor: torch.Tensor) -> None:
+    kinds = {
+        "a quantized tensor": tensor.is_quantized,
+        "a tensor on the meta device, which has no values": tensor.is_meta,
+        f"a tensor with the layout {tensor.layout}": tensor.layout is not torch.strided,
+    }
+    found = next((kind for kind, holds in kinds.items() if holds), None)
+    if found is not None:
+        raise StateError(
+            f"the state at {path} is {found}; allowed are dense tensors of numbers",
+            hint="turn it into dense ones in state_dict, such as its values and indices, and back "
+            "in load_state_dict",
+        )
+
+
 def _kind_of(value: Any) -> str:
+    if isinstance(value, np.ndarray | np.generic):
+        return f"a {type(value).__module__}.{type(value).__qualname__} of {value.dtype}"
     name = f"a {type(value).__module__}.{type(value).__qualname__}"
     return f"{name} of {value.default_factory!r}" if isinstance(value, defaultdict) else name
 

@@ -65,7 +65,7 @@ def record(path: Path, fate: CheckpointFate, name: str, *, epoch: int, reason: s
 def read_journal(path: Path) -> CheckpointHistory:
     """Return the history; lines that are damaged or of an unknown kind are left out."""
     fates: dict[str, list[str]] = {fate: [] for fate in CheckpointFate}
-    for line in read_lines(path):
+    for line in () if path.is_dir() else read_lines(path):
         name, fate = line.get("checkpoint"), line.get("fate")
         if isinstance(name, str) and isinstance(fate, str) and fate in fates:
             fates[fate].append(name)

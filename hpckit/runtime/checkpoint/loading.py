@@ -23,7 +23,7 @@ from hpckit.runtime.checkpoint.folder import CheckpointEntry, CheckpointFolder
 from hpckit.runtime.checkpoint.group import Group, Problem, ProblemKind, first_problem
 from hpckit.runtime.checkpoint.journal import CheckpointFate, CheckpointHistory
 from hpckit.runtime.checkpoint.manifest import Manifest
-from hpckit.runtime.checkpoint.model_state import name_parameters
+from hpckit.runtime.checkpoint.model_state import TiedNames, name_parameters
 from hpckit.runtime.checkpoint.readers import (
     ReadingContext,
     SavedTensors,
@@ -82,7 +82,7 @@ class RegisteredObjects:
     """What is loaded into, and which parameters of it are tied, as `Checkpointer.tie` says."""
 
     objects: Mapping[str, Any]
-    aliases: Mapping[str, str]
+    tied: TiedNames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,18 +96,17 @@ class Loader:
     layout: Layout
 
     def load(
-        self, objects: Mapping[str, Any], aliases: Mapping[str, str], on_attempt: OnAttempt
+        self, objects: Mapping[str, Any], tied: TiedNames, on_attempt: OnAttempt
     ) -> LoadedCheckpoint | None:
         """Load the newest checkpoint that can be loaded; collective; None if there is none.
 
-        `aliases` leads from the names of tied parameters to those they are stored under. On rank 0,
-        `on_attempt` is called before each load with the checkpoint's name and the number of
-        remaining checkpoints that no run has died of.
+        On rank 0, `on_attempt` is called before each load with the checkpoint's name and the number
+        of remaining checkpoints that no run has died of.
 
         Raises StateError if the objects are not those that were saved, NoCheckpointError if there
         are committed checkpoints and none can be loaded.
         """
-        registered = RegisteredObjects(objects, aliases)
+        registered = RegisteredObjects(objects, tied)
         choice = self.group.first(self._choose).result(f"listing {self.checkpoint_folder.folder}")
         for place, (entry, record) in enumerate(choice.candidates):
             others = [one for one, _ in choice.candidates[place + 1 :]]
@@ -254,8 +253,8 @@ class _Loading:
         rank, record = self.loader.group.rank, self.record
         return ReadingContext(
             saved=saved,
-            aliases=self.registered.aliases,
-            names=name_parameters(self.registered.objects, self.registered.aliases),
+            tied=self.registered.tied,
+            names=name_parameters(self.registered.objects, self.registered.tied),
             where=self.loader.layout.describe(rank) or f"rank {rank}",
             source=f"the checkpoint of step {record.step} ({record.layout})",
         )

@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import stat
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -94,17 +95,41 @@ def parse_manifest(text: str) -> Manifest:
         layout = Layout(**body.pop("layout"))
         objects, models = (tuple(body.pop(key)) for key in ("objects", "models"))
         body["batches"] = Fraction(str(body["batches"]))
-        return Manifest(files=files, layout=layout, objects=objects, models=models, **body)
-    except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+        made = Manifest(files=files, layout=layout, objects=objects, models=models, **body)
+        _check_types(made)
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise CheckpointError(f"the manifest cannot be read: {error!r}") from None
+    except RecursionError:
+        raise CheckpointError("the manifest cannot be read: it is nested too deeply") from None
+    return made
+
+
+def _check_types(manifest: Manifest) -> None:
+    """Raise TypeError or ValueError if something is of another kind than it says."""
+    numbers = [getattr(manifest, key) for key in ("step", "samples", "epoch", "serial")]
+    numbers += [number for one in manifest.files.values() for number in (one.size, one.crc32)]
+    numbers += manifest.layout.sizes.values()
+    for number in numbers:
+        if type(number) is not int or number < 0:
+            raise TypeError(f"{number!r} is no count")
+    for name in (*manifest.files, *manifest.objects, *manifest.models):
+        name.encode()
+    for name in manifest.files:
+        if "\0" in name or "/" in name or name in {"", ".", ".."}:
+            raise ValueError(f"{name!r} is no name of a file")
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a folder; raises CheckpointError if it is damaged, and OSError."""
-    try:
-        return parse_manifest((folder / NAME).read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"the manifest is no text: {error}") from None
+    # A pipe or a device would be waited for.
+    handle = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(handle, encoding="utf-8") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise CheckpointError("the manifest is no regular file")
+        try:
+            return parse_manifest(file.read())
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"the manifest is no text: {error}") from None
 
 
 def commit(folder: Path, manifest: Manifest, may_commit: Callable[[], bool]) -> None:

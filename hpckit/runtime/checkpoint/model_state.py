@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from hpckit.runtime.checkpoint.encoding import StateEncoder
 from hpckit.runtime.checkpoint.errors import StateError
 
+TiedNames = Mapping[nn.Module, Mapping[str, str]]
+"""By model: leads from the name of a tied parameter to the name that it is stored under."""
+
+_AVERAGED = (DistributedDataParallel, FullyShardedDataParallel)
 _MARKS = ("_orig_mod.", "_checkpoint_wrapped_module.")
 
 
@@ -50,6 +57,17 @@ def around_ddp(value: Any) -> DistributedDataParallel | None:
             return value
         value = getattr(value, "_orig_mod", None)
     return None
+
+
+def aliases_of(model: nn.Module, tied: TiedNames) -> dict[str, str]:
+    """Return the tied names of a model, also where it is a part of a registered one."""
+    known = {id(unwrapped(one)): names for one, names in tied.items()}
+    found: dict[str, str] = {}
+    for place, module in unwrapped(model).named_modules():
+        before = bare_name(f"{place}.") if place else ""
+        names = known.get(id(module), {})
+        found |= {before + name: before + first for name, first in names.items()}
+    return found
 
 
 def live_state(model: nn.Module) -> dict[str, Any]:
@@ -97,6 +115,47 @@ def encode_model(
     return {"dict": [[name, one] for name, one in pairs.items()]}
 
 
+def digest_copies(objects: Mapping[str, Any]) -> dict[str, int]:
+    """Return a number of the bits of each model whose parameters every rank has for itself.
+
+    Models that DDP or FSDP wraps, or that have DTensors, are left out. Equal bits have equal
+    numbers.
+    """
+    return {
+        name: sum(map(_bits, one.parameters()))
+        for name, one in objects.items()
+        if isinstance(one, nn.Module)
+        and not any(isinstance(part, _AVERAGED) for part in one.modules())
+        and all(map(_is_plain, one.parameters()))
+    }
+
+
+def unlike_copies(everyone: Sequence[Mapping[str, int]]) -> str:
+    """Return which model differs between ranks, by what `digest_copies` found; empty if none."""
+    for rank, other in enumerate(everyone):
+        for name, digest in everyone[0].items():
+            if other.get(name, digest) != digest:
+                return (
+                    f"{name} has other parameters on rank {rank} than on rank 0, whose are saved: "
+                    "nothing averages its gradients. Build it by run.parallelize(build), or wrap "
+                    "it in DistributedDataParallel"
+                )
+    return ""
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    strided = tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta
+    return strided and not isinstance(tensor, DTensor) and not is_lazy(tensor)
+
+
+def _bits(tensor: torch.Tensor) -> int:
+    """Return the sum of a tensor's bytes, by their places in a number: exact in any order."""
+    flat = tensor.detach().contiguous().view(-1)
+    flat = torch.view_as_real(flat).view(-1) if flat.is_complex() else flat
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return int(flat.view(kinds[flat.itemsize]).sum(dtype=torch.int64))
+
+
 @dataclass(slots=True)
 class ParameterNames:
     """The names of the parameters of all registered models, by the parameter itself.
@@ -124,15 +183,13 @@ class ParameterNames:
         self.tied |= dict.fromkeys(names[1:], names[0])
 
 
-def name_parameters(objects: Mapping[str, Any], aliases: Mapping[str, str]) -> ParameterNames:
-    """Return the names of the parameters of all models among the registered objects.
-
-    `aliases` leads from a parameter's name to the name that it is stored under.
-    """
+def name_parameters(objects: Mapping[str, Any], tied: TiedNames) -> ParameterNames:
+    """Return the names of the parameters of all models among the registered objects."""
     models = {name: one for name, one in objects.items() if isinstance(one, nn.Module)}
     found = ParameterNames()
     for prefix, model in models.items():
         before = f"{prefix}/" if len(models) > 1 else ""
+        aliases = aliases_of(model, tied)
         for name, parameter in _parameters(model):
             found.add(before + name, parameter, before + aliases.get(name, name))
     return found

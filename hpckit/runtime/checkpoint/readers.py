@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from hpckit.runtime.checkpoint import model_state, optimizer_state
 from hpckit.runtime.checkpoint.encoding import decode_value, encoded_items, encoded_keys
 from hpckit.runtime.checkpoint.errors import StateError
-from hpckit.runtime.checkpoint.model_state import ParameterNames
+from hpckit.runtime.checkpoint.model_state import ParameterNames, TiedNames
 from hpckit.runtime.checkpoint.optimizer_state import SavedGroup
 
 SavedTensors = Mapping[str, tuple[torch.Size, torch.dtype]]
@@ -36,7 +36,7 @@ class ReadingContext:
     """
 
     saved: SavedTensors
-    aliases: Mapping[str, str]
+    tied: TiedNames
     names: ParameterNames
     where: str
     source: str
@@ -113,11 +113,13 @@ class ModelReader(StateReader):
     saved: Mapping[str, Any]
     context: ReadingContext
     _live: dict[str, Any] = field(default_factory=dict)
+    _aliases: dict[str, str] = field(default_factory=dict)
     _chosen: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Find what each name is stored under; raises StateError if one was not saved."""
         self._live = model_state.live_state(self.model)
+        self._aliases = model_state.aliases_of(self.model, self.context.tied)
         found = {name: self._saved_name(name) for name in self._live}
         lacking = [name for name, one in found.items() if one is None]
         if lacking:
@@ -127,7 +129,7 @@ class ModelReader(StateReader):
     def _saved_name(self, name: str) -> str | None:
         if name in self.saved:
             return name
-        others = model_state.other_names(self._live, self.context.aliases, name)
+        others = model_state.other_names(self._live, self._aliases, name)
         return next((one for one in others if one in self.saved), None)
 
     def saved_names(self) -> list[str]:

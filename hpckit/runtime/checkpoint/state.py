@@ -29,7 +29,7 @@ from hpckit.runtime.checkpoint.encoding import (
 )
 from hpckit.runtime.checkpoint.errors import StateError
 from hpckit.runtime.checkpoint.group import Group, Part
-from hpckit.runtime.checkpoint.model_state import ParameterNames
+from hpckit.runtime.checkpoint.model_state import ParameterNames, TiedNames
 from hpckit.runtime.checkpoint.sharding import TensorPiece, own_pieces
 
 
@@ -136,7 +136,7 @@ class StateCapturer:
         self._group = group
         self._agreement = KeyAgreement(group)
         self._staged = layout.pipeline > 1
-        self.aliases: Mapping[str, str] = {}
+        self.tied: TiedNames = {}
 
     def capture(self, objects: Mapping[str, Any], position: Position) -> StateCapture:
         """Capture this rank's share of the state at a position; collective.
@@ -144,35 +144,29 @@ class StateCapturer:
         The tensors are the live ones, not copies. Raises StateError on every rank if one of them
         holds what cannot be saved, or what does not go together.
         """
-        encoded = self._group.own(
-            lambda: encode_objects(objects, self.aliases, staged=self._staged)
-        )
+        encoded = self._group.own(lambda: encode_objects(objects, self.tied, staged=self._staged))
         facts = None if encoded.value is None else encoded.value.facts()
         share = self._agreement.agree(Part(value=facts, problem=encoded.problem))
         captured = encoded.result("capturing the state")
         return captured.capture(position, share, self._group.rank)
 
 
-def encode_objects(
-    objects: Mapping[str, Any], aliases: Mapping[str, str], *, staged: bool
-) -> EncodedObjects:
+def encode_objects(objects: Mapping[str, Any], tied: TiedNames, *, staged: bool) -> EncodedObjects:
     """Encode all registered objects; raises StateError.
 
-    `aliases` leads from the name of a tied parameter to the name it is stored under; `staged`:
-    ranks hold different stages of the models.
+    `staged`: ranks hold different stages of the models.
     """
-    names = model_state.name_parameters(objects, aliases)
-    encoded = {name: _encode(name, one, names, aliases) for name, one in objects.items()}
+    names = model_state.name_parameters(objects, tied)
+    encoded = {name: _encode(name, one, names, tied) for name, one in objects.items()}
     if staged:
         _refuse_numbers(objects, names)
-    return EncodedObjects(objects=encoded, copied=_copied(objects, encoded, aliases))
+    return EncodedObjects(objects=encoded, copied=_copied(objects, encoded, tied))
 
 
-def _encode(
-    name: str, value: Any, names: ParameterNames, aliases: Mapping[str, str]
-) -> EncodedObject:
+def _encode(name: str, value: Any, names: ParameterNames, tied: TiedNames) -> EncodedObject:
     encoder = StateEncoder()
     if isinstance(value, nn.Module):
+        aliases = model_state.aliases_of(value, tied)
         skeleton = model_state.encode_model(encoder, name, value, aliases)
         tensors = encoder.tensors
         return EncodedObject(skeleton=skeleton, tensors=tensors, by_name=True, is_model=True)
@@ -211,7 +205,7 @@ def _refuse_numbers(objects: Mapping[str, Any], names: ParameterNames) -> None:
 def _copied(
     objects: Mapping[str, Any],
     encoded: Mapping[str, EncodedObject],
-    aliases: Mapping[str, str],
+    tied: TiedNames,
 ) -> frozenset[str]:
     """Return the keys of tensors that DDP keeps the same on all ranks."""
     keys: set[str] = set()
@@ -223,6 +217,7 @@ def _copied(
         parameters = dict(wrapped.module.named_parameters(remove_duplicate=False))
         alike |= {id(one) for one in parameters.values()}
         bare = map(model_state.bare_name, parameters)
+        aliases = model_state.aliases_of(value, tied)
         keys |= {f"{name}/{aliases.get(one, one)}" for one in bare}
     for name, value in objects.items():
         if isinstance(value, Optimizer) and encoded[name].by_name:

@@ -10,11 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
+from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import RunError, UsageError
 from hpckit.model.counted import counted
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.ranges import ranges
+from hpckit.runtime.parallel.loss_check import leaves_of
 from hpckit.runtime.parallel.mesh import RankMesh
 
 _SHOWN = 5
@@ -36,7 +38,8 @@ def check_batches(mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: boo
 
     Raises UsageError on all ranks. `weighted` says that shares may be uneven.
     """
-    known: Sequence[tuple[str, int]] = mesh.gather_all((digest(inputs, targets), len(inputs)))
+    found = digest(inputs, *leaves_of(targets)), len(inputs)
+    known: Sequence[tuple[str, int]] = mesh.gather_all(found)
     by_data: dict[int, dict[str, list[int]]] = {}
     for rank, (one, _) in enumerate(known):
         by_data.setdefault(mesh.layout.data_rank(rank), {}).setdefault(one, []).append(rank)
@@ -58,10 +61,11 @@ def check_batches(mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: boo
         )
 
 
-def check_losses(known: Sequence[tuple[bool | None, str]]) -> bool:
+def check_losses(known: Sequence[tuple[bool | None, tuple[str, str]]]) -> bool:
     """Return whether a loss is a sum with its weight; raises UsageError on all ranks.
 
-    `known` has for each rank whether it is, None where it was not called, and what is wrong.
+    `known` has for each rank whether it is, None where it was not called, and what is wrong, with
+    what to do.
     """
     kinds = {pair for pair, _ in known if pair is not None}
     if len(kinds) > 1:
@@ -69,14 +73,9 @@ def check_losses(known: Sequence[tuple[bool | None, str]]) -> bool:
             "loss(outputs, targets) returned a sum with its weight on some ranks only",
             hint="return a mean over rows, or a pair, on all ranks",
         )
-    for _, problem in known:
+    for _, (problem, hint) in known:
         if problem:
-            raise UsageError(
-                f"loss(outputs, targets) is no mean over rows: {problem}; the layout would change "
-                "what is trained",
-                hint="return a pair: the sum of what counts, and its weight, such as the number of "
-                "targets that count: (losses.sum(), counted.sum())",
-            )
+            raise UsageError(problem, hint=hint)
     return kinds == {True}
 
 
@@ -88,6 +87,20 @@ def check_targets(inputs: Tensor, targets: Any) -> None:
             "for each sample",
             hint="index both by share.rows",
         )
+
+
+def check_positions(inputs: Tensor, targets: Any) -> None:
+    """Raise UsageError if targets cannot be cut along the sequence, as the inputs are."""
+    wanted = list(inputs.shape[:2])
+    for one in leaves_of(targets):
+        if one is not None and (not isinstance(one, Tensor) or list(one.shape[:2]) != wanted):
+            shown = list(one.shape) if isinstance(one, Tensor) else type(one).__name__
+            raise UsageError(
+                f"targets are {shown}, and parallel.context cuts them along the sequence as it "
+                f"cuts the inputs, {wanted}",
+                hint="give a target for each position, such as -100 where none counts, or choose "
+                "a layout with parallel.context=1",
+            )
 
 
 def check_sequence(layout: Layout, length: int) -> None:
@@ -121,22 +134,43 @@ def check_units(mesh: RankMesh, problem: str) -> None:
     )
 
 
+def check_stages(mesh: RankMesh, problem: str) -> None:
+    """Raise RunError on all ranks if one found that its stages differ from the whole model."""
+    found = next((one for one in mesh.gather_all(problem) if one), "")
+    if found:
+        raise RunError(
+            f"with {mesh.layout} {found}",
+            hint="likely, in forward: it numbers its units (enumerate, len), uses embeddings again "
+            "after the first unit, runs over the units twice, or computes outside of a module "
+            "of the plan, which each stage then does. Give a unit its number when it is built, "
+            "and put what runs once into modules of first or last. parallel.self_check=false "
+            "trains it unchecked",
+        )
+
+
 def check_gradients(mesh: RankMesh, model: nn.Module, *, pipelined: bool) -> None:
     """Check gradients after the first backward pass; collective; raises RunError on all ranks.
 
-    With pipeline stages each parameter must have one; a parameter that all ranks of a tensor group
-    hold whole must have the same on each.
+    With pipeline stages each parameter must have one, and with DDP, which waits for all of them; a
+    parameter that all ranks of a tensor group hold whole must have the same on each.
     """
     named = dict(model.named_parameters())
     problem = _unequal(mesh, _sums_of_whole(named))
     lost = [name for name, one in named.items() if one.requires_grad and one.grad is None]
-    if pipelined and lost:
+    replicated = isinstance(model, DistributedDataParallel) and mesh.layout.replicate > 1
+    if lost and replicated:
+        lost = [name.removeprefix("module.") for name in lost]
+        problem = f"{_names(lost)} got none, and DDP waits for that of each parameter that learns"
+    elif lost and pipelined:
         problem = f"{_names(lost)} got no gradient"
     problems = [one for one in mesh.gather_all(problem) if one]
     if problems:
         raise RunError(
             f"wrong gradients at the first step: {problems[0]}",
-            hint="is a module with weights between the plan's columns and rows? It works on other "
+            hint="use these parameters in each forward pass, give them requires_grad=False, or "
+            "choose parallel=fsdp"
+            if replicated
+            else "is a module with weights between the plan's columns and rows? It works on other "
             "heads on each rank; name it in the plan, or use another layout",
         )
 

@@ -6,9 +6,8 @@ this order. Sharding comes last, so that each rank then holds its own part only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,20 +20,27 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from hpckit.errors import UsageError
+from hpckit.errors import ConfigError, UsageError
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.plan import Plan
-from hpckit.model.parallel.settings import SCHEDULES, Parallel, Precision, Recompute
+from hpckit.model.parallel.settings import SCHEDULES, Parallel, Precision
 from hpckit.runtime.parallel.context_parallel import ContextShards
 from hpckit.runtime.parallel.gradients import TiedWeight
 from hpckit.runtime.parallel.initialise import PartInitialiser
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.model_checks import check_plan
 from hpckit.runtime.parallel.pipeline import Pipeline, PipelineSplit, StagePart
+from hpckit.runtime.parallel.recompute import prepare_unit
 from hpckit.runtime.parallel.self_check import SelfCheck, UnitCheck, whole_units
+from hpckit.runtime.parallel.sharding_checks import (
+    is_sharded,
+    needs_fsdp,
+    unsharded_parameters,
+)
+from hpckit.runtime.parallel.stage_check import StageCheck, outline_of
 from hpckit.runtime.parallel.tensor_parallel import TensorCut
+from hpckit.runtime.parallel.tied_weights import find_tied_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +52,7 @@ class LaidOutModel:
     context: ContextShards | None = None
     tied: tuple[TiedWeight, ...] = ()
     check: SelfCheck | None = None
+    stages: StageCheck | None = None
 
 
 def lay_out(
@@ -61,6 +68,8 @@ def lay_out(
     ConfigError if plan, model and layout do not fit together.
     """
     units = check_plan(model, plan, mesh.layout)
+    for problem in sharding_problems(model, plan, units, mesh.layout, settings):
+        raise problem
     return lay_out_checked(model, units, plan, mesh, settings, initialiser)
 
 
@@ -73,11 +82,13 @@ def lay_out_checked(
     initialiser: PartInitialiser | None = None,
 ) -> LaidOutModel:
     """Do what `lay_out` does with a model that fits its plan and layout, by its units' names."""
-    if mesh.layout.is_data_parallel and not _needs_fsdp(settings):
+    if mesh.layout.is_data_parallel and not needs_fsdp(settings):
         _fill(model, initialiser)
         _prepare_units(model, units, settings)
         return LaidOutModel(module=_replicated(_placed(model, mesh.device), mesh))
     split = split_of(plan, units, mesh.layout, mesh.place(MeshAxis.pipeline), settings)
+    owners = _owners(model, split) if split and _checks(settings) else {}
+    outline = outline_of(model, owners)
     holder = split.holder(model) if split else model
     parts = split.parts(holder) if split else [StagePart(number=0, module=holder)]
     _placed(holder, mesh.device)
@@ -90,7 +101,7 @@ def lay_out_checked(
     _shard(parts, own, mesh, settings, pipelined=split is not None)
     _fill(holder, initialiser)
     if cut is not None:
-        if not _is_sharded(mesh, settings):
+        if not _shards(mesh, settings):
             cut.place_gradients(holder)
         _join_parts(cut, parts, split.stages if split else 1)
     if split is not None:
@@ -99,14 +110,50 @@ def lay_out_checked(
         module=holder,
         pipeline=None if split is None else _pipeline(split, parts, mesh, settings),
         context=context,
-        tied=_tied(holder, plan, mesh, split),
+        tied=find_tied_weights(holder, plan, mesh, split),
         check=_self_check(holder, wholes, context, mesh, settings),
+        stages=_stage_check(holder, outline, owners, parts, split, mesh),
+    )
+
+
+def _owners(model: nn.Module, split: PipelineSplit) -> dict[str, int]:
+    """Return the units, and the modules at the ends, each with the place of its stage."""
+    names = [name for name, _ in model.named_modules() if name]
+    ends = split.plan.matching((*split.plan.first, *split.plan.last), names)
+    outer = [one for one in ends if not any(one.startswith(other + ".") for other in ends)]
+    return {name: split.stage_of(name) % split.places for name in (*split.units, *outer)}
+
+
+def _stage_check(
+    holder: nn.Module,
+    outline: nn.Module,
+    owners: Mapping[str, int],
+    parts: Sequence[StagePart],
+    split: PipelineSplit | None,
+    mesh: RankMesh,
+) -> StageCheck | None:
+    if split is None or not owners:
+        return None
+    return StageCheck(
+        outline=outline,
+        holder=holder,
+        parts=parts,
+        split=split,
+        owners=owners,
+        place=mesh.place(MeshAxis.pipeline),
+        group=mesh.group(MeshAxis.pipeline),
+        device=mesh.device,
+        tensor=mesh.along(MeshAxis.tensor) if mesh.layout.tensor > 1 else None,
     )
 
 
 def _needs_check(layout: Layout, settings: Parallel) -> bool:
     """Return whether units compute on parts. A compiled unit would keep what watches it."""
-    return settings.self_check and not settings.compile and layout.tensor * layout.context > 1
+    return _checks(settings) and layout.tensor * layout.context > 1
+
+
+def _checks(settings: Parallel) -> bool:
+    return settings.self_check and not settings.compile
 
 
 def _self_check(
@@ -167,7 +214,18 @@ def _replicated(model: nn.Module, mesh: RankMesh) -> nn.Module:
     on_gpu = [mesh.device.index] if mesh.device.type == "cuda" else None
     if any(one.is_meta for one in model.parameters()):
         return model  # a check: DDP sends parameters as soon as it is made
+    if not any(one.requires_grad for one in model.parameters()):
+        return model  # DDP takes none that learns nothing
     return DistributedDataParallel(model, device_ids=on_gpu)
+
+
+def sharding_problems(
+    model: nn.Module, plan: Plan, units: Sequence[str], layout: Layout, settings: Parallel
+) -> Iterator[ConfigError]:
+    """Yield what FSDP cannot shard, if this layout shards; for a plan that fits otherwise."""
+    if is_sharded(layout, settings):
+        split = split_of(plan, units, layout, 0, settings)
+        yield from unsharded_parameters(model, plan, units, split)
 
 
 def split_of(
@@ -221,32 +279,12 @@ def _join_context(holder: nn.Module, units: Sequence[str], mesh: RankMesh) -> Co
 
 def _prepare_units(model: nn.Module, units: Sequence[str], settings: Parallel) -> None:
     for name in units:
-        unit = model.get_submodule(name)
-        if settings.recompute is not Recompute.none:
-            # A wrapper module would change the names of parameters.
-            again: Any = partial(checkpoint, unit.forward, use_reentrant=False)
-            if settings.recompute is Recompute.selective:
-                again = partial(again, context_fn=_keeping_products)
-            unit.forward = again
-        if settings.compile:
-            unit.compile()
+        prepare_unit(model.get_submodule(name), settings)
 
 
-def _keeping_products() -> Any:
-    """Return the contexts in which matrix products are kept for the backward pass."""
-    aten = torch.ops.aten
-    products = [aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default]
-    return create_selective_checkpoint_contexts(products)  # type: ignore[no-untyped-call]
-
-
-def _is_sharded(mesh: RankMesh, settings: Parallel) -> bool:
-    """Return whether FSDP handles the parameters."""
-    return mesh.sums_gradients or _needs_fsdp(settings)
-
-
-def _needs_fsdp(settings: Parallel) -> bool:
-    """Return whether only FSDP can do what is asked for, in any layout."""
-    return settings.offload or settings.params is not Precision.fp32
+def _shards(mesh: RankMesh, settings: Parallel) -> bool:
+    """Return whether FSDP handles the parameters on this mesh."""
+    return mesh.sums_gradients or needs_fsdp(settings)
 
 
 def _shard(
@@ -258,7 +296,7 @@ def _shard(
     pipelined: bool,
 ) -> None:
     """Shard each unit, then the rest of each part (FSDP2), over the data axes."""
-    if not _is_sharded(mesh, settings):
+    if not _shards(mesh, settings):
         return
     policy = MixedPrecisionPolicy()
     if settings.params is Precision.bf16:
@@ -297,31 +335,3 @@ def _pipeline(
         device=mesh.device,
         microbatches=settings.microbatches,
     )
-
-
-def _tied(
-    holder: nn.Module, plan: Plan, mesh: RankMesh, split: PipelineSplit | None
-) -> tuple[TiedWeight, ...]:
-    """Return the weights that the first and the last stage share."""
-    if split is None:
-        return ()
-    own = dict(holder.named_parameters(remove_duplicate=False))
-    peers = mesh.layout.peers(mesh.rank, MeshAxis.pipeline)
-    other = peers[-1] if mesh.rank == peers[0] else peers[0]
-    group = mesh.group(MeshAxis.pipeline)
-    found = []
-    for pair in plan.tied:
-        here = [name for name in pair if name in own]
-        if len(here) == 1 and own[here[0]].requires_grad:
-            counts = here[0] == pair[0]
-            parameter = own[here[0]]
-            found.append(
-                TiedWeight(
-                    parameter=parameter,
-                    peer=other,
-                    group=group,
-                    device=mesh.device,
-                    counts=counts,
-                )
-            )
-    return tuple(found)

@@ -16,33 +16,45 @@ from hpckit.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiedWeight:
-    """A weight that this rank's stage shares with the stage of another rank, its `peer`.
+    """A weight of which several pipeline stages have a copy: this rank and others, in `ranks`.
 
-    Gradients meet on `device`, wherever they are kept. `counts` is whether this rank's copy is the
-    one that counts in a norm.
+    Gradients meet on `device`, wherever they are kept.
     """
 
     parameter: nn.Parameter
-    peer: int
+    ranks: tuple[int, ...]
+    rank: int
     group: dist.ProcessGroup
     device: torch.device
-    counts: bool
+
+    @property
+    def counts(self) -> bool:
+        """Whether this rank's copy is the one that counts in a norm."""
+        return self.rank == self.ranks[0]
 
     def sum_gradient(self) -> None:
-        """Add the gradient of the other copy; both ranks have to call this."""
+        """Add the gradients of all copies, in the order of `ranks`; all of them call this."""
         gradient = self.parameter.grad
         if gradient is None:
             gradient = self.parameter.grad = torch.zeros_like(self.parameter)
         local = local_part(gradient)
         given = local.to(self.device).contiguous()
-        taken = torch.empty_like(given)
+        taken = {one: torch.empty_like(given) for one in self.ranks if one != self.rank}
         exchange = [
-            dist.P2POp(dist.isend, given, self.peer, self.group),
-            dist.P2POp(dist.irecv, taken, self.peer, self.group),
+            operation
+            for one, buffer in taken.items()
+            for operation in (
+                dist.P2POp(dist.isend, given, one, self.group),
+                dist.P2POp(dist.irecv, buffer, one, self.group),
+            )
         ]
-        for one in dist.batch_isend_irecv(exchange):
-            one.wait()
-        local.add_(taken.to(local.device))
+        for work in dist.batch_isend_irecv(exchange):
+            work.wait()
+        first, *others = (taken.get(one, given) for one in self.ranks)
+        total = first.clone()
+        for one in others:
+            total += one
+        local.copy_(total)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from torch import Tensor
 
 from hpckit.errors import UsageError
-from hpckit.runtime.parallel.loss_check import RowMeanCheck
+from hpckit.runtime.parallel.loss_check import LossCheck
 
 LossFunction = Callable[[Any, Any], Tensor | tuple[Tensor, Tensor | float]]
 """Takes outputs and targets of some rows; returns a mean over them, or a sum and its weight."""
@@ -85,7 +85,7 @@ class StepLoss:
 
     function: LossFunction | None
     scale: Tensor | float
-    check: RowMeanCheck | None = None
+    check: LossCheck | None = None
     total: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
     weights: list[Tensor] = field(default_factory=list)
     pair: bool | None = None
@@ -101,14 +101,14 @@ class StepLoss:
         self.pair, value = found.pair, found.value
         if not part:  # also what is NaN
             return torch.nan_to_num(value) * 0.0
+        if self.check is not None and self.function is not None:
+            self.check.see(self.function, outputs, targets)
         if found.pair:
             self.weights.append(found.weight)
         elif self.function is None:
             value = value * self.scale
         else:
             value = value * (self.scale * part)
-            if self.check is not None:
-                self.check.see(self.function, outputs, targets)
         self.total = self.total.to(value.device) + value.detach()
         return value
 
@@ -117,9 +117,12 @@ class StepLoss:
         """The sum of the weights of all parts; 0 without any."""
         return torch.stack(self.weights).sum() if self.weights else torch.zeros_like(self.total)
 
-    def problem(self) -> str:
-        """Return why the function cannot be taken, as far as its values tell; empty if it can."""
+    def problem(self) -> tuple[str, str]:
+        """Return why the function cannot be taken, as far as its values tell, and what to do.
+
+        Empty if it can.
+        """
         if self.function is None or self.check is None:
-            return ""
+            return "", ""
         self.check.end(self.function)
-        return self.check.problem
+        return self.check.problem, self.check.hint

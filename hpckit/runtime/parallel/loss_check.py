@@ -1,10 +1,15 @@
-"""Whether a user's loss is a mean over rows: another one would follow from the layout, silently."""
+"""Whether a user's loss adds up over rows and positions: another one would follow from the layout.
+
+A function is looked at once. It is called for some rows and for their halves, and with
+`parallel.context` for the positions of this rank and for their halves.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 import torch
@@ -14,27 +19,45 @@ _log = logging.getLogger("hpckit.rank")
 _LEAST = 2
 
 
+_HALVES = 2
+_MOST = 8
+"""Functions that are remembered, and so looked at; a new one in each step would cost each step."""
+_PAIR = (
+    "return a pair: the sum of what counts, and its weight, such as the number of targets that "
+    "count: (losses.sum(), counted.sum())"
+)
+_POSITIONS = (
+    "have the loss treat each position by itself: shift targets before run.train_step, and give a "
+    "target of -100 to positions that do not count"
+)
+_POOLED = "choose a layout with parallel.context=1 for a model that puts out something else"
+
+
 @dataclass(slots=True, kw_only=True)
-class RowMeanCheck:
+class LossCheck:
     """Compares the loss of some rows with those of their halves; looks at the first two or more.
 
-    `problem` says what was found. It is empty if the loss is a mean over rows, or if nothing can be
-    said: its value is drawn, or what it takes cannot be cut into rows.
+    `positions` is how many of each sequence this rank has; 0 if it has all. Then halves of these
+    are compared, too. `problem` says what was found, and `hint` what to do. It is empty if the loss
+    adds up, or if nothing can be said: its value is drawn, or what it takes cannot be cut.
     """
 
+    positions: int = 0
     problem: str = ""
-    _kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    hint: str = ""
+    _kept: list[tuple[Tensor, Any]] = field(default_factory=list)
     _done: bool = False
 
     def see(self, function: Callable[[Any, Any], Any], outputs: Any, targets: Any) -> None:
         """Look at a part of a batch; a single row is kept until the next one comes."""
         if self._done:
             return
-        if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or not outputs.dim():
+        self._refuse_pooled(outputs)
+        if self._done or not isinstance(outputs, Tensor) or not outputs.dim():
             self._done = True
             return
         self._kept.append((outputs.detach(), targets))
-        if sum(len(one) for one, _ in self._kept) >= _LEAST:
+        if sum(len(one) for one, _ in self._kept) >= _HALVES:
             self._compare(function)
 
     def end(self, function: Callable[[Any, Any], Any]) -> None:
@@ -43,33 +66,146 @@ class RowMeanCheck:
             self._kept *= 2
             self._compare(function)
 
+    def _refuse_pooled(self, outputs: Any) -> None:
+        """Take note of outputs without this rank's positions, as of a pooled sequence."""
+        if not self.positions:
+            return
+        shapes = [list(one.shape) for one in leaves_of(outputs) if isinstance(one, Tensor)]
+        if shapes and all(one[1:2] != [self.positions] for one in shapes):
+            self._done = True
+            self.problem = (
+                f"parallel.context gives this rank {self.positions} positions of each sequence, "
+                f"and the model put out {shapes[0]}: what it makes of all positions would be made "
+                "of these alone"
+            )
+            self.hint = _POOLED
+
     def _compare(self, function: Callable[[Any, Any], Any]) -> None:
-        outputs, targets = (torch.cat(ones) for ones in zip(*self._kept, strict=True))
-        self._kept, self._done = [], True
-        rows, half = len(outputs), len(outputs) // 2
-        cuts = [slice(0, rows), slice(0, rows), slice(0, half), slice(half, rows)]
+        kept, self._kept, self._done = self._kept, [], True
+        outputs, targets = kept[0]
+        if len(kept) > 1:
+            if not isinstance(targets, Tensor):
+                return
+            outputs, targets = (torch.cat(ones) for ones in zip(*kept, strict=True))
+        rows = len(outputs)
+        self._compare_halves(function, (outputs, targets), rows, 0, "rows")
+        if self.positions >= _HALVES and not self.problem:
+            self._compare_halves(function, (outputs, targets), self.positions, 1, "positions")
+
+    def _compare_halves(
+        self,
+        function: Callable[[Any, Any], Any],
+        given: tuple[Tensor, Any],
+        count: int,
+        axis: int,
+        what: str,
+    ) -> None:
+        outputs, half = given[0], count // 2
+        cuts = [slice(0, count), slice(0, count), slice(0, half), slice(half, count)]
         on_gpu = [outputs.device] if outputs.device.type == "cuda" else []
         try:
             with torch.random.fork_rng(devices=on_gpu), torch.no_grad():
-                values = [function(outputs[cut], targets[cut]) for cut in cuts]
+                values = [
+                    function(*(take(one, cut, axis=axis, size=count) for one in given))
+                    for cut in cuts
+                ]
+            numbers = [
+                _pair_of(one, cut.stop - cut.start) for one, cut in zip(values, cuts, strict=True)
+            ]
         except Exception as error:  # noqa: BLE001  # the user's code, in a way it was not made for
-            _log.debug("the loss could not be compared with that of its rows: %s", error)
+            _log.debug("the loss could not be compared with that of its %s: %s", what, error)
             return
-        coarse = min((outputs.dtype, values[0].dtype), key=_digits)
-        whole, again, first, second = map(float, values)
-        if whole == again:
-            self.problem = _difference(rows, whole, first, second, _tolerance(coarse))
+        dtypes = [one.dtype for one in leaves_of((outputs, values)) if isinstance(one, Tensor)]
+        coarse = min((one for one in dtypes if one.is_floating_point), key=_digits, default=None)
+        if coarse is None or numbers[0] != numbers[1]:
+            return
+        self.problem = _difference(count, what, numbers, _tolerance(coarse))
+        self.hint = _PAIR if axis == 0 else _POSITIONS
 
 
-def _difference(rows: int, whole: float, first: float, second: float, tolerance: float) -> str:
-    half = rows // 2
-    mean = (first * half + second * (rows - half)) / rows
-    if not abs(whole - mean) > tolerance * max(abs(whole), abs(first), abs(second)):
+def _pair_of(value: Any, count: int) -> tuple[float, float]:
+    """Return a sum and its weight, also of a mean."""
+    if isinstance(value, tuple):
+        return float(value[0]), float(value[1])
+    return float(value) * count, float(count)
+
+
+def _difference(
+    count: int, what: str, numbers: Sequence[tuple[float, float]], tolerance: float
+) -> str:
+    (total, weight), _, first, second = numbers
+    both = first[1] + second[1]
+    if not weight or not both:
+        return ""
+    whole, mean = total / weight, (first[0] + second[0]) / both
+    sizes = [abs(one) / other for one, other in (numbers[0], first, second) if other]
+    is_far = abs(whole - mean) > tolerance * max(sizes)
+    if not is_far and (isfinite(mean) or not isfinite(whole)):
         return ""
     return (
-        f"it is {whole:.6g} for {rows} rows, and the mean of its values for their halves is "
-        f"{mean:.6g}"
+        f"loss(outputs, targets) is no mean over {what}: it is {whole:.6g} for {count} {what}, and "
+        f"the mean of its values for their halves is {mean:.6g}; the layout would change what is "
+        "trained"
     )
+
+
+def leaves_of(value: Any) -> list[Any]:
+    """Return all that is in tuples, lists and dictionaries."""
+    found: list[Any] = torch.utils._pytree.tree_leaves(value)  # noqa: SLF001  # torch has no other
+    return found
+
+
+def take(value: Any, part: Any, *, axis: int, size: int) -> Any:
+    """Return a part, along an axis, of the tensors in a value that have this size there.
+
+    What is no tensor is left as it is, unless it is an object of its own that can be cut into rows.
+    """
+
+    def taken(one: Any) -> Any:
+        if isinstance(one, Tensor):
+            fits = one.dim() > axis and one.shape[axis] == size
+            return one[(slice(None),) * axis + (part,)] if fits else one
+        is_own = axis == 0 and hasattr(one, "__getitem__") and not isinstance(one, str | bytes)
+        return one[part] if is_own else one
+
+    return torch.utils._pytree.tree_map(taken, value)  # noqa: SLF001
+
+
+@dataclass(slots=True, kw_only=True)
+class KnownLoss:
+    """What is known of a loss function: whether it returns a sum and its weight, once called."""
+
+    marks: tuple[Any, ...]
+    pair: bool | None = None
+    looks: bool = True
+
+
+@dataclass(slots=True)
+class KnownLosses:
+    """The loss functions of one model; functions that are made again in each step are one."""
+
+    _known: list[KnownLoss] = field(default_factory=list)
+
+    def of(self, function: Callable[[Any, Any], Any]) -> KnownLoss:
+        """Return what is known of a function; the same on all ranks, which call the same ones."""
+        marks = _marks_of(function)
+        for one in self._known:
+            same = len(one.marks) == len(marks)
+            if same and all(a is b for a, b in zip(one.marks, marks, strict=True)):
+                return one
+        made = KnownLoss(marks=marks, looks=len(self._known) < _MOST)
+        if made.looks:
+            self._known.append(made)
+        return made
+
+
+def _marks_of(function: Any) -> tuple[Any, ...]:
+    """Return what makes a function itself; kept, so that nothing else gets its identity."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return (function,)
+    owner = getattr(function, "__self__", None)
+    return (code, owner, *(getattr(function, "__closure__", None) or ()))
 
 
 def _digits(dtype: torch.dtype) -> float:

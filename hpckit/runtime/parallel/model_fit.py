@@ -21,7 +21,12 @@ from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.model_check import LayoutProblem, StageMemory
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import SCHEDULES, Parallel
-from hpckit.runtime.parallel.build import LaidOutModel, lay_out_checked, split_of
+from hpckit.runtime.parallel.build import (
+    LaidOutModel,
+    lay_out_checked,
+    sharding_problems,
+    split_of,
+)
 from hpckit.runtime.parallel.gradients import local_part
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.model_checks import plan_problems, units_of
@@ -67,6 +72,8 @@ class FittedModel:
                 stages_of_units(units, stages)
             except HpckitError as error:
                 problems.append(error)
+        if not problems:
+            problems += sharding_problems(self.model, self.plan, units, self.layout, self.settings)
         return tuple(map(told, problems))
 
     def laid_out(self, rank: int, *, for_training: bool = True) -> LaidOutModel:

@@ -8,14 +8,16 @@ whole model, and its `forward` runs a part if it skips what is None.
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, ScheduleLoopedBFS
+from torch.distributed.pipelining import ScheduleGPipe, ScheduleLoopedBFS
 from torch.distributed.pipelining.schedules import get_schedule_class
 
 from hpckit.errors import ConfigError, UsageError
@@ -23,9 +25,13 @@ from hpckit.model.counted import counted
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import SCHEDULES
 from hpckit.runtime.parallel.gradients import set_aside
+from hpckit.runtime.parallel.rehearsal import Rehearsal, RehearsedStage
 
 PartLoss = Callable[[Any, Any, float], Tensor]
 """Takes outputs and targets of some rows, and which part they are of all rows."""
+
+_KEPT_SCHEDULES = 8
+"""Batches of more shapes than these in turn are rehearsed again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +88,21 @@ class PipelineSplit:
         """Return the modules that run, which share their units with the holder."""
         return [StagePart(number=one, module=self._only(holder, (one,))) for one in self.own]
 
+    @property
+    def places(self) -> int:
+        """Number of ranks of the pipeline; a stage is on the rank at its number modulo this."""
+        return self.stages // len(self.own)
+
+    def stage_of(self, name: str) -> int:
+        """Return the number of the stage that has a module or parameter, by its name."""
+        by_stage = stages_of_units(self.units, self.stages)
+        for number, units in enumerate(by_stage):
+            if any(name == unit or name.startswith(unit + ".") for unit in units):
+                return number
+        parts = name.split(".")
+        inside = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+        return 0 if self.plan.matching(self.plan.first, inside) else self.stages - 1
+
     def names(self, model: nn.Module, kept: Collection[int]) -> tuple[set[str], set[str]]:
         """Return the units and the ends that a rank with these stages does not have."""
         by_stage = stages_of_units(self.units, self.stages)
@@ -106,7 +127,8 @@ def _without(module: nn.Module, prefix: str, units: set[str], ends: set[str]) ->
         return module
     made = copy.copy(module)
     for key, value in vars(module).items():
-        if isinstance(value, dict | set | list):
+        # One dictionary of buffers, which may be given other ones: moved, or set by the model.
+        if isinstance(value, dict | set | list) and key != "_buffers":
             object.__setattr__(made, key, copy.copy(value))
     listed = isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential)
     for key, child in module._modules.items():  # noqa: SLF001  # names stay, also in a list
@@ -131,11 +153,12 @@ class Pipeline:
     group: dist.ProcessGroup
     device: torch.device
     microbatches: int | None = None
-    _schedules: dict[Any, Any] = field(default_factory=dict)
+    _schedules: OrderedDict[Any, Any] = field(default_factory=OrderedDict)
+    """Those that ran last, by what they are for: each has memory of its own to receive into."""
     _loss: PartLoss | None = None
     _part: float = 1.0
-    _rehearses: bool = False
-    """Whether torch is about to call the loss only to learn of shapes, on numbers of no meaning."""
+    _rehearsal: Rehearsal = field(default_factory=Rehearsal)
+    """Torch also calls the loss only to learn of shapes, on numbers of no meaning."""
 
     @property
     def has_first(self) -> bool:
@@ -156,27 +179,31 @@ class Pipeline:
         is told which part of the rows that is.
         """
         parts = self.parts_of_batch(len(inputs))
-        key = ("step", parts, tuple(inputs.shape))
-        schedule = self._schedules.get(key)
-        self._part, self._rehearses = 1 / parts, schedule is None
-        if schedule is not None:
-            self._run(schedule.step, inputs, targets, loss, kwargs)
-            return
-        schedule = self._schedules[key] = self._make(parts)
-        with set_aside(self._parameters):
+        known, schedule = self._schedule(parts, inputs)
+        self._part = 1 / parts
+        with nullcontext() if known else set_aside(self._parameters):
             self._run(schedule.step, inputs, targets, loss, kwargs)
 
     def evaluate(
         self, inputs: Tensor, targets: Any, *, loss: PartLoss, kwargs: Mapping[str, Any]
     ) -> None:
         """Run forward only, all rows at once."""
-        key = ("evaluate", tuple(inputs.shape))
-        schedule = self._schedules.get(key)
-        if schedule is None:
-            schedule = self._schedules[key] = self._make(1, forward_only=True)
+        _, schedule = self._schedule(1, inputs, forward_only=True)
         self._part = 1.0
         with set_aside(self._parameters):
             self._run(schedule.eval, inputs, targets, loss, kwargs)
+
+    def _schedule(
+        self, parts: int, inputs: Tensor, *, forward_only: bool = False
+    ) -> tuple[bool, Any]:
+        """Return the schedule for batches of this shape, and whether it ran before."""
+        key = (parts, tuple(inputs.shape), forward_only)
+        schedule = self._schedules.pop(key, None)
+        known = schedule is not None
+        self._schedules[key] = schedule if known else self._make(parts, forward_only=forward_only)
+        if len(self._schedules) > _KEPT_SCHEDULES:
+            self._schedules.popitem(last=False)
+        return known, self._schedules[key]
 
     def fits(self, rows: int) -> bool:
         """Return whether a batch of this many rows can be cut into microbatches."""
@@ -214,7 +241,14 @@ class Pipeline:
 
     def _make(self, parts: int, *, forward_only: bool = False) -> Any:
         stages = [
-            PipelineStage(one.module, one.number, self.stages, self.device, group=self.group)
+            RehearsedStage(
+                self._rehearsal,
+                one.module,
+                one.number,
+                self.stages,
+                self.device,
+                group=self.group,
+            )
             for one in self.parts
         ]
         several = SCHEDULES[self.schedule] > 1
@@ -230,9 +264,8 @@ class Pipeline:
 
     def _compute(self, outputs: Any, targets: Any) -> Tensor:
         assert self._loss is not None  # noqa: S101  # set while a schedule runs
-        if self._rehearses:
-            self._rehearses = False
-            return self._loss(outputs, targets, 0.0)
+        if self._rehearsal.runs:
+            return _any_loss(outputs)
         return self._loss(outputs, targets, self._part)
 
     def _run(
@@ -252,3 +285,9 @@ class Pipeline:
                 run(*first, **kwargs)
         finally:
             self._loss = None
+
+
+def _any_loss(outputs: Any) -> Tensor:
+    """Return a number that has a gradient for each output; its value means nothing."""
+    given = outputs if isinstance(outputs, tuple | list) else (outputs,)
+    return torch.stack([one.abs().sum().float() for one in given]).sum()

@@ -95,7 +95,7 @@ class UnitCheck:
         if not torch.equal(first, second):
             _log.debug("unit %s draws numbers, so that it cannot be compared", self.name)
             return ""
-        far, allowed, added = _distance(output, first, given[0] if given else None)
+        far, allowed, added = distance_of_outputs(output, first, given[0] if given else None)
         if far <= allowed:
             return ""
         return (
@@ -179,7 +179,7 @@ def _cloned(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def _distance(found: Tensor, wanted: Tensor, given: Any) -> tuple[float, float, float]:
+def distance_of_outputs(found: Tensor, wanted: Tensor, given: Any) -> tuple[float, float, float]:
     """Return how far outputs are apart at a position, may be, and what a unit adds to its input."""
     coarse = found.dtype
     found, wanted = found.double(), wanted.double()

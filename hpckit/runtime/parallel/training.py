@@ -28,9 +28,10 @@ from hpckit.runtime.parallel.loss import (
     measure,
     quotient,
 )
-from hpckit.runtime.parallel.loss_check import RowMeanCheck
+from hpckit.runtime.parallel.loss_check import KnownLoss, KnownLosses, LossCheck, take
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.pipeline import check_microbatches
+from hpckit.runtime.parallel.rehearsal import evaluating
 from hpckit.runtime.parallel.tree_reduction import TreeReduction, refuse_other_reductions
 
 
@@ -60,7 +61,7 @@ def _cut(
         cut.append(
             _Piece(
                 inputs=inputs[rows],
-                targets=targets[rows],
+                targets=take(targets, rows, axis=0, size=len(inputs)),
                 kwargs={name: one[rows] for name, one in kwargs.items()},
                 weight=(piece.stop - piece.start) / len(inputs),
             )
@@ -81,8 +82,7 @@ class ModelTraining:
     settings: Parallel
     full_data_size: int
     _checked: bool = field(default=False)
-    _takes_pairs: bool | None = None
-    """Whether functions return a sum and its weight; None until one was called."""
+    _losses: KnownLosses = field(default_factory=KnownLosses)
 
     def __post_init__(self) -> None:
         """Prepare the model; raises UsageError if its gradients cannot be summed as asked for."""
@@ -97,10 +97,13 @@ class ModelTraining:
             batch_checks.check_batches(self.mesh, inputs, targets, weighted=share is not None)
             self.check_shapes(inputs, targets, share)
         own = StepLoss(function=loss, scale=1.0)
-        if loss is not None and self._takes_pairs is None:
-            own.check = RowMeanCheck()
-        with self._watched(), set_aside(self._unfinished(loss)):
-            value = self._compute(inputs, targets, own, share)
+        known = None if loss is None else self._losses.of(loss)
+        if known is not None and known.looks:
+            own.check = LossCheck(positions=self._own_length(inputs))
+        with self._watched(), set_aside(self._unfinished(known)):
+            value = self._compute(inputs, targets, own, share, known)
+        if not self._checked:
+            self._check_stages(inputs)
         self._checked = True
         return value
 
@@ -118,19 +121,35 @@ class ModelTraining:
         finally:
             check.stop()
 
-    def _unfinished(self, loss: LossFunction | None) -> list[nn.Parameter]:
+    def _check_stages(self, inputs: Tensor) -> None:
+        """Compare the stages of a pipeline with the whole model, on one row; collective."""
+        check = self.model.stages
+        if check is None:
+            return
+        row, _, kwargs = self._own_positions(inputs[:1], None)
+        try:
+            batch_checks.check_stages(self.mesh, check.problem(row, kwargs))
+        finally:
+            _reshard(self.model)
+
+    def _unfinished(self, known: KnownLoss | None) -> list[nn.Parameter]:
         """Return the parameters whose gradients are changed after the backward pass of a step."""
-        if loss is None or self._takes_pairs is False:
+        if known is None or known.pair is False:
             return [one.parameter for one in self.model.tied]
         return list(self.model.module.parameters())
 
     def _compute(
-        self, inputs: Tensor, targets: Any, own: StepLoss, share: BatchShare | None
+        self,
+        inputs: Tensor,
+        targets: Any,
+        own: StepLoss,
+        share: BatchShare | None,
+        known: KnownLoss | None,
     ) -> Tensor:
         """Make the gradients of a batch; return its loss over all data ranks."""
         batch_size = self._batch_size(inputs, share)
         if self.settings.reduce is Reduction.tree:
-            return self._step_in_tree(inputs, targets, own, batch_size)
+            return self._step_in_tree(inputs, targets, own, batch_size, known)
         rows = self._pieces(len(inputs), batch_size)
         pieces = _cut(rows, *self._own_positions(inputs, targets))
         own.scale = self._scale(inputs, pieces, own.function, share)
@@ -141,29 +160,30 @@ class ModelTraining:
             batch_checks.check_gradients(
                 self.mesh, self.model.module, pipelined=self.model.pipeline is not None
             )
-        if not self._are_pairs(own):
+        if not self._are_pairs(own, known):
             return self._mean(own.total)
         layout = self.mesh.layout
         totals = torch.stack([own.total, own.weight]).to(self.mesh.device)
         totals = self.mesh.sum_over_world(totals) / layout.tensor
         return self._divide(totals, layout.data_size * layout.context)
 
-    def _are_pairs(self, own: StepLoss) -> bool:
+    def _are_pairs(self, own: StepLoss, known: KnownLoss | None) -> bool:
         """Return whether losses of this step are sums with weights; the first time collective.
 
         Raises UsageError on all ranks if a function returns anything else than it should.
         """
-        if own.function is None:
+        if known is None:
             return False
-        if self._takes_pairs is None:
-            known = self.mesh.gather_all((own.pair, own.problem()))
-            self._takes_pairs = batch_checks.check_losses(known)
-        if own.pair not in {None, self._takes_pairs}:
+        if known.pair is None:
+            everyone = self.mesh.gather_all((own.pair, own.problem()))
+            known.pair = batch_checks.check_losses(everyone)
+            known.looks = False
+        if own.pair not in {None, known.pair}:
             raise UsageError(
-                "a loss returned a sum with its weight, and another one of this model a mean",
+                "a loss returned a sum with its weight in one step, and a mean in another one",
                 hint="return the pair, or the mean, in all steps",
             )
-        return self._takes_pairs
+        return known.pair
 
     def _divide(self, totals: Tensor, parts: int) -> Tensor:
         """Divide gradients, each a mean of `parts` sums, by the weight of all; return the loss."""
@@ -183,6 +203,7 @@ class ModelTraining:
         length = inputs.shape[1] if inputs.dim() > 1 else 0
         if self.model.context is not None:
             self.model.context.cut(length, inputs.device)
+            batch_checks.check_positions(inputs, targets)
         if self.settings.reduce is Reduction.tree:
             return
         pieces = self._pieces(len(inputs), self._batch_size(inputs, share))
@@ -218,7 +239,14 @@ class ModelTraining:
             count = self.mesh.sum_over_world(count) / (layout.tensor * layout.pipeline)
         return quotient(torch.full_like(count, parts), count)
 
-    def _step_in_tree(self, inputs: Tensor, targets: Any, own: StepLoss, batch_size: int) -> Tensor:
+    def _step_in_tree(
+        self,
+        inputs: Tensor,
+        targets: Any,
+        own: StepLoss,
+        batch_size: int,
+        known: KnownLoss | None,
+    ) -> Tensor:
         """Add the gradients of all groups of a batch as a tree; return its loss."""
         size, full = self.mesh.layout.data_size, self.full_data_size
         parts = self.settings.microbatches or 1
@@ -243,7 +271,7 @@ class ModelTraining:
         tree = TreeReduction(module=self.model.module, rank=rank, leaves=leaves)
         with self._summing(last=False):
             value = tree.run(compute)
-        if not self._are_pairs(own):
+        if not self._are_pairs(own, known):
             return value
         weight = tree.in_order(own.weights).sum()
         return self._divide(torch.stack([value * tree.count, weight]), tree.count)
@@ -259,16 +287,14 @@ class ModelTraining:
             measured.copy_(torch.stack([found.value, found.weight]))
             return found.value
 
-        training = module.training
-        module.eval()
+        parts = [] if self.model.pipeline is None else self.model.pipeline.parts
         try:
-            with torch.no_grad():
+            with torch.no_grad(), evaluating(module, *(one.module for one in parts)):
                 if self.model.pipeline is not None:
                     self.model.pipeline.evaluate(inputs, targets, loss=compute, kwargs=kwargs)
                 else:
                     compute(module(inputs, **kwargs), targets, 1.0)
         finally:
-            module.train(training)
             _reshard(self.model)
         for axis in (MeshAxis.pipeline, MeshAxis.context):
             if layout.sizes[axis] > 1:
@@ -301,9 +327,14 @@ class ModelTraining:
         if self.model.context is None:
             return inputs, targets, {}
         positions = self.model.context.cut(length, inputs.device)
-        targets = targets[:, positions] if isinstance(targets, Tensor) else targets
+        batch_checks.check_positions(inputs, targets)
+        targets = take(targets, positions, axis=1, size=length)
         everywhere = positions.expand(len(inputs), -1)
         return inputs[:, positions], targets, {"positions": everywhere}
+
+    def _own_length(self, inputs: Tensor) -> int:
+        """Return how many positions of each sequence this rank has; 0 if it has all."""
+        return 0 if self.model.context is None else inputs.shape[1] // self.mesh.layout.context
 
     def _batch_size(self, inputs: Tensor, share: BatchShare | None) -> int:
         return len(inputs) * self.mesh.layout.data_size if share is None else share.batch_size

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -44,8 +45,8 @@ class ParallelRun:
     _made: ParallelModels | None = None
     _pairs: list[tuple[str, str]] = field(default_factory=list)
     """The names of tied parameters, as plans have them."""
-    _tied: dict[str, str] = field(default_factory=dict)
-    """Parameters that are one with another, and which: a checkpoint has each once."""
+    _tied: MutableMapping[nn.Module, Mapping[str, str]] = field(default_factory=WeakKeyDictionary)
+    """By model, the parameters that are one with another, and which: a checkpoint has each once."""
 
     @property
     def rank(self) -> int:
@@ -155,8 +156,9 @@ class ParallelRun:
         check_builder(build)
         self._pairs += plan.tied if plan else ()
         plan = plan or Plan()
-        self._tied |= {other: first for first, other in plan.tied}
-        return self._models.add(build, plan, init)
+        model = self._models.add(build, plan, init)
+        self._tied[model] = {other: first for first, *others in plan.ties() for other in others}
+        return model
 
     def train_step(
         self,
@@ -179,8 +181,9 @@ class ParallelRun:
         Collective.
 
         The first step checks that ranks which share a data rank have the same batch, that
-        gradients agree, and that a `loss` without a weight is a mean over rows: it calls it a few
-        times more. Raises UsageError and RunError.
+        gradients agree, and that parts of the model compute what the whole does. The first step
+        with each `loss` calls it a few times more, to see that it adds up over rows. Raises
+        UsageError and RunError.
 
         Example: `run.train_step(model, x, y, loss=lambda o, t: ((o - t).abs().sum(), t.numel()))`.
         """

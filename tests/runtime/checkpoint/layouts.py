@@ -243,7 +243,7 @@ def differences(setup: Setup, reference: dict[str, torch.Tensor]) -> list[str]:
 def restore(folder: Path, setup: Setup) -> Any:
     """Load the newest checkpoint into the setup."""
     checkpointer = Checkpointer(folder, CheckpointSettings(epoch=2, layout=setup.layout))
-    checkpointer.tie(TIED)
+    checkpointer.tie({setup.objects["model"]: TIED})
     try:
         return checkpointer.restore(setup.objects)
     finally:
@@ -253,7 +253,7 @@ def restore(folder: Path, setup: Setup) -> Any:
 def save(folder: Path, setup: Setup, *, wait: bool) -> int:
     """Save the setup; return the bytes of all files."""
     checkpointer = Checkpointer(folder, CheckpointSettings(epoch=1, layout=setup.layout))
-    checkpointer.tie(TIED)
+    checkpointer.tie({setup.objects["model"]: TIED})
     checkpointer.save(setup.objects, 3, 24, wait=wait)
     checkpointer.close()
     return sum(one.stat().st_size for one in folder.rglob("*.distcp"))

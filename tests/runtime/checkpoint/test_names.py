@@ -136,9 +136,11 @@ def test_tied_weight_comes_back_under_both_names(folder: Path) -> None:
 def test_untied_weight_that_the_plan_ties_is_refused(folder: Path) -> None:
     """What is said to be one parameter, and is two, would lose one of them."""
     checkpointer = Checkpointer(folder, CheckpointSettings())
-    checkpointer.tie({"second.weight": "first.weight"})
+    model = Pair()
+    checkpointer.tie({model: {"second.weight": "first.weight"}})
     with pytest.raises(StateError, match="but are two parameters here"):
-        checkpointer.save({"model": Pair()}, 1, 1, wait=True)
+        checkpointer.save({"model": model}, 1, 1, wait=True)
+    checkpointer.save({"model": Pair(), "other": Pair()}, 1, 1, wait=True)  # of no other model
 
 
 def test_layer_that_was_not_saved_is_named(folder: Path) -> None:

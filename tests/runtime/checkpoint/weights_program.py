@@ -19,7 +19,7 @@ from hpckit.runtime.checkpoint.initial.loading import InitialWeights, LoadedWeig
 def begun(setup: Setup, weights: InitialWeights, folder: Path) -> LoadedWeights:
     """Begin with the weights."""
     checkpointer = Checkpointer(folder, CheckpointSettings(layout=setup.layout))
-    checkpointer.tie(TIED)
+    checkpointer.tie({setup.objects["model"]: TIED})
     try:
         return checkpointer.begin(setup.objects, weights)
     finally:

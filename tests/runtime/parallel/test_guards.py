@@ -12,10 +12,12 @@ from torch import nn
 from hpckit import Plan
 from hpckit.errors import ConfigError, UsageError
 from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.settings import Parallel
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.runtime.parallel.batch_checks import check_sequence, check_targets
-from hpckit.runtime.parallel.build import build_seeded
+from hpckit.runtime.parallel.build import build_seeded, sharding_problems
 from hpckit.runtime.parallel.model_checks import check_plan
+from hpckit.runtime.parallel.model_fit import FittedModel
 from hpckit.runtime.parallel.pipeline import stages_of_units
 from hpckit.runtime.rank.parallel_run import ParallelRun
 
@@ -200,3 +202,52 @@ def test_layout_that_the_code_does_not_use_is_refused() -> None:
     ParallelRun(
         info=info, device=torch.device("cpu"), layout=Layout(replicate=2)
     ).check_layout_in_use()
+
+
+class SharedLayer(nn.Module):
+    """Two units have one layer, and a number without a dimension."""
+
+    def __init__(self, *, scalar: bool) -> None:
+        super().__init__()
+        units = [nn.ModuleDict({"up": nn.Linear(4, 4)}) for _ in range(4)]
+        if scalar:
+            units[1].gate = nn.Parameter(torch.ones(()))
+        else:
+            units[3]["up"] = units[0]["up"]
+        self.blocks = nn.ModuleList(units)
+
+
+@pytest.mark.parametrize(
+    ("layout", "refused"),
+    [
+        (Layout(shard=2), True),
+        (Layout(tensor=2, replicate=2), True),
+        (Layout(tensor=2), False),
+        (Layout(pipeline=2), False),
+        (Layout(pipeline=2, shard=2), False),
+        (Layout(replicate=2), False),
+    ],
+)
+def test_layer_of_two_units_is_refused_where_units_are_sharded(
+    layout: Layout, *, refused: bool
+) -> None:
+    """Torch would say something of meshes; in stages of their own each is sharded by itself."""
+    tied = tuple((f"blocks.0.up.{one}", f"blocks.3.up.{one}") for one in ("weight", "bias"))
+    cut = Plan(units="blocks.*", tied=tied, columns="blocks.*.up", rows="blocks.1.up")
+    units = [f"blocks.{number}" for number in range(4)]
+    model = SharedLayer(scalar=False)
+    problems = list(sharding_problems(model, cut, units, layout, Parallel()))
+    assert bool(problems) is refused
+    if refused:
+        assert "blocks.0.up.weight and blocks.3.up.weight are one parameter" in problems[0].message
+
+
+def test_parameter_without_a_dimension_is_refused_where_it_is_sharded() -> None:
+    """`hpckit check` names it, too."""
+    cut = Plan(units="blocks.*")
+    fitted = FittedModel(
+        model=SharedLayer(scalar=True), plan=cut, layout=Layout(shard=2), settings=Parallel()
+    )
+    (problem,) = fitted.problems()
+    assert "blocks.1.gate is a number without a dimension" in problem.message
+    assert "torch.ones(1)" in problem.hint

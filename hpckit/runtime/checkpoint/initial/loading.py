@@ -61,14 +61,14 @@ class LoadedWeights:
 def load_weights(
     weights: InitialWeights,
     objects: Mapping[str, Any],
-    aliases: Mapping[str, str],
+    tied: model_state.TiedNames,
     group: Group,
 ) -> LoadedWeights:
     """Load a file of weights into the models among the objects; collective.
 
     Names are those of the model's state, as an export has them; with several models they begin with
-    the model's name. Numbers are converted to the model's types. `aliases` leads from the names of
-    tied parameters to the others. Nothing is loaded if anything raises.
+    the model's name. Numbers are converted to the model's types. Nothing is loaded if anything
+    raises.
 
     Raises StateError if names, shapes or kinds of number do not fit, no name does, or the file has
     two tensors for names that are tied; CheckpointError if the file cannot be read.
@@ -79,7 +79,7 @@ def load_weights(
             f"checkpoint.weights={weights.path}, and no model is registered",
             hint="register the model: run.state(model=…)",
         )
-    loading = _Loading(weights.path, models, aliases)
+    loading = _Loading(weights.path, models, tied)
     doing = f"loading the weights of {weights.path}"
     _on_each(group, loading.fit, doing)
     found = loading.judged(group)
@@ -105,7 +105,7 @@ class _Loading:
 
     path: Path
     models: Mapping[str, nn.Module]
-    aliases: Mapping[str, str]
+    tied: model_state.TiedNames
     parts: list[_ModelPart] = field(default_factory=list)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
@@ -115,7 +115,7 @@ class _Loading:
         for name, model in self.models.items():
             before = f"{name}." if len(self.models) > 1 else ""
             part = _ModelPart(model, before)
-            part.fit(self.tensors, self.aliases)
+            part.fit(self.tensors, model_state.aliases_of(model, self.tied))
             self.parts.append(part)
 
     def judged(self, group: Group) -> LoadedWeights:

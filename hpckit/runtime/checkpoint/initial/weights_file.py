@@ -140,10 +140,17 @@ def _mapped(path: Path, mapped: mmap.mmap, start: int, name: str, described: Any
     if last - first != count * dtype.itemsize or start + last > len(mapped):
         raise _damaged(path, f"{name} does not lie where its header says")
     if not count:
-        return torch.empty(shape, dtype=dtype)
+        return _empty(path, name, shape, dtype)
     raw = torch.frombuffer(mapped, dtype=torch.uint8, count=last - first, offset=start + first)
     aligned = raw if (start + first) % dtype.itemsize == 0 else raw.clone()
     return aligned.view(dtype).view(shape)
+
+
+def _empty(path: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    try:
+        return torch.empty(shape, dtype=dtype)
+    except (RuntimeError, TypeError, OverflowError):
+        raise _damaged(path, f"{name} has a shape that no tensor has: {list(shape)}") from None
 
 
 def _whole(value: object) -> int:

@@ -1,0 +1,70 @@
+"""Whether optimizers update what is trained, not the parameters that a model had before.
+
+Sharding and cutting matrices put new parameters into a model. An optimizer that was made before has
+the old ones, which get no gradients: it would train nothing, and nothing would tell.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+from hpckit.errors import UsageError
+
+ParameterReferences = dict[str, "weakref.ref[nn.Parameter]"]
+
+
+def refer_to_parameters(model: nn.Module) -> ParameterReferences:
+    """Return the parameters of a model, by name, without keeping them."""
+    return {name: weakref.ref(one) for name, one in model.named_parameters()}
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class OptimizerCheck:
+    """Looks at each optimizer of this process once, before its first step, while this is kept."""
+
+    _replaced: list[tuple[str, str, weakref.ref[nn.Parameter]]] = field(default_factory=list)
+    _seen: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
+
+    def __post_init__(self) -> None:
+        own = weakref.ref(self)
+
+        def before(optimizer: Optimizer, *_: Any) -> None:
+            check = own()
+            if check is not None:
+                check.look(optimizer)
+
+        handle = register_optimizer_step_pre_hook(before)
+        weakref.finalize(self, handle.remove)
+
+    def add(self, earlier: ParameterReferences, model: nn.Module) -> None:
+        """Take note of what a model no longer has, since it is laid out."""
+        now = {name.removeprefix("module."): one for name, one in model.named_parameters()}
+        kind = type(model).__name__.removeprefix("FSDP")
+        self._replaced += [
+            (name, kind, one)
+            for name, one in earlier.items()
+            if name in now and one() is not None and one() is not now[name]
+        ]
+
+    def look(self, optimizer: Optimizer) -> None:
+        """Raise UsageError if an optimizer has parameters of before."""
+        if optimizer in self._seen:
+            return
+        self._seen.add(optimizer)
+        known = {id(one()): (name, kind) for name, kind, one in self._replaced if one() is not None}
+        for group in optimizer.param_groups:
+            for one in group["params"]:
+                if id(one) in known:
+                    name, kind = known[id(one)]
+                    raise UsageError(
+                        f"{type(optimizer).__name__} updates {name} as {kind} had it before "
+                        "run.parallelize(), which put another parameter in its place: it would "
+                        "train nothing",
+                        hint="make the optimizer after it: model = run.parallelize(build, plan); "
+                        f"{type(optimizer).__name__}(model.parameters())",
+                    )

@@ -1,0 +1,125 @@
+"""Units that the backward pass computes again, from the same buffers, which it leaves as they are.
+
+A unit that changes its buffers, such as a running mean, would change them twice otherwise, and the
+second time compute from other ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+from hpckit.model.parallel.settings import Parallel, Recompute
+
+_Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+_BufferName = tuple[str, str]
+"""The name of a module in its unit, and that of its buffer."""
+
+
+def prepare_unit(unit: nn.Module, settings: Parallel) -> None:
+    """Have a unit recomputed and compiled as configured, in place."""
+    if settings.recompute is not Recompute.none:
+        # A wrapper module would change the names of parameters.
+        again: Any = partial(checkpoint, unit.forward, use_reentrant=False)
+        selective = settings.recompute is Recompute.selective
+        if next(unit.buffers(), None) is not None and not settings.compile:
+            buffers = RecomputedBuffers(unit=unit, selective=selective)
+            again = partial(again, context_fn=buffers.contexts)
+        elif selective:
+            again = partial(again, context_fn=_keeping_products)
+        unit.forward = again
+    if settings.compile:
+        unit.compile()
+
+
+def _keeping_products() -> Any:
+    """Return the contexts in which matrix products are kept for the backward pass."""
+    aten = torch.ops.aten
+    products = [aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default]
+    return create_selective_checkpoint_contexts(products)  # type: ignore[no-untyped-call]
+
+
+@dataclass(slots=True, kw_only=True)
+class RecomputedBuffers:
+    """The buffers of a unit, which it may change in its forward pass.
+
+    Those that it has changed before, in this mode, are copied for each forward pass; all of them
+    for the first one.
+    """
+
+    unit: nn.Module
+    selective: bool
+    _changing: dict[bool, set[_BufferName]] = field(default_factory=dict)
+
+    def contexts(self) -> _Contexts:
+        """Return the contexts of a forward pass, and of computing it again."""
+        first, second = _keeping_products() if self.selective else (nullcontext(), nullcontext())
+        mode = self.unit.training
+        known = self._changing.get(mode)
+        held = self._held()
+        before = {
+            name: one.detach().clone()
+            for name, one in held.items()
+            if known is None or name in known
+        }
+        return (
+            _within(self._watching(held, before, self._changing.setdefault(mode, set())), first),
+            _within(self._from(before), second),
+        )
+
+    def _held(self) -> dict[_BufferName, Tensor]:
+        return {
+            (place, key): one
+            for place, module in self.unit.named_modules()
+            for key, one in module._buffers.items()  # noqa: SLF001  # torch has no other way
+            if one is not None
+        }
+
+    @contextmanager
+    def _watching(
+        self,
+        held: Mapping[_BufferName, Tensor],
+        before: dict[_BufferName, Tensor],
+        changing: set[_BufferName],
+    ) -> Iterator[None]:
+        """Learn which buffers change; forget the copies of the others."""
+        versions = {name: one._version for name, one in held.items()}  # noqa: SLF001
+        yield
+        now = self._held()
+        changed = {
+            name
+            for name, one in held.items()
+            if now.get(name) is not one or one._version != versions[name]  # noqa: SLF001
+        }
+        changing |= changed
+        for name in [name for name in before if name not in changed]:
+            del before[name]
+
+    @contextmanager
+    def _from(self, before: Mapping[_BufferName, Tensor]) -> Iterator[None]:
+        """Have the unit begin with these buffers, and set back those that it has now."""
+        live = []
+        for (place, key), earlier in before.items():
+            buffers = self.unit.get_submodule(place)._buffers  # noqa: SLF001
+            live.append((buffers, key, buffers.get(key)))
+            buffers[key] = earlier.clone()
+        try:
+            yield
+        finally:
+            for buffers, key, now in live:
+                buffers[key] = now
+
+
+@contextmanager
+def _within(*contexts: AbstractContextManager[Any]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for one in contexts:
+            stack.enter_context(one)
+        yield

@@ -1,0 +1,226 @@
+"""Whether the stages of a pipeline compute what the whole forward does: once, in the first step.
+
+Each stage runs the model's own forward over the units that it has. So code between modules that
+counts units, keeps something for later units, or runs once for each stage computes something else,
+and nothing else would tell. Here every rank runs that forward as it is written, over all units, on
+one row: a unit that another rank has is called there, and its output sent to all. No rank needs
+room for more than its own stages. Both run in evaluation mode, so that dropout does not matter.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import pickle
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from hpckit.runtime.parallel.pipeline import PipelineSplit, StagePart
+from hpckit.runtime.parallel.rehearsal import keep_state
+from hpckit.runtime.parallel.self_check import distance_of_outputs
+
+_log = logging.getLogger("hpckit.rank")
+_TREES: Any = torch.utils._pytree  # noqa: SLF001  # what torch's pipelines use
+_PLAIN = (bool, int, float, str, type(None), torch.dtype)
+
+
+class _ForwardFailedError(Exception):
+    """A module raised on the rank that has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SentTensor:
+    """What the others have to know of a tensor to receive it. `placements`: of a DTensor."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    placements: Any = None
+    whole: tuple[torch.Size, tuple[int, ...]] | None = None
+
+
+class _ModuleElsewhere(nn.Module):
+    """Stands for a module that some rank has; a call is passed on."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the module returns where it is; collective."""
+        return vars(self)["_pass_on"](args, kwargs)
+
+
+def outline_of(model: nn.Module, names: Collection[str]) -> nn.Module:
+    """Return a copy of a model in which modules of these names are stand-ins without tensors.
+
+    What is not below a module of these names is shared with the model.
+    """
+    return _outlined(model, "", names)
+
+
+def _outlined(module: nn.Module, prefix: str, names: Collection[str]) -> nn.Module:
+    if not any(name.startswith(prefix) for name in names):
+        return module
+    made = copy.copy(module)
+    children = dict(module._modules)  # noqa: SLF001  # names stay, also in a list
+    for key, child in children.items():
+        name = prefix + key
+        if child is not None:
+            children[key] = (
+                _stand_in(child) if name in names else _outlined(child, name + ".", names)
+            )
+    object.__setattr__(made, "_modules", children)
+    return made
+
+
+def _stand_in(module: nn.Module) -> nn.Module:
+    """Return a module of the same class, for `isinstance`, with its plain attributes alone."""
+    kind: Any = type(type(module).__name__, (_ModuleElsewhere, type(module)), {})
+    made: nn.Module = kind.__new__(kind)
+    nn.Module.__init__(made)
+    plain = {key: one for key, one in vars(module).items() if isinstance(one, _PLAIN)}
+    vars(made).update(plain)
+    return made
+
+
+@dataclass(slots=True, kw_only=True)
+class StageCheck:
+    """Compares the stages of one replica, in line, with the forward of `outline`.
+
+    `parts` are this rank's, at `place` of the pipeline; `owners` has the place of each stand-in.
+    All ranks make the same calls.
+    """
+
+    outline: nn.Module
+    holder: nn.Module
+    parts: Sequence[StagePart]
+    split: PipelineSplit
+    owners: Mapping[str, int]
+    place: int
+    group: dist.ProcessGroup
+    device: torch.device
+    tensor: DeviceMesh | None
+
+    def problem(self, row: Tensor, kwargs: Mapping[str, Any]) -> str:
+        """Return how the stages differ for a row [1, …]; empty if they do not, or it is unknown.
+
+        `row` is what the first stage gets, and `kwargs` what all get. Collective.
+        """
+        all_modules = nn.ModuleList([self.outline, *(one.module for one in self.parts)])
+        with torch.no_grad(), keep_state(all_modules):
+            all_modules.eval()
+            for one in self.parts:
+                if isinstance(one.module, FSDPModule):
+                    one.module.unshard()
+            try:
+                return self._difference(row, kwargs)
+            except Exception as error:  # noqa: BLE001  # the user's code, in a way it was not made for
+                _log.debug("the stages could not be compared with the whole: %s", error)
+                return ""
+
+    def _difference(self, row: Tensor, kwargs: Mapping[str, Any]) -> str:
+        for name, owner in self.owners.items():
+            vars(self.outline.get_submodule(name))["_pass_on"] = self._caller(name, owner)
+        first, second = (_tensors_of(self.outline(row.clone(), **kwargs)) for _ in range(2))
+        found = _tensors_of(self._in_stages(row, kwargs))
+        if _far(first, second):
+            _log.debug("the model draws numbers, so that its stages cannot be compared")
+            return ""
+        far = _far(found, first)
+        return far and (
+            "the stages, one after the other, put out something else than the model's forward "
+            f"over all units does for the same row: {far}"
+        )
+
+    def _caller(self, name: str, owner: int) -> Callable[[Any, Any], Any]:
+        def call(args: Any, kwargs: Any) -> Any:
+            return self._hand_round(owner, self.holder.get_submodule, name, args, kwargs)
+
+        return call
+
+    def _in_stages(self, row: Tensor, kwargs: Mapping[str, Any]) -> Any:
+        own = {one.number: one.module for one in self.parts}
+        hidden: Any = (row.clone(),)
+        for number in range(self.split.stages):
+            place = number % self.split.places
+            hidden = self._hand_round(place, own.__getitem__, number, hidden, kwargs)
+            hidden = hidden if isinstance(hidden, tuple) else (hidden,)
+        return hidden
+
+    def _hand_round(
+        self, owner: int, find: Callable[[Any], nn.Module], key: Any, args: Any, kwargs: Any
+    ) -> Any:
+        """Return on all ranks of the group what a module, found by its key, returns on one."""
+        output: Any = None
+        note: list[Any] = [None]
+        if owner == self.place:
+            try:
+                output = find(key)(*args, **kwargs)
+                note = [("", _TREES.tree_map(_described, output))]
+                pickle.dumps(note)
+            except Exception as error:  # noqa: BLE001  # the user's code
+                note = [(f"{type(error).__name__}: {error}", None)]
+        source = dist.get_global_rank(self.group, owner)
+        dist.broadcast_object_list(note, source, group=self.group)
+        problem, described = note[0]
+        if problem:
+            raise _ForwardFailedError(problem)
+        if owner != self.place:
+            output = _TREES.tree_map(self._empty, described)
+        for one in _TREES.tree_leaves(output):
+            if isinstance(one, Tensor):
+                local = one.to_local() if isinstance(one, DTensor) else one
+                sent = local.contiguous()
+                dist.broadcast(sent, source, group=self.group)
+        return output
+
+    def _empty(self, described: Any) -> Any:
+        """Return memory for a tensor that was described; other values stay."""
+        if not isinstance(described, _SentTensor):
+            return described
+        made = torch.empty(described.shape, dtype=described.dtype, device=self.device)
+        if described.whole is None or self.tensor is None:
+            return made
+        shape, stride = described.whole
+        return DTensor.from_local(
+            made, self.tensor, described.placements, run_check=False, shape=shape, stride=stride
+        )
+
+
+def _described(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    if not isinstance(value, DTensor):
+        return _SentTensor(shape=value.shape, dtype=value.dtype)
+    local = value.to_local()
+    return _SentTensor(
+        shape=local.shape,
+        dtype=local.dtype,
+        placements=tuple(value.placements),
+        whole=(value.shape, tuple(value.stride())),
+    )
+
+
+def _tensors_of(output: Any) -> list[Tensor]:
+    tensors = (one for one in _TREES.tree_leaves(output) if isinstance(one, Tensor))
+    return [one.full_tensor() if isinstance(one, DTensor) else one for one in tensors]
+
+
+def _far(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> str:
+    """Return how far outputs are apart; empty if they are the same but for rounding."""
+    shapes, expected = ([list(one.shape) for one in many] for many in (found, wanted))
+    if shapes != expected:
+        return f"it has the shapes {shapes}, not {expected}"
+    for one, other in zip(found, wanted, strict=True):
+        if not one.is_floating_point() or not one.numel():
+            continue
+        if torch.equal(one.isnan(), other.isnan()):
+            one, other = one.nan_to_num(), other.nan_to_num()  # noqa: PLW2901  # what is NaN in both is the same
+        far, allowed, size = distance_of_outputs(one, other, None)
+        if not far <= allowed:
+            return f"it is off by {far / size if size else far:.2g} of its size"
+    return ""
