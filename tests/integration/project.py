@@ -108,6 +108,6 @@ class Project:
             time.sleep(1)
 
     def launch_folder(self) -> Path:
-        """Return the folder of the only launch."""
-        (folder,) = self.outputs.iterdir()
+        """Return the folder of the only launch; hidden names are no launches."""
+        (folder,) = (one for one in self.outputs.iterdir() if not one.name.startswith("."))
         return folder
