@@ -165,6 +165,23 @@ def evaluated(case: dict[str, Any]) -> dict[str, Any]:
     return {"values": [float(run.evaluate(model, *batch(0))), float(norm)]}
 
 
+def tempered(case: dict[str, Any]) -> dict[str, Any]:
+    """Set what the model is to do between steps; return the losses without dropout."""
+    run = make_run(case)
+    model: Any = run.parallelize(*MODELS["tempered"])
+    inputs, targets = batch(0)
+    run.train_step(model, inputs, targets)
+    values = []
+    for temperature in (1.0, 4.0):
+        model.eval()
+        model.temperature = temperature
+        values += [float(run.train_step(model, inputs, targets))]
+        model.train()
+        values += [float(run.evaluate(model, inputs, targets))]
+    drawn = [float(run.train_step(model, inputs, targets)) for _ in range(2)]
+    return {"values": values, "drawn": drawn}
+
+
 def with_losses(case: dict[str, Any]) -> dict[str, Any]:
     """Take a step with one loss after the other; return the values."""
     run = make_run(case)
@@ -221,6 +238,7 @@ def own_copies(case: dict[str, Any]) -> dict[str, Any]:
 
 
 WAYS = {
+    "tempered": tempered,
     "evaluated": evaluated,
     "losses": with_losses,
     "compared": compared,

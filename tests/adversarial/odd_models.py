@@ -218,6 +218,18 @@ class Asking(OddModel):
         return self.end(hidden)
 
 
+class Tempered(OddModel):
+    """Divides by a temperature that the training loop sets, and drops while it is in training."""
+
+    temperature = 1.0
+
+    def end(self, hidden: Tensor) -> Tensor:
+        """Return the logits, where the head is."""
+        dropped = F.dropout(hidden, 0.9, self.training)
+        logits = super().end(dropped)
+        return hidden if self.head is None else logits / self.temperature
+
+
 class Pooling(OddModel):
     """Takes the mean over positions before its head."""
 
@@ -253,6 +265,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Plan]] = {
             tied=(("tokens.weight", "head.weight"), ("tokens.weight", "second.weight")),
         ),
     ),
+    "tempered": (Tempered, plan()),
     "pooling": (Pooling, plan()),
     "counting": (lambda: OddModel(CountingUnit, 2), SIMPLE),
     "unused": (Unused, plan()),

@@ -115,6 +115,7 @@ FROZEN: dict[str, dict[str, Any]] = {
 }
 OTHER: dict[str, dict[str, Any]] = {
     "many shapes": {"way": "many shapes", "layout": PIPELINE},
+    "tempered": {"way": "tempered", "layout": PIPELINE},
     "unused": {"model": "unused", "layout": {"replicate": 2}},
     "unused, sharded": {"model": "unused", "layout": SHARD},
 }
@@ -261,6 +262,18 @@ def test_parameter_that_gets_no_gradient_is_named_at_the_first_step(
         assert "spare.weight, spare.bias got none" in one["unused"]["message"]
         assert "requires_grad=False" in one["unused"]["hint"]
         assert "error" not in one["unused, sharded"]
+
+
+@pytest.mark.training
+def test_stages_follow_what_is_set_on_the_model(found: list[dict[str, Any]]) -> None:
+    """The training loop has this rank's part, and stages run copies of its outer modules."""
+    for one in found:
+        cool, evaluated, warm, again = one["tempered"]["values"]
+        assert cool == pytest.approx(evaluated)
+        assert warm == pytest.approx(again)
+        assert abs(cool - warm) > 1e-3
+        first, second = one["tempered"]["drawn"]
+        assert first != second
 
 
 @pytest.mark.training

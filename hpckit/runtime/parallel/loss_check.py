@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -201,6 +202,8 @@ class KnownLosses:
 
 def _marks_of(function: Any) -> tuple[Any, ...]:
     """Return what makes a function itself; kept, so that nothing else gets its identity."""
+    if isinstance(function, partial):
+        return (*_marks_of(function.func), *function.args, *function.keywords.values())
     code = getattr(function, "__code__", None)
     if code is None:
         return (function,)

@@ -34,12 +34,50 @@ _KEPT_SCHEDULES = 8
 """Batches of more shapes than these in turn are rehearsed again."""
 
 
+_OWN_ATTRIBUTES = vars(nn.Module()).keys() - {"training"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePart:
     """One stage of this rank: its number among all stages, and the module that runs it."""
 
     number: int
     module: nn.Module
+    copies: Sequence[CopiedModule] = ()
+
+    def follow(self) -> None:
+        """Take over what was set on the modules that this rank's code has."""
+        for one in self.copies:
+            one.follow()
+
+
+@dataclass(slots=True)
+class CopiedModule:
+    """A module of a stage that is a copy, and its source, which the user's code has.
+
+    What the code sets on the source, such as its mode or a temperature, is set on the copy, too.
+    """
+
+    source: nn.Module
+    copy: nn.Module
+    _seen: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._seen = self._attributes()
+
+    def follow(self) -> None:
+        """Set what was set on the source since the last call."""
+        now = self._attributes()
+        changed = {
+            key: one
+            for key, one in now.items()
+            if key not in self._seen or self._seen[key] is not one
+        }
+        vars(self.copy).update(changed)
+        self._seen = now
+
+    def _attributes(self) -> dict[str, Any]:
+        return {key: one for key, one in vars(self.source).items() if key not in _OWN_ATTRIBUTES}
 
 
 def check_microbatches(rows: int, count: int) -> None:
@@ -86,7 +124,14 @@ class PipelineSplit:
 
     def parts(self, holder: nn.Module) -> list[StagePart]:
         """Return the modules that run, which share their units with the holder."""
-        return [StagePart(number=one, module=self._only(holder, (one,))) for one in self.own]
+        here = dict(holder.named_modules())
+        parts = []
+        for number in self.own:
+            module = self._only(holder, (number,))
+            pairs = ((here[name], one) for name, one in module.named_modules())
+            copies = [CopiedModule(source, one) for source, one in pairs if source is not one]
+            parts.append(StagePart(number=number, module=module, copies=copies))
+        return parts
 
     @property
     def places(self) -> int:
@@ -277,6 +322,8 @@ class Pipeline:
         kwargs: Mapping[str, Any],
     ) -> None:
         first = (inputs,) if self.has_first else ()
+        for one in self.parts:
+            one.follow()
         self._loss = loss
         try:
             if self.has_last:

@@ -63,7 +63,7 @@ def keep_state(module: nn.Module) -> Iterator[None]:
     What is changed inside of an attribute, such as a list, stays changed.
     """
     modules = list(module.modules())
-    buffers = [(one, dict(one._buffers)) for one in modules if one._buffers]  # noqa: SLF001  # torch has no other way
+    buffers = [(one, dict(one._buffers)) for one in modules]  # noqa: SLF001  # torch has no other way
     attributes = [(one, dict(vars(one))) for one in modules]
     copies = {
         id(tensor): tensor.detach().clone()
@@ -79,6 +79,8 @@ def keep_state(module: nn.Module) -> Iterator[None]:
             yield
     finally:
         for one, held in buffers:
+            for key in one._buffers.keys() - held.keys():  # noqa: SLF001
+                del one._buffers[key]  # noqa: SLF001
             one._buffers.update(held)  # noqa: SLF001
         for one, earlier in attributes:
             _set_back(one, earlier)

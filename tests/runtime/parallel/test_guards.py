@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from hpckit.model.parallel.settings import Parallel
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.runtime.parallel.batch_checks import check_sequence, check_targets
 from hpckit.runtime.parallel.build import build_seeded, sharding_problems
+from hpckit.runtime.parallel.loss_check import KnownLosses
 from hpckit.runtime.parallel.model_checks import check_plan
 from hpckit.runtime.parallel.model_fit import FittedModel
 from hpckit.runtime.parallel.pipeline import stages_of_units
@@ -251,3 +253,24 @@ def test_parameter_without_a_dimension_is_refused_where_it_is_sharded() -> None:
     (problem,) = fitted.problems()
     assert "blocks.1.gate is a number without a dimension" in problem.message
     assert "torch.ones(1)" in problem.hint
+
+
+def test_functions_that_are_made_again_in_each_step_are_one() -> None:
+    """Else each step would look at its loss, and wait for all ranks."""
+    known, scale = KnownLosses(), torch.ones(())
+
+    def loss(outputs: Any, _: Any, factor: Any = 1.0) -> Any:
+        return (outputs * scale * factor).mean()
+
+    def made(factor: torch.Tensor) -> Any:
+        return lambda outputs, _: (outputs * factor).mean()
+
+    assert known.of(loss) is known.of(loss)
+    assert known.of(partial(loss, factor=scale)) is known.of(partial(loss, factor=scale))
+    assert known.of(partial(loss, factor=scale)) is not known.of(loss)
+    assert known.of(made(scale)) is not known.of(made(torch.zeros(())))
+    in_each_step = [known.of(lambda outputs, _: outputs.mean() * scale) for _ in range(3)]
+    assert in_each_step[0] is in_each_step[1] is in_each_step[2]
+    others = [known.of(made(torch.zeros(()))) for _ in range(9)]
+    assert others[0].looks
+    assert not others[-1].looks
