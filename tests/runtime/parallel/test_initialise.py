@@ -77,11 +77,14 @@ def test_modules_of_other_stages_are_never_made(found: list[dict[str, Any]]) -> 
 @pytest.mark.training
 @pytest.mark.parametrize("name", CASES)
 def test_training_goes_the_same_way_from_there(found: list[dict[str, Any]], name: str) -> None:
-    """Gradients find the parameters that were put in place of those without memory."""
+    """Gradients find the parameters that were put in place of those without memory.
+
+    Numbers of this size are 2e-6 apart in float32.
+    """
     expected = found[0]["ddp"]["losses"]
     assert expected[1] != expected[0]
     for one in found:
-        assert one[name]["losses"] == pytest.approx(expected, abs=2e-6)
+        assert one[name]["losses"] == pytest.approx(expected, rel=5e-7)
 
 
 class Scale(nn.Module):
