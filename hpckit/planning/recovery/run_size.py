@@ -72,6 +72,8 @@ class RunSize:
 
     def not_shrunk(self, to: int, now: int, least: int) -> str | None:
         """Return why a run of `now` replicas cannot have only `to`; None if it can."""
+        if now == 0:
+            return "it has no whole replica (parallel.fallback), and can become no smaller"
         if to >= now:
             return f"it has {counted(now, 'replica')}: to shrink, name fewer"
         if to < least:

@@ -252,6 +252,7 @@ def test_layout_bounds_the_replicas(parallel: Parallel, most: int | None) -> Non
     assert least_replicas(bounded) == 2
     assert size.not_shrunk(1, 2, 2) == "resources.min_nodes is 2 replicas, and 1 would be fewer"
     assert size.not_shrunk(2, 2, 1) == "it has 2 replicas: to shrink, name fewer"
+    assert "no whole replica (parallel.fallback)" in str(size.not_shrunk(1, 0, 1))
 
 
 @given(configured=st.integers(1, 6), changes=st.lists(st.integers(0, 9), max_size=12))

@@ -61,7 +61,7 @@ class Regrowth:
         self._ordered += replicas
         job = await aside(lambda: order(replicas))
         lost = counted(replicas, "lost replica")
-        words = f"satellite job {job} is to bring {lost} back"
+        words = f"satellite job {job} was submitted to bring {lost} back"
         if job is None:
             words = f"no satellite job could be submitted to bring {lost} back"
         else:
