@@ -23,8 +23,10 @@ from hpckit.sandbox.settings import (
     STATE,
     Node,
     Options,
+    SandboxError,
 )
 
+_INSTALLATIONS = 3
 _CONTROLLER_START = 'hostname "$0" && exec "$@"'
 # A job should see its own node's links in /sys/class/net, not the machine's: /sys is mounted again,
 # with the cgroups kept. If a container forbids that, the machine's /sys stays.
@@ -67,18 +69,32 @@ def start_database() -> None:
     data = STATE / "mysql"
     MYSQL_DIR.mkdir(parents=True, exist_ok=True)
     if not (data / "mysql").is_dir():
-        data.mkdir(parents=True, exist_ok=True)
-        process.run(
-            ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={data}",
-             "--auth-root-authentication-method=socket", "--skip-test-db"],
-            timeout=120.0,
-        )  # fmt: skip
+        _install_database(data)
     argv = ["mariadbd", "--no-defaults", "--user=root", f"--datadir={data}", "--skip-networking",
             f"--socket={MYSQL_SOCKET}", f"--pid-file={MYSQL_DIR}/mariadbd.pid",
             "--innodb-buffer-pool-size=128M", "--innodb-log-file-size=64M",
             "--innodb-lock-wait-timeout=900"]  # fmt: skip
     process.start_daemon(Daemon(name="mariadbd", argv=argv))
     process.await_daemon("mariadbd", _database_answers, 60.0)
+
+
+def _install_database(data: Path) -> None:
+    """Make the data folder; a part of one is removed, and made again.
+
+    On busy virtual machines the program was seen to end by a segmentation fault, once in hundreds.
+    """
+    argv = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={data}",
+            "--auth-root-authentication-method=socket", "--skip-test-db"]  # fmt: skip
+    for left in reversed(range(_INSTALLATIONS)):
+        data.mkdir(parents=True, exist_ok=True)
+        try:
+            process.run(argv, timeout=120.0)
+        except SandboxError:
+            shutil.rmtree(data, ignore_errors=True)
+            if not left:
+                raise
+        else:
+            return
 
 
 def _database_answers() -> bool:
