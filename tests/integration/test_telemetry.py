@@ -44,7 +44,7 @@ def main(config, run):
     for step in run.steps(config.params.steps):
         with run.timed("data"):
             time.sleep(0.06 if scenario == "input" else 0.001)
-        busy(0.012 if slow else 0.004)
+        busy(0.04 if slow else 0.004)
         time.sleep(0.05)  # the GPU computes
         if run.world_size > 1:
             dist.all_reduce(torch.ones(1))
@@ -116,7 +116,7 @@ def test_what_holds_a_run_back_is_named_and_a_healthy_run_is_not(
 
 @pytest.mark.timeout(400)
 def test_slow_node_is_named_with_its_rank_and_its_gpu(tmp_path: Path, gpus: Path) -> None:
-    """One node's rank computes three times as long: it is the straggler, on the node it is on."""
+    """One node's rank computes ten times as long: it is the straggler, on the node it is on."""
     project = Project(tmp_path / "project")
     project.create()
     words = ("+params.scenario=straggler", "resources.nodes=2")

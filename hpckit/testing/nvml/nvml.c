@@ -127,12 +127,13 @@ int nvmlInitWithFlags(unsigned flags) {
     if (number(find("driver.loaded"), 0) == 0) return UNLOADED;
     int code = (int)number(find("return.nvmlInitWithFlags"), OK);
     if (code) return code;
-    initialised = 1;
+    /* As the real one, it counts who has initialised it: only the last shutdown is one. */
+    if (initialised++) return OK;
     generation = (long)number(find("generation"), 0);
     memset(sets, 0, sizeof sets);
     return OK;
 }
-int nvmlShutdown(void) { initialised = 0; return OK; }
+int nvmlShutdown(void) { if (initialised) initialised--; return OK; }
 const char *nvmlErrorString(int code) { static char words[40]; snprintf(words, sizeof words, "error %d of the fake", code); return words; }
 
 static int copy(char *to, unsigned size, const char *from) { snprintf(to, size, "%s", from ? from : ""); return OK; }

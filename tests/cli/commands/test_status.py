@@ -40,6 +40,7 @@ FIELDS = [
     "overrides",
     "total_steps",
     "satellites",
+    "preflight",
     "telemetry",
     "energy",
     "verdicts",
@@ -133,6 +134,7 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
         "overrides": {"model.lr": "0.1", "seed": "1"},
         "total_steps": None,
         "satellites": [],
+        "preflight": [],
         "telemetry": {
             "gpu_utilization": None,
             "gpu_memory_bytes": None,

@@ -396,7 +396,7 @@ def test_error_of_a_look_ends_the_application_and_is_kept() -> None:
         async with app.run_test() as pilot:
             await until(pilot, lambda: app.shown("title"))
             cluster.error = RunError("the folder is gone")
-            for _ in range(100):
+            for _ in range(600):
                 if app.error is not None and not app.is_running:
                     return
                 await asyncio.sleep(0.05)
