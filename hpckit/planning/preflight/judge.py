@@ -102,7 +102,9 @@ def _everywhere(
         if one.health is not None
     ]
     shared = set.intersection(*critical) if critical else set[str]()
-    return frozenset(shared - _OF_THE_NODE)
+    seen = any(one.health.gpus for one in reports if one.health is not None)
+    # Where no node shows any GPU, the partition has none, or none that NVML knows.
+    return frozenset(shared - (_OF_THE_NODE if seen else _OF_THE_NODE - {"GPUs"}))
 
 
 def _softened(finding: HealthFinding, everywhere: frozenset[str]) -> HealthFinding:

@@ -222,6 +222,17 @@ def test_bad_hardware_of_a_single_node_is_its_own() -> None:
     assert criticals(judged(with_gpu(ecc_uncorrected=2), others=0)) == {"n0": ["ecc"]}
 
 
+def test_cluster_that_shows_no_gpu_at_all_blames_no_node() -> None:
+    """The partition has none, or the driver is none of NVIDIA's: another node would be the same."""
+    none = replace(
+        FINE, gpus=(), environment=replace(FACTS, driver=DriverFacts(version="", gpus=()))
+    )
+    for others in (0, 3):
+        found = judged(none, health=none, others=others)
+        assert {one.verdict for one in found} == {HealthVerdict.warn}
+    assert "GPUs" in criticals(judged(none))["n0"]
+
+
 def test_shared_gpus_and_mig_may_be_used_by_others() -> None:
     """Runs that share a GPU see each other's processes and memory."""
     busy = with_gpu(processes=(7,), memory_used_bytes=50 * GIB)
