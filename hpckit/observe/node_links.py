@@ -19,12 +19,11 @@ from hpckit.model.interconnect.node_links import (
 )
 from hpckit.observe.infiniband import find_ports, is_active
 from hpckit.observe.nvml.bindings import load_bindings
-from hpckit.observe.nvml.job_gpus import job_handles, tried
+from hpckit.observe.nvml.job_gpus import MOST_NVLINKS, job_handles, pci_folder, tried
 from hpckit.observe.sysfs import folders, read_count, read_small
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
 """`400 Gb/sec (4X NDR)`"""
-_MOST_NVLINKS = 18
 
 
 def read_node_links(host: str, environ: Mapping[str, str], root: Path = Path("/")) -> NodeLinks:
@@ -114,7 +113,7 @@ def _nvlinks(nvml: Any, handle: Any) -> tuple[int, int]:
     """
     states = [
         tried(nvml, partial(nvml.nvmlDeviceGetNvLinkState, handle, link))
-        for link in range(_MOST_NVLINKS)
+        for link in range(MOST_NVLINKS)
     ]
     up = sum(bool(one) for one in states)
     return up, (sum(one is not None for one in states) - up if up else 0)
@@ -124,6 +123,4 @@ def _gpu_numa(nvml: Any, handle: Any, root: Path) -> int | None:
     info = tried(nvml, partial(nvml.nvmlDeviceGetPciInfo, handle))
     if info is None:
         return None
-    # NVML writes eight digits of the domain, sysfs four.
-    address = str(info.busId).lower()[-len("0000:00:00.0") :]
-    return _numa(root / "sys/bus/pci/devices" / address)
+    return _numa(pci_folder(root, str(info.busId)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,9 +21,7 @@ from hpckit.observe.nvml.bindings import (
     nvml_verdict,
 )
 from hpckit.observe.nvml.device import NvmlGpu, attach_gpu
-
-_MOST_LINKS = 18
-"""NVLinks of a GPU: Hopper and Blackwell have 18, earlier ones fewer."""
+from hpckit.observe.nvml.job_gpus import MOST_NVLINKS, tried
 
 
 def read_gpus(environ: Mapping[str, str]) -> tuple[GpuHealth, ...] | None:
@@ -40,30 +39,35 @@ def read_gpus(environ: Mapping[str, str]) -> tuple[GpuHealth, ...] | None:
     except (nvml.NVMLError, DriverLostError):
         return None
     finally:
-        _shut_down(nvml)
+        tried(nvml, nvml.nvmlShutdown)
 
 
 def _read_all(nvml: Any, environ: Mapping[str, str]) -> list[GpuHealth]:
     choice, count = gpu_choice(environ), int(nvml.nvmlDeviceGetCount())
     found: list[GpuHealth] = []
     for index in range(count):
-        try:
-            gpu = attach_gpu(nvml, index, gpm=False)
-        except GpuLostError as error:
+        gpu = _attach(nvml, index)
+        if isinstance(gpu, int):
             if choice.may_include(index, count, len(found)):
-                found.append(_lost(index, error.code))
-            continue
-        except nvml.NVMLError as error:
-            code = int(error.value)
-            if nvml_verdict(code) is not NvmlVerdict.lost:
-                raise
-            if choice.may_include(index, count, len(found)):
-                found.append(_lost(index, code))
+                found.append(_lost(index, gpu))
             continue
         if choice.includes(index, gpu.facts.uuid, count):
             found.append(_read(gpu))
         gpu.close()
     return found
+
+
+def _attach(nvml: Any, index: int) -> NvmlGpu | int:
+    """Return the GPU, or the error of NVML that says that it is lost; raises other errors."""
+    try:
+        return attach_gpu(nvml, index, gpm=False)
+    except GpuLostError as error:
+        return error.code
+    except nvml.NVMLError as error:
+        code = int(error.value)
+        if nvml_verdict(code) is not NvmlVerdict.lost:
+            raise
+        return code
 
 
 def _lost(index: int, code: int) -> GpuHealth:
@@ -92,10 +96,7 @@ def _read(gpu: NvmlGpu) -> GpuHealth:
             mig=bool(gpu.parts),
         )
     except GpuLostError as error:
-        lost = _lost(facts.index, error.code)
-        return GpuHealth(
-            uuid=facts.uuid, index=facts.index, name=facts.name, troubles=lost.troubles
-        )
+        return replace(_lost(facts.index, error.code), uuid=facts.uuid, name=facts.name)
 
 
 def _processes(nvml: Any, handle: Any) -> tuple[int, ...]:
@@ -116,13 +117,8 @@ def _link(nvml: Any, handle: Any, *, link: int) -> int:
 
 def _nvlinks(calls: NvmlCalls) -> int | None:
     """Return how many NVLinks are active; None if the GPU has none, or cannot say."""
-    states = [calls.ask(f"nvlink {link}", partial(_link, link=link)) for link in range(_MOST_LINKS)]
+    states = [
+        calls.ask(f"nvlink {link}", partial(_link, link=link)) for link in range(MOST_NVLINKS)
+    ]
     known = [one for one in states if one is not None]
     return sum(known) if known else None
-
-
-def _shut_down(nvml: Any) -> None:
-    try:
-        nvml.nvmlShutdown()
-    except nvml.NVMLError:
-        return

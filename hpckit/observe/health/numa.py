@@ -8,6 +8,7 @@ from typing import Any
 
 from hpckit.observe.gpu_choice import gpu_choice
 from hpckit.observe.nvml.bindings import load_bindings
+from hpckit.observe.nvml.job_gpus import pci_folder, tried
 from hpckit.observe.sysfs import read_small
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -24,11 +25,12 @@ def read_gpu_cpus(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[f
     except Exception:  # noqa: BLE001  # no bindings, no driver: no GPU to be next to
         return ()
     try:
-        return tuple(_cpus(root, address) for address in _addresses(nvml, environ))
+        folders = [pci_folder(root, address) for address in _addresses(nvml, environ)]
+        return tuple(parse_cpus(read_small(one / "local_cpulist") or "") for one in folders)
     except nvml.NVMLError:
         return ()
     finally:
-        _shut_down(nvml)
+        tried(nvml, nvml.nvmlShutdown)
 
 
 def _addresses(nvml: Any, environ: Mapping[str, str]) -> list[str]:
@@ -54,13 +56,6 @@ def _in_order(
     return [one for _, one in sorted(zip(places, found, strict=True), key=lambda pair: pair[0])]
 
 
-def _cpus(root: Path, address: str) -> frozenset[int]:
-    """Return the CPUs of a PCI device; NVML writes the domain with eight digits, /sys with four."""
-    domain, _, rest = address.lower().partition(":")
-    name = f"{domain[-4:]}:{rest}"
-    return parse_cpus(read_small(root / "sys/bus/pci/devices" / name / "local_cpulist") or "")
-
-
 def parse_cpus(text: str) -> frozenset[int]:
     """Return the numbers of a list of the kernel such as `0-15,32-47`; none if it is no list."""
     found: set[int] = set()
@@ -70,10 +65,3 @@ def parse_cpus(text: str) -> frozenset[int]:
             return frozenset()
         found.update(range(int(first), int(last or first) + 1))
     return frozenset(found)
-
-
-def _shut_down(nvml: Any) -> None:
-    try:
-        nvml.nvmlShutdown()
-    except nvml.NVMLError:
-        return

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from hpckit.observe.gpu_choice import gpu_choice
 
 T = TypeVar("T")
+
+MOST_NVLINKS = 18
+"""Of a GPU: Hopper and Blackwell have 18, earlier ones fewer."""
 
 
 def tried(nvml: Any, call: Callable[[], T]) -> T | None:
@@ -32,3 +36,11 @@ def _chosen(nvml: Any, count: int, environ: Mapping[str, str]) -> Iterator[Any]:
         uuid = handle and tried(nvml, partial(nvml.nvmlDeviceGetUUID, handle))
         if handle and uuid and choice.includes(index, uuid, count):
             yield handle
+
+
+def pci_folder(root: Path, address: str) -> Path:
+    """Return the folder of a PCI device in /sys, which writes the domain with four digits.
+
+    NVML writes eight of them.
+    """
+    return root / "sys/bus/pci/devices" / address.lower()[-len("0000:00:00.0") :]

@@ -30,12 +30,8 @@ T = TypeVar("T")
 
 PLAIN_RUN = (
     *("parallel=none", "recovery=never", "observe=off", "notify=none", "tracker=none"),
-    *(
-        "preflight=off",
-        "checkpoint=run_folder",
-        "resources.min_nodes=null",
-        "resources.spare_nodes=0",
-    ),
+    *("preflight=off", "checkpoint=run_folder"),
+    *("resources.min_nodes=null", "resources.spare_nodes=0"),
 )
 """Nothing watches, repeats or announces the run, and nothing is kept of it."""
 
