@@ -12,6 +12,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from fork_server_session import shared_fork_server
 
 from hpckit.model.launch import Cluster
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
@@ -69,6 +70,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(Path(__file__).parent).parts[0] in WHOLE:
             item.add_marker(pytest.mark.whole)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ranks_are_forked() -> Iterator[None]:
+    with shared_fork_server():
+        yield
 
 
 @pytest.fixture(autouse=True)

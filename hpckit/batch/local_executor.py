@@ -25,6 +25,7 @@ from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, read_launch_history
 from hpckit.record.process import start_mark, this_host
 from hpckit.runtime.assignment import Step
+from hpckit.runtime.fork_server.owner import fork_server
 from hpckit.runtime.forked import Program
 
 
@@ -48,6 +49,7 @@ class _Executor:
     stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     children: set[Step] = field(default_factory=set, init=False)
     over: dict[int, asyncio.Event] = field(default_factory=dict, init=False)
+    shared: dict[str, str] = field(default_factory=dict, init=False)
 
     async def work(self) -> int:
         loop = asyncio.get_running_loop()
@@ -61,7 +63,8 @@ class _Executor:
         bounds = [job.resources.array_parallelism for job in theirs]
         gate = asyncio.Semaphore(min([self.launch.cluster.max_parallel, *bounds]))
         self.over = {run: asyncio.Event() for run in mine}
-        codes = await asyncio.gather(*(self._in_turn(gate, run) for run in mine))
+        with fork_server(self.launch, mine, self.environ) as self.shared:
+            codes = await asyncio.gather(*(self._in_turn(gate, run) for run in mine))
         return int(any(codes))
 
     def _record_start(self) -> None:
@@ -96,9 +99,10 @@ class _Executor:
             if self.stopping.is_set() or not self._is_due(run, history):
                 return 1
             job = history.job_of(run).index
+            environ = {**self.environ, **self.shared}
             try:
                 child = await start_supervisor(
-                    self.launch, job, run, program=self.program, environ=self.environ
+                    self.launch, job, run, program=self.program, environ=environ
                 )
             except OSError as error:
                 sys.stderr.write(f"hpckit: error: run {run} cannot be started: {error}\n")

@@ -219,7 +219,7 @@ class ModelChecks:
     def _environ(self, run: RunSpec, world: _World) -> Mapping[str, str]:
         """Return the environment of rank 0, which writes no compiled modules into the project."""
         merged = {
-            "PYTHONHASHSEED": str(run.settings.seed),
+            "PYTHONHASHSEED": "0",
             **without_rank(self.context.environ),
             **self.plan.cluster.env,
             **run.secrets.cluster,

@@ -23,11 +23,15 @@ SATELLITE = "HPCKIT_SATELLITE"
 TERMINAL = "HPCKIT_TERMINAL"
 """For agents: the terminal device for the one rank of a run in the foreground."""
 
+FORK_SERVER = "HPCKIT_FORK_SERVER"
+"""For supervisors and agents: the path of the socket of a fork server they may use."""
+
 _HIGHEST_STEP = 0xFFFFFFF0
 """Slurm numbers its own steps (batch 4294967291, interactive 4294967290 …) from here upwards."""
 
 _OF_THE_AGENT = (
     TERMINAL,
+    FORK_SERVER,
     NOTIFY,
     "SLURM_PROCID",
     "SLURM_LOCALID",

@@ -20,6 +20,7 @@ from pathlib import Path
 from hpckit.model.fault import FaultTarget
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.process import start_mark
+from hpckit.runtime.fork_server.protocol import read_variables
 
 _SESSION = 3
 _AGENT = "hpckit.runtime.agent"
@@ -74,7 +75,7 @@ def rank_environment(attempt: Path, node: str | None) -> Mapping[str, str]:
     `node` is Slurm's name of this node, None for any: one host may stand for several nodes.
     """
     for pid in sorted(_own_processes()):
-        variables = _variables(pid)
+        variables = read_variables(pid)
         if (
             "HPCKIT_RANK" in variables
             and node in {None, variables.get("SLURMD_NODENAME")}
@@ -99,7 +100,7 @@ def processes_of_runs() -> Mapping[Path, tuple[int, ...]]:
 
 
 def _run_of_rank(pid: int) -> Path | None:
-    variables = _variables(pid)
+    variables = read_variables(pid)
     attempt = variables.get("HPCKIT_ATTEMPT_DIR")
     if attempt is None or "HPCKIT_RANK" not in variables or _session(pid) != pid:
         return None
@@ -124,7 +125,7 @@ def _own_processes() -> Iterator[int]:
 
 def _is_rank(pid: int, wanted: ProcessQuery) -> bool:
     """Return whether this is the rank, not its child: an agent gives each rank its own session."""
-    variables = _variables(pid)
+    variables = read_variables(pid)
     return (
         variables.get("HPCKIT_RANK") == str(wanted.rank)
         and _session(pid) == pid
@@ -140,7 +141,7 @@ def _is_agent(pid: int, wanted: ProcessQuery) -> bool:
         _AGENT in words[:_PYTHON_WORDS]
         and words[-2:] == [str(int(run.name)), str(int(wanted.attempt.name))]
         and _same(words[-3], launch)
-        and wanted.node in {None, _variables(pid).get("SLURMD_NODENAME", wanted.node)}
+        and wanted.node in {None, read_variables(pid).get("SLURMD_NODENAME", wanted.node)}
     )
 
 
@@ -157,11 +158,6 @@ def _read(pid: int, name: str) -> str:
         return os.fsdecode(Path(f"/proc/{pid}/{name}").read_bytes())
     except OSError:
         return ""
-
-
-def _variables(pid: int) -> Mapping[str, str]:
-    pairs = (entry.partition("=") for entry in _read(pid, "environ").split("\0"))
-    return {name: value for name, equals, value in pairs if equals}
 
 
 def _words(pid: int) -> list[str]:

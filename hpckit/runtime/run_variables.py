@@ -34,7 +34,7 @@ def run_variables(
     search = [*launch.code.python_path, *filter(None, [merged.get("PYTHONPATH")])]
     return {
         "OMP_NUM_THREADS": str(settings.resources.cpus_per_task),
-        "PYTHONHASHSEED": str(settings.seed),
+        "PYTHONHASHSEED": "0",
         **merged,
         "PYTHONPATH": os.pathsep.join(search),
         "PATH": os.pathsep.join([str(Path(launch.python).parent), merged.get("PATH", "")]),

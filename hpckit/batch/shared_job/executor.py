@@ -40,6 +40,7 @@ from hpckit.record.process import start_mark, this_host
 from hpckit.record.store import make_folder
 from hpckit.runtime.assignment import Step
 from hpckit.runtime.environ import job_key
+from hpckit.runtime.fork_server.owner import fork_server
 from hpckit.runtime.forked import Program
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.threads import aside
@@ -138,8 +139,11 @@ class _SharedJob:
         slots = make_slots(self.spec, self.context.environ, sorted(os.sched_getaffinity(0)))
         tasks = (notices.keep_time(), self._hear_cancels())
         beside = [asyncio.create_task(task) for task in tasks]
-        async with self._sharing() as self.shared:
-            await asyncio.gather(*(self._serve(slot) for slot in slots))
+        own = fork_server(self.launch, self.job.runs, self.context.environ)
+        with own as forks:
+            async with self._sharing() as shared:
+                self.shared = {**shared, **forks}
+                await asyncio.gather(*(self._serve(slot) for slot in slots))
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)

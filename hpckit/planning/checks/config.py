@@ -220,8 +220,7 @@ def _durations(settings: LaunchConfig) -> Iterator[tuple[str, float]]:
 def _check_seed(seed: int) -> None:
     if not 0 <= seed <= _LARGEST_SEED:
         raise ConfigError(
-            f"seed is {seed}; it has to be from 0 to {_LARGEST_SEED}, as Python's PYTHONHASHSEED "
-            "and numpy take it",
+            f"seed is {seed}; it has to be from 0 to {_LARGEST_SEED}, as numpy takes it",
             hint="for example seed=1",
         )
 

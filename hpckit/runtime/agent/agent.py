@@ -43,6 +43,7 @@ from hpckit.runtime.channel.pace import BEAT_S, PATIENCE
 from hpckit.runtime.descriptors import allow_many_files
 from hpckit.runtime.environ import ON_SUPERVISOR_LOST, SATELLITE, environment, rank_info
 from hpckit.runtime.foreground import in_foreground
+from hpckit.runtime.fork_server.client import ForkServerClient, connect_fork_server
 from hpckit.runtime.signals import NOTICES
 
 FOLDER_WAIT_S = 30.0
@@ -68,6 +69,7 @@ class Agent:
     info: RankInfo
     channel: tcp.Channel
     outlook: RankOutlook
+    fork_server: ForkServerClient | None = None
     reports: StepReports = field(default_factory=StepReports)
     on_taken: Callable[[], None] | None = None
     """Called with each message that does not send this agent away."""
@@ -151,6 +153,7 @@ class Agent:
                     order=message,
                     tell=self.tell,
                     earlier=earlier,
+                    fork_server=self.fork_server,
                     reports=self.reports,
                 )
                 await self.ranks.start()
@@ -286,6 +289,8 @@ async def attend(launch: Launch, index: int, attempt: int) -> int:
     )
     reports = StepReports(keep=sampler.note_steps)
     agent = Agent(info=info, channel=channel, outlook=outlook, reports=reports)
+    if settings.runtime.preload_torch and settings.command is None:
+        agent.fork_server = connect_fork_server(environment())
     loop = asyncio.get_running_loop()
     for number in NOTICES:
         loop.add_signal_handler(number, agent.hear, number)
@@ -299,6 +304,8 @@ async def attend(launch: Launch, index: int, attempt: int) -> int:
         code = await agent.serve()
     finally:
         await channel.close()
+        if agent.fork_server is not None:
+            agent.fork_server.close()
     if code == SUPERVISOR_LOST:
         await execute_will(environment(), info.rank)
     await asyncio.to_thread(sampler.stop)  # last, because it may wait for a file system

@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -35,14 +34,16 @@ from hpckit.runtime.agent.hang_detector import HangLimits, StepWatch
 from hpckit.runtime.agent.nccl_defaults import with_nccl_defaults
 from hpckit.runtime.agent.nsys import RankStart, groups, rank_code, rank_pid, rank_start
 from hpckit.runtime.agent.oom import OomKills, read_kills
-from hpckit.runtime.agent.rank_cpus import bind_process, far_words, rank_binding
+from hpckit.runtime.agent.rank_cpus import far_words, rank_binding
 from hpckit.runtime.agent.rank_outlook import RankOutlook
+from hpckit.runtime.agent.rank_starter import RankChild, RankStarter
 from hpckit.runtime.agent.step_reports import StepReports
 from hpckit.runtime.channel import messages, rank_pipe
 from hpckit.runtime.channel.tcp import LINE_LIMIT
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import TERMINAL, environment, rank_variables
 from hpckit.runtime.foreground import RELAY_S
+from hpckit.runtime.fork_server.client import ForkServerClient
 from hpckit.runtime.threads import aside
 
 _TELL_S = 0.5
@@ -68,8 +69,9 @@ class LocalRanks:
     order: messages.StartRound
     tell: Tell
     earlier: StepWatch | None = None
+    fork_server: ForkServerClient | None = None
     reports: StepReports = field(default_factory=StepReports)
-    processes: dict[int, asyncio.subprocess.Process] = field(default_factory=dict, init=False)
+    processes: dict[int, RankChild] = field(default_factory=dict, init=False)
     _lines: dict[int, socket.socket] = field(default_factory=dict, init=False)
     _boards: dict[int, int] = field(default_factory=dict, init=False)
     _answers: dict[int, int] = field(default_factory=dict, init=False)
@@ -150,43 +152,25 @@ class LocalRanks:
         )
 
     async def _start_rank(self, info: RankInfo, variables: Mapping[str, str]) -> None:
-        ours, theirs = socket.socketpair()
         board = self._boards[info.rank] = rank_pipe.make_board()
         answers = self._answers[info.rank] = os.memfd_create("hpckit-stacks")
         recorder = self._collectives.open(info.rank)
-        handed = {
-            rank_pipe.VARIABLE: str(theirs.fileno()),
-            rank_pipe.BOARD_VARIABLE: str(board),
-            stacks.VARIABLE: str(answers),
-            collectives_line.VARIABLE: str(recorder.fileno()),
+        lines = {
+            rank_pipe.BOARD_VARIABLE: board,
+            stacks.VARIABLE: answers,
+            collectives_line.VARIABLE: recorder.fileno(),
         }
-        flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.paths.log(info.rank)
-        log = await aside(lambda: os.open(path, flags, PRIVATE_FILE))
-        terminal = environment().get(TERMINAL)
-        if terminal is not None:
-            # The process that shows the terminal also writes the log.
-            os.close(log)
-            log = os.open(terminal, os.O_RDWR | os.O_NOCTTY)
         start = await self._below_nsys(info.rank, variables)
+        starter = RankStarter(outlook=self.outlook, fork_server=self.fork_server)
+        cpus = self._binding.cpus[info.local_rank]
         try:
-            process = await asyncio.create_subprocess_exec(
-                *start.words,
-                *(sys.executable, "-P", "-m", "hpckit.runtime.rank.process"),
-                stdin=asyncio.subprocess.DEVNULL if terminal is None else log,
-                stdout=log,
-                stderr=log,
-                env={**variables, **handed, **start.variables},
-                pass_fds=(theirs.fileno(), board, answers, recorder.fileno()),
-                start_new_session=True,
-            )
+            started = await starter.start(start, self.paths.log(info.rank), variables, lines, cpus)
         finally:
-            theirs.close()
             recorder.close()
-            os.close(log)
-        bind_process(process.pid, self._binding.cpus[info.local_rank])
-        ours.setblocking(False)  # noqa: FBT003  # the socket's own signature
-        self.processes[info.rank], self._lines[info.rank] = process, ours
-        listening = asyncio.ensure_future(self._listen(info.rank, ours))
+        if started.below_nsys:
+            self._under_nsys.add(info.rank)
+        self.processes[info.rank], self._lines[info.rank] = started.process, started.line
+        listening = asyncio.ensure_future(self._listen(info.rank, started.line))
         self._tasks += [listening, asyncio.ensure_future(self._watch(info.rank, listening))]
 
     async def _below_nsys(self, rank: int, variables: Mapping[str, str]) -> RankStart:
@@ -196,8 +180,6 @@ class LocalRanks:
         if start.problem and not self._without_nsys:
             await self.tell(messages.Warn(message=start.problem))
         self._without_nsys = self._without_nsys or bool(start.problem)
-        if start.words:
-            self._under_nsys.add(rank)
         return start
 
     async def _listen(self, rank: int, line: socket.socket) -> None:

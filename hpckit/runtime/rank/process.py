@@ -2,7 +2,8 @@
 
 It enters the frozen code, initialises the process group and calls the entry point, or replaces
 itself with the user's command (no torch is imported here then). It does not decide what an end
-means, but leaves an exit record of what was raised.
+means, but leaves an exit record of what was raised. As a fork server it imports what ranks import,
+and each process it forks goes on as such a rank.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import allow_many_files, with_hint
 from hpckit.runtime.environ import environment, rank_info
 from hpckit.runtime.foreground import take_terminal
+from hpckit.runtime.fork_server.protocol import LISTENER
+from hpckit.runtime.fork_server.server import ForkedStart, serve
 from hpckit.runtime.imports import imports_to_keep
 from hpckit.runtime.rank.child_signals import shield_children, shield_this_child
 from hpckit.runtime.rank.exit_status import ExitStatus, exit_code
@@ -48,6 +51,11 @@ if TYPE_CHECKING:
 COMMAND_NOT_FOUND = 127
 COMMAND_NOT_EXECUTABLE = 126
 _TRACEBACK_CHARACTERS = 20_000
+_OF_EVERY_RANK = (
+    *("hpckit.runtime.rank.attach", "hpckit.runtime.rank.checkpointing"),
+    "torch._dynamo",  # a rank's first optimizer imports it
+)
+"""What a fork server imports. Not the user's module: what that does when imported is the rank's."""
 
 
 def enter_code(launch: Launch, index: int, kind: WorkingFolder) -> None:
@@ -74,10 +82,14 @@ def become_command(settings: LaunchConfig, environ: Mapping[str, str]) -> NoRetu
 
 @dataclass(slots=True, kw_only=True)
 class RankProcess:
-    """The state of this process. `run` and `memory` are None until there is a device."""
+    """The state of this process. `run` and `memory` are None until there is a device.
+
+    `forked` is None in a Python of its own, which has imported nothing before the user's module.
+    """
 
     environ: Mapping[str, str]
     info: RankInfo
+    forked: ForkedStart | None = None
     run: Run | None = None
     memory: CudaMemory | None = None
     process: int = field(default_factory=os.getpid)
@@ -101,9 +113,9 @@ class RankProcess:
         """Import the user's function, initialise the process group, seed, and call it."""
         with imports_to_keep():
             function = load_function(str(settings.entry_point))
-            import torch  # noqa: PLC0415  # seconds; commands must not wait for it
-
-            from hpckit.runtime.rank import (  # noqa: PLC0415  # likewise
+            if self.forked is not None:
+                self.forked.begin_fresh_if_changed(environment())
+            from hpckit.runtime.rank import (  # noqa: PLC0415  # seconds: commands must not wait
                 attach,
                 cuda_memory,
                 process_group,
@@ -119,11 +131,10 @@ class RankProcess:
         shield_children()
         link = open_link(self.environ)
         assert link is not None, "the agent passes a line to every rank it starts"  # noqa: S101
-        visible = torch.cuda.device_count()
         device = process_group.choose_device(
             settings.runtime.device,
             self.info,
-            visible,
+            process_group.visible_gpus(),
             asked=settings.resources.gpus_per_node,
         )
         self.run = attach.make_run(self.environ, self.info, device, link)
@@ -200,12 +211,17 @@ def _is_ours(trace: TracebackType) -> bool:
 
 def main() -> int:
     """Run this rank and return its exit code. The user's own SystemExit keeps its code."""
+    forked = None
+    if LISTENER in environment():
+        forked = _fork_server()
+        if forked is None:
+            return 0
     environ = environment()
     die_with_agent(environ)
     take_terminal()
     allow_many_files()
     leaving = ExitStatus()
-    rank = RankProcess(environ=environ, info=rank_info(environ))
+    rank = RankProcess(environ=environ, info=rank_info(environ), forked=forked)
     try:
         rank.work()
     except KeyboardInterrupt:
@@ -214,6 +230,14 @@ def main() -> int:
         return leaving.with_code(_tell(rank, error))
     # In a child that the user's code forked, torch would wait for threads that do not exist there.
     return 0 if rank.is_self else leaving.with_code(0)
+
+
+def _fork_server() -> ForkedStart | None:
+    """Fork ranks until no agent is left; in a rank, return how it began."""
+    try:
+        return serve(environment(), _OF_EVERY_RANK)
+    except ImportError:
+        return None  # each rank tells
 
 
 def _tell(rank: RankProcess, error: BaseException) -> int:

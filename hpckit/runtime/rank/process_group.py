@@ -98,6 +98,11 @@ class FileRendezvous:
         )
 
 
+def visible_gpus() -> int:
+    """Return how many GPUs this process may use."""
+    return torch.cuda.device_count()
+
+
 def choose_device(
     kind: DeviceKind, info: RankInfo, visible: int, *, asked: int = 0
 ) -> torch.device:

@@ -1,0 +1,153 @@
+"""An agent's side of a fork server: asks it for ranks, and hears how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpckit.runtime.environ import FORK_SERVER
+from hpckit.runtime.fork_server.protocol import (
+    ForkAnswer,
+    ForkOrder,
+    decode_answer,
+    read_variables,
+    send_order,
+    store_variables,
+)
+
+_PATIENCE_S = 120.0
+"""For a fork: the fork server may still import, from a file system that many read from."""
+_MOST_BYTES = 65536
+_KILLED = -9
+
+
+@dataclass(slots=True, eq=False)
+class ForkedRank:
+    """A forked rank with the interface of asyncio's processes."""
+
+    pid: int
+    _end: asyncio.Future[int]
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code in the form of `subprocess`; None while it runs."""
+        return self._end.result() if self._end.done() else None
+
+    async def wait(self) -> int:
+        """Return the exit code, once there is one."""
+        return await asyncio.shield(self._end)
+
+
+@dataclass(slots=True, kw_only=True)
+class ForkServerClient:
+    """The connection to a fork server. When it ends, so do all ranks that came over it."""
+
+    connection: socket.socket
+    _pids: dict[int, asyncio.Future[int]] = field(default_factory=dict, init=False)
+    _ends: dict[int, asyncio.Future[int]] = field(default_factory=dict, init=False)
+    _numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
+    _listening: asyncio.Task[None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._listening = asyncio.ensure_future(self._listen())
+
+    async def start(
+        self,
+        variables: Mapping[str, str],
+        log: int,
+        lines: Mapping[str, int],
+        cpus: Sequence[int],
+    ) -> ForkedRank | None:
+        """Start a rank with these variables, its log and its lines; None if it cannot be forked."""
+        if self._listening.done():
+            return None
+        loop, number = asyncio.get_running_loop(), next(self._numbers)
+        pid = self._pids[number] = loop.create_future()
+        end = self._ends[number] = loop.create_future()
+        order = ForkOrder(
+            number=number,
+            python=sys.executable,
+            folder=os.getcwd(),  # noqa: PTH109  # as a child would inherit it
+            cpus=tuple(sorted(cpus or os.sched_getaffinity(0))),
+            lines=tuple(lines),
+        )
+        file = store_variables(variables)
+        try:
+            send_order(self.connection, order, (file, log, *lines.values()))
+            return ForkedRank(await asyncio.wait_for(pid, _PATIENCE_S), end)
+        except (OSError, TimeoutError):
+            self.close()  # it would else fork a rank that another process already is
+            return None
+        finally:
+            os.close(file)
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            while packet := await loop.sock_recv(self.connection, _MOST_BYTES):
+                self._take(decode_answer(packet))
+        self.connection.close()
+        self._lose()
+
+    def _take(self, answer: ForkAnswer) -> None:
+        if answer.pid is not None:
+            _settle(self._pids.pop(answer.number, None), answer.pid)
+        if answer.code is not None:
+            _settle(self._ends.pop(answer.number, None), answer.code)
+
+    def _lose(self) -> None:
+        """Its ranks have ended with the fork server, as the kernel sees to it."""
+        for pid in self._pids.values():
+            if not pid.done():
+                pid.set_exception(ConnectionResetError("the fork server has ended"))
+        for end in self._ends.values():
+            _settle(end, _KILLED)
+        self._pids.clear()
+        self._ends.clear()
+
+    def close(self) -> None:
+        """End the connection and all ranks that came over it."""
+        self._listening.cancel()
+        self.connection.close()
+        self._lose()
+
+
+def _settle(future: asyncio.Future[int] | None, value: int) -> None:
+    if future is not None and not future.done():
+        future.set_result(value)
+
+
+def connect_fork_server(environ: Mapping[str, str]) -> ForkServerClient | None:
+    """Connect to the fork server that these variables name; None if there is none for this job.
+
+    One of another job or user is not asked: its ranks would have that job's limits.
+    """
+    path = environ.get(FORK_SERVER)
+    if not path:
+        return None
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(path)
+        if _is_ours(connection, environ):
+            connection.setblocking(False)  # noqa: FBT003  # the socket's own signature
+            return ForkServerClient(connection=connection)
+    except OSError:
+        pass
+    connection.close()
+    return None
+
+
+def _is_ours(connection: socket.socket, environ: Mapping[str, str]) -> bool:
+    """Return whether the process that listens is of this user, and of this job."""
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    pid, user = (int.from_bytes(told[at : at + 4], sys.byteorder) for at in (0, 4))
+    job = read_variables(pid).get("SLURM_JOB_ID")
+    own, theirs = (Path(f"/proc/{one}/cgroup").read_text() for one in ("self", pid))
+    return user == os.geteuid() and job == environ.get("SLURM_JOB_ID") and own == theirs

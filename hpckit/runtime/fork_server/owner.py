@@ -1,0 +1,108 @@
+"""Starts the fork server of a process that has runs started on its machine, and lets it leave."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess  # noqa: TID251  # a fork server is a rank that got no further than its imports
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from hpckit.errors import HpckitError
+from hpckit.record.launches import Launch, load_settings
+from hpckit.record.secret_variables import read_secrets
+from hpckit.runtime.environ import FORK_SERVER, without_rank
+from hpckit.runtime.fork_server.fresh import rank_words
+from hpckit.runtime.fork_server.protocol import LISTENER, OWNER
+from hpckit.runtime.run_variables import run_variables
+
+_BACKLOG = 512
+_LEAVES_S = 5.0
+
+
+@contextlib.contextmanager
+def fork_server(
+    launch: Launch, runs: Sequence[int], environ: Mapping[str, str]
+) -> Iterator[dict[str, str]]:
+    """Run a fork server for those of these runs that call a function of the user's.
+
+    Yield the variables by which agents find it: none if no run needs one or there is one already,
+    or if no socket can be made. Ranks then start as Pythons of their own.
+    """
+    variables = None if FORK_SERVER in environ else _first_variables(launch, runs, environ)
+    if variables is None:
+        yield {}
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            # On this node, with mode 0700.
+            folder = tempfile.TemporaryDirectory(prefix="hpckit-", ignore_cleanup_errors=True)
+            path = Path(stack.enter_context(folder)) / "fork"
+            with listen(path) as listener:  # held by none but the fork server: it ends with it
+                stack.enter_context(_served(listener, variables, launch.folder))
+        except OSError:
+            yield {}
+            return
+        yield {FORK_SERVER: str(path)}
+
+
+def _first_variables(
+    launch: Launch, runs: Sequence[int], environ: Mapping[str, str]
+) -> dict[str, str] | None:
+    """Return the variables of the first run whose ranks may be forked; others mostly share them."""
+    for index in runs:
+        with contextlib.suppress(HpckitError):  # its supervisor tells
+            settings, _ = load_settings(launch, index)
+            if settings.command is None and settings.runtime.preload_torch:
+                secrets = read_secrets(launch.paths, index, settings)
+                return without_rank(run_variables(launch, index, settings, secrets, environ))
+    return None
+
+
+def listen(path: Path) -> socket.socket:
+    """Return a socket for a fork server; raises OSError, for example if the path is too long."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(str(path))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def start_fork_server(
+    listener: socket.socket,
+    owner: int,
+    variables: Mapping[str, str],
+    folder: Path,
+    words: Sequence[str] = tuple(rank_words(sys.executable)),
+) -> subprocess.Popen[bytes]:
+    """Start a fork server; raises OSError. It leaves when the other end of `owner` is closed."""
+    named = {LISTENER: str(listener.fileno()), OWNER: str(owner)}
+    return subprocess.Popen(
+        words,
+        cwd=folder,
+        env={**variables, **named},
+        stdin=subprocess.DEVNULL,
+        pass_fds=(listener.fileno(), owner),
+        start_new_session=True,
+    )
+
+
+@contextlib.contextmanager
+def _served(listener: socket.socket, variables: Mapping[str, str], folder: Path) -> Iterator[None]:
+    theirs, ours = os.pipe()
+    try:
+        process = start_fork_server(listener, theirs, variables, folder)
+    finally:
+        os.close(theirs)
+    try:
+        yield
+    finally:
+        os.close(ours)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_LEAVES_S)
