@@ -36,7 +36,7 @@ def trouble(how, disk):
     filler = disk / "filler"
     try:
         with filler.open("wb", buffering=0) as file:
-            while True:
+            for _ in range(16_384):  # 64 MiB, more than the disk has: another one must not fill up
                 file.write(bytes(4096))
     except OSError:
         pass

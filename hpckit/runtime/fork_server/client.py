@@ -145,9 +145,19 @@ def connect_fork_server(environ: Mapping[str, str]) -> ForkServerClient | None:
 
 
 def _is_ours(connection: socket.socket, environ: Mapping[str, str]) -> bool:
-    """Return whether the process that listens is of this user, and of this job."""
+    """Return whether the process that listens is of this user and job, and sees what this one does.
+
+    Its ranks would else have the limits of another job, or the files of another namespace.
+    """
     told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     pid, user = (int.from_bytes(told[at : at + 4], sys.byteorder) for at in (0, 4))
     job = read_variables(pid).get("SLURM_JOB_ID")
-    own, theirs = (Path(f"/proc/{one}/cgroup").read_text() for one in ("self", pid))
-    return user == os.geteuid() and job == environ.get("SLURM_JOB_ID") and own == theirs
+    same_job = user == os.geteuid() and job == environ.get("SLURM_JOB_ID")
+    return same_job and _place(str(pid)) == _place("self")
+
+
+def _place(process: str) -> tuple[str, ...]:
+    """Return in which cgroups and namespaces a process is; raises OSError."""
+    at = Path("/proc", process)
+    namespaces = sorted((at / "ns").iterdir())
+    return ((at / "cgroup").read_text(), *(str(one.readlink()) for one in namespaces))

@@ -267,6 +267,28 @@ def test_fork_server_of_another_job_is_not_asked(server: Server) -> None:
     run(work())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a namespace")
+def test_fork_server_of_another_namespace_is_not_asked(server: Server) -> None:
+    """Its ranks would see other files: a container or a private /tmp has a namespace of its own."""
+    program = """
+import asyncio, os
+from hpckit.runtime.fork_server.client import connect_fork_server
+async def look(): print(connect_fork_server(dict(os.environ)) is not None)
+asyncio.run(look())
+"""
+    words = [sys.executable, "-c", program]
+    for prefix, found in (([], "True\n"), (["unshare", "--mount"], "False\n")):
+        done = subprocess.run(
+            [*prefix, *words],
+            env=server.environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert done.stdout == found, done.stderr
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user")
 def test_another_user_gets_no_rank(server: Server) -> None:
     """Even one who can open the socket: only its owner's processes are served."""
