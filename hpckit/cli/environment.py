@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from hpckit.cli.compose_options import compose_request, recorded_words
@@ -14,7 +15,7 @@ from hpckit.errors import SchedulerError
 from hpckit.model.environment.comparison import AskedOfNode, EnvironmentComparison
 from hpckit.model.environment.facts import EnvironmentFacts
 from hpckit.model.finding import Severity
-from hpckit.model.launch import LaunchConfig
+from hpckit.model.launch import LaunchConfig, Resources
 from hpckit.operations import check
 from hpckit.operations.environment.collect import collect_facts
 from hpckit.operations.environment.look import (
@@ -53,12 +54,14 @@ def _compare(arguments: argparse.Namespace, context: Context) -> EnvironmentComp
     asked, elsewhere = asked_of_node(settings), is_on_slurm(settings)
     if arguments.here and elsewhere:
         # Runs would not be here: what they ask for says nothing about this machine.
+        if asked != asked_of_node(replace(settings, resources=Resources())):
+            context.note("--here: what runs ask of their nodes is not compared with this machine")
         asked = AskedOfNode()
     if arguments.here or not elsewhere:
         return EnvironmentComparison(here=_here(settings, context), node=None, asked=asked)
     words = recorded_words(arguments, context)
     prepared = prepare_look(request, settings, words, context, quiet=arguments.json)
-    if not say_checked(check.check_launch(prepared, context), context):
+    if not say_checked(check.check_launch(prepared, context), context, may_insist=False):
         context.note_more("hpckit doctor --env --here looks at this machine alone")
         return None
     try:

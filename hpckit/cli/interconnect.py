@@ -39,7 +39,7 @@ def show_bench(arguments: argparse.Namespace, context: Context) -> int:
     request = compose_request(arguments, context, more=more)
     words = recorded_words(arguments, context)
     prepared = prepare_bench(request, asked, words, context, quiet=arguments.json)
-    if not say_checked(check.check_launch(prepared, context), context):
+    if not say_checked(check.check_launch(prepared, context), context, may_insist=False):
         return _REFUSED
     done = run_bench(prepared, context)
     for one in done.remarks:

@@ -158,15 +158,19 @@ def print_scripts(
         context.stdout.write(text)
 
 
-def say_checked(checked: CheckReport, context: Context) -> bool:
-    """Print the findings about a launch; return whether it may start."""
+def say_checked(checked: CheckReport, context: Context, *, may_insist: bool = True) -> bool:
+    """Print the findings about a launch; return whether it may start.
+
+    `may_insist`: the verb has the option that launches in spite of errors.
+    """
     for reason in checked.unchecked:
         context.note(f"not checked: {reason}")
     for finding in (*checked.warnings, *checked.errors):
         context.note(f"{finding.severity}: {finding.message}")
         context.note_more(finding.hint)
     if checked.errors:
-        context.note("nothing was written or submitted; --no-check launches anyway")
+        insist = "; --no-check launches anyway" if may_insist else ""
+        context.note(f"nothing was written or submitted{insist}")
     return not checked.errors
 
 

@@ -53,10 +53,9 @@ def _writable(folder: Path) -> bool | None:
         with tempfile.NamedTemporaryFile(prefix=".hpckit-", dir=folder) as file:
             file.write(b"x")
             file.flush()
-    except PermissionError:
-        return False
     except OSError as error:
-        return False if error.errno == errno.EROFS else None
+        # A full disk is another matter; all else (no permission, /proc, a broken mount) stays.
+        return None if error.errno in {errno.ENOSPC, errno.EDQUOT} else False
     return True
 
 

@@ -49,6 +49,8 @@ _REMOVAL_LOOKS, _REMOVAL_S = 20, 1.0
 _LATE_LOOKS = 20
 """A network file system may show a new file seconds after the run that wrote it has ended."""
 _SHOWN_LINES = 6
+_NO_HPCKIT = re.compile(r"No module named '?hpckit\b")
+_PYTHON_KEY = "cluster.python"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +134,16 @@ def _without_answer(launch: Launch, view: RunView, context: Context, what: str) 
     named = reference(launch, context)
     logs = other_logs(launch, 0, job=job)
     said = [line for log in logs for line in read_text(log.path).splitlines() if line.strip()]
+    if view.state is RunState.cancelled:
+        hint = f"`hpckit rm {named}` removes it"
+        return RunError(f"{where} was cancelled before it wrote {what}", hint=hint)
     if said:
         end = "; ".join(said[-_SHOWN_LINES:])
         hint = f"`hpckit logs {named}` shows all; `hpckit rm {named}` removes it"
+        if _NO_HPCKIT.search(end):
+            hint = (
+                f"install hpckit for {launch.python}, or name a Python that has it: {_PYTHON_KEY}"
+            )
         return RunError(f"{where} is {view.state}, and wrote no {what}: {end}", hint=hint)
     return RunError(
         f"{where} is {view.state}, and wrote neither {what} nor a log into {launch.folder}: its "

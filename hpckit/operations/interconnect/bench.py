@@ -66,6 +66,12 @@ def prepare_bench(
     quiet: bool,
 ) -> Prepared:
     """Return the launch whose ranks measure what is asked; raises ConfigError and UsageError."""
+    for word in request.overrides:
+        if "=" not in word and not word.startswith("~"):
+            raise UsageError(
+                f"{word!r} is no override; bench comm measures by itself, and takes no command",
+                hint="for example: hpckit bench comm cluster=lab resources.nodes=4",
+            )
     minutes = math.ceil((asked.time_s * _SEARCH_TOO + _START_S) / 60)
     own = replace(
         request,
@@ -82,7 +88,7 @@ def prepare_bench(
             f"these words make {len(points)} runs; bench comm measures with one",
             hint="leave out -m, values with commas, and stages",
         )
-    _check_ranks(points[0].settings)
+    _check_ranks(points[0].settings, asked)
     return prepare(own, words, context, quiet=quiet)
 
 
@@ -91,14 +97,21 @@ def _hydra_words(asked: CommBenchRequest) -> str:
     return json.dumps(to_plain(asked), separators=(",", ":")).replace('"', "")
 
 
-def _check_ranks(settings: LaunchConfig) -> None:
+def _check_ranks(settings: LaunchConfig, asked: CommBenchRequest) -> None:
     resources = settings.resources
     ranks = resources.nodes * resources.tasks_per_node
     gpus = resources.gpus_per_node or resources.gres
-    if ranks == 1 and (not gpus or settings.runtime.device is DeviceKind.cpu):
+    if gpus and settings.runtime.device is not DeviceKind.cpu:
+        return
+    if ranks == 1:
         raise UsageError(
             "one rank without a GPU has nothing to measure",
             hint="resources=cpu_pair, resources=one_node, or resources.nodes=2",
+        )
+    if all(one.needs_device for one in asked.operations):
+        raise UsageError(
+            f"--ops {','.join(asked.operations)}: these ranks use no GPU to copy to or from",
+            hint="resources.gpus_per_node=1 (and no runtime.device=cpu), or another operation",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from hpckit.errors import UsageError
 from hpckit.model.interconnect.operation import CommOperation, SearchMode
@@ -74,7 +75,10 @@ def read_operations(words: Sequence[str]) -> tuple[CommOperation, ...]:
     known = {one.value: one for one in CommOperation}
     for name in names:
         if name not in known:
-            raise UsageError(f"--ops {name}: no operation", hint=f"known are {', '.join(known)}")
+            near = get_close_matches(name, known, n=1)
+            guess = f"did you mean {near[0]}? " if near else ""
+            hint = f"{guess}known are {', '.join(known)}"
+            raise UsageError(f"--ops {name}: there is no such operation", hint=hint)
     return tuple(dict.fromkeys(known[name] for name in names)) or tuple(CommOperation)
 
 

@@ -34,7 +34,7 @@ from hpckit.runtime.agent.hang_detector import HangLimits, StepWatch
 from hpckit.runtime.agent.nccl_defaults import with_nccl_defaults
 from hpckit.runtime.agent.nsys import RankStart, groups, rank_code, rank_pid, rank_start
 from hpckit.runtime.agent.oom import OomKills, read_kills
-from hpckit.runtime.agent.rank_cpus import far_words, rank_binding
+from hpckit.runtime.agent.rank_cpus import binding_words, rank_binding
 from hpckit.runtime.agent.rank_outlook import RankOutlook
 from hpckit.runtime.agent.rank_starter import RankChild, RankStarter
 from hpckit.runtime.agent.step_reports import StepReports
@@ -116,8 +116,8 @@ class LocalRanks:
         shared = self.outlook.variables(environment(), self.order)
         count = self.order.local_world_size
         self._binding = await rank_binding(self.outlook.settings, shared, count)
-        if self._binding.far and self.order.round == 0:
-            words = far_words(self._binding, self.order.first_rank, self.outlook.node)
+        words = binding_words(self._binding, self.order.first_rank, self.outlook.node)
+        if words and self.order.round == 0:
             await self.tell(messages.Warn(message=words))
         for local_rank in range(count):
             info = self._info(local_rank)

@@ -39,11 +39,18 @@ def bind_process(pid: int, cpus: frozenset[int]) -> None:
             os.sched_setaffinity(pid, cpus)
 
 
-def far_words(binding: CpuBinding, first_rank: int, node: str) -> str:
-    """Return the warning about ranks of this node that have no CPU next to their GPU."""
-    ranked = ranges(first_rank + place for place in binding.far)
+def binding_words(binding: CpuBinding, first_rank: int, node: str) -> str:
+    """Return the warning about ranks whose GPU has no, or too few, CPUs of the job next to it."""
+    ranked = ranges(first_rank + place for place in binding.far or binding.scarce)
+    if binding.far:
+        problem = f"the job has no CPU on {node} next to the GPU of rank {ranked}"
+        then = "its data takes the way through the other socket"
+    elif binding.scarce:
+        problem = f"the job has too few CPUs on {node} next to the GPUs of rank {ranked}"
+        then = "all ranks there run on all of its CPUs"
+    else:
+        return ""
     return (
-        f"the job has no CPU on {node} next to the GPU of rank {ranked}: its data takes the way "
-        "through the other socket; ask Slurm for CPUs by GPU "
+        f"{problem}: {then}; ask Slurm for CPUs by GPU "
         "(resources.additional_parameters.cpus_per_gpu), or for whole nodes"
     )

@@ -44,7 +44,7 @@ def test_bench_measures_two_ranks_keeps_it_and_leaves_no_launch(shell: Any) -> N
         (("bench", "network"), "network"),
         ((*LOCAL, "--sizes", "big"), "--sizes"),
         ((*LOCAL, "--sizes", "2MiB:1MiB"), "--sizes"),
-        ((*LOCAL, "--ops", "allreduce"), "all_reduce"),
+        ((*LOCAL, "--ops", "allreduce"), "did you mean all_reduce?"),
         ((*LOCAL, "--time-s", "nan"), "--time-s"),
         ((*LOCAL, "--time-s", "soon"), "soon"),
         ((*LOCAL, "--find-slow", "maybe"), "maybe"),
@@ -52,6 +52,9 @@ def test_bench_measures_two_ranks_keeps_it_and_leaves_no_launch(shell: Any) -> N
         ((*LOCAL, "seed=1,2"), "seed"),
         (("bench", "comm", "cluster=local", "resources=cpu"), "one rank without a GPU"),
         (("bench", "comm", "cluster=nowhere"), "nowhere"),
+        ((*LOCAL, "--ops", "host_to_device,device_to_host"), "use no GPU"),
+        ((*LOCAL, "--", "python", "x.py"), "takes no command"),
+        ((*LOCAL, "resources.nodes=9"), "resources.nodes"),
     ],
 )
 def test_bench_refuses_what_it_cannot_measure(
@@ -62,4 +65,6 @@ def test_bench_refuses_what_it_cannot_measure(
     assert answer.code == 2
     assert said in answer.err
     assert "Traceback" not in answer.err
+    assert "--no-check" not in answer.err
+    assert "comm_bench" not in answer.err
     assert shell.outputs == []

@@ -84,7 +84,9 @@ def test_here_asks_nothing_of_slurm(small: Any, fake_slurm: Any) -> None:
     said = small(*words)
     assert said.code == 0, said.err
     assert json.loads(said.out)["node"] is None
+    assert "is not compared with this machine" in said.err
     assert small.outputs == []
+    assert "not compared" not in small(*words[:3], "cluster=slurm").err
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,28 @@ def test_ranks_are_bound_to_cpus_of_the_job_next_to_their_gpu(
         assert (place in binding.far) == bool(near and not near & allowed)
         if bound:
             assert bound == near & allowed
+    if binding.scarce:
+        assert set(binding.cpus) == {frozenset()}
+
+
+SOCKETS = (frozenset(range(32)), frozenset(range(32, 64)))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "counts", "scarce"),
+    [
+        (range(64), [32, 32, 32, 32], ()),
+        (range(36), [0, 0, 0, 0], (2, 3)),  # 32 and 4: bound, two ranks would have 2 CPUs each
+        (range(33), [0, 0, 0, 0], (2, 3)),
+        ([*range(18), *range(32, 49)], [18, 18, 17, 17], ()),  # 35: 8 each
+        (range(32), [0, 0, 0, 0], ()),  # no CPU next to two of the GPUs: those are far
+    ],
+)
+def test_no_rank_is_left_with_less_than_its_share(
+    allowed: Sequence[int], counts: list[int], scarce: tuple[int, ...]
+) -> None:
+    """Slurm may give a job a whole socket and little of the other: all ranks would wait there."""
+    gpus = [SOCKETS[0], SOCKETS[0], SOCKETS[1], SOCKETS[1]]
+    binding = bind_ranks(gpus, allowed, 4)
+    assert [len(cpus) for cpus in binding.cpus] == counts
+    assert binding.scarce == scarce

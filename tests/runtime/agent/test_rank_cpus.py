@@ -61,5 +61,8 @@ def test_driver_that_hangs_does_not_hold_ranks_up(monkeypatch: pytest.MonkeyPatc
 
 def test_ranks_without_a_cpu_next_to_their_gpu_are_named() -> None:
     """By their number in the run."""
-    words = rank_cpus.far_words(replace(FREE, far=(1,)), 8, "n3")
+    words = rank_cpus.binding_words(replace(FREE, far=(1,)), 8, "n3")
     assert "n3 next to the GPU of rank 9" in words
+    words = rank_cpus.binding_words(replace(FREE, scarce=(0, 1)), 8, "n3")
+    assert "too few CPUs on n3 next to the GPUs of rank 8-9" in words
+    assert rank_cpus.binding_words(FREE, 8, "n3") == ""
