@@ -50,7 +50,6 @@ _LATE_LOOKS = 20
 """A network file system may show a new file seconds after the run that wrote it has ended."""
 _SHOWN_LINES = 6
 _NO_HPCKIT = re.compile(r"No module named '?hpckit\b")
-_PYTHON_KEY = "cluster.python"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +140,7 @@ def _without_answer(launch: Launch, view: RunView, context: Context, what: str) 
         end = "; ".join(said[-_SHOWN_LINES:])
         hint = f"`hpckit logs {named}` shows all; `hpckit rm {named}` removes it"
         if _NO_HPCKIT.search(end):
-            hint = (
-                f"install hpckit for {launch.python}, or name a Python that has it: {_PYTHON_KEY}"
-            )
+            hint = f"install hpckit for {launch.python}, or choose another: cluster.python"
         return RunError(f"{where} is {view.state}, and wrote no {what}: {end}", hint=hint)
     return RunError(
         f"{where} is {view.state}, and wrote neither {what} nor a log into {launch.folder}: its "
