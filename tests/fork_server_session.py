@@ -29,6 +29,22 @@ OF_MOST_RUNS = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED
 
 
 @contextlib.contextmanager
+def fork_server_of_job(job: str) -> Iterator[str]:
+    """Start one whose owner is in this Slurm job, and return its socket: others are not asked."""
+    environ = {name: value for name, value in os.environ.items() if name != FORK_SERVER}
+    with subprocess.Popen(
+        [sys.executable, __file__],
+        env=environ | {"SLURM_JOB_ID": job},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as owner:
+        assert owner.stdout is not None
+        yield owner.stdout.readline().strip()
+        owner.communicate()
+
+
+@contextlib.contextmanager
 def shared_fork_server() -> Iterator[None]:
     """Let agents find it: importing torch for each rank would take a third of a session."""
     theirs, ours = os.pipe()
@@ -56,3 +72,9 @@ def shared_fork_server() -> Iterator[None]:
         listener.close()
         for process in started:
             process.wait(30)
+
+
+if __name__ == "__main__":
+    with shared_fork_server():
+        print(os.environ[FORK_SERVER], flush=True)  # noqa: T201  # to fork_server_of_job
+        sys.stdin.read()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fork_server_session import fork_server_of_job
 
 from hpckit.model import events
 from hpckit.model.elastic.resize import Resize, ResizeAnswer, ResizeRequest
@@ -34,7 +35,7 @@ from hpckit.record.launches import Launch, read_runs
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.store import read_events
 from hpckit.record.telemetry import read_segment, telemetry_nodes
-from hpckit.runtime.environ import SATELLITE
+from hpckit.runtime.environ import FORK_SERVER, SATELLITE
 from hpckit.runtime.requests import ask
 from hpckit.views.telemetry import run_usage
 
@@ -62,6 +63,7 @@ for node in sys.argv[-1].split(","):
     print(f"NodeName={{node}} State={{state}} ThreadsPerCore=1 Reason=NHC: fans [root@2026-01-01]")
 """
 
+JOB = "9"
 NODES = ("127.0.0.1", "127.0.0.2")
 """Names that every machine resolves, without a network."""
 ONE, TWO = NODES
@@ -222,8 +224,15 @@ class Elastic:
         return [None if one.failure is None else one.failure.cause for one in ended]
 
 
+@pytest.fixture(scope="module")
+def forks() -> Iterator[str]:
+    """Return the socket of a fork server in the job of these runs."""
+    with fork_server_of_job(JOB) as path:
+        yield path
+
+
 @pytest.fixture
-def elastic(workshop: Any, ranks: Any) -> Iterator[Callable[..., Elastic]]:
+def elastic(workshop: Any, ranks: Any, forks: str) -> Iterator[Callable[..., Elastic]]:
     """Return what starts a run on some nodes; afterwards nothing of it is left."""
     begun: list[Elastic] = []
 
@@ -252,7 +261,8 @@ def elastic(workshop: Any, ranks: Any) -> Iterator[Callable[..., Elastic]]:
         }
         launch = workshop.freeze(script, **settings)
         names = ",".join((ONE, TWO, THREE)[:nodes])
-        process = workshop.start(launch, SLURM_JOB_ID="9", SLURM_JOB_NODELIST=names)
+        of_job = {"SLURM_JOB_ID": JOB, "SLURM_JOB_NODELIST": names, FORK_SERVER: forks}
+        process = workshop.start(launch, **of_job)
         run = Elastic(launch, process, fake / "drained")
         begun.append(run)
         waited(lambda: run.paths.events.exists() and run.rounds(), "the first round")
