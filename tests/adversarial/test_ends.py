@@ -24,6 +24,7 @@ from hpckit.model.launch import Checkpoint, Recovery
 from hpckit.model.states import RunState
 from hpckit.record.launches import Launch, read_runs
 from hpckit.record.store import read_events
+from hpckit.runtime.fork_server.protocol import read_variables
 
 __all__ = ["workshop"]
 
@@ -61,14 +62,17 @@ def wait_for_step(launch: Launch, step: int) -> None:
 
 
 def rank_pid(pid: int, rank: int) -> int | None:
-    """Return the process of a rank below a supervisor, None while it is not there."""
-    found = [pid]
-    for parent in found:
-        with contextlib.suppress(OSError):
-            if f"RANK={rank}".encode() in Path(f"/proc/{parent}/environ").read_bytes().split(b"\0"):
-                return parent
-            for file in Path(f"/proc/{parent}/task").glob("*/children"):
-                found += map(int, file.read_text().split())
+    """Return the process of a rank of a supervisor's run, None while it is not there."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    folder = os.fsdecode(words[words.index(b"supervise") + 1])
+    for entry in Path("/proc").iterdir():
+        wanted = {"RANK": str(rank), "HPCKIT_LAUNCH_DIR": folder}
+        if entry.name.isdecimal():
+            with contextlib.suppress(ProcessLookupError):
+                variables = read_variables(int(entry.name))
+                leads = os.getsid(int(entry.name)) == int(entry.name)
+                if leads and wanted.items() <= variables.items():
+                    return int(entry.name)
     return None
 
 

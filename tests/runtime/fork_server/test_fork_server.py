@@ -116,7 +116,8 @@ def test_forked_rank_has_what_it_was_given(server: Server, tmp_path: Path) -> No
     async def work() -> None:
         client = server.client()
         assert client is not None
-        rank = await start(server, client, TELL, OWN="yes", PYTHONPATH=str(tmp_path))
+        path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+        rank = await start(server, client, TELL, OWN="yes", PYTHONPATH=path)
         assert await rank.wait() == 0 == rank.returncode
         client.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -71,24 +72,25 @@ def ignoring(rows: int, which: str) -> tuple[Tensor, Tensor]:
     return inputs, targets
 
 
-def expected(case: dict[str, Any]) -> tuple[float, dict[str, Tensor]]:
+@cache
+def expected(loss: str, frozen: str, rows: int, ignored: str) -> tuple[float, dict[str, Tensor]]:
     """Return the loss and the gradients of one process that has the whole batch."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        model = build(case.get("frozen", ""))
-    inputs, targets = ignoring(case["rows"], case["ignored"])
-    value = whole_loss(case, model(inputs), targets)
+        model = build(frozen)
+    inputs, targets = ignoring(rows, ignored)
+    value = whole_loss(loss, model(inputs), targets)
     torch.autograd.backward(value)
     learning = {name: one for name, one in model.named_parameters() if one.requires_grad}
     return float(value.detach()), {name: whole(one.grad) for name, one in learning.items()}
 
 
-def whole_loss(case: dict[str, Any], outputs: Tensor, targets: Tensor) -> Tensor:
+def whole_loss(loss: str, outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the loss of a whole batch."""
-    if case.get("loss") == "pair":
+    if loss == "pair":
         value, weight = weighted(outputs, targets)
         return value / (weight or 1)
-    if case.get("loss") == "mean":
+    if loss == "mean":
         return each(outputs, targets).mean()
     return flat(outputs, targets, reduction="sum") / (targets != -100).sum().clamp(min=1)
 
@@ -113,7 +115,9 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
     first = run.train_step(model, inputs[rows], targets[rows], loss=loss, share=share)
     value = run.train_step(model, inputs[rows], targets[rows], loss=loss, share=share)
     evaluated = run.evaluate(model, inputs[rows], targets[rows], loss=loss)
-    wanted, gradients = expected(case)
+    wanted, gradients = expected(
+        case.get("loss", "default"), case.get("frozen", ""), case["rows"], case["ignored"]
+    )
     # The step's gradients were added twice.
     far = [
         float((whole(one.grad) - 2 * gradients[bare(name)]).norm())
