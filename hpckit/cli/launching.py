@@ -63,7 +63,8 @@ def _launch(
 ) -> int:
     """Check, start, and wait if asked to."""
     if not arguments.no_check:
-        if not say_checked(check.check_launch(prepared, context), context):
+        depth = check.ModelDepth.nothing if arguments.no_model else check.ModelDepth.sure
+        if not say_checked(check.check_launch(prepared, context, models=depth), context):
             return 2
         if arguments.auto_resume:
             launch.rehearse_auto_resume(prepared, context)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import Enum
 from functools import partial
 
 from hpckit.context import Context, login_name
@@ -31,15 +33,27 @@ from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.site_query import PATIENCE, read_nodes, read_site
 from hpckit.slurm.test_only import rehearse
 
+_SECONDS = timedelta(seconds=20)
+"""For the model of a launch: more would hold the user up, who can ask `hpckit check`."""
 _FORECASTS = 8
 """Slurm forecasts the start of at most this many jobs of a launch: each query runs its planner."""
 
 
-def check_launch(prepared: Prepared, context: Context, *, models: bool = False) -> CheckReport:
+class ModelDepth(Enum):
+    """Which functions of runs that are laid out are run, up to their first training step."""
+
+    nothing = "nothing"
+    sure = "sure"
+    """that of one run that asks Slurm for GPUs, for seconds, and only errors count"""
+    everything = "everything"
+
+
+def check_launch(
+    prepared: Prepared, context: Context, *, models: ModelDepth = ModelDepth.nothing
+) -> CheckReport:
     """Return the findings about this launch; no Slurm error is raised.
 
-    With `models`, the functions of runs that are laid out are run up to their first step, if
-    nothing else is wrong.
+    Models are looked at as `models` says, if nothing else is wrong.
     """
     plan = _as_submitted(prepared.plan, context.environ)
     machine = Machine(
@@ -52,10 +66,16 @@ def check_launch(prepared: Prepared, context: Context, *, models: bool = False) 
     expected = estimate_cost(plan, asked.site)
     findings += [*plan_slips(plan), *asked.findings, *over_budget(plan, expected)]
     checks = ModelChecks(plan=plan, snapshot=prepared.snapshot, context=context)
-    if models and not any(one.severity is Severity.error for one in findings):
+    if models is ModelDepth.sure:
+        checks = replace(checks, most=1, patience=_SECONDS, fallback=False)
+    costly = models is ModelDepth.everything or _asks_slurm_for_gpus(plan)
+    if models is not ModelDepth.nothing and costly and not any(map(_is_error, findings)):
         with context.progress("checking models", quiet=prepared.quiet):
-            findings += checks.findings()
-        findings += gpu_memory_findings(plan, checks.models, asked.site)
+            found = [*checks.findings()]
+        found += gpu_memory_findings(plan, checks.models, asked.site)
+        findings += [one for one in found if models is ModelDepth.everything or _is_error(one)]
+    if models is not ModelDepth.everything:
+        checks.unchecked.clear()
     return CheckReport(
         findings=tuple(findings),
         starts=tuple(asked.starts),
@@ -65,6 +85,16 @@ def check_launch(prepared: Prepared, context: Context, *, models: bool = False) 
         layouts=planned_layouts(run.settings for run in plan.runs),
         models=tuple(checks.models),
     )
+
+
+def _is_error(finding: Finding) -> bool:
+    return finding.severity is Severity.error
+
+
+def _asks_slurm_for_gpus(plan: LaunchPlan) -> bool:
+    resources = [job.resources for job in plan.jobs]
+    asks = any(one.gpus_per_node or one.gres for one in resources)
+    return asks and plan.cluster.kind is ClusterKind.slurm
 
 
 @dataclass(slots=True, kw_only=True)

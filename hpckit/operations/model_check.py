@@ -14,6 +14,7 @@ import subprocess  # noqa: TID251  # the model is built by the Python of the run
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import IO
 
@@ -32,11 +33,11 @@ from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.working import show_code
 from hpckit.runtime.environ import rank_variables, without_rank
 
-_MODELS = 8
+MODELS = 8
 """The models of at most this many runs of a launch are checked: each takes seconds."""
 _FALLBACKS = 3
 """And each of them in this many layouts of `parallel.fallback` at most."""
-_PATIENCE_S = 60.0
+PATIENCE = timedelta(seconds=60)
 _MODULE = "hpckit.runtime.model_check.process"
 _LEAVE_OUT = "--no-model leaves this check out"
 
@@ -60,7 +61,7 @@ class ModelChecks:
     """Checks the models of a launch; afterwards `models` and `unchecked` hold what was learnt.
 
     With `whole_copies` also those of runs of which every rank has the whole model; without
-    `fallback` only in the runs' own layouts.
+    `fallback` only in the runs' own layouts. `most` models are checked; each may take `patience`.
     """
 
     plan: LaunchPlan
@@ -68,19 +69,21 @@ class ModelChecks:
     context: Context
     whole_copies: bool = False
     fallback: bool = True
+    most: int = field(default_factory=lambda: MODELS)
+    patience: timedelta = field(default_factory=lambda: PATIENCE)
     models: list[CheckedModel] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
 
     def findings(self) -> Iterator[Finding]:
         """Check the model of each run that is laid out; yield what does not fit."""
         wanted = self._wanted()
-        for run in wanted[:_MODELS]:
+        for run in wanted[: self.most]:
             yield from self._of_run(run)
-        if left := wanted[_MODELS:]:
+        if left := wanted[self.most :]:
             self.unchecked.append(
                 f"the {'model' if len(left) == 1 else 'models'} of "
                 f"{counted(len(left), 'more run')}, {ranges(one.index for one in left)}: "
-                f"those of {_MODELS} are checked at most"
+                f"those of {self.most} are checked at most"
             )
 
     def _wanted(self) -> list[RunSpec]:
@@ -199,9 +202,10 @@ class ModelChecks:
                 start_new_session=True,
             )
             try:
-                code = process.wait(_PATIENCE_S)
+                code = process.wait(self.patience.total_seconds())
             except subprocess.TimeoutExpired:
-                why = f"its code did not come to a training step within {_PATIENCE_S:.0f} s"
+                limit_s = self.patience.total_seconds()
+                why = f"its code did not come to a training step within {limit_s:.0f} s"
                 return ModelAnswer(model_unchecked=why)
             finally:
                 _end(process)

@@ -6,6 +6,7 @@ Each check runs the user's function in a process of its own, up to its first tra
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +183,7 @@ def test_code_that_does_not_come_so_far_is_one_warning(
 
 def test_code_that_takes_too_long_is_ended(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the processes that it has started."""
-    monkeypatch.setattr(model_check, "_PATIENCE_S", 8.0)
+    monkeypatch.setattr(model_check, "PATIENCE", timedelta(seconds=8))
     code, found = checked(project, "parallel=fsdp", function="stuck")
     assert code == 0
     assert "did not come to a training step within 8 s" in messages(found)
@@ -225,7 +226,7 @@ def test_each_layout_of_a_sweep_is_checked_first(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of more runs than are checked, one of each layout comes first; the rest are named."""
-    monkeypatch.setattr(model_check, "_MODELS", 2)
+    monkeypatch.setattr(model_check, "MODELS", 2)
     words = ("-m", "rows=16,32", "parallel=fsdp,pipeline", "resources.tasks_per_node=4")
     code, found = checked(project, *words)
     assert code == 0, messages(found)
@@ -273,6 +274,31 @@ def test_states_that_no_such_gpu_holds_are_an_error(
     wrong = "GiB for parameters, gradients and Adam's state alone, and a GPU of type v100"
     assert (wrong in messages(found)) is refused
     assert said.code == (2 if refused else 0)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "more", "refused"),
+    [("v100", (), True), ("v100", ("--no-model",), False), ("a100", (), False)],
+)
+def test_launch_refuses_a_model_that_surely_does_not_fit(
+    shell: Any, gpu: str, more: tuple[str, ...], *, refused: bool
+) -> None:
+    """Before it is submitted, which fails here as there is no Slurm."""
+    (shell.cwd / "huge.py").write_text(HUGE)
+    words = ("experiment=function", "entry_point=huge:train", "cluster=slurm", *NODES)
+    asked = (f"resources.gres=gpu:{gpu}:8", "+optimizer=AdamW", "parallel=fsdp")
+    said = shell("launch", *words, *asked, *more)
+    assert (" GiB for parameters, gradients and Adam's state alone" in said.err) is refused
+    assert ("sbatch" in said.err and said.code == 3) is not refused
+    assert said.code == 3 or shell.outputs == []
+
+
+def test_launch_shows_no_more_of_a_model_than_errors(project: Any) -> None:
+    """Code that does not come so far here may do so on the cluster: a launch says nothing of it."""
+    words = ("experiment=function", "entry_point=train:early", "cluster=slurm", *NODES)
+    said = project("launch", *words, "resources.gres=gpu:a100:8", "parallel=fsdp", "+rows=16")
+    assert said.code == 3, said.err
+    assert "could not be checked" not in said.err
 
 
 def test_model_is_checked_in_its_fallback_layouts(project: Any) -> None:

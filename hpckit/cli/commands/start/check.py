@@ -46,7 +46,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     request = compose_request(arguments, context)
     words = recorded_words(arguments, context)
     prepared = prepare.prepare(request, words, context, quiet=arguments.json)
-    checked = check.check_launch(prepared, context, models=not arguments.no_model)
+    depth = check.ModelDepth.nothing if arguments.no_model else check.ModelDepth.everything
+    checked = check.check_launch(prepared, context, models=depth)
     if arguments.json:
         context.say_json(check_document(prepared.plan, checked))
     else:

@@ -41,6 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not look beforehand whether it can run (`hpckit check` does nothing else)",
     )
     parser.add_argument(
+        "--no-model",
+        action="store_true",
+        help="do not run a function up to its first step to see whether its model fits its GPUs",
+    )
+    parser.add_argument(
         "--auto-resume",
         action="store_true",
         help="queue a small job that resumes runs once all have ended, within their budgets",
