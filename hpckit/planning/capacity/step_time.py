@@ -16,6 +16,7 @@ from hpckit.model.capacity.parts import StepTime
 from hpckit.model.capacity.plan import StepRates
 from hpckit.model.capacity.setup import AttentionKind, Recomputation, TrainingSetup
 from hpckit.planning.capacity.flops import (
+    attention_share,
     hardware_flops,
     model_flops,
     peak_flops,
@@ -48,11 +49,14 @@ the same memory and multiprocessors."""
 
 def rates(setup: TrainingSetup, step_s: float) -> StepRates:
     """Return the rates of a step that takes `step_s` seconds, measured or predicted."""
+    share, mfu = attention_share(setup), utilization(model_flops(setup), setup, step_s)
     return StepRates(
         step_s=step_s,
-        mfu=utilization(model_flops(setup), setup, step_s),
+        mfu=mfu,
         hfu=utilization(hardware_flops(setup), setup, step_s),
         tokens_per_s_per_gpu=setup.global_batch * setup.sequence / step_s / setup.gpus,
+        mfu_masked=mfu * (1 - share / 2),
+        attention_share=share,
     )
 
 

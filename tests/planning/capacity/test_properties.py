@@ -209,9 +209,9 @@ def test_search_keeps_what_is_given() -> None:
         ({"sequence": 0}, "sequence=0"),
         ({"gpu": GPUS["V100"]}, "V100 has no bf16"),
         ({"layout": Layout(replicate=8, tensor=8), "global_batch": 8}, ""),
-        ({"layout": Layout(tensor=64)}, "does not divide heads"),
+        ({"layout": Layout(tensor=64)}, "does not divide the 32 heads"),
         ({"layout": Layout(pipeline=64)}, "more than the 32 layers"),
-        ({"global_batch": 63}, "does not divide"),
+        ({"global_batch": 63}, "--global-batch 63 cannot be shared out"),
     ],
 )
 def test_numbers_that_do_not_fit_together_are_refused(

@@ -8,6 +8,7 @@ import pytest
 
 from hpckit.model.capacity.setup import Recomputation, TrainingSetup
 from hpckit.model.parallel.layout import Layout
+from hpckit.planning.capacity.experience import experience_of
 from hpckit.planning.capacity.flops import hardware_flops, utilization
 from hpckit.planning.capacity.gpus import GPUS, gpu_named
 from hpckit.planning.capacity.memory import plan_memory
@@ -203,3 +204,10 @@ def test_published_layout_is_near_the_best_that_is_found(row: Row) -> None:
     space = SearchSpace(global_batch=row.batch, recompute=Recomputation.full)
     best = search_layouts(row.setup, space)[0]
     assert predict_step(row.setup).total <= 1.15 * best.time.total
+
+
+@pytest.mark.parametrize("row", SC21, ids=lambda row: row.billions)
+def test_steps_of_sc21_are_within_the_range_that_is_said(row: Row) -> None:
+    """A plan of such a layout gives its days as a range that these rows had."""
+    found = experience_of(row.setup)
+    assert found.low <= row.step_s / predict_step(row.setup).total <= found.high
