@@ -205,11 +205,8 @@ def _sharding_wait(setup: TrainingSetup, forward: float, backward: float) -> flo
     shards = layout.data_size if setup.zero == _ALL_SHARDED else layout.shard
     if shards == 1:
         return 0.0
-    inside, layers, held = (
-        layout.tensor * layout.context,
-        setup.stage_layers,
-        layer_parameters(setup),
-    )
+    inside = layout.replica_size if setup.zero else layout.tensor * layout.context
+    layers, held = setup.stage_layers, layer_parameters(setup)
     gather = layers * _ring(setup, shards, inside, held * setup.number_bytes)
     scatter = layers * _ring(setup, shards, inside, held * 4)
     return _beside(gather, forward) + _beside(gather + scatter, backward)
@@ -221,7 +218,7 @@ def _gradient_wait(setup: TrainingSetup, one: float) -> float:
     replicas = layout.replicate if setup.zero is None else layout.data_size
     if replicas == 1 or setup.zero == _ALL_SHARDED:
         return 0.0
-    inside = layout.tensor * layout.context * (1 if setup.zero is not None else layout.shard)
+    inside = layout.replica_size  # replicas are outermost: stages lie between their ranks, too
     held = stage_parameters(setup, 0) / (1 if setup.zero is not None else layout.shard)
     room = one / 2 if layout.shard == 1 else one / 4  # sums over shards take the rest
     return _beside(2 * _ring(setup, replicas, inside, held * 4), room)
