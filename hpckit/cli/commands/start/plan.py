@@ -38,7 +38,7 @@ examples:
   hpckit plan --model 'hidden=4096 layers=32 heads=32' --gpu A100-80 --gpus 8 --zero 3
   hpckit plan --model parameters=175e9 --gpu A100-80 --gpus 8 --zero 3   its states alone
   hpckit plan experiment=charlm parallel=fsdp --gpu A100-80 --gpus 8   a model of your own code
-  hpckit plan --from RUN --model gpt2 --gpu A100-80 --gpus 64   as far off as for a run of yours
+  hpckit plan --from RUN --model gpt2 --gpu A100-80 --gpus 64   corrected by a run of yours
   hpckit plan --power --gpu A100-80 --gpus 10000
 
 Nothing is submitted, and no cluster is asked. The guide says what is modelled, and what is not.
@@ -122,7 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="measured",
         metavar="RUN",
-        help="a run that trained this model on GPUs: predictions are off as they were for it",
+        help="a run that trained this model on GPUs: predictions are corrected by what it took",
     )
     parser.add_argument(
         "--tokens",
