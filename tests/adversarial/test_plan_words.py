@@ -341,6 +341,7 @@ def test_power_says_where_it_comes_from() -> None:
     assert planned(*words, "--node-w-per-gpu", "500")["node_w"] == 4000
     capped = flat(*words, "--power-cap-w", "300")
     assert "assumed to compute at 87 % of its rate" in capped
+    assert "712 W each (6.5 kW of a DGX A100 over 8, less 100 W by the cap" in capped
     assert "energy" in said(*SHARDED)
     assert "at full load throughout" in flat(*SHARDED)
     assert "as often as in Llama 3's training" in flat(*SHARDED)

@@ -37,6 +37,7 @@ def capped(gpu: GpuSpec, watts: float) -> GpuSpec:
         gpu,
         power_w=watts,
         node_w=gpu.node_w - gpu.power_w + watts,
+        node_source=f"{gpu.node_source}, less {gpu.power_w - watts:g} W by the cap",
         clock=slower,
     )
 
