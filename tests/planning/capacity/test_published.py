@@ -150,6 +150,8 @@ def test_recomputation_costs_what_was_published(row: tuple[float, ...]) -> None:
     again = replace(setup, recompute=Recomputation.full, sequence_parallel=False)
     assert predict_step(setup).total == pytest.approx(some, rel=0.1)
     assert predict_step(again).total == pytest.approx(full, rel=0.1)
+    said = experience_of(setup)
+    assert said.low <= some / predict_step(setup).total <= said.high
     found = rates(setup, some)
     assert abs(100 * found.mfu - mfu) < 1
     assert abs(100 * found.hfu - hfu) < 1
