@@ -16,8 +16,8 @@ _A100_WHOLE = Experience(
 )
 _A100_SHARDED = Experience(
     low=0.92,
-    high=1.11,
-    said="published steps with sharded weights on A100 took 8 % less to 11 % more time than "
+    high=1.21,
+    said="published steps with sharded weights on A100 took 8 % less to 21 % more time than "
     "predicted",
 )
 _H100_SHARDED = Experience(
