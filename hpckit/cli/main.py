@@ -199,6 +199,7 @@ def verb_parser(verb: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.takes_command = getattr(module, "TAKES_COMMAND", False)
     module.add_arguments(parser)
     return parser
 
@@ -210,6 +211,7 @@ class _Parser(argparse.ArgumentParser):
     """
 
     words: tuple[str, ...] = ()
+    takes_command = True
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError in words, naming the option or value that was probably meant."""
@@ -223,6 +225,7 @@ class _Parser(argparse.ArgumentParser):
                 self._option_string_actions,
                 verb=self.prog,
                 composes=any(action.dest == "overrides" for action in self._actions),
+                takes_command=self.takes_command,
             )
         raise UsageError(message, hint=hint)
 

@@ -60,6 +60,8 @@ class _World:
 class ModelChecks:
     """Checks the models of a launch; afterwards `models` and `unchecked` hold what was learnt.
 
+    `unmade` is why a model could not be laid out.
+
     With `whole_copies` also those of runs of which every rank has the whole model; without
     `fallback` only in the runs' own layouts. `most` models are checked; each may take `patience`.
     """
@@ -73,6 +75,7 @@ class ModelChecks:
     patience: timedelta = field(default_factory=lambda: PATIENCE)
     models: list[CheckedModel] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
+    unmade: list[str] = field(default_factory=list)
 
     def findings(self) -> Iterator[Finding]:
         """Check the model of each run that is laid out; yield what does not fit."""
@@ -125,6 +128,7 @@ class ModelChecks:
         for one in answer.problems:
             yield error(world.key, layout, f"{of}{one.message}", one.hint)
         if answer.model_unchecked:
+            self.unmade.append(answer.model_unchecked)
             yield warning(
                 "entry_point",
                 entry_point,

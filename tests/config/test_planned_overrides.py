@@ -11,8 +11,9 @@ from hpckit.config.request import ComposeRequest
 from hpckit.model.capacity.setup import Recomputation
 from hpckit.model.parallel.settings import Recompute
 from hpckit.planning.capacity.gpus import GPUS
-from hpckit.planning.capacity.request import CapacityRequest, search_plans
+from hpckit.planning.capacity.request import CapacityRequest
 from hpckit.planning.capacity.search import pareto
+from hpckit.planning.capacity.search_request import search_plans
 from hpckit.planning.layout import layout_of
 
 KEYS = {

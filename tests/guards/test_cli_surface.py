@@ -20,7 +20,7 @@ SURFACE = {
     "plan": {"--model", "--gpu", "--gpus", "--parallel", "--global-batch", "--micro-batch"}
     | {"--sequence", "--vocab", "--precision", "--optimizer", "--recompute", "--attention"}
     | {"--zero", "--step-s", "--tokens", "--search", "--power", "--pue", "--price-per-gpu-hour"}
-    | {"--carbon-g-per-kwh", "--power-cap-w", "--kernels", "--json"}
+    | {"--carbon-g-per-kwh", "--power-cap-w", "--node-w-per-gpu", "--kernels", "--json"}
     | {"OVERRIDE", "--config-dir", "--config-name", "--from", "--output-dir"},
     "render": COMPOSING,
     "doctor": {"LAUNCH|OVERRIDE", "--adopt", "--cancel", "--json", "--output-dir"}

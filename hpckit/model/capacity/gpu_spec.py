@@ -12,7 +12,8 @@ class GpuSpec:
     `flops_bf16` of None: its tensor cores do not know bfloat16. `link` is the fabric within a
     domain of `domain` GPUs (NVLink, else PCIe), `network` this GPU's part of the network between
     nodes. `node_w` is `power_w` with this GPU's part of its node. `reachable` is the share of the
-    peak that the best products reach, `clock` what a power cap leaves.
+    peak that the best products reach, `clock` what a power cap leaves. `node_source` says where
+    `node_w` comes from.
     """
 
     name: str
@@ -28,3 +29,4 @@ class GpuSpec:
     domain: int = 8
     reachable: float = 0.8
     clock: float = 1.0
+    node_source: str = ""

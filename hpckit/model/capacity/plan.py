@@ -14,21 +14,45 @@ from hpckit.model.parallel.layout import Layout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRates:
-    """What a step of `step_s` seconds comes to; `mfu` and `hfu` are shares of the GPUs' peak."""
+    """What a step of `step_s` seconds comes to; `mfu` and `hfu` are shares of the GPUs' peak.
+
+    Both count attention between all positions. `mfu_masked` counts half of it, as a causal mask
+    leaves it; `attention_share` is the part of the model's operations that attention is.
+    """
 
     step_s: float
     mfu: float
     hfu: float
     tokens_per_s_per_gpu: float
+    mfu_masked: float
+    attention_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    """How many times as long as predicted published steps took, at least and at most; `said` so."""
+
+    low: float
+    high: float
+    said: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerDraw:
-    """Watts: of the GPUs alone, of their nodes, and of the facility."""
+    """Watts at full load: of the GPUs alone, of their nodes, and of the facility.
+
+    `gpu_w` and `node_w` are those of one GPU, and of one with its part of the node, which
+    `node_source` explains; `clock` is the rate that a power cap leaves a GPU, 1 without one.
+    """
 
     gpus: float
     nodes: float
     facility: float
+    gpu_w: float = 0.0
+    node_w: float = 0.0
+    node_source: str = ""
+    clock: float = 1.0
+    pue: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +89,9 @@ class CapacityPlan:
     """What a training needs. Of a model of which only its size is known, most is None.
 
     `unknown` says then what would be needed. `layout` is that of a model that was counted.
-    `calibration` is what predictions follow, besides the formulas. `defaults` are the options that
-    decide on batch and training, and that nobody chose.
+    `calibration` is what predictions follow, besides the formulas; `experience` how long published
+    runs took where a step is predicted without one. `defaults` are the options that decide on batch
+    and training, and that nobody chose; `remarks` what else should be known of the plan.
     """
 
     gpu: GpuSpec
@@ -82,10 +107,38 @@ class CapacityPlan:
     launch: LaunchWords | None = None
     layout: Layout | None = None
     calibration: Calibration | None = None
+    experience: Experience | None = None
     unknown: str = ""
     defaults: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
-    def fits(self) -> bool:
-        """Whether what is expected is within a GPU's memory."""
-        return self.memory.expected <= self.gpu.memory
+    def fits(self) -> bool | None:
+        """Whether what is expected is within a GPU's memory.
+
+        None if only states are known, and they are.
+        """
+        within = self.memory.expected <= self.gpu.memory
+        return None if within and self.setup is None else within
+
+    @property
+    def days_between(self) -> tuple[float, float] | None:
+        """Days of the training, if steps take as long as published ones at least and at most."""
+        if self.bill is None or self.experience is None:
+            return None
+        return self.bill.days * self.experience.low, self.bill.days * self.experience.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundLayouts:
+    """What a search found: layouts that fit, the fastest first, and the plan of the fastest.
+
+    `smaller` are those of them that need less memory than all faster ones. If none fits, `smallest`
+    is what needs the least memory, and `help` what would make it fit.
+    """
+
+    fitting: tuple[PlannedSetup, ...] = ()
+    smaller: tuple[PlannedSetup, ...] = ()
+    best: CapacityPlan | None = None
+    smallest: PlannedSetup | None = None
+    help: tuple[str, ...] = ()

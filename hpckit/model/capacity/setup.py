@@ -8,6 +8,7 @@ from enum import StrEnum
 from hpckit.errors import ConfigError
 from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.model.capacity.transformer import TransformerShape
+from hpckit.model.counted import counted
 from hpckit.model.parallel.layout import Layout
 
 
@@ -22,6 +23,10 @@ class NumberType(StrEnum):
     """all in 32 bits"""
     bf16_pure = "bf16-pure"
     """all in 16 bits"""
+
+
+_MOST_CUT = 64
+"""Larger sizes are not proposed."""
 
 
 def check_precision(precision: NumberType, gpu: GpuSpec) -> None:
@@ -101,8 +106,8 @@ class TrainingSetup:
                     hint=f"{name} takes a whole number of 1 or more",
                 )
         check_precision(self.precision, self.gpu)
-        self._divides("tensor", self.layout.tensor, "heads", self.shape.heads)
-        self._divides("context", self.layout.context, "the sequence", self.sequence)
+        self._check_cut("tensor", self.shape.heads, "heads of the model")
+        self._check_cut("context", self.sequence, "tokens of a sequence")
         chunks = self.layout.pipeline * self.stages_per_rank
         if chunks > self.shape.layers:
             raise ConfigError(
@@ -110,16 +115,30 @@ class TrainingSetup:
                 f"more than the {self.shape.layers} layers",
                 hint="choose fewer stages",
             )
-        self._divides(
-            "data ranks x micro_batch", self.rows_at_once, "global_batch", self.global_batch
-        )
+        if self.global_batch % self.rows_at_once:
+            raise self._batch_error()
 
-    def _divides(self, what: str, size: int, of: str, whole: int) -> None:
+    def _check_cut(self, axis: str, whole: int, of: str) -> None:
+        size = getattr(self.layout, axis)
         if whole % size:
+            sizes = [one for one in range(2, min(whole, _MOST_CUT) + 1) if whole % one == 0]
+            near = sorted(sizes, key=lambda one: abs(one - size))[:2]
             raise ConfigError(
-                f"{what}, {size}, does not divide {of}, {whole}",
-                hint=f"choose numbers of which {size} divides {of}",
+                f"{axis}={size} does not divide the {whole} {of}",
+                hint=f"give --parallel {axis}=N with an N that does"
+                + (f", such as {' or '.join(map(str, sorted(near)))}" if near else ""),
             )
+
+    def _batch_error(self) -> ConfigError:
+        at_once, ranks = self.rows_at_once, self.layout.data_size
+        more = at_once * (self.global_batch // at_once + 1)
+        return ConfigError(
+            f"--global-batch {self.global_batch} cannot be shared out: it is no multiple of "
+            f"{at_once}, which {counted(ranks, 'data rank')} (replicate x shard) compute at once "
+            f"with --micro-batch {self.micro_batch}",
+            hint=f"give a multiple of {at_once}, such as --global-batch {more}"
+            + (", or fewer data ranks, such as --parallel tensor=2" if ranks > 1 else ""),
+        )
 
     @property
     def rows_at_once(self) -> int:

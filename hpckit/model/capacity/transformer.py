@@ -167,3 +167,9 @@ class TransformerShape:
             + self.positions * self.hidden
             + self.norm_elements
         )
+
+    @property
+    def active_parameters(self) -> int:
+        """Elements that a token goes through: all but those of experts that it does not take."""
+        idle = self.experts - self.active_experts
+        return self.parameters - self.layers * idle * self.expert_elements

@@ -14,6 +14,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.finding import Severity
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.model_check import CheckedModel
+from hpckit.model.plan import LaunchPlan
 from hpckit.operations.model_check import ModelChecks
 from hpckit.operations.prepare import prepare
 from hpckit.planning.layout import layout_of
@@ -57,9 +58,19 @@ def count_model(request: ComposeRequest, context: Context, *, quiet: bool = Fals
     if refused := [one for one in findings if one.severity is Severity.error]:
         raise ConfigError(refused[0].message, hint=refused[0].hint)
     if not checks.models:
-        why = findings[0].message if findings else "it has no parameters"
+        why = checks.unmade[0] if checks.unmade else "it has no parameters"
         raise ConfigError(
-            f"{settings.entry_point}: {why}",
-            hint="describe the model: --model 'hidden=4096 layers=32 heads=32'",
+            f"{_short_name(plan)} cannot be counted: {why}",
+            hint="let it come to run.parallelize, or describe the model: --model "
+            "'hidden=4096 layers=32 heads=32'",
         )
     return CountedModel(model=checks.models[0], layout=layout_of(settings))
+
+
+def _short_name(plan: LaunchPlan) -> str:
+    """Return the experiment, or the function if none was chosen by name."""
+    settings = plan.runs[0].settings
+    entry_point = str(settings.entry_point)
+    module, _, function = entry_point.partition(":")
+    ours = module.startswith("hpckit.experiments.")
+    return f"{module.rpartition('.')[2]} ({entry_point})" if ours and function else entry_point

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hpckit.errors import ConfigError
 from hpckit.model.capacity.gpu_spec import GpuSpec
+from hpckit.model.capacity.launch_words import LaunchWords
 from hpckit.model.capacity.parts import MemoryParts
 from hpckit.model.capacity.plan import CapacityPlan
 from hpckit.model.capacity.setup import OptimizerKind
@@ -14,15 +15,26 @@ from hpckit.model.parallel.model_check import CheckedModel, StageMemory
 from hpckit.planning.capacity.power import SiteRates, power_draw
 from hpckit.planning.capacity.words import check_size
 
-UNKNOWN = "activations, time and money follow from a transformer's shape: --model"
+UNKNOWN = "activations, time and money follow from a transformer's shape: describe it with --model"
+_MOST_COUNTED = 8192
+"""Laying a model out over more ranks takes minutes."""
+_MOST_PER_NODE = 8
 _OF_ADAM = {OptimizerKind.adam: 1.0, OptimizerKind.adam8bit: 0.25, OptimizerKind.sgd: 0.5}
 """The state of an optimizer per that of Adam, in 32 bits: two moments, two of a byte, one."""
 
 
 def plan_counted(
-    model: CheckedModel, layout: Layout, gpu: GpuSpec, optimizer: OptimizerKind, site: SiteRates
+    model: CheckedModel,
+    layout: Layout,
+    gpu: GpuSpec,
+    optimizer: OptimizerKind,
+    site: SiteRates,
+    words: Sequence[str] = (),
 ) -> CapacityPlan:
-    """Return what a counted model needs: the states of the stage that has the most."""
+    """Return what a counted model needs: the states of the stage that has the most.
+
+    `words` are those of `launch` that it was counted with.
+    """
     return CapacityPlan(
         gpu=gpu,
         gpus=layout.world_size,
@@ -30,6 +42,7 @@ def plan_counted(
         memory=counted_states(model.stages, optimizer),
         power=power_draw(gpu, layout.world_size, site.pue),
         layout=layout,
+        launch=LaunchWords(overrides=tuple(words), complete=True) if words else None,
         unknown=UNKNOWN,
     )
 
@@ -50,6 +63,12 @@ def rank_overrides(gpu: GpuSpec, gpus: int) -> tuple[str, ...]:
     Example: 16 GPUs of which a node has 8 are `resources.nodes=2 resources.tasks_per_node=8`.
     """
     check_size("--gpus", gpus, MOST_RANKS)
+    if gpus > _MOST_COUNTED:
+        raise ConfigError(
+            f"--gpus {gpus}: a model of your own code is counted on {_MOST_COUNTED} GPUs at most, "
+            "as it is laid out on all of them",
+            hint=f"count it on --gpus {_MOST_COUNTED} or fewer, or describe the model with --model",
+        )
     per_node = min(gpu.domain, gpus)
     if gpus % per_node:
         raise ConfigError(
@@ -58,3 +77,11 @@ def rank_overrides(gpu: GpuSpec, gpus: int) -> tuple[str, ...]:
             "resources.tasks_per_node",
         )
     return (f"resources.nodes={gpus // per_node}", f"resources.tasks_per_node={per_node}")
+
+
+def launched_words(words: Sequence[str], ranks: Sequence[str], gpu: GpuSpec) -> tuple[str, ...]:
+    """Return the words that launch a counted model; without ranks where a node is not a domain."""
+    if not ranks or gpu.domain > _MOST_PER_NODE:
+        return tuple(words)
+    per_node = ranks[-1].partition("=")[2]
+    return (*words, *ranks, f"resources.gpus_per_node={per_node}")

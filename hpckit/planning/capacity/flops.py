@@ -35,6 +35,12 @@ def _attention(setup: TrainingSetup) -> float:
     return 4.0 * setup.shape.layers * setup.sequence * setup.shape.query_width
 
 
+def attention_share(setup: TrainingSetup) -> float:
+    """Return the share of the model's operations that are between tokens, the mask not halved."""
+    tokens = setup.global_batch * setup.sequence
+    return 3 * tokens * _attention(setup) / model_flops(setup)
+
+
 def peak_flops(setup: TrainingSetup) -> float:
     """Return the operations per second that one GPU is said to reach."""
     if setup.precision is NumberType.fp32:

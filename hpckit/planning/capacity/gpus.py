@@ -31,6 +31,16 @@ _ROWS = (
 _WITHOUT_BF16 = ("V100",)
 """Their tensor cores multiply fp16 alone; all others have the same peak in both."""
 
+_NODES = {
+    "V100": "3.5 kW of a DGX-1 over 8",
+    **dict.fromkeys(("A100-40", "A100-80"), "6.5 kW of a DGX A100 over 8"),
+    **dict.fromkeys(("H100-SXM", "H200"), "10.2 kW of a DGX H100 over 8"),
+    "B200": "14.3 kW of a DGX B200 over 8",
+    "GB200": "120 kW of an NVL72 rack over 72",
+}
+"""Where the power with a part of the node comes from: the most that a data sheet says."""
+_ASSUMED_NODE = "assumed: no data sheet of a node was taken"
+
 GPUS: dict[str, GpuSpec] = {
     name: GpuSpec(
         name=name,
@@ -45,6 +55,7 @@ GPUS: dict[str, GpuSpec] = {
         node_w=node_w,
         domain=domain,
         reachable=reachable,
+        node_source=_NODES.get(name, _ASSUMED_NODE),
     )
     for (
         name,

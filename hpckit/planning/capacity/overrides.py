@@ -15,6 +15,7 @@ from hpckit.model.capacity.setup import (
     Recomputation,
     TrainingSetup,
 )
+from hpckit.model.counted import counted
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.settings import SCHEDULES
 
@@ -32,6 +33,22 @@ def launch_words(setup: TrainingSetup) -> LaunchWords:
         overrides=tuple(_overrides(setup)),
         limits=(*layout_limits(setup), *_other_limits(setup)),
         own=tuple(_own(setup)),
+        unplaced=_unplaced(setup),
+        options=option_words(setup),
+    )
+
+
+def option_words(setup: TrainingSetup) -> tuple[str, ...]:
+    """Return the options of `hpckit plan` that choose a setup among those of a search."""
+    sizes = [f"{axis}={size}" for axis, size in setup.layout.sizes.items() if size > 1]
+    if setup.stages_per_rank > 1:
+        sizes.append(f"stages_per_rank={setup.stages_per_rank}")
+    if not setup.sequence_parallel:
+        sizes.append("sequence=false")
+    return (
+        *(("--parallel", *sizes) if sizes else ()),
+        *("--global-batch", f"{setup.global_batch}", "--micro-batch", f"{setup.micro_batch}"),
+        *("--sequence", f"{setup.sequence}", "--recompute", setup.recompute.value),
     )
 
 
@@ -60,11 +77,31 @@ def _overrides(setup: TrainingSetup) -> Iterator[str]:
 
 def _resources(setup: TrainingSetup) -> Iterator[str]:
     """Yield nodes and GPUs; none where a domain is more than a node, or nodes are not whole."""
-    per_node = min(setup.gpu.domain, setup.gpus)
-    if per_node <= _MOST_PER_NODE and setup.gpus % per_node == 0:
+    if not _unplaced(setup):
+        per_node = min(setup.gpu.domain, setup.gpus)
         yield f"resources.nodes={setup.gpus // per_node}"
         yield f"resources.tasks_per_node={per_node}"
         yield f"resources.gpus_per_node={per_node}"
+
+
+def _unplaced(setup: TrainingSetup) -> str:
+    """Return why nodes and GPUs are not said; empty if they are."""
+    gpu, gpus = setup.gpu, setup.gpus
+    per_node = min(gpu.domain, gpus)
+    if per_node > _MOST_PER_NODE:
+        return (
+            f"how many GPUs a node has is yours to say: NVLink joins {gpu.domain} x {gpu.name} "
+            f"over several nodes. With N on each: resources.nodes={gpus}/N "
+            "resources.tasks_per_node=N "
+            "resources.gpus_per_node=N"
+        )
+    if gpus % per_node:
+        return (
+            f"no resources.* are given, as {gpus} is no multiple of the {per_node} GPUs that a "
+            f"node of {gpu.name} has here; say how your nodes are, such as resources.nodes=N "
+            "resources.tasks_per_node=N resources.gpus_per_node=N"
+        )
+    return ""
 
 
 def _group(setup: TrainingSetup) -> Iterator[str]:
@@ -131,7 +168,7 @@ def _other_limits(setup: TrainingSetup) -> Iterator[str]:
 
 
 def _own(setup: TrainingSetup) -> Iterator[str]:
-    yield f"batches of {setup.global_batch} sequences of {setup.sequence} tokens"
+    yield f"batches of {counted(setup.global_batch, 'sequence')} of {setup.sequence} tokens"
     if setup.layout.pipeline == 1 and setup.microbatches > 1:
         yield f"run.train_step, which computes them in {setup.microbatches} parts"
     if setup.attention is AttentionKind.flash:

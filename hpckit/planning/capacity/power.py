@@ -11,6 +11,7 @@ from hpckit.model.capacity.plan import PowerDraw, TrainingBill
 from hpckit.planning.capacity.words import check_range
 
 _LEAST_POWER = 0.4
+_MOST_NODE = 10.0
 _MOST_PUE = 10.0
 _MOST_RATE = 1e6
 _S_PER_HOUR = 3600.0
@@ -36,8 +37,19 @@ def capped(gpu: GpuSpec, watts: float) -> GpuSpec:
         gpu,
         power_w=watts,
         node_w=gpu.node_w - gpu.power_w + watts,
+        node_source=f"{gpu.node_source}, less {gpu.power_w - watts:g} W by the cap",
         clock=slower,
     )
+
+
+def with_node(gpu: GpuSpec, watts: float) -> GpuSpec:
+    """Return a GPU that takes this much with its part of the node; raises ConfigError."""
+    if not gpu.power_w <= watts <= _MOST_NODE * gpu.power_w:
+        raise ConfigError(
+            f"--node-w-per-gpu {watts:g}: {gpu.name} alone takes {gpu.power_w:g} W",
+            hint=f"give {gpu.power_w:g} to {_MOST_NODE * gpu.power_w:g} W, the GPU's own included",
+        )
+    return replace(gpu, node_w=watts, node_source="given by --node-w-per-gpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +81,16 @@ def power_draw(gpu: GpuSpec, gpus: int, pue: float) -> PowerDraw:
     Example: 10,000 GPUs of 400 W are 4 MW, before their nodes and the facility.
     """
     nodes = gpu.node_w * gpus
-    return PowerDraw(gpus=gpu.power_w * gpus, nodes=nodes, facility=nodes * pue)
+    return PowerDraw(
+        gpus=gpu.power_w * gpus,
+        nodes=nodes,
+        facility=nodes * pue,
+        gpu_w=gpu.power_w,
+        node_w=gpu.node_w,
+        node_source=gpu.node_source,
+        clock=gpu.clock,
+        pue=pue,
+    )
 
 
 def training_bill(

@@ -7,7 +7,7 @@ et al. 2020.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -72,12 +72,23 @@ MODELS: dict[str, TransformerShape] = {
 
 def unknown_model(name: str) -> ConfigError:
     """Return the error for a name that no model has, with those that are nearly it."""
-    near = near_names(name, MODELS)
+    if _SIZE.fullmatch(name):
+        return ConfigError(
+            f"model {name!r} is a number, not a name",
+            hint=f"of a model of which only the size is known: --model parameters={name}; its "
+            "states alone follow from it",
+        )
+    last = re.sub(r"[-_](hf|base|chat|instruct|v[0-9.]+)$", "", name.rpartition("/")[2].lower())
+    near = near_names(last, MODELS)
+    of_hub = "; a model of a hub is not downloaded: give the file config.json of it"
     return ConfigError(
         f"model {name!r} is not known{near}",
         hint=f"known are {', '.join(MODELS)}; or a config.json, or numbers: "
-        "--model 'hidden=4096 layers=32 heads=32'",
+        f"--model 'hidden=4096 layers=32 heads=32'{of_hub if '/' in name else ''}",
     )
+
+
+_SIZE = re.compile(r"[0-9]+\.?[0-9]*(e\+?[0-9]{1,3})?[KMBT]?", re.IGNORECASE)
 
 
 def near_names(name: str, known: Iterable[str]) -> str:
@@ -103,6 +114,13 @@ def from_config(config: Mapping[str, Any]) -> TransformerShape:
     Understands the model types gpt2, llama, mistral, mixtral, qwen2 and qwen3.
     """
     kind = config.get("model_type")
+    if kind is None:
+        raise ConfigError(
+            "model: the file has no model_type, so that it is no config.json of a model",
+            hint=f"known types are gpt2, {', '.join(_LLAMA_LIKE)}; or give numbers: "
+            "--model 'hidden=4096 layers=32 heads=32'",
+        )
+    _check_keys(config, _GPT_KEYS if kind == "gpt2" else _LLAMA_KEYS)
     if kind == "gpt2":
         return TransformerShape(
             hidden=_number(config, "n_embd"),
@@ -137,12 +155,36 @@ def from_config(config: Mapping[str, Any]) -> TransformerShape:
     )
 
 
+def _check_keys(config: Mapping[str, Any], keys: Sequence[str]) -> None:
+    """Raise ConfigError for a key that is nearly one that is missing: it would be left out."""
+    for key in keys:
+        near = () if key in config else get_close_matches(key, map(str, config), n=1, cutoff=0.92)
+        if near and near[0] not in keys:
+            raise ConfigError(
+                f"model: {near[0]} is no key of a config.json: did you mean {key}?",
+                hint=f"write {key} in the file",
+            )
+
+
+_GPT_KEYS = ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size", "n_inner")
+_LLAMA_KEYS = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+    *("intermediate_size", "vocab_size", "head_dim", "num_local_experts", "num_experts_per_tok"),
+    *("max_position_embeddings", "tie_word_embeddings"),
+)
+
+
 def _number(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
     value = config.get(key)
     if value is None and default is not None:
         return default
     if isinstance(value, int) and not isinstance(value, bool):
         return value
+    if key not in config:
+        raise ConfigError(
+            f"model: {key} is missing",
+            hint=f"the model's config.json has to have {key}",
+        )
     raise ConfigError(
         f"model: {key}={value!r} is no whole number",
         hint=f"the model's config.json has to have {key}",

@@ -9,7 +9,7 @@ from typing import Any
 from hpckit.errors import ConfigError
 from hpckit.model.capacity.calibration import Calibration
 from hpckit.model.capacity.gpu_spec import GpuSpec
-from hpckit.model.capacity.plan import CapacityPlan, PlannedSetup, TrainingBill
+from hpckit.model.capacity.plan import CapacityPlan, TrainingBill
 from hpckit.model.capacity.setup import (
     AttentionKind,
     NumberType,
@@ -21,12 +21,13 @@ from hpckit.model.capacity.setup import (
 from hpckit.model.capacity.transformer import TransformerShape
 from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.planning.capacity.counted import UNKNOWN
+from hpckit.planning.capacity.experience import experience_of
 from hpckit.planning.capacity.flops import shortest_step
 from hpckit.planning.capacity.memory import plan_states
-from hpckit.planning.capacity.overrides import layout_limits
 from hpckit.planning.capacity.power import SiteRates, power_draw, training_bill
 from hpckit.planning.capacity.presets import MODELS, from_config, from_numbers, unknown_model
-from hpckit.planning.capacity.search import SearchSpace, plan_setup, search_layouts
+from hpckit.planning.capacity.remarks import remarks_on
+from hpckit.planning.capacity.search import plan_setup
 from hpckit.planning.capacity.step_time import rates
 from hpckit.planning.capacity.words import (
     ParallelWords,
@@ -141,11 +142,13 @@ def finish_plan(request: CapacityRequest, setup: TrainingSetup) -> CapacityPlan:
         setup=setup,
         time=None if request.step_s else time,
         rates=rates(setup, step_s),
-        bill=_bill(request, setup, step_s),
+        bill=bill_of(request, setup, step_s),
         tokens=tokens,
         launch=planned.launch,
         calibration=request.calibration,
+        experience=None if request.step_s or request.calibration else experience_of(setup),
         defaults=request.defaults,
+        remarks=tuple(remarks_on(setup, request.model if request.config is None else "")),
     )
 
 
@@ -153,7 +156,8 @@ def _tokens(request: CapacityRequest, setup: TrainingSetup) -> float:
     return request.tokens or float(_TOKENS_PER_PARAMETER * setup.shape.parameters)
 
 
-def _bill(request: CapacityRequest, setup: TrainingSetup, step_s: float) -> TrainingBill:
+def bill_of(request: CapacityRequest, setup: TrainingSetup, step_s: float) -> TrainingBill:
+    """Return what the whole training comes to with steps of `step_s` seconds."""
     steps = max(1, round(_tokens(request, setup) / (setup.global_batch * setup.sequence)))
     return training_bill(request.gpu, request.gpus, step_s=step_s, steps=steps, rates=request.site)
 
@@ -169,56 +173,12 @@ def _check_step(request: CapacityRequest, setup: TrainingSetup) -> None:
         )
 
 
-def search_plans(request: CapacityRequest) -> Sequence[PlannedSetup]:
-    """Return the layouts that fit, the fastest first; what the request says of one is kept.
-
-    Layouts that hpckit cannot run are left out, unless there are no others. `days` are given.
-    Raises ConfigError if only the number of parameters is known, or none fits.
-    """
-    if request.only_states:
-        raise ConfigError(
-            f"a search needs the model's shape, and of {request.model} only its size is known",
-            hint="name a model, or give hidden, layers and heads",
-        )
-    if request.step_s is not None:
-        raise ConfigError(
-            f"--search predicts the step of each layout, and --step-s {request.step_s:g} says it",
-            hint="leave one of the two out",
-        )
-    words = request.words
-    like = replace(
-        setup_of(replace(request, parallel=(), micro_batch=1, global_batch=None)),
-        sequence_parallel=words.sequence,
-    )
-    space = SearchSpace(
-        global_batch=request.global_batch or request.gpus,
-        micro_batch=request.micro_batch,
-        recompute=request.recompute,
-        stages_per_rank=words.stages_per_rank,
-    )
-    found = [
-        one
-        for one in search_layouts(like, space, request.calibration)
-        if all(getattr(one.setup.layout, axis) == size for axis, size in words.sizes.items())
-    ]
-    if not found:
-        raise ConfigError(
-            f"no layout of {request.gpus} x {request.gpu.name} fits in {request.gpu.name}'s memory",
-            hint="take more GPUs, a GPU with more memory, or a global batch that more ranks divide",
-        )
-    runnable = [one for one in found if not layout_limits(one.setup)]
-    return [
-        replace(one, days=_bill(request, one.setup, one.time.total).days)
-        for one in runnable or found
-    ]
-
-
 def shape_of(request: CapacityRequest) -> TransformerShape:
     """Return the shape of the model; raises ConfigError."""
     if request.config is not None:
         shape = from_config(request.config)
-    elif request.model in MODELS:
-        shape = MODELS[request.model]
+    elif request.model.lower() in MODELS:
+        shape = MODELS[request.model.lower()]
     elif "=" in request.model:
         shape = from_numbers(request.model, positions=request.sequence)
     else:
@@ -237,6 +197,12 @@ def setup_of(request: CapacityRequest) -> TrainingSetup:
     shape = shape_of(request)
     words = request.words
     layout = words.layout_on(request.gpus)
+    if words.stages_per_rank is not None and words.stages_per_rank > 1 and layout.pipeline == 1:
+        raise ConfigError(
+            f"--parallel stages_per_rank={words.stages_per_rank} interleaves a pipeline, and there "
+            "is none",
+            hint="give pipeline=N as well, or leave stages_per_rank out",
+        )
     micro_batch = request.micro_batch or 1
     more = _MICROBATCHES_PER_STAGE * layout.pipeline if layout.pipeline > 1 else 1
     eager = request.attention or (AttentionKind.eager if shape.biases else AttentionKind.flash)
@@ -258,8 +224,13 @@ def setup_of(request: CapacityRequest) -> TrainingSetup:
     )
 
 
+_OF_SHAPES = ("global_batch", "micro_batch", "sequence", "vocab", "recompute", "attention")
+_OF_TIMES = ("step_s", "tokens")
+
+
 def _plan_states(request: CapacityRequest) -> CapacityPlan:
     text = request.model.removeprefix(_STATES)
+    _check_only_states(request, text)
     check_precision(request.number_type, request.gpu)
     parameters = int(read_count(f"--model {_STATES}", text))
     layout = request.words.layout_on(request.gpus)
@@ -280,3 +251,23 @@ def _plan_states(request: CapacityRequest) -> CapacityPlan:
         layout=layout,
         unknown=UNKNOWN,
     )
+
+
+def _check_only_states(request: CapacityRequest, text: str) -> None:
+    """Raise ConfigError for what says nothing if only the number of parameters is known."""
+    if len(text.split()) > 1:
+        raise ConfigError(
+            f"--model {_STATES}{text}: parameters stands alone, as only states follow from it",
+            hint="give either parameters=N, or the shape: hidden=N layers=N heads=N",
+        )
+    given = [name for name in (*_OF_SHAPES, *_OF_TIMES) if getattr(request, name) is not None]
+    given += [
+        name
+        for name in ("price_per_gpu_hour", "carbon_g_per_kwh")
+        if getattr(request.site, name) is not None
+    ]
+    if given:
+        raise ConfigError(
+            f"--{given[0].replace('_', '-')} says nothing about --model {request.model}: {UNKNOWN}",
+            hint="leave it out, or describe the model: --model 'hidden=4096 layers=32 heads=32'",
+        )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from hpckit.model.capacity.calibration import Calibration
 from hpckit.model.capacity.plan import PlannedSetup
@@ -19,12 +19,13 @@ _LONG = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """What is held fixed: None leaves it open. Sizes as in `TrainingSetup`."""
+    """What is held fixed: None leaves it open. Sizes as in `TrainingSetup`; of axes in `sizes`."""
 
     global_batch: int
     micro_batch: int | None = None
     recompute: Recomputation | None = None
     stages_per_rank: int | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 def plan_setup(setup: TrainingSetup, calibration: Calibration | None = None) -> PlannedSetup:
@@ -42,9 +43,13 @@ def search_layouts(
 
     `like` says all that is not searched: model, GPU, number of GPUs, sequence, numbers.
     """
-    found = [plan_setup(one, calibration) for one in candidates(like, space)]
+    return fitting_first(plan_setup(one, calibration) for one in candidates(like, space))
+
+
+def fitting_first(planned: Iterable[PlannedSetup]) -> Sequence[PlannedSetup]:
+    """Return the setups that fit, the fastest first; of the same time, the least memory first."""
     return sorted(
-        (one for one in found if one.fits), key=lambda one: (one.time.total, one.memory.expected)
+        (one for one in planned if one.fits), key=lambda one: (one.time.total, one.memory.expected)
     )
 
 
@@ -60,7 +65,7 @@ def pareto(found: Sequence[PlannedSetup]) -> Sequence[PlannedSetup]:
 def candidates(like: TrainingSetup, space: SearchSpace) -> Iterator[TrainingSetup]:
     """Yield every setup that could be; not all of them fit in memory."""
     recomputes = tuple(Recomputation) if space.recompute is None else (space.recompute,)
-    for layout in _layouts(like, space.global_batch):
+    for layout in _layouts(like, space):
         rows = space.global_batch // layout.data_size
         for stages in _stages_per_rank(like, layout, space.stages_per_rank):
             for micro_batch in _micro_batches(rows, space.micro_batch):
@@ -75,17 +80,24 @@ def candidates(like: TrainingSetup, space: SearchSpace) -> Iterator[TrainingSetu
                     )
 
 
-def _layouts(like: TrainingSetup, global_batch: int) -> Iterator[Layout]:
-    """Yield layouts: tensor and context within a domain, shards of a node or of all data ranks."""
-    domain = min(like.gpu.domain, like.gpus)
-    for tensor in _divisors(like.shape.heads, domain):
-        for context in _contexts(like, domain // tensor):
+def _layouts(like: TrainingSetup, space: SearchSpace) -> Iterator[Layout]:
+    """Yield layouts: tensor and context within a domain, shards of a node or of all data ranks.
+
+    A size that is given is taken, also where none of its own would be tried.
+    """
+    domain, given = min(like.gpu.domain, like.gpus), space.sizes
+    for tensor in _given(given, "tensor", _divisors(like.shape.heads, domain)):
+        for context in _given(given, "context", _contexts(like, domain // tensor)):
             beside, left = divmod(like.gpus, tensor * context)
-            for pipeline in () if left else _divisors(beside, like.shape.layers):
-                data = beside // pipeline
-                if global_batch % data:
+            stages = () if left else _divisors(beside, like.shape.layers)
+            for pipeline in _given(given, "pipeline", stages):
+                data, left = divmod(beside, pipeline)
+                if left or space.global_batch % data:
                     continue
-                for shard in sorted(_shards(like, data, domain // (tensor * context))):
+                shards = sorted(_shards(like, data, domain // (tensor * context)))
+                for shard in _given(given, "shard", shards):
+                    if data % shard or data // shard != given.get("replicate", data // shard):
+                        continue
                     yield Layout(
                         replicate=data // shard,
                         pipeline=pipeline,
@@ -93,6 +105,10 @@ def _layouts(like: TrainingSetup, global_batch: int) -> Iterator[Layout]:
                         context=context,
                         tensor=tensor,
                     )
+
+
+def _given(sizes: Mapping[str, int], axis: str, tried: Iterable[int]) -> Iterable[int]:
+    return (sizes[axis],) if axis in sizes else tried
 
 
 def _divisors(number: int, most: int) -> Iterator[int]:

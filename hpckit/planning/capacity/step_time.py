@@ -16,6 +16,7 @@ from hpckit.model.capacity.parts import StepTime
 from hpckit.model.capacity.plan import StepRates
 from hpckit.model.capacity.setup import AttentionKind, Recomputation, TrainingSetup
 from hpckit.planning.capacity.flops import (
+    attention_share,
     hardware_flops,
     model_flops,
     peak_flops,
@@ -48,11 +49,14 @@ the same memory and multiprocessors."""
 
 def rates(setup: TrainingSetup, step_s: float) -> StepRates:
     """Return the rates of a step that takes `step_s` seconds, measured or predicted."""
+    share, mfu = attention_share(setup), utilization(model_flops(setup), setup, step_s)
     return StepRates(
         step_s=step_s,
-        mfu=utilization(model_flops(setup), setup, step_s),
+        mfu=mfu,
         hfu=utilization(hardware_flops(setup), setup, step_s),
         tokens_per_s_per_gpu=setup.global_batch * setup.sequence / step_s / setup.gpus,
+        mfu_masked=mfu * (1 - share / 2),
+        attention_share=share,
     )
 
 
@@ -201,11 +205,8 @@ def _sharding_wait(setup: TrainingSetup, forward: float, backward: float) -> flo
     shards = layout.data_size if setup.zero == _ALL_SHARDED else layout.shard
     if shards == 1:
         return 0.0
-    inside, layers, held = (
-        layout.tensor * layout.context,
-        setup.stage_layers,
-        layer_parameters(setup),
-    )
+    inside = layout.replica_size if setup.zero else layout.tensor * layout.context
+    layers, held = setup.stage_layers, layer_parameters(setup)
     gather = layers * _ring(setup, shards, inside, held * setup.number_bytes)
     scatter = layers * _ring(setup, shards, inside, held * 4)
     return _beside(gather, forward) + _beside(gather + scatter, backward)
@@ -217,7 +218,7 @@ def _gradient_wait(setup: TrainingSetup, one: float) -> float:
     replicas = layout.replicate if setup.zero is None else layout.data_size
     if replicas == 1 or setup.zero == _ALL_SHARDED:
         return 0.0
-    inside = layout.tensor * layout.context * (1 if setup.zero is not None else layout.shard)
+    inside = layout.replica_size  # replicas are outermost: stages lie between their ranks, too
     held = stage_parameters(setup, 0) / (1 if setup.zero is not None else layout.shard)
     room = one / 2 if layout.shard == 1 else one / 4  # sums over shards take the rest
     return _beside(2 * _ring(setup, replicas, inside, held * 4), room)

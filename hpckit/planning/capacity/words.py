@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from hpckit.errors import ConfigError
 from hpckit.model.counted import counted
@@ -23,6 +24,17 @@ _GROUPS = {
     "hsdp": "for parallel=hsdp give shard=N with the GPUs of a node",
     "parallel": "for parallel=fsdp give shard=N with the N of --gpus, for tensor give tensor=N, …",
 }
+_MEANT = {
+    **dict.fromkeys(("dp", "ddp", "data", "replica", "replicas"), ("replicate", "shard")),
+    **dict.fromkeys(("tp", "mp"), ("tensor",)),
+    **dict.fromkeys(("pp", "pipe", "stages"), ("pipeline",)),
+    **dict.fromkeys(("cp", "ring"), ("context",)),
+    **dict.fromkeys(("sp", "sequence_parallel"), ("sequence",)),
+    **dict.fromkeys(("zero3", "shards"), ("shard",)),
+    **dict.fromkeys(("vpp", "virtual", "interleave"), ("stages_per_rank",)),
+}
+"""What others call these sizes."""
+_MEANING = {"replicate": "whole copies", "shard": "of one copy, as FSDP does"}
 _SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _COUNT = re.compile(r"([0-9]+\.?[0-9]*(?:e\+?[0-9]{1,3})?)([KMBT]?)", re.IGNORECASE)
 _MOST = 1e18
@@ -44,15 +56,7 @@ class ParallelWords:
         Example: `ParallelWords.of(["tensor=8", "sequence=false"]).sizes` is `{"tensor": 8}`.
         """
         given: dict[str, str] = {}
-        for word in words:
-            name, _, value = word.removeprefix("parallel.").partition("=")
-            if name in _GROUPS:
-                raise ConfigError(
-                    f"--parallel takes sizes, and {word} is a choice of `launch`",
-                    hint=f"{_GROUPS[name]}; {_allowed()}",
-                )
-            if name not in (*_SIZES, _STAGES, _SEQUENCE):
-                raise ConfigError(f"--parallel {word} is not known", hint=_allowed())
+        for name, value in _pairs(words):
             if name in given:
                 raise ConfigError(
                     f"--parallel gives {name} twice: {name}={given[name]} and {name}={value}",
@@ -63,33 +67,82 @@ class ParallelWords:
         sizes = {name: _size(name, value) for name, value in given.items()}
         return cls(stages_per_rank=sizes.pop(_STAGES, None), sizes=sizes, sequence=sequence)
 
+    def check_on(self, gpus: int) -> None:
+        """Check that these sizes can be part of a layout of this many GPUs; raises ConfigError."""
+        self._check_multiple(math.prod(self.sizes.values()), gpus)
+
     def layout_on(self, gpus: int) -> Layout:
         """Return the layout on this many GPUs; what the sizes leave over replicates.
 
         Raises ConfigError if they do not fill these GPUs.
         """
-        said = " ".join(f"{name}={size}" for name, size in self.sizes.items())
         inner = Layout(**{name: size for name, size in self.sizes.items() if name != "replicate"})
         replicas = self.sizes.get("replicate")
         needed = inner.world_size * (replicas or 1)
+        if replicas is not None and needed < gpus:
+            raise ConfigError(
+                f"--parallel {self._said} is {counted(needed, 'GPU')}, and there are {gpus}",
+                hint="leave replicate out: it takes what the other sizes leave over",
+            )
+        self._check_multiple(needed, gpus)
+        return inner.with_replicas(gpus // inner.world_size)
+
+    @property
+    def _said(self) -> str:
+        return " ".join(f"{name}={size}" for name, size in self.sizes.items())
+
+    def _check_multiple(self, needed: int, gpus: int) -> None:
+        """Raise ConfigError if this many GPUs are no whole number of layouts."""
         if needed > gpus:
             raise ConfigError(
-                f"--parallel {said} needs {counted(needed, 'GPU')}, and there "
+                f"--parallel {self._said} needs {counted(needed, 'GPU')}, and there "
                 f"{'is' if gpus == 1 else 'are'} {gpus}",
                 hint=f"give --gpus {needed}, or smaller sizes",
             )
-        if replicas is not None and needed != gpus:
-            raise ConfigError(
-                f"--parallel {said} is {counted(needed, 'GPU')}, and there are {gpus}",
-                hint="leave replicate out: it takes what the other sizes leave over",
-            )
         if gpus % needed:
             raise ConfigError(
-                f"--parallel {said} needs GPUs in multiples of {needed}, and there are {gpus}",
+                f"--parallel {self._said} needs GPUs in multiples of {needed}, and there are "
+                f"{gpus}",
                 hint=f"give --gpus {gpus - gpus % needed} or {gpus + needed - gpus % needed}, or "
                 "other sizes",
             )
-        return inner.with_replicas(gpus // inner.world_size)
+
+
+def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield names and values; raises ConfigError for what is none."""
+    for place, word in enumerate(words):
+        name, _, value = word.removeprefix("parallel.").partition("=")
+        if name in _GROUPS:
+            raise ConfigError(
+                f"--parallel takes sizes, and {word} is a choice of `launch`",
+                hint=f"{_GROUPS[name]}; {_allowed()}",
+            )
+        if name not in (*_SIZES, _STAGES, _SEQUENCE):
+            raise _unknown(name, value)
+        if not value:
+            following = "".join(words[place + 1 : place + 2])
+            raise ConfigError(
+                f"--parallel {name} has no size",
+                hint="write name and size as one word: "
+                f"--parallel {name}={following if following.isdecimal() else 'N'}",
+            )
+        yield name, value
+
+
+def _unknown(name: str, value: str) -> ConfigError:
+    if name.isdecimal() and not value:
+        return ConfigError(
+            f"--parallel {name} is a number without a name",
+            hint=f"write name and size as one word, such as --parallel shard={name}",
+        )
+    known = (*_SIZES, _STAGES, _SEQUENCE)
+    near = _MEANT.get(name.lower()) or get_close_matches(name.lower(), known, n=1)
+    words = [
+        f"{one}={value or 'N'}{f' ({_MEANING[one]})' if len(near) > 1 else ''}" for one in near
+    ]
+    meant = f": did you mean {' or '.join(words)}?" if near else ""
+    given = f"{name}={value}" if value else name
+    return ConfigError(f"--parallel {given} is not known{meant}", hint=_allowed())
 
 
 def _allowed() -> str:

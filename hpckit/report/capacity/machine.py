@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 from hpckit.model.capacity.calibration import Calibration
 from hpckit.model.capacity.launch_words import LaunchWords
 from hpckit.model.capacity.parts import MemoryParts
-from hpckit.model.capacity.plan import CapacityPlan, PlannedSetup, PowerDraw
+from hpckit.model.capacity.plan import CapacityPlan, FoundLayouts, PlannedSetup, PowerDraw
 from hpckit.model.capacity.setup import TrainingSetup
 
 SHOWN = 10
@@ -19,9 +18,10 @@ SHOWN = 10
 def plan_object(plan: CapacityPlan) -> dict[str, Any]:
     """Return a plan for `--json`; what is not known is null."""
     known = plan.setup is not None
-    rates, bill = plan.rates, plan.bill
+    rates, bill, between = plan.rates, plan.bill, plan.days_between
     return {
         "parameters": plan.parameters,
+        "active_parameters": plan.setup and plan.setup.shape.active_parameters,
         "gpu": plan.gpu.name,
         "gpus": plan.gpus,
         "gpu_memory_bytes": plan.gpu.memory,
@@ -33,6 +33,7 @@ def plan_object(plan: CapacityPlan) -> dict[str, Any]:
         "step_parts": plan.time
         and {one.name: getattr(plan.time, one.name) for one in fields(plan.time)},
         "mfu": rates and rates.mfu,
+        "mfu_masked": rates and rates.mfu_masked,
         "hfu": rates and rates.hfu,
         "tokens_per_s_per_gpu": rates and rates.tokens_per_s_per_gpu,
         "tokens": plan.tokens,
@@ -40,6 +41,10 @@ def plan_object(plan: CapacityPlan) -> dict[str, Any]:
         "calibration": plan.calibration and calibration_object(plan.calibration),
         "steps": bill and bill.steps,
         "days": bill and bill.days,
+        "days_low": between and between[0],
+        "days_high": between and between[1],
+        "experience": plan.experience and plan.experience.said,
+        "remarks": list(plan.remarks),
         "gpu_hours": bill and bill.gpu_hours,
         "lost_share": bill and bill.lost_share,
         "energy_j": bill and bill.energy_j,
@@ -102,17 +107,20 @@ def calibration_object(calibration: Calibration) -> dict[str, Any]:
     }
 
 
-def search_object(
-    found: Sequence[PlannedSetup],
-    smaller: Sequence[PlannedSetup],
-    calibration: Calibration | None = None,
-) -> dict[str, Any]:
-    """Return the ten fastest layouts, and up to ten that need less memory than all faster ones."""
+def search_object(found: FoundLayouts, calibration: Calibration | None = None) -> dict[str, Any]:
+    """Return the ten fastest layouts, up to ten that need less memory, the plan of the fastest.
+
+    If none fits, `smallest` is what needs the least memory, and `help` what would make it fit.
+    """
     return {
-        "found": len(found),
+        "found": len(found.fitting),
+        "fits": bool(found.fitting),
         "calibration": calibration and calibration_object(calibration),
-        "fastest": [_found_object(one) for one in found[:SHOWN]],
-        "pareto": [_found_object(one) for one in smaller[:SHOWN]],
+        "fastest": [_found_object(one) for one in found.fitting[:SHOWN]],
+        "pareto": [_found_object(one) for one in found.smaller[:SHOWN]],
+        "best": found.best and plan_object(found.best),
+        "smallest": found.smallest and _found_object(found.smallest),
+        "help": list(found.help),
     }
 
 
@@ -130,4 +138,6 @@ def _launch_object(launch: LaunchWords | None) -> dict[str, Any]:
     return {
         "overrides": launch and list(launch.overrides),
         "limits": launch and list(launch.limits),
+        "unplaced": (launch and launch.unplaced) or None,
+        "options": launch and list(launch.options),
     }

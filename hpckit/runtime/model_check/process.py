@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
-from hpckit.errors import UsageError
+from hpckit.errors import ConfigError, UsageError
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.model_check import ModelAnswer, ModelQuestion, StageMemory
@@ -28,7 +29,7 @@ from hpckit.runtime.parallel.model_fit import fake_group, memory_of, told
 from hpckit.runtime.rank.attach import make_logger, seed_everything
 from hpckit.runtime.rank.config import Config
 from hpckit.runtime.rank.parent_watch import die_with_parent
-from hpckit.runtime.rank.user_function import call, load_function
+from hpckit.runtime.rank.user_function import call, calls, load_function
 
 
 def check_model(question: ModelQuestion) -> ModelAnswer:
@@ -40,7 +41,7 @@ def check_model(question: ModelQuestion) -> ModelAnswer:
     if run.problems:
         return ModelAnswer(problems=tuple(run.problems))
     if not run.fitted:
-        return ModelAnswer(model_unchecked=ended or "it ended before run.parallelize")
+        return ModelAnswer(model_unchecked=_unmade(question, settings, ended))
     try:
         stages = _stages(run)
     except UsageError as error:
@@ -91,7 +92,7 @@ def _run_function(run: CheckedRun, settings: LaunchConfig) -> str:
     """
     seed_everything(settings.seed)
     try:
-        call(load_function(str(settings.entry_point)), run)
+        call(_load(str(settings.entry_point)), run)
     except CheckFinished:
         return run.unknown
     except UsageError as error:
@@ -101,6 +102,39 @@ def _run_function(run: CheckedRun, settings: LaunchConfig) -> str:
     except SystemExit as error:
         return f"it ended by SystemExit({error.code!r})"
     return ""
+
+
+def _load(text: str) -> Callable[..., Any]:
+    """Return the user's function; raises ConfigError also if its module does not exist."""
+    module = text.partition(":")[0]
+    try:
+        return load_function(text)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(
+            f"entry_point={text}: there is no module {error.name}",
+            hint="write entry_point=MODULE:FUNCTION, such as train:train for the function train in "
+            "the project's train.py",
+        ) from None
+
+
+def _unmade(question: ModelQuestion, settings: LaunchConfig, ended: str) -> str:
+    """Return why no model was made: how the code ended, and whether it calls run.parallelize.
+
+    A function that lays its model out itself ends in torch's own errors, as its ranks are fake.
+    """
+    text = str(settings.entry_point)
+    module = sys.modules.get(text.partition(":")[0])
+    function = getattr(module, text.partition(":")[2], None)
+    if function is None or calls(function, "parallelize", Path(question.code)):
+        return f"before run.parallelize, it ended with {ended}" if ended else _ENDED
+    if not ended or "INTERNAL ASSERT" in ended:
+        return "it does not call run.parallelize"
+    return f"it does not call run.parallelize, and ended with {ended}"
+
+
+_ENDED = "it ended before run.parallelize"
 
 
 def _stages(run: CheckedRun) -> tuple[StageMemory, ...]:

@@ -162,11 +162,11 @@ def test_a_loop_of_ones_own_over_stages_is_an_error(project: Any) -> None:
     [
         (
             "early",
-            "the model could not be checked in its layout: ValueError: no data here (train.py",
+            "run.parallelize, and ended with ValueError: no data here (train.py",
         ),
         (
             "without",
-            "the model could not be checked in its layout: it ended before run.parallelize",
+            "the model could not be checked in its layout: it does not call run.parallelize",
         ),
         ("by_hand", "the model fits its layout, but no batch was checked: "),
     ],

@@ -36,6 +36,11 @@ def said(*words: str) -> str:
     return out.getvalue()
 
 
+def flat(*words: str) -> str:
+    """Return what `hpckit plan` prints, as one line."""
+    return " ".join(said(*words).replace("\\\n", " ").split())
+
+
 def planned(*words: str) -> dict[str, Any]:
     """Return what `hpckit plan --json` says."""
     found: dict[str, Any] = json.loads(said(*words, "--json"))
@@ -55,7 +60,7 @@ def test_plan_says_what_a_model_needs() -> None:
     total = memory.pop("total")
     assert total["expected"] == pytest.approx(sum(memory.values()))
     text = said(*words)
-    assert f"HFU {found['hfu']:.1%}" in text
+    assert f"HFU {100 * found['hfu']:.1f} %" in text
     assert f"{total['expected'] / 2**30:.2f} GiB" in text
 
 
@@ -103,9 +108,9 @@ def test_only_states_are_known_of_a_number_of_parameters() -> None:
 def test_plan_says_how_its_layout_is_launched() -> None:
     """The overrides are those of `parallel`; what hpckit cannot run is said, not printed."""
     words = ("--model", "llama3-8b", "--gpu", "H100-SXM", "--gpus", "16")
-    text = said(*words, "--parallel", "shard=16", "--recompute", "full")
+    text = flat(*words, "--parallel", "shard=16", "--recompute", "full")
     launch = "parallel=fsdp parallel.params=bf16 parallel.recompute=blocks parallel.compile=true"
-    assert f"hpckit launch … {launch}" in text
+    assert f"hpckit launch experiment=YOURS {launch}" in text
     assert "global batch 16 sequences of 8192 tokens" in text
     for more in (
         ("--zero", "3"),
@@ -113,7 +118,7 @@ def test_plan_says_how_its_layout_is_launched() -> None:
         ("--parallel", "shard=8", "pipeline=2", "stages_per_rank=4"),
         ("--parallel", "tensor=16"),
     ):
-        text, found = said(*words, *more), planned(*words, *more)
+        text, found = flat(*words, *more), planned(*words, *more)
         assert found["fits"]
         assert found["limits"]
         assert "hpckit cannot run this" in text
@@ -135,8 +140,8 @@ def test_plan_that_does_not_fit_says_so_first() -> None:
 def test_days_come_with_how_long_published_runs_took() -> None:
     """A prediction says how far off it was; a measured step needs no such remark."""
     words = ("--model", "llama3-8b", "--gpu", "H100-SXM", "--gpus", "64", "--parallel", "shard=64")
-    assert "published runs on H100 took up to 30 % longer" in said(*words)
-    assert "no published run on this GPU" in said("--model", "gpt2", *V100)
+    assert "on H100 took 14 to 37 % more time than predicted" in flat(*words)
+    assert "no published step of this layout on this GPU" in flat("--model", "gpt2", *V100)
     assert "published" not in said(*words, "--step-s", "2")
 
 
@@ -175,7 +180,7 @@ def test_search_keeps_what_is_given() -> None:
 def test_numbers_that_nobody_chose_are_marked() -> None:
     """A batch of one row per GPU and 20 tokens per parameter are guesses, and named as such."""
     words = ("--model", "llama3-8b", "--gpu", "H100-SXM", "--gpus", "16", "--parallel", "shard=16")
-    text = said(*words)
+    text = flat(*words)
     assert "of 8192 tokens (default: set --global-batch and --sequence)" in text
     assert "tokens (default: 20 per parameter)" in text
     assert planned(*words)["defaults"] == ["--global-batch", "--sequence", "--tokens"]
@@ -205,10 +210,10 @@ def test_launch_line_asks_for_the_nodes_and_accumulates_as_the_guide_says() -> N
         "resources.gpus_per_node=8",
     ]
     assert "parallel.microbatches=32" in overrides
-    text = said(*words, "--parallel", "shard=16")
+    text = flat(*words, "--parallel", "shard=16")
     assert "run.train_step, which computes them in 32 parts" in text
     assert "backward()" not in text
-    assert "  CUDA context " in text
+    assert " CUDA context " in text
 
 
 @pytest.mark.parametrize(
@@ -275,7 +280,6 @@ GPT = ("--model", "gpt2", *V100)
         ((*GPT, "--tokens", "0"), "--tokens 0"),
         ((*GPT, "--tokens", "1e300"), "--tokens 1e300"),
         ((*GPT, "--tokens", "100 billion"), "--tokens 100 billion is no count"),
-        (("--model", "llama3-405b", *V100, "--search"), "no layout"),
     ],
 )
 def test_plan_refuses_what_it_does_not_understand(words: tuple[str, ...], error: str) -> None:
@@ -310,7 +314,7 @@ def test_tokens_are_counted_in_billions(text: str) -> None:
         (" " * 4_000_001, "larger than 4 MB"),
         ("[]", "no JSON object"),
         ("\xff", "no JSON"),
-        (f'{{"model_type":"gpt2","n_embd":{"9" * 4000}}}', "n_layer=None"),
+        (f'{{"model_type":"gpt2","n_embd":{"9" * 4000}}}', "n_layer is missing"),
     ],
 )
 def test_hostile_configuration_of_a_model_is_one_error(

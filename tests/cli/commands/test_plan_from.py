@@ -10,7 +10,8 @@ from report_launches import swept_launch, troubled_launch
 
 from hpckit.errors import HpckitError
 
-WORDS = ("--model", "gpt2", "--gpu", "A100-80")
+MODEL = ("--model", "gpt2")
+WORDS = (*MODEL, "--gpu", "A100-80")
 BATCH = ("--global-batch", "64")
 
 
@@ -37,7 +38,8 @@ def test_plan_from_a_run_says_what_it_measured(desk: Any) -> None:
     plain = planned(desk, "--gpus", "64", *BATCH, "--precision", "fp32")
     assert plain["calibration"] is None
     assert larger["step_s"] == pytest.approx(plain["step_s"] * by["step_ratio"])
-    own = planned(desk, "--gpus", "4", *BATCH, "--precision", "fp32", "--gpu", "H100-SXM")
+    like = (*MODEL, "--gpu", "H100-SXM", "--gpus", "4", *BATCH, "--precision", "fp32")
+    own = json.loads(desk.say("plan", *like, "--json").out)
     assert own["step_s"] == pytest.approx(by["predicted_step_s"])
 
 

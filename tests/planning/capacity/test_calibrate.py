@@ -14,7 +14,8 @@ from hpckit.model.capacity.setup import NumberType, Recomputation
 from hpckit.model.parallel.layout import Layout
 from hpckit.planning.capacity.calibrate import calibrate, like_run
 from hpckit.planning.capacity.gpus import GPUS, gpu_called
-from hpckit.planning.capacity.request import CapacityRequest, plan_capacity, search_plans
+from hpckit.planning.capacity.request import CapacityRequest, plan_capacity
+from hpckit.planning.capacity.search_request import search_plans
 
 REQUEST = CapacityRequest(gpu=GPUS["A100-80"], gpus=8, model="gpt2-xl", sequence=1024)
 PLANNED = plan_capacity(

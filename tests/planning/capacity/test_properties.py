@@ -209,9 +209,9 @@ def test_search_keeps_what_is_given() -> None:
         ({"sequence": 0}, "sequence=0"),
         ({"gpu": GPUS["V100"]}, "V100 has no bf16"),
         ({"layout": Layout(replicate=8, tensor=8), "global_batch": 8}, ""),
-        ({"layout": Layout(tensor=64)}, "does not divide heads"),
+        ({"layout": Layout(tensor=64)}, "does not divide the 32 heads"),
         ({"layout": Layout(pipeline=64)}, "more than the 32 layers"),
-        ({"global_batch": 63}, "does not divide"),
+        ({"global_batch": 63}, "--global-batch 63 cannot be shared out"),
     ],
 )
 def test_numbers_that_do_not_fit_together_are_refused(
@@ -261,3 +261,12 @@ def test_gpu_without_bfloat16_has_no_peak_in_it() -> None:
     assert [gpu.name for gpu in GPUS.values() if gpu.flops_bf16 is None] == ["V100"]
     for gpu in GPUS.values():
         assert min(gpu.flops_fp16, gpu.flops_fp32, gpu.flops_bf16 or 1) > 0
+
+
+def test_gradients_of_replicas_that_are_whole_nodes_cross_the_network() -> None:
+    """Each stage of a pipeline has its place in a node, so that its replicas are in other nodes."""
+    gpu = GPUS["A100-80"]
+    layout = Layout(replicate=2, pipeline=8)
+    near = replace(SEARCHED, gpu=gpu, layout=layout, global_batch=16)
+    far = replace(near, gpu=replace(gpu, network=gpu.network / 4))
+    assert predict_step(far).exposed > predict_step(near).exposed

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
 
+from hpckit.model.capacity.plan import PlannedSetup
 from hpckit.model.capacity.setup import Recomputation, TrainingSetup
 from hpckit.model.parallel.layout import Layout
+from hpckit.planning.capacity.experience import experience_of
 from hpckit.planning.capacity.flops import hardware_flops, utilization
 from hpckit.planning.capacity.gpus import GPUS, gpu_named
-from hpckit.planning.capacity.memory import plan_memory
+from hpckit.planning.capacity.memory import plan_memory, stage_parameters
 from hpckit.planning.capacity.presets import MODELS, from_numbers
 from hpckit.planning.capacity.request import CapacityRequest, plan_capacity
 from hpckit.planning.capacity.search import SearchSpace, search_layouts
@@ -147,6 +150,8 @@ def test_recomputation_costs_what_was_published(row: tuple[float, ...]) -> None:
     again = replace(setup, recompute=Recomputation.full, sequence_parallel=False)
     assert predict_step(setup).total == pytest.approx(some, rel=0.1)
     assert predict_step(again).total == pytest.approx(full, rel=0.1)
+    said = experience_of(setup)
+    assert said.low <= some / predict_step(setup).total <= said.high
     found = rates(setup, some)
     assert abs(100 * found.mfu - mfu) < 1
     assert abs(100 * found.hfu - hfu) < 1
@@ -195,11 +200,99 @@ def test_sums_that_everybody_does_first() -> None:
 
 @pytest.mark.parametrize("row", [SC21[0], *SC21[3:]], ids=lambda row: row.billions)
 def test_published_layout_is_near_the_best_that_is_found(row: Row) -> None:
-    """Of the layouts that fit, none is more than 15 % faster.
-
-    The rows between 3.6 and 76 billion are left out: there, sharding, which the authors did not
-    have, is predicted to be up to 36 % faster.
-    """
+    """Of all layouts that fit, none is more than 15 % faster, also of those that shard."""
     space = SearchSpace(global_batch=row.batch, recompute=Recomputation.full)
     best = search_layouts(row.setup, space)[0]
     assert predict_step(row.setup).total <= 1.15 * best.time.total
+
+
+LAYOUTS = [
+    ("1.7", 2304, 24, 24, 1, 1, 32, 512),
+    ("3.6", 3072, 30, 32, 2, 1, 64, 512),
+    ("7.5", 4096, 36, 32, 4, 1, 128, 512),
+    ("18.4", 6144, 40, 48, 8, 1, 256, 1024),
+    ("39.1", 8192, 48, 64, 8, 2, 512, 1536),
+    ("76.1", 10240, 60, 80, 8, 4, 1024, 1792),
+    ("145.6", 12288, 80, 96, 8, 8, 1536, 2304),
+    ("310.1", 16384, 96, 128, 8, 16, 1920, 2160),
+    ("529.6", 20480, 105, 128, 8, 35, 2520, 2520),
+    ("1008.0", 25600, 128, 160, 8, 64, 3072, 3072),
+]
+"""SC21's Table 1, all rows: billions, hidden, layers, heads, tensor, pipeline, GPUs, batch."""
+
+MEGATRON_MORE = 2
+"""Bytes per parameter that Megatron-LM keeps beyond our 16: 18 by theoretical_memory_usage.py."""
+
+
+@pytest.mark.parametrize("row", LAYOUTS, ids=lambda row: row[0])
+def test_published_layout_is_near_the_best_of_its_technique(row: tuple[str, ...]) -> None:
+    """Of layouts that do not shard, as the authors', none that fits is more than 15 % faster.
+
+    The paper gives tensor and pipeline of all rows, and micro batches of few: the best are taken.
+    """
+    found = [
+        one
+        for one in _found(row, shard=1)
+        if one.memory.expected + MEGATRON_MORE * stage_parameters(one.setup, 0)
+        <= one.setup.gpu.memory
+    ]
+    assert _published(row, found).time.total <= 1.15 * found[0].time.total
+
+
+@pytest.mark.parametrize("row", LAYOUTS, ids=lambda row: row[0])
+def test_sharding_is_predicted_to_be_faster_by_no_more_than_the_guide_says(
+    row: tuple[str, ...],
+) -> None:
+    """Up to 36 % for three of the ten rows, 15 % for the others."""
+    most = 1.365 if row[0] in ("7.5", "18.4", "39.1") else 1.15
+    found = _found(row)
+    assert _published(row, found).time.total <= most * found[0].time.total
+
+
+def _found(row: tuple[str, ...], **sizes: int) -> Sequence[PlannedSetup]:
+    """Return the layouts that fit of a row, the fastest first."""
+    _, hidden, layers, heads, _, _, gpus, batch = row
+    like = TrainingSetup(
+        shape=from_numbers(f"hidden={hidden} layers={layers} heads={heads} vocab=51200"),
+        gpu=GPUS["A100-80"],
+        layout=Layout(replicate=int(gpus)),
+        sequence=2048,
+        global_batch=int(gpus),
+        sequence_parallel=False,
+    )
+    space = SearchSpace(global_batch=int(batch), recompute=Recomputation.full, sizes=sizes)
+    return search_layouts(like, space)
+
+
+def _published(row: tuple[str, ...], found: Sequence[PlannedSetup]) -> PlannedSetup:
+    """Return the fastest with the published sizes, which does not shard."""
+    sizes = (int(row[4]), int(row[5]), 1)
+    return next(
+        one
+        for one in found
+        if (one.setup.layout.tensor, one.setup.layout.pipeline, one.setup.layout.shard) == sizes
+    )
+
+
+def test_gpt3_takes_a_month_as_sc21_estimates() -> None:
+    """34 days on 1024 GPUs for 300 B tokens, at 140 TFLOP/s; ours are predicted, not estimated."""
+    for words in (("tensor=8", "pipeline=16"), ("tensor=8", "pipeline=8", "stages_per_rank=2")):
+        request = CapacityRequest(
+            gpu=GPUS["A100-80"],
+            gpus=1024,
+            model="gpt3-175b",
+            parallel=words,
+            global_batch=1536,
+            recompute=Recomputation.full,
+            tokens=300e9,
+        )
+        bill = plan_capacity(request).bill
+        assert bill is not None
+        assert 29.5 < bill.days < 31.5
+
+
+@pytest.mark.parametrize("row", SC21, ids=lambda row: row.billions)
+def test_steps_of_sc21_are_within_the_range_that_is_said(row: Row) -> None:
+    """A plan of such a layout gives its days as a range that these rows had."""
+    found = experience_of(row.setup)
+    assert found.low <= row.step_s / predict_step(row.setup).total <= found.high

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from hpckit.cli.compose_options import add_configuration, compose_request
+from hpckit.cli.once import Once
 from hpckit.cli.options import add_json, add_output_dir, output_dir
+from hpckit.cli.plan_words import check_together, option_name, read_config
+from hpckit.cli.value_types import whole
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.model.capacity.plan import CapacityPlan
 from hpckit.model.capacity.setup import AttentionKind, NumberType, OptimizerKind, Recomputation
 from hpckit.planning.capacity.calibrate import calibrate, like_run
-from hpckit.planning.capacity.counted import plan_counted, rank_overrides
+from hpckit.planning.capacity.counted import launched_words, plan_counted, rank_overrides
 from hpckit.planning.capacity.gpus import GPUS, gpu_named
-from hpckit.planning.capacity.power import SiteRates, capped, power_draw
-from hpckit.planning.capacity.request import (
-    CapacityRequest,
-    plan_capacity,
-    search_plans,
-)
-from hpckit.planning.capacity.search import pareto
+from hpckit.planning.capacity.power import SiteRates, capped, power_draw, with_node
+from hpckit.planning.capacity.request import CapacityRequest, plan_capacity
+from hpckit.planning.capacity.search_request import find_layouts
 from hpckit.planning.capacity.words import read_count
+from hpckit.planning.masking import masked_words
+from hpckit.planning.secrecy import known_secrets
 from hpckit.record.lookup import find_evidence
-from hpckit.record.store import open_plain
 from hpckit.report.capacity.machine import plan_object, power_object, search_object
-from hpckit.report.capacity.text import plan_text, power_text, search_text
+from hpckit.report.capacity.search_text import search_text
+from hpckit.report.capacity.text import plan_text, power_text
 from hpckit.views.measured import measured_run
 
 EPILOG = """\
@@ -39,17 +38,20 @@ examples:
   hpckit plan --model 'hidden=4096 layers=32 heads=32' --gpu A100-80 --gpus 8 --zero 3
   hpckit plan --model parameters=175e9 --gpu A100-80 --gpus 8 --zero 3   its states alone
   hpckit plan experiment=charlm parallel=fsdp --gpu A100-80 --gpus 8   a model of your own code
-  hpckit plan --from RUN --model gpt2 --gpu A100-80 --gpus 64   as far off as for a run of yours
+  hpckit plan --from RUN --model gpt2 --gpu A100-80 --gpus 64   corrected by a run of yours
   hpckit plan --power --gpu A100-80 --gpus 10000
 
 Nothing is submitted, and no cluster is asked. The guide says what is modelled, and what is not.
+The exit code is 0 also if nothing fits: `fits` in the JSON says whether it does.
 """
 
-_LARGEST_CONFIG = 4_000_000
+
+_USUAL = "as published, up to 8192; of plain numbers their positions, 2048"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `plan`."""
+    parser.register("action", None, Once)
     parser.add_argument(
         "overrides",
         nargs="*",
@@ -63,9 +65,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a published model, a config.json, or numbers: 'hidden=4096 layers=32 heads=32'",
     )
     parser.add_argument("--gpu", metavar="NAME", required=True, help=f"one of {', '.join(GPUS)}")
-    parser.add_argument("--gpus", metavar="N", type=int, help="how many (default: 1)")
     parser.add_argument(
-        "--power-cap-w", metavar="W", type=float, help="of each GPU: it computes slower"
+        "--gpus", metavar="N", type=whole("GPUs", "16"), help="how many (default: 1)"
+    )
+    parser.add_argument(
+        "--power-cap-w",
+        metavar="W",
+        type=float,
+        help="of each GPU: it computes as the square root of its power, which is an assumption",
+    )
+    parser.add_argument(
+        "--node-w-per-gpu",
+        metavar="W",
+        type=float,
+        help="of a GPU with its part of the node (default: of the vendor's data sheet)",
     )
     parser.add_argument(
         "--parallel",
@@ -73,18 +86,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         default=[],
-        help="sizes: tensor, pipeline, context, shard, stages_per_rank; sequence=true|false",
+        help="sizes: tensor, pipeline, context, shard, stages_per_rank; sequence=true|false. "
+        "The GPUs that they do not use hold further copies of the model",
     )
-    for name, what in (
-        ("global-batch", "sequences of a step (default: what the layout computes at once)"),
-        ("micro-batch", "sequences that a GPU computes at once (default: 1)"),
-        ("sequence", "tokens of a sequence (default: as published, up to 8192; else 4096)"),
-        ("vocab", "how many tokens there are (default: the model's)"),
+    for name, of, example, what in (
+        ("global-batch", "sequences", "1024", "sequences of a step (default: a small batch)"),
+        ("micro-batch", "sequences", "4", "sequences that a GPU computes at once (default: 1)"),
+        ("sequence", "tokens", "8192", f"tokens of a sequence (default: {_USUAL})"),
+        ("vocab", "tokens", "128256", "how many tokens there are (default: the model's)"),
     ):
-        parser.add_argument(f"--{name}", metavar="N", type=int, help=what)
+        parser.add_argument(f"--{name}", metavar="N", type=whole(of, example), help=what)
     _add_choice(parser, "precision", "default: bf16, or fp16 where a GPU has no bf16", NumberType)
     _add_choice(parser, "optimizer", "whose state is kept", OptimizerKind, OptimizerKind.adam)
-    _add_choice(parser, "recompute", "what the backward pass computes again", Recomputation)
+    _add_choice(
+        parser, "recompute", "what the backward pass computes again", Recomputation, type=_recompute
+    )
     _add_choice(parser, "attention", "default: eager for a GPT, else flash", AttentionKind)
     parser.add_argument(
         "--zero",
@@ -106,7 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="measured",
         metavar="RUN",
-        help="a run that trained this model on GPUs: predictions are off as they were for it",
+        help="a run that trained this model on GPUs: predictions are corrected by what it took",
     )
     parser.add_argument(
         "--tokens",
@@ -115,21 +131,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(cfg=None, info=None, multirun=False, command=None)
     parser.add_argument("--search", action="store_true", help="find the fastest layouts that fit")
-    parser.add_argument("--power", action="store_true", help="power alone; needs no model")
+    parser.add_argument("--power", action="store_true", help="power alone, without a model")
     _add_site(parser)
     add_json(parser)
     add_output_dir(parser)
 
 
 def _add_choice(
-    parser: argparse.ArgumentParser, name: str, what: str, of: Any, default: Any = None
+    parser: argparse.ArgumentParser, name: str, what: str, of: Any, default: Any = None, **more: Any
 ) -> None:
     parser.add_argument(
         f"--{name}",
         choices=[one.value for one in of],
         default=None if default is None else default.value,
         help=what if default is None else f"{what} (default: {default.value})",
+        **more,
     )
+
+
+def _recompute(text: str) -> str:
+    """Return what is computed again; raises ArgumentTypeError for a word of `launch`."""
+    if text == "blocks":
+        raise argparse.ArgumentTypeError("is blocks, as in parallel.recompute; here that is full")
+    return text
 
 
 def _add_site(parser: argparse.ArgumentParser) -> None:
@@ -147,6 +171,7 @@ def _add_site(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Print a plan; returns 0, also if it does not fit. Raises HpckitError."""
+    check_together(arguments)
     gpu = _gpu(arguments)
     site = SiteRates(
         pue=arguments.pue,
@@ -157,9 +182,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         plan = _counted(arguments, context, gpu, site)
         _say(context, arguments, plan_object(plan), plan_text(plan))
         return 0
-    if arguments.model is None:
-        if not arguments.power:
-            raise UsageError("--model is missing", hint="name a model; --power alone needs none")
+    if arguments.power:
         draw = power_draw(gpu, CapacityRequest(gpu=gpu, gpus=_gpus(arguments)).gpus, site.pue)
         _say(context, arguments, power_object(draw), power_text(draw))
         return 0
@@ -167,10 +190,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.measured is not None:
         request = _calibrated(arguments, context, request)
     if arguments.search:
-        found, by = search_plans(request), request.calibration
-        smaller = pareto(found)
-        text = search_text(found, smaller, by, request.defaults)
-        _say(context, arguments, search_object(found, smaller, by), text)
+        found = find_layouts(request)
+        _say(context, arguments, search_object(found, request.calibration), search_text(found))
         return 0
     plan = plan_capacity(request)
     _say(context, arguments, plan_object(plan), plan_text(plan))
@@ -179,40 +200,28 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 def _gpu(arguments: argparse.Namespace) -> GpuSpec:
     gpu = gpu_named(arguments.gpu)
-    return gpu if arguments.power_cap_w is None else capped(gpu, arguments.power_cap_w)
+    if arguments.power_cap_w is not None:
+        gpu = capped(gpu, arguments.power_cap_w)
+    return gpu if arguments.node_w_per_gpu is None else with_node(gpu, arguments.node_w_per_gpu)
 
 
 def _gpus(arguments: argparse.Namespace) -> int:
     return 1 if arguments.gpus is None else int(arguments.gpus)
 
 
-_OF_SHAPES = (
-    *("model", "parallel", "global_batch", "micro_batch", "sequence", "vocab", "precision"),
-    *("recompute", "attention", "zero", "step_s", "measured", "tokens", "search", "power"),
-)
-"""Options that need a transformer's shape, or that an experiment says itself."""
-
-
-_OPTIONS = {name: name.replace("_", "-") for name in _OF_SHAPES} | {"measured": "from"}
-
-
 def _counted(
     arguments: argparse.Namespace, context: Context, gpu: GpuSpec, site: SiteRates
 ) -> CapacityPlan:
     """Return the plan of an experiment, whose model is counted; raises HpckitError."""
-    for name in _OF_SHAPES:
-        if getattr(arguments, name) not in (None, False, []):
-            raise UsageError(
-                f"--{_OPTIONS[name]} does not go with {arguments.overrides[0]}: the "
-                "experiment says what its model and its layout are",
-                hint="leave it out, or describe the model with --model instead of an experiment",
-            )
     from hpckit.operations.capacity import count_model  # noqa: PLC0415  # it imports Hydra
 
     ranks = () if arguments.gpus is None else rank_overrides(gpu, arguments.gpus)
     request = compose_request(arguments, context, more=ranks)
     found = count_model.count_model(request, context, quiet=arguments.json)
-    return plan_counted(found.model, found.layout, gpu, OptimizerKind(arguments.optimizer), site)
+    shown = masked_words(arguments.overrides, known_secrets(context.environ))
+    words = launched_words(shown, ranks, gpu)
+    kind = OptimizerKind(arguments.optimizer)
+    return plan_counted(found.model, found.layout, gpu, kind, site, words)
 
 
 def _calibrated(
@@ -222,7 +231,7 @@ def _calibrated(
     for name in ("step_s", "zero"):
         if getattr(arguments, name) is not None:
             raise UsageError(
-                f"--{_OPTIONS[name]} does not go with --from: "
+                f"{option_name(name)} does not go with --from: "
                 + ("the step is predicted" if name == "step_s" else "no run of hpckit has ZeRO"),
                 hint="leave one of the two out",
             )
@@ -250,7 +259,7 @@ def _request(arguments: argparse.Namespace, context: Context, site: SiteRates) -
         gpu=_gpu(arguments),
         gpus=_gpus(arguments),
         model=arguments.model,
-        config=_config(arguments.model, context),
+        config=read_config(arguments.model, context),
         parallel=arguments.parallel,
         global_batch=arguments.global_batch,
         micro_batch=arguments.micro_batch,
@@ -266,29 +275,3 @@ def _request(arguments: argparse.Namespace, context: Context, site: SiteRates) -
         tokens=None if arguments.tokens is None else read_count("--tokens ", arguments.tokens),
         site=site,
     )
-
-
-def _config(model: str, context: Context) -> dict[str, Any] | None:
-    """Return what a model's configuration file says, if a file is meant; raises UsageError."""
-    if not (model.endswith(".json") or "/" in model):
-        return None
-    path = context.cwd / Path(model)
-    hint = "name a model's config.json"
-    try:
-        with open_plain(path) as file:
-            data = file.read(_LARGEST_CONFIG + 1)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
-    except ValueError as error:
-        raise UsageError(f"{path!s:.200} is no path", hint=hint) from error
-    if len(data) > _LARGEST_CONFIG:
-        raise UsageError(f"{path} is larger than {_LARGEST_CONFIG // 1_000_000} MB", hint=hint)
-    try:
-        found = json.loads(data)
-    except RecursionError as error:
-        raise UsageError(f"{path} is nested too deeply", hint=hint) from error
-    except ValueError as error:
-        raise UsageError(f"{path} is no JSON", hint=hint) from error
-    if not isinstance(found, dict):
-        raise UsageError(f"{path} is no JSON object", hint=hint)
-    return found
