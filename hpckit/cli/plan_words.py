@@ -34,7 +34,13 @@ def option_name(name: str) -> str:
 
 def given(arguments: argparse.Namespace, names: tuple[str, ...]) -> Iterator[str]:
     """Yield those of these arguments that were given."""
-    return (one for one in names if getattr(arguments, one) not in (None, False, []))
+    values = {name: getattr(arguments, name) for name in names}
+    # 0 is a value that may have been given, and equals False.
+    return (
+        one
+        for one, value in values.items()
+        if value is not None and value is not False and value != []
+    )
 
 
 def check_together(arguments: argparse.Namespace) -> None:

@@ -370,3 +370,39 @@ def test_units_are_those_that_people_read() -> None:
     assert day_column([9.5, None, 123.4]) == ["9.50", "", "123.40"]
     assert mass_text(12) == "12 kg"
     assert mass_text(12e3) == "12 t"
+
+
+def test_zero_is_an_option_like_any_other() -> None:
+    """`--zero 0` says as little about an experiment as `--zero 1`."""
+    for stage in ("0", "1"):
+        with pytest.raises(HpckitError, match="--zero"):
+            planned("experiment=charlm", "--gpu", "A100-80", "--gpus", "16", "--zero", stage)
+
+
+LLAMA_CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings='false' is neither true nor false"),
+        ({"model_type": "x" * 1_000_000}, "is not known"),
+        ({"hidden_size": "9" * 1_000_000}, "is no whole number"),
+    ],
+)
+def test_values_of_a_model_file_are_told_in_short(
+    tmp_path: Path, more: dict[str, Any], message: str
+) -> None:
+    """What is no boolean is none, and no error is as long as a file."""
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(LLAMA_CONFIG | more))
+    with pytest.raises(HpckitError, match=message) as raised:
+        planned("--model", str(file), "--gpu", "H200")
+    assert len(raised.value.message) < 300

@@ -105,6 +105,7 @@ def near_names(name: str, known: Iterable[str]) -> str:
     return f": did you mean {' or '.join(found[:3])}?" if found else ""
 
 
+_SHOWN = 80
 _LLAMA_LIKE = ("llama", "mistral", "mixtral", "qwen2", "qwen3")
 
 
@@ -129,11 +130,11 @@ def from_config(config: Mapping[str, Any]) -> TransformerShape:
             positions=_number(config, "n_positions"),
             vocab=_number(config, "vocab_size"),
             ffn=_number(config, "n_inner", 0),
-            tied=bool(config.get("tie_word_embeddings", True)),
+            tied=_switch(config, "tie_word_embeddings", default=True),
         )
     if kind not in _LLAMA_LIKE:
         raise ConfigError(
-            f"model: model_type={kind!r} is not known",
+            f"model: model_type={_shown(kind)} is not known",
             hint=f"known are gpt2, {', '.join(_LLAMA_LIKE)}; give others by numbers: "
             "--model 'hidden=4096 layers=32 heads=32 kv_heads=8 ffn=14336 vocab=32000 swiglu=true'",
         )
@@ -145,7 +146,7 @@ def from_config(config: Mapping[str, Any]) -> TransformerShape:
         _number(config, "num_key_value_heads", heads),
         _number(config, "intermediate_size"),
         _number(config, "vocab_size"),
-        tied=bool(config.get("tie_word_embeddings", False)),
+        tied=_switch(config, "tie_word_embeddings", default=False),
         head_dim=_number(config, "head_dim", 0),
         query_biases=kind == "qwen2",
         head_norms=kind == "qwen3",
@@ -153,6 +154,12 @@ def from_config(config: Mapping[str, Any]) -> TransformerShape:
         max_sequence=_number(config, "max_position_embeddings", 0),
         active_experts=_number(config, "num_experts_per_tok", 1),
     )
+
+
+def _shown(value: object) -> str:
+    """Return a value for an error: a file may hold one of millions of characters."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _check_keys(config: Mapping[str, Any], keys: Sequence[str]) -> None:
@@ -186,9 +193,21 @@ def _number(config: Mapping[str, Any], key: str, default: int | None = None) -> 
             hint=f"the model's config.json has to have {key}",
         )
     raise ConfigError(
-        f"model: {key}={value!r} is no whole number",
+        f"model: {key}={_shown(value)} is no whole number",
         hint=f"the model's config.json has to have {key}",
     )
+
+
+def _switch(config: Mapping[str, Any], key: str, *, default: bool) -> bool:
+    value = config.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise ConfigError(
+            f"model: {key}={_shown(value)} is neither true nor false",
+            hint=f"write {key} as JSON does: true or false, without quotes",
+        )
+    return value
 
 
 _NUMBERS = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "vocab", "positions")
