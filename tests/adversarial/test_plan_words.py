@@ -379,7 +379,7 @@ def test_zero_is_an_option_like_any_other() -> None:
             planned("experiment=charlm", "--gpu", "A100-80", "--gpus", "16", "--zero", stage)
 
 
-LLAMA_CONFIG = {
+SMALL_CONFIG = {
     "model_type": "llama",
     "hidden_size": 64,
     "num_hidden_layers": 2,
@@ -402,7 +402,7 @@ def test_values_of_a_model_file_are_told_in_short(
 ) -> None:
     """What is no boolean is none, and no error is as long as a file."""
     file = tmp_path / "config.json"
-    file.write_text(json.dumps(LLAMA_CONFIG | more))
+    file.write_text(json.dumps(SMALL_CONFIG | more))
     with pytest.raises(HpckitError, match=message) as raised:
         planned("--model", str(file), "--gpu", "H200")
     assert len(raised.value.message) < 300
