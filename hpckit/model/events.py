@@ -309,12 +309,17 @@ class RoundEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueAsked(Event):
-    """Slurm was asked to start the run again."""
+    """Slurm was asked to start the run again.
+
+    `excluded` are the nodes that the next attempt leaves out, `kept` those that it should leave out
+    and cannot: another attempt would not get rid of them.
+    """
 
     kind: ClassVar[str] = "requeue_asked"
     outcome: RequeueOutcome
     message: str = ""
     excluded: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

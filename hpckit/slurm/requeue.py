@@ -146,7 +146,7 @@ def _leave_out(
 
     The Slurm command may be killed by the signal that ends this attempt: then it is run again.
     """
-    said = ""
+    said, kept = "", ()
     for _ in _tries(_EXCLUDING):
         if not attempt.owns_run():
             said = _FENCED
@@ -160,7 +160,8 @@ def _leave_out(
             said = error.message
             if _STARTED in said.lower():
                 break
-    return replace(result, warning=f"{compress_nodes(wanted)} not excluded: {said}")
+            kept = wanted
+    return replace(result, warning=f"{compress_nodes(wanted)} not excluded: {said}", kept=kept)
 
 
 def _ask(
