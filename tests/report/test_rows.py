@@ -100,6 +100,13 @@ def test_note_is_total(state: RunState, base: BaseState) -> None:
             ),
             "a new attempt is being asked for, or the job is ending",
         ),
+        (
+            RunView(
+                record=replace(RAISED, excluded=("n1", "n2")),
+                observation=seen("PENDING", reason="BadConstraints", restarts=1),
+            ),
+            "n[1-2], where the run failed. To allow them again: scontrol update JobId=7 ExcNode",
+        ),
         (RunView(record=RUNNING, alive=False), "died before recording the outcome"),
         (RunView(record=replace(WAITING, job=None), alive=False), "nothing will start it"),
     ],

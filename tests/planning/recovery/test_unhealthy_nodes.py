@@ -117,27 +117,17 @@ def _as_crash(failure: Failure, count: int) -> Failure:
     return replace(failure, cause=Cause.crash, signature=f"crash {count}")
 
 
-@given(
-    nodes=st.integers(1, 8),
-    wanted=st.integers(1, 8),
-    bad=st.sets(st.sampled_from(NAMES)),
-    required=st.sets(st.sampled_from(NAMES)),
-    allowed=st.integers(0, 4),
-    hours=st.integers(0, 10),
-    refused=st.booleans(),
-)
-def test_a_run_on_unhealthy_nodes_trains_after_a_bounded_number_of_attempts(  # noqa: PLR0913  # drawn
-    nodes: int,
-    wanted: int,
-    bad: set[str],
-    required: set[str],
-    allowed: int,
-    hours: int,
-    refused: bool,  # noqa: FBT001
+@given(drawn=st.data())
+def test_a_run_on_unhealthy_nodes_trains_after_a_bounded_number_of_attempts(
+    drawn: st.DataObject,
 ) -> None:
     """Whatever is bad or required, and whatever Slurm refuses: at most the budget and one."""
-    cluster = NAMES[:nodes]
-    wanted, required = min(wanted, nodes), required & {*cluster}
+    cluster = NAMES[: drawn.draw(st.integers(1, 8), "nodes")]
+    wanted = drawn.draw(st.integers(1, len(cluster)), "wanted")
+    bad = drawn.draw(st.sets(st.sampled_from(cluster)), "bad")
+    required = drawn.draw(st.sets(st.sampled_from(cluster), max_size=wanted), "required")
+    allowed = drawn.draw(st.integers(0, 4), "allowed")
+    hours, refused = drawn.draw(st.integers(0, 10), "hours"), drawn.draw(st.booleans(), "refused")
     policy = Recovery(requeue=True, restarts={"unhealthy": allowed})
     past, excluded, attempts, at = Ledger(), set[str](), 0, NOON
     while True:
