@@ -19,7 +19,7 @@ from hpckit.model.goodput import Goodput
 from hpckit.model.moment import span_words
 from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.preflight.verdict import NodeInspection
-from hpckit.model.run import Observation, RunView
+from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import BaseState, RunState
 
 
@@ -236,9 +236,17 @@ def _queued_note(view: RunView, seen: Observation) -> str:
             f"{compress_nodes(record.excluded)}, where the run failed. To allow them again: "
             f"scontrol update JobId={seen.job} ExcNodeList="
         )
+    if view.requeued and record.failure is not None and record.failure.cause is Cause.unhealthy:
+        return f"{record.failure.message}; requeued {_elsewhere(record)}: tell the administrators"
     if view.requeued:
         return f"requeued by Slurm after attempt {record.attempt} ({record.state})"
     return _GOING_ON if record.state is RunState.interrupted else ""
+
+
+def _elsewhere(record: RunRecord) -> str:
+    nodes = record.failure.node.split(", ") if record.failure and record.failure.node else ()
+    out = [node for node in nodes if node in record.excluded]
+    return f"without {compress_nodes(out)}" if out else "and may get the same nodes again"
 
 
 def _unseen_note(view: RunView) -> str:

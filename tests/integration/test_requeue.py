@@ -27,11 +27,12 @@ from hpckit.slurm.requeue import JobAttempt, requeue, requeue_or_cancel
 
 pytestmark = pytest.mark.slurm
 
+TESTS = Path(__file__).parents[1]
 INSIDE = """
 import json, os, signal, sys, time
 from dataclasses import asdict
 from pathlib import Path
-sys.path.insert(0, sys.argv[3])
+sys.path[:0] = sys.argv[3:]
 from asked import asking
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
@@ -161,6 +162,7 @@ def test_requeue_excludes_its_own_node_before_it_is_ended(queue: Queue, tmp_path
     program = tmp_path / "inside.py"
     program.write_text(INSIDE)
     words = f"exec {sys.executable} {program} {queue.sandbox.bin_dir} {tmp_path / 'record'}"
+    words += f" {TESTS} {TESTS.parent}"
     job = queue.submit("--requeue", run=words)
     queue.wait(job, lambda one: one.state.ended, "has ended")
     node, outcome = json.loads((tmp_path / "record.0").read_text())

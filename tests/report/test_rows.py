@@ -25,6 +25,13 @@ RAISED = replace(
     ended_at=START + timedelta(minutes=2),
 )
 
+UNHEALTHY = replace(
+    RAISED,
+    state=RunState.interrupted,
+    failure=Failure(cause=Cause.unhealthy, message="preflight: bad memory on n1", node="n1"),
+    excluded=("n1",),
+)
+
 
 def seen(text: str, **fields: object) -> Observation:
     """Return what Slurm says of job 7, after the start."""
@@ -99,6 +106,16 @@ def test_note_is_total(state: RunState, base: BaseState) -> None:
                 record=replace(RAISED, state=RunState.interrupted), observation=seen("RUNNING")
             ),
             "a new attempt is being asked for, or the job is ending",
+        ),
+        (
+            RunView(record=UNHEALTHY, observation=seen("PENDING", restarts=1)),
+            "preflight: bad memory on n1; requeued without n1: tell the administrators",
+        ),
+        (
+            RunView(
+                record=replace(UNHEALTHY, excluded=()), observation=seen("PENDING", restarts=1)
+            ),
+            "bad memory on n1; requeued and may get the same nodes again: tell",
         ),
         (
             RunView(
