@@ -270,7 +270,8 @@ class StragglerFound(Event):
 class NodesInspected(Event):
     """Agents inspected their nodes, before a round or after a failure.
 
-    Of the nodes in `fine` nothing was found; `troubled` has the others.
+    Of the nodes in `fine` nothing was found; `troubled` has the others. The agents of `lost` fell
+    silent meanwhile.
     """
 
     kind: ClassVar[str] = "nodes_inspected"
@@ -278,6 +279,7 @@ class NodesInspected(Event):
     took_s: float
     fine: tuple[str, ...]
     troubled: tuple[NodeInspection, ...] = ()
+    lost: tuple[str, ...] = ()
 
     @property
     def inspections(self) -> tuple[NodeInspection, ...]:

@@ -17,7 +17,7 @@ from hpckit.model.nodes.incident import NodeStanding
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.planning.nodes.standing import node_standings, nodes_to_avoid
 from hpckit.planning.nodes.usable import chooses_nodes, partitions_of, usable_nodes
-from hpckit.record.nodes.history import read_incidents
+from hpckit.record.nodes.history import history_problem, read_incidents
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.node_query import cluster_nodes
 from hpckit.slurm.test_only import rehearse
@@ -37,7 +37,12 @@ def without_bad_nodes(plan: LaunchPlan, render: Render, context: Context) -> Lau
     settings = plan.runs[0].settings
     if plan.cluster.kind is not ClusterKind.slurm or not settings.preflight.avoid:
         return plan
-    standings = node_standings(read_incidents(Path(plan.folder).parent), context.now())
+    output_dir = Path(plan.folder).parent
+    problem = history_problem(output_dir)
+    if problem is not None:
+        context.note(f"warning: {problem}")
+        return plan
+    standings = node_standings(read_incidents(output_dir), context.now())
     bad = [one for one in standings if one.avoided_until is not None]
     commands = SlurmCommands(
         bin_dir=plan.cluster.bin_dir, environ=context.environ, timeout=_PATIENCE
