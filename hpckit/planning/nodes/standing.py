@@ -99,5 +99,9 @@ def nodes_to_avoid(
     """
     bad = [one for one in standings if one.avoided_until is not None]
     usable = [one for one in bad if one.node in known and one.node not in wanted]
-    most = max(len(known) // SHARE, int(len(known) >= SMALL))
-    return tuple(usable[:most])
+    return tuple(usable[: most_left_out(len(known))])
+
+
+def most_left_out(nodes: int) -> int:
+    """Return how many of a partition's nodes a launch leaves out at most."""
+    return max(nodes // SHARE, int(nodes >= SMALL))
