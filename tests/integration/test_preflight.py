@@ -293,6 +293,35 @@ def test_history_keeps_no_launch_from_starting(faults: Faults) -> None:
         assert "--exclude" not in script("resources.nodes=3")
 
 
+def test_node_that_is_lost_during_preflight_is_known(faults: Faults) -> None:
+    """A spare takes its place at once, and later launches know what happened."""
+    second = faults.sandbox.nodes[1]
+    for fake in faults.fakes.values():
+        fake.change({"hang.nvmlDeviceGetCount_v2": 8})
+
+    def kill() -> None:
+        deadline = time.monotonic() + 60
+        while second not in inspected_nodes() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        faults.sandbox.act("kill-node", second)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        run = faults.on_gpus("resources.spare_nodes=1")
+    finally:
+        killer.join()
+        faults.sandbox.act("revive-node", second)
+    assert second not in run["nodes"]
+    (known,) = faults.project.json("nodes")["nodes"]
+    assert (known["node"], known["incidents"][0]["kind"]) == (second, "lost")
+
+
+def inspected_nodes() -> set[str]:
+    """Return the nodes that are being inspected."""
+    return {node for node in ("n1", "n2", "n3", "n4") if any(processes(node, b"preflight.probe"))}
+
+
 def test_skewed_clock_is_avoided(faults: Faults) -> None:
     """A node whose clock is five minutes ahead of the others is replaced by the spare."""
     source, library = faults.folder / "skew.c", faults.folder / "skew.so"
@@ -329,14 +358,14 @@ def test_full_shared_memory_is_avoided(faults: Faults) -> None:
     assert first not in run["nodes"]
 
 
-def device_processes(node: str) -> Iterator[int]:
-    """Yield the processes that measure the speed of this node."""
+def processes(node: str, word: bytes) -> Iterator[int]:
+    """Yield the processes of this node with a word in their command."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 command = (entry / "cmdline").read_bytes()
                 environ = (entry / "environ").read_bytes().split(b"\0")
-                if b"device_speed" in command and f"SLURMD_NODENAME={node}".encode() in environ:
+                if word in command and f"SLURMD_NODENAME={node}".encode() in environ:
                     yield int(entry.name)
 
 
@@ -347,7 +376,7 @@ def slow(node: str) -> Iterator[None]:
 
     def hold_up() -> None:
         while not over.is_set():
-            for pid in device_processes(node):
+            for pid in processes(node, b"device_speed"):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
                     time.sleep(0.07)

@@ -16,7 +16,7 @@ _PATIENCE = timedelta(seconds=10)
 
 
 def ask_why_used(standings: Sequence[NodeStanding], context: Context) -> Mapping[str, str] | None:
-    """Return why launches use nodes with incidents all the same; None if Slurm does not answer.
+    """Return why launches use nodes with incidents nevertheless; None if Slurm does not answer.
 
     It is asked only if there are nodes that might be left out.
     """

@@ -1,6 +1,6 @@
 """Which nodes a job could really get: up, in its partitions, with its features and hardware. Pure.
 
-A node that is left out must leave enough others: Slurm lets a job wait for ever that asks for more
+A node that is left out must leave enough others: Slurm lets a job wait without end that asks for more
 nodes than there are.
 """
 
@@ -20,7 +20,7 @@ _CHOOSING = frozenset(
         *("prefer", "cluster-constraint", "batch", "clusters", "M"),
     }
 )
-"""Options of sbatch by which a user chooses nodes himself, beside the fields of ours."""
+"""Options of sbatch by which a user chooses nodes, apart from our own fields."""
 _KEPT_FREE = frozenset({"reserved", "maint"})
 _SYNTAX = frozenset("[]()*@,!")
 """Marks of constraints that concern several nodes at once, or that Slurm may come to know."""

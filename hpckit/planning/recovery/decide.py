@@ -89,7 +89,7 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
 
 
 def why_stay(view: RoundView, policy: Recovery, past: Ledger) -> str | None:
-    """Return why a round starts on its unhealthy nodes all the same; None if it leaves them out.
+    """Return why a round starts on its unhealthy nodes after all; None if it leaves them out.
 
     `view.failure` is the one that would be recorded. No other nodes stand, and a new attempt cannot
     be asked for, or was and got these nodes again; or the policy allows no more of this.

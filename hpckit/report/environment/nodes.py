@@ -26,7 +26,7 @@ Used = Mapping[str, str] | None
 def nodes_page(standings: Sequence[NodeStanding], used: Used, now: datetime) -> Page:
     """Return a line for each node with incidents, the worst first; times in the zone of `now`.
 
-    `used` says why launches use nodes all the same; null if Slurm did not tell which it has.
+    `used` says why launches use nodes nevertheless; null if Slurm did not tell which it has.
     """
     if not standings:
         return ["nothing has happened on any node in the last 30 days"]
