@@ -1,7 +1,7 @@
 """Which nodes a job could really get: up, in its partitions, with its features and hardware. Pure.
 
-A node that is left out must leave enough others: Slurm lets a job wait without end that asks for more
-nodes than there are.
+A node that is left out must leave enough others: Slurm lets a job wait without end that asks for
+more nodes than there are.
 """
 
 from __future__ import annotations
