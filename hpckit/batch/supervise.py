@@ -168,7 +168,7 @@ class _SlurmJob:
         attempt = JobAttempt(
             job=self.job,
             restart_count=self.restarts,
-            nodes=self.spec.resources.allocated_nodes,
+            asked=self.spec.resources,
             owns_run=owns_run,
             lost=wish.lost,
         )

@@ -58,7 +58,7 @@ def rescue(launch: Launch, job_index: int, run: int, attempt: int, context: Cont
     ours = JobAttempt(
         job=job,
         restart_count=restarts,
-        nodes=resources.allocated_nodes,
+        asked=resources,
         owns_run=orphan.is_one,
         lost=orphan.lost_nodes(),
     )

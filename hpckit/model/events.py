@@ -270,7 +270,8 @@ class StragglerFound(Event):
 class NodesInspected(Event):
     """Agents inspected their nodes, before a round or after a failure.
 
-    Of the nodes in `fine` nothing was found; `troubled` has the others.
+    Of the nodes in `fine` nothing was found; `troubled` has the others. The agents of `lost` fell
+    silent meanwhile.
     """
 
     kind: ClassVar[str] = "nodes_inspected"
@@ -278,6 +279,7 @@ class NodesInspected(Event):
     took_s: float
     fine: tuple[str, ...]
     troubled: tuple[NodeInspection, ...] = ()
+    lost: tuple[str, ...] = ()
 
     @property
     def inspections(self) -> tuple[NodeInspection, ...]:
@@ -309,12 +311,17 @@ class RoundEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueAsked(Event):
-    """Slurm was asked to start the run again."""
+    """Slurm was asked to start the run again.
+
+    `excluded` are the nodes that the next attempt leaves out, `kept` those that it should leave out
+    and cannot: another attempt would not get rid of them.
+    """
 
     kind: ClassVar[str] = "requeue_asked"
     outcome: RequeueOutcome
     message: str = ""
     excluded: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

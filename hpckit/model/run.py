@@ -48,7 +48,8 @@ class RunRecord:
     inspection of each node found. `reason` says why the run
     completed early (`pruned`, or at which step its own code returned), otherwise it is empty.
     `step` counts from 0, up to one less than `total`, which is null if unknown. `layout` is what
-    the ranks of the latest round that did so reported.
+    the ranks of the latest round that did so reported. `excluded` are the nodes that Slurm leaves
+    out since it was asked for another attempt.
     """
 
     id: str
@@ -76,6 +77,7 @@ class RunRecord:
     stage: str | None = None
     reason: str = ""
     layout: LayoutReport | None = None
+    excluded: tuple[str, ...] = ()
 
     @property
     def begun(self) -> bool:
@@ -141,6 +143,8 @@ def _apply(record: RunRecord, event: events.Event) -> RunRecord:
 
 def _apply_remark(record: RunRecord, event: events.Event) -> RunRecord:
     match event:
+        case events.RequeueAsked():
+            return replace(record, excluded=event.excluded or record.excluded)
         case events.StragglerFound():
             return replace(record, stragglers=_with(record.stragglers, event.straggler))
         case events.NodesInspected():

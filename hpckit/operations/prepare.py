@@ -90,11 +90,11 @@ def prepare(
         )
     for key in exposed_keys(points[0]):
         context.note(f"warning: {key} has a copy of a secret variable, which is not masked there")
-    plan = _plan(points, tuple(words), context)
+    templates = template_folders(request)
+    plan = _plan(points, tuple(words), context, templates)
     _check_search(plan, context)
     if plan.cluster.kind is ClusterKind.slurm:
         refuse_other_clusters(context.environ)
-    templates = template_folders(request)
     scripts = {job.index: render_script(plan, job, templates) for job in plan.jobs}
     snapshot = collect.collect(
         points[0].settings.code,
@@ -152,6 +152,7 @@ def narrowed(prepared: Prepared, kept: Sequence[int], context: Context) -> Prepa
         points,
         before.arguments,
         context,
+        prepared.templates,
         identity=LaunchIdentity(id=before.id, created_at=before.created_at),
     )
     scripts = {job.index: render_script(plan, job, prepared.templates) for job in plan.jobs}
@@ -175,6 +176,7 @@ def _plan(
     points: Sequence[SweepPoint],
     words: tuple[str, ...],
     context: Context,
+    templates: Sequence[Path],
     *,
     identity: LaunchIdentity | None = None,
 ) -> LaunchPlan:
@@ -190,7 +192,9 @@ def _plan(
         python=settings.cluster.python or sys.executable,
         context=context,
     )
-    return without_bad_nodes(plan, context)
+    return without_bad_nodes(
+        plan, lambda planned, job: render_script(planned, job, templates), context
+    )
 
 
 def plan_points(

@@ -104,7 +104,7 @@ def hand_to_successor(
     waiting = JobAttempt(
         job=successor,
         restart_count=0,
-        nodes=job.resources.allocated_nodes,
+        asked=job.resources,
         owns_run=lambda: True,
     )
     queued = RequeueResult(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpckit.model.cluster.nodes import expand_nodes
+from hpckit.model.cluster.nodes import compress_nodes, expand_nodes
 from hpckit.model.diagnosis.findings import RunFindings
 from hpckit.model.elastic.satellite import Satellite
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, Cause, Failure
@@ -19,7 +19,7 @@ from hpckit.model.goodput import Goodput
 from hpckit.model.moment import span_words
 from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.preflight.verdict import NodeInspection
-from hpckit.model.run import Observation, RunView
+from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import BaseState, RunState
 
 
@@ -218,15 +218,35 @@ def note(view: RunView) -> str:
         return ""
     if seen is None:
         return _unseen_note(view)
-    if view.requeued and not seen.state.ended:
-        return f"requeued by Slurm after attempt {record.attempt} ({record.state})"
     if not seen.state.ended:
-        return _GOING_ON if record.state is RunState.interrupted else ""
+        return _queued_note(view, seen)
     if record.state.ended:
         agrees = seen.state.run_state in _AGREEING[record.state]
         return "" if agrees else f"our record says {record.state}, Slurm {_words(seen)}"
     ours = "has no end" if record.begun else "never started"
     return f"our record {ours}, Slurm says {_words(seen)}"
+
+
+def _queued_note(view: RunView, seen: Observation) -> str:
+    record = view.record
+    held = seen.reason.startswith(("BadConstraints", "ReqNodeNotAvail"))
+    if held and record.excluded and seen.state.base is BaseState.pending:
+        return (
+            f"Slurm cannot start it ({seen.reason}); it leaves out "
+            f"{compress_nodes(record.excluded)}, where the run failed. To allow them again: "
+            f"scontrol update JobId={seen.job} ExcNodeList="
+        )
+    if view.requeued and record.failure is not None and record.failure.cause is Cause.unhealthy:
+        return f"{record.failure.message}; requeued {_elsewhere(record)}: tell the administrators"
+    if view.requeued:
+        return f"requeued by Slurm after attempt {record.attempt} ({record.state})"
+    return _GOING_ON if record.state is RunState.interrupted else ""
+
+
+def _elsewhere(record: RunRecord) -> str:
+    nodes = record.failure.node.split(", ") if record.failure and record.failure.node else ()
+    out = [node for node in nodes if node in record.excluded]
+    return f"without {compress_nodes(out)}" if out else "and may get the same nodes again"
 
 
 def _unseen_note(view: RunView) -> str:

@@ -22,7 +22,7 @@ SACCT_FIELDS = ("JobID", "State", "NodeList", "ExitCode")
 SACCT_FORMAT = ",".join(SACCT_FIELDS)
 """For --format. `Restarts` came after 22.05, and `Reason` is why a job had to wait."""
 
-TERMS_FIELDS = ("ReqNodes", "Partition", "EndTime", "PreemptTime")
+TERMS_FIELDS = ("ReqNodes", "Partition", "EndTime", "PreemptTime", "Reservation")
 TERMS_FORMAT = ",".join(f"{name}:0|" for name in TERMS_FIELDS)
 """For --Format: what is known beforehand about the end of one job."""
 
@@ -79,23 +79,26 @@ def read_squeue(text: str, now: datetime) -> Iterator[Observation]:
 class JobTerms:
     """The terms of a running job: the nodes it requires, where it runs, and until when.
 
-    While a preempted job may continue, `end_at` is the end of its grace.
+    `reservation` is empty without one. While a preempted job may continue, `end_at` is the end of
+    its grace.
     """
 
     required: tuple[str, ...]
     partition: str
     end_at: datetime | None
     preempted_at: datetime | None
+    reservation: str = ""
 
 
 def read_terms(text: str) -> JobTerms | None:
     """Return squeue's report of one job in TERMS_FORMAT; None if it is empty."""
-    for required, partition, end, preempted in _rows(text, len(TERMS_FIELDS)):
+    for required, partition, end, preempted, reservation in _rows(text, len(TERMS_FIELDS)):
         return JobTerms(
             required=node_names(required),
             partition=partition,
             end_at=parse_time(end),
             preempted_at=parse_time(preempted),
+            reservation=_some(reservation),
         )
     return None
 

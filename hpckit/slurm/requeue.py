@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from hpckit.errors import SchedulerAbsentError, SchedulerAwayError, SchedulerRefusedError
 from hpckit.model.cluster.allocation import RequeueResult
 from hpckit.model.cluster.nodes import compress_nodes
+from hpckit.model.plan import ResourceSpec
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, RequeueOutcome, StateFlag
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.exclusion import Exclusion, find_exclusion
 from hpckit.slurm.parse import node_names
-from hpckit.slurm.query import excluded_nodes, observe_queued, settings, terms
+from hpckit.slurm.query import observe_queued
 
 PATIENCE = timedelta(hours=1)
 """How long Slurm is asked again while it does not answer."""
@@ -51,7 +53,7 @@ again, as measured with 22.05.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobAttempt:
-    """The attempt that asks: job `123` or `123_4`, its restart count, and its number of nodes.
+    """The attempt that asks: job `123` or `123_4`, its restart count, and what it was `asked` for.
 
     `lost` are its nodes that are dead or cut off, whether Slurm has noticed or not. `owns_run`
     returns whether the run still belongs to this attempt; it is called before each Slurm call, from
@@ -60,21 +62,9 @@ class JobAttempt:
 
     job: str
     restart_count: int
-    nodes: int
+    asked: ResourceSpec
     owns_run: Callable[[], bool]
     lost: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Exclusion:
-    """The nodes that a job is to leave out, and those of the wanted ones that it cannot do without.
-
-    `changes` is false if it leaves out these nodes already.
-    """
-
-    nodes: tuple[str, ...]
-    changes: bool
-    spared: tuple[str, ...]
 
 
 class _NotOursError(Exception):
@@ -140,19 +130,20 @@ def _leave_out(
     attempt: JobAttempt,
     wanted: tuple[str, ...],
     result: RequeueResult,
-    exclusion: _Exclusion | None,
+    exclusion: Exclusion | None,
 ) -> RequeueResult:
     """Exclude nodes, and return the result with them; `exclusion` is what was found out before.
 
     The Slurm command may be killed by the signal that ends this attempt: then it is run again.
     """
     said = ""
+    kept: tuple[str, ...] = ()
     for _ in _tries(_EXCLUDING):
         if not attempt.owns_run():
             said = _FENCED
             break
         try:
-            exclusion = exclusion or _exclusion(commands, attempt, wanted)
+            exclusion = exclusion or find_exclusion(commands, attempt.job, attempt.asked, wanted)
             return _exclude(commands, attempt, exclusion, result)
         except SchedulerAwayError as error:
             said = error.message
@@ -160,12 +151,15 @@ def _leave_out(
             said = error.message
             if _STARTED in said.lower():
                 break
-    return replace(result, warning=f"{compress_nodes(wanted)} not excluded: {said}")
+            kept = wanted
+            if _lasts(said):
+                break
+    return replace(result, warning=f"{compress_nodes(wanted)} not excluded: {said}", kept=kept)
 
 
 def _ask(
     commands: SlurmCommands, attempt: JobAttempt, wanted: tuple[str, ...], patience: timedelta
-) -> tuple[RequeueResult, _Exclusion | None]:
+) -> tuple[RequeueResult, Exclusion | None]:
     """Ask until there is an answer, looking first each time, as a call may no longer be right.
 
     Returns what to exclude too, if that was found out before the call.
@@ -194,12 +188,12 @@ def _ask(
 
 def _known_exclusion(
     commands: SlurmCommands, attempt: JobAttempt, wanted: tuple[str, ...]
-) -> _Exclusion | None:
+) -> Exclusion | None:
     """Return what to exclude; None for nothing, and if Slurm does not tell now."""
     if not wanted:
         return None
     with contextlib.suppress(SchedulerAwayError, SchedulerRefusedError):
-        return _exclusion(commands, attempt, wanted)
+        return find_exclusion(commands, attempt.job, attempt.asked, wanted)
     return None
 
 
@@ -267,17 +261,8 @@ def _tries(patience: timedelta) -> Iterator[None]:
         pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
-def _exclusion(commands: SlurmCommands, attempt: JobAttempt, wanted: Sequence[str]) -> _Exclusion:
-    """Return the nodes to exclude, including earlier ones; raises as `run`."""
-    before = excluded_nodes(attempt.job, commands)
-    new = [node for node in wanted if node not in before]
-    spared = _spared(commands, attempt, before, new)
-    after = (*before, *(node for node in new if node not in spared))
-    return _Exclusion(nodes=after, changes=after != before, spared=tuple(spared))
-
-
 def _exclude(
-    commands: SlurmCommands, attempt: JobAttempt, exclusion: _Exclusion, result: RequeueResult
+    commands: SlurmCommands, attempt: JobAttempt, exclusion: Exclusion, result: RequeueResult
 ) -> RequeueResult:
     """Set the excluded nodes; raises as `run`."""
     if exclusion.changes:
@@ -285,22 +270,4 @@ def _exclude(
         commands.run("scontrol", "update", f"JobId={attempt.job}", change)
     spared = compress_nodes(exclusion.spared)
     warning = f"{spared} not excluded: the job could not start without" if spared else ""
-    return replace(result, excluded=exclusion.nodes, warning=warning)
-
-
-def _spared(
-    commands: SlurmCommands, attempt: JobAttempt, before: Sequence[str], new: Sequence[str]
-) -> list[str]:
-    """Return the new nodes that the job cannot do without: it would be held indefinitely."""
-    found = terms(attempt.job, commands)
-    if found is None or not new:
-        return []
-    spared = [node for node in new if node in found.required]
-    partitions = [settings(commands, "partition", name) for name in found.partition.split(",")]
-    there = {node for one in partitions for node in node_names(one.get("Nodes", ""))}
-    if there:
-        left = len(there.difference(before, new)) + len(spared)
-        others = [node for node in new if node in there and node not in spared]
-        # The last ones are spared first: the caller names the worst ones first.
-        spared += others[::-1][: max(0, attempt.nodes - left)]
-    return spared
+    return replace(result, excluded=exclusion.nodes, warning=warning, kept=exclusion.spared)

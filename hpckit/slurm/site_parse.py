@@ -7,10 +7,22 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
 from hpckit.model.cluster.gres import read_gres
-from hpckit.model.cluster.site import Account, Association, NodeGroup, Partition, Qos, SiteSettings
+from hpckit.model.cluster.site import (
+    Account,
+    Association,
+    ClusterNode,
+    NodeGroup,
+    Partition,
+    Qos,
+    SiteSettings,
+)
 
 SINFO_FORMAT = "%R|%D|%c|%m|%G|%T"
 """For --format with --exact: partition, nodes, then CPUs, memory in MB, gres and state of each."""
+
+NODE_FORMAT = "%N|%P|%c|%m|%G|%T|%b"
+"""For --format with --Node: name, partition (the default one with `*`), what it has, its state, and
+its active features."""
 
 USER_FORMAT = "DefaultAccount,Cluster,Account,Partition,QOS,DefaultQOS,MaxSubmitJobs,MaxWall"
 """For `sacctmgr show user NAME withassoc`: includes what the accounts pass on."""
@@ -82,6 +94,28 @@ def read_node_groups(text: str) -> tuple[NodeGroup, ...]:
             state=state,
         )
         for partition, nodes, cpus, memory, gres, state in _rows(text, SINFO_FORMAT.count("|") + 1)
+    )
+
+
+def read_cluster_nodes(text: str) -> tuple[ClusterNode, ...]:
+    """Parse `sinfo --Node` with NODE_FORMAT: a node is listed once for each of its partitions."""
+    return tuple(
+        ClusterNode(
+            name=name,
+            default=partition.endswith("*"),
+            features=_names(features),
+            has=NodeGroup(
+                partition=partition.rstrip("*"),
+                nodes=1,
+                cpus=_count(cpus) or 0,
+                memory_mb=_count(memory) or 0,
+                gres=read_gres(gres),
+                state=state,
+            ),
+        )
+        for name, partition, cpus, memory, gres, state, features in _rows(
+            text, NODE_FORMAT.count("|") + 1
+        )
     )
 
 

@@ -13,7 +13,7 @@ from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.events import StragglerFound
 from hpckit.model.goodput import Goodput
 from hpckit.model.history import LaunchHistory
-from hpckit.model.launch import ClusterKind
+from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import ResourceSpec, SharedJobSpec
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
@@ -132,16 +132,26 @@ def run_evidence(
     cores = None if allocation is None else allocation.cpus_per_node
     hosts = host_uses(usages, cores=cores, shared=shared)
     fast = any(one.infiniband_ports for one in hosts)  # else NCCL's log decides nothing
+    settings = load_settings(launch, index)[0]
+    ranks = rank_steps(usages)
     return RunEvidence(
-        ranks=rank_steps(usages),
+        ranks=ranks,
         gpus=gpu_uses(usages),
         hosts=hosts,
         times=time_shares(account),
         allocation=allocation,
         stragglers=_stragglers(launch, view.record),
         nccl=nccl_transport(launch, index) if fast else None,
-        settings=run_settings(load_settings(launch, index)[0], view.record.layout),
+        settings=run_settings(settings, view.record.layout),
+        trained=bool(ranks) or _trained(view.record, settings),
     )
+
+
+def _trained(record: RunRecord, settings: LaunchConfig) -> bool:
+    """Whether a step was done; of a command that reports none, whether it was started at all."""
+    if record.step is not None or record.metrics:
+        return True
+    return settings.entry_point is None and record.round is not None
 
 
 def _stragglers(launch: Launch, record: RunRecord) -> tuple[Straggler, ...]:

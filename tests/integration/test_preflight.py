@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 from integration.conftest import Sandbox
 from integration.project import Project
 
+from hpckit.model.nodes.incident import IncidentKind, NodeIncident
+from hpckit.record.nodes.history import append_incident
 from hpckit.sandbox import daemons, process
 from hpckit.sandbox.lifecycle import required_options
 from hpckit.testing.nvml.fake_nvml import FakeNvml
@@ -99,6 +102,34 @@ class Faults:
         assert run["state"] == "completed", done.stdout
         return dict(run)
 
+    @contextlib.contextmanager
+    def fast(self, *nodes: str) -> Iterator[None]:
+        """Let only these nodes have the feature `fast`."""
+        where = f"nodename={','.join(nodes)}"
+        self.sandbox.slurm("scontrol", "update", where, "features=fast", "activefeatures=fast")
+        try:
+            yield
+        finally:
+            self.sandbox.slurm("scontrol", "update", where, "features=", "activefeatures=")
+
+    @contextlib.contextmanager
+    def drained(self, node: str) -> Iterator[None]:
+        """Let Slurm start nothing on a node."""
+        where = f"nodename={node}"
+        self.sandbox.slurm("scontrol", "update", where, "state=drain", "reason=test")
+        try:
+            yield
+        finally:
+            self.sandbox.slurm("scontrol", "update", where, "state=resume")
+
+    def known_bad(self, node: str) -> None:
+        """Let an earlier run have found a node to be unhealthy."""
+        found = NodeIncident(
+            node=node, at=datetime.now(UTC), kind=IncidentKind.unhealthy, run="earlier.0"
+        )
+        self.project.outputs.mkdir(exist_ok=True)
+        append_incident(self.project.outputs, found)
+
     def on_gpus(self, *words: str) -> dict[str, Any]:
         """Launch with GPUs, which preflight inspects unless told otherwise."""
         gpus = (f"resources.gpus_per_node={GPUS}", "resources.exclusive=true")
@@ -155,7 +186,7 @@ def test_spare_takes_the_place_of_a_node_with_a_bad_gpu(
     found = verdicts(run)
     assert found.pop(first) == ("crit", [check])
     assert len(found) == 2
-    assert {verdict for verdict, _ in found.values()} == {"warn"}  # torch here has no CUDA
+    assert {verdict for verdict, _ in found.values()} == {"ok"}
     assert sorted(run["nodes"]) == sorted(found)
     assert (run["attempt"], run["round"]) == (1, 0)
 
@@ -201,6 +232,96 @@ def test_run_that_can_have_no_other_node_warns_and_continues(faults: Faults) -> 
     assert "the run can have no other nodes" in str(run["warnings"])
 
 
+@pytest.mark.parametrize("restarts", [[], ["++recovery.restarts.unhealthy=2"]])
+def test_run_on_the_only_node_it_may_have_trains_there(faults: Faults, restarts: list[str]) -> None:
+    """It asks for another once, gets its own again, and trains on it with a warning."""
+    first = faults.sandbox.nodes[0]
+    bad_memory(faults.fakes[first])
+    run = faults.on_gpus("resources.nodes=1", f"resources.nodelist={first}", *restarts)
+    assert (run["attempt"], run["nodes"]) == (2, [first])
+    assert "the run can have no other nodes" in str(run["warnings"])
+
+
+def test_run_where_all_nodes_are_bad_trains(faults: Faults) -> None:
+    """When all have had their turn, the last ones are taken."""
+    for fake in faults.fakes.values():
+        bad_memory(fake)
+    run = faults.on_gpus()
+    assert run["attempt"] == 3
+    assert "the run can have no other nodes" in str(run["warnings"])
+
+
+def test_node_that_the_job_cannot_do_without_is_not_left_out(faults: Faults) -> None:
+    """Only two nodes have the feature that it asks for: it trains, and does not wait for ever."""
+    first, second = faults.sandbox.nodes[:2]
+    bad_memory(faults.fakes[first])
+    with faults.fast(first, second):
+        run = faults.on_gpus("resources.constraint=fast")
+    assert (run["attempt"], sorted(run["nodes"])) == (2, [first, second])
+    assert "the run can have no other nodes" in str(run["warnings"])
+
+
+def test_drained_node_does_not_take_a_bad_nodes_place(faults: Faults) -> None:
+    """A run on all nodes that are up goes on with them."""
+    bad_memory(faults.fakes[faults.sandbox.nodes[0]])
+    with faults.drained(faults.sandbox.nodes[-1]):
+        run = faults.on_gpus("resources.nodes=3")
+    assert run["attempt"] == 2
+    assert "the run can have no other nodes" in str(run["warnings"])
+
+
+def test_history_keeps_no_launch_from_starting(faults: Faults) -> None:
+    """Whatever chooses the nodes of a job: what starts without the history starts with it."""
+    first, *_, last = faults.sandbox.nodes
+    faults.known_bad(first)
+
+    def script(*words: str) -> str:
+        return faults.project.hpckit("launch", *WORDS, *words, "--dry-run").stdout
+
+    assert f"--exclude={first}" in script()
+    for words in (
+        ["resources.nodes=3", f"resources.exclude={last}"],
+        *([f"+resources.additional_parameters.{name}={last}"] for name in ("exclude", "x")),
+        *([f"+resources.additional_parameters.{name}={first}"] for name in ("nodelist", "w")),
+    ):
+        assert first not in script(*words).replace(f"--nodelist={first}", "").replace(
+            f"--w={first}", ""
+        ), words
+    with faults.fast(*faults.sandbox.nodes[:2]):
+        assert "--exclude" not in script("resources.constraint=fast")
+    with faults.drained(last):
+        assert "--exclude" not in script("resources.nodes=3")
+
+
+def test_node_that_is_lost_during_preflight_is_known(faults: Faults) -> None:
+    """A spare takes its place at once, and later launches know what happened."""
+    second = faults.sandbox.nodes[1]
+    for fake in faults.fakes.values():
+        fake.change({"hang.nvmlDeviceGetCount_v2": 8})
+
+    def kill() -> None:
+        deadline = time.monotonic() + 60
+        while second not in inspected_nodes() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        faults.sandbox.act("kill-node", second)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        run = faults.on_gpus("resources.spare_nodes=1")
+    finally:
+        killer.join()
+        faults.sandbox.act("revive-node", second)
+    assert second not in run["nodes"]
+    (known,) = faults.project.json("nodes")["nodes"]
+    assert (known["node"], known["incidents"][0]["kind"]) == (second, "lost")
+
+
+def inspected_nodes() -> set[str]:
+    """Return the nodes that are being inspected."""
+    return {node for node in ("n1", "n2", "n3", "n4") if any(processes(node, b"preflight.probe"))}
+
+
 def test_skewed_clock_is_avoided(faults: Faults) -> None:
     """A node whose clock is five minutes ahead of the others is replaced by the spare."""
     source, library = faults.folder / "skew.c", faults.folder / "skew.so"
@@ -237,14 +358,14 @@ def test_full_shared_memory_is_avoided(faults: Faults) -> None:
     assert first not in run["nodes"]
 
 
-def device_processes(node: str) -> Iterator[int]:
-    """Yield the processes that measure the speed of this node."""
+def processes(node: str, word: bytes) -> Iterator[int]:
+    """Yield the processes of this node with a word in their command."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 command = (entry / "cmdline").read_bytes()
                 environ = (entry / "environ").read_bytes().split(b"\0")
-                if b"device_speed" in command and f"SLURMD_NODENAME={node}".encode() in environ:
+                if word in command and f"SLURMD_NODENAME={node}".encode() in environ:
                     yield int(entry.name)
 
 
@@ -255,7 +376,7 @@ def slow(node: str) -> Iterator[None]:
 
     def hold_up() -> None:
         while not over.is_set():
-            for pid in device_processes(node):
+            for pid in processes(node, b"device_speed"):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
                     time.sleep(0.07)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from asked import asking
 from integration.conftest import Sandbox
 
 from hpckit.model.cluster.allocation import RequeueResult
@@ -26,10 +27,13 @@ from hpckit.slurm.requeue import JobAttempt, requeue, requeue_or_cancel
 
 pytestmark = pytest.mark.slurm
 
+TESTS = Path(__file__).parents[1]
 INSIDE = """
 import json, os, signal, sys, time
 from dataclasses import asdict
 from pathlib import Path
+sys.path[:0] = sys.argv[3:]
+from asked import asking
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.requeue import JobAttempt, requeue
@@ -39,7 +43,10 @@ restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
 node, record = os.environ["SLURMD_NODENAME"], Path(sys.argv[2])
 if restarts == 0:
     attempt = JobAttempt(
-        job=os.environ["SLURM_JOB_ID"], restart_count=0, nodes=1, owns_run=lambda: True
+        job=os.environ["SLURM_JOB_ID"],
+        restart_count=0,
+        asked=asking(nodes=1),
+        owns_run=lambda: True,
     )
     commands = SlurmCommands(bin_dir=sys.argv[1], environ=os.environ)
     outcome = asdict(requeue(commands, attempt, exclude=[node]))
@@ -85,7 +92,9 @@ class Queue:
 
     def requeue(self, job: str, *exclude: str, owned: bool = True) -> RequeueResult:
         """Ask for a new attempt, as the first attempt of this job."""
-        attempt = JobAttempt(job=job, restart_count=0, nodes=1, owns_run=lambda: owned)
+        attempt = JobAttempt(
+            job=job, restart_count=0, asked=asking(nodes=1), owns_run=lambda: owned
+        )
         return requeue(self.commands, attempt, exclude=exclude, patience=timedelta(minutes=2))
 
 
@@ -153,6 +162,7 @@ def test_requeue_excludes_its_own_node_before_it_is_ended(queue: Queue, tmp_path
     program = tmp_path / "inside.py"
     program.write_text(INSIDE)
     words = f"exec {sys.executable} {program} {queue.sandbox.bin_dir} {tmp_path / 'record'}"
+    words += f" {TESTS} {TESTS.parent}"
     job = queue.submit("--requeue", run=words)
     queue.wait(job, lambda one: one.state.ended, "has ended")
     node, outcome = json.loads((tmp_path / "record.0").read_text())
@@ -169,7 +179,7 @@ def test_requeue_keeps_what_was_excluded_before(queue: Queue) -> None:
     queue.runs(job)
     assert queue.requeue(job, "n1").excluded == ("n4", "n1")
     queue.runs(job, restarts=1)
-    attempt = JobAttempt(job=job, restart_count=1, nodes=1, owns_run=lambda: True)
+    attempt = JobAttempt(job=job, restart_count=1, asked=asking(nodes=1), owns_run=lambda: True)
     assert requeue(queue.commands, attempt).outcome is RequeueOutcome.requeued
     queue.runs(job, restarts=2)
     assert set(excluded_nodes(job, queue.commands)) == {"n1", "n4"}
@@ -191,7 +201,7 @@ def test_requeue_where_it_is_not_allowed_is_refused(queue: Queue) -> None:
     outcome = queue.requeue(job)
     assert outcome.outcome is RequeueOutcome.refused
     assert "disabled" in outcome.message
-    attempt = JobAttempt(job=job, restart_count=0, nodes=1, owns_run=lambda: True)
+    attempt = JobAttempt(job=job, restart_count=0, asked=asking(nodes=1), owns_run=lambda: True)
     assert "was cancelled" in requeue_or_cancel(queue.commands, attempt).message
     ended = queue.wait(job, lambda one: one.state.ended, "has ended")
     assert ended.state.base is BaseState.cancelled
@@ -204,7 +214,9 @@ def test_job_with_a_dead_node_is_queued_again_before_slurm_misses_it(queue: Queu
     _, dead = expand_nodes(queue.runs(job).nodes)
     queue.sandbox.act("kill-node", dead)
     try:
-        attempt = JobAttempt(job=job, restart_count=0, nodes=2, owns_run=lambda: True, lost=(dead,))
+        attempt = JobAttempt(
+            job=job, restart_count=0, asked=asking(nodes=2), owns_run=lambda: True, lost=(dead,)
+        )
         outcome = requeue(queue.commands, attempt, exclude=[dead])
         assert (outcome.outcome, outcome.excluded) == (RequeueOutcome.requeued, (dead,))
         again = expand_nodes(queue.runs(job, restarts=1).nodes)
@@ -226,7 +238,7 @@ def test_job_whose_batch_host_died_is_started_anew_by_another_node(queue: Queue)
     try:
         left = queue.wait(job, lambda one: one.nodes == other, f"has lost {host}")
         assert (left.state.text, left.restarts) == ("RUNNING", 0)
-        attempt = JobAttempt(job=job, restart_count=0, nodes=2, owns_run=lambda: True)
+        attempt = JobAttempt(job=job, restart_count=0, asked=asking(nodes=2), owns_run=lambda: True)
         outcome = requeue_or_cancel(queue.commands, attempt, exclude=[host])
         assert (outcome.outcome, outcome.excluded) == (RequeueOutcome.requeued, (host,))
         nodes = expand_nodes(queue.runs(job, restarts=1).nodes)

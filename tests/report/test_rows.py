@@ -25,6 +25,13 @@ RAISED = replace(
     ended_at=START + timedelta(minutes=2),
 )
 
+UNHEALTHY = replace(
+    RAISED,
+    state=RunState.interrupted,
+    failure=Failure(cause=Cause.unhealthy, message="preflight: bad memory on n1", node="n1"),
+    excluded=("n1",),
+)
+
 
 def seen(text: str, **fields: object) -> Observation:
     """Return what Slurm says of job 7, after the start."""
@@ -99,6 +106,23 @@ def test_note_is_total(state: RunState, base: BaseState) -> None:
                 record=replace(RAISED, state=RunState.interrupted), observation=seen("RUNNING")
             ),
             "a new attempt is being asked for, or the job is ending",
+        ),
+        (
+            RunView(record=UNHEALTHY, observation=seen("PENDING", restarts=1)),
+            "preflight: bad memory on n1; requeued without n1: tell the administrators",
+        ),
+        (
+            RunView(
+                record=replace(UNHEALTHY, excluded=()), observation=seen("PENDING", restarts=1)
+            ),
+            "bad memory on n1; requeued and may get the same nodes again: tell",
+        ),
+        (
+            RunView(
+                record=replace(RAISED, excluded=("n1", "n2")),
+                observation=seen("PENDING", reason="BadConstraints", restarts=1),
+            ),
+            "n[1-2], where the run failed. To allow them again: scontrol update JobId=7 ExcNode",
         ),
         (RunView(record=RUNNING, alive=False), "died before recording the outcome"),
         (RunView(record=replace(WAITING, job=None), alive=False), "nothing will start it"),

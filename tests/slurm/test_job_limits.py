@@ -89,7 +89,7 @@ def test_limits_are_read_from_three_answers(slurm: SlurmMaker, tmp_path: Path) -
 
     The time left is by the controller's clock alone, which is years from this machine's.
     """
-    terms = f"|batch|{END.timestamp():.0f}|N/A|\n"
+    terms = f"|batch|{END.timestamp():.0f}|N/A||\n"
     commands = slurm(terms=terms, config=BY_PARTITION, partition=PARTITION)
     found = job_limits(commands, "7_3", {})
     assert left(found) == LEFT
@@ -124,18 +124,18 @@ def test_limits_take_the_environments_length_where_the_controller_is_away(
 
 def test_limits_that_were_changed_are_seen(slurm: SlurmMaker, tmp_path: Path) -> None:
     """`scontrol update TimeLimit`: two questions later it is known; no answer is none."""
-    terms = f"|batch|{END.timestamp():.0f}|N/A|\n"
+    terms = f"|batch|{END.timestamp():.0f}|N/A||\n"
     commands = slurm(terms=terms, config=BY_PARTITION, partition=PARTITION)
     environ = {"SLURM_JOB_START_TIME": "1000", "SLURM_JOB_END_TIME": "1900"}
     asked = LimitsOfJob(commands=commands, job="7", environ=environ)
     asked.ask()
     assert left(asked.ask()) == LEFT
     later = END + timedelta(hours=2)
-    (tmp_path / "terms").write_text(f"|batch|{later.timestamp():.0f}|N/A|\n")
+    (tmp_path / "terms").write_text(f"|batch|{later.timestamp():.0f}|N/A||\n")
     (tmp_path / "calls").unlink()
     assert left(asked.ask()) == pytest.approx((later - AS_OF).total_seconds(), abs=30)
     assert len((tmp_path / "calls").read_text().splitlines()) == 2
-    (tmp_path / "terms").write_text("|batch|N/A|N/A|\n")
+    (tmp_path / "terms").write_text("|batch|N/A|N/A||\n")
     unlimited = asked.ask()
     assert unlimited is not None
     assert unlimited.end_s is None
@@ -152,14 +152,14 @@ def test_limits_fall_back_to_slurms_defaults(slurm: SlurmMaker) -> None:
 def test_limits_know_no_grace_where_the_partition_does_not_set_it(slurm: SlurmMaker) -> None:
     """With preemption by QOS the grace is the QOS's: a number of the partition's would mislead."""
     config = CONFIG.format(plugin="preempt/qos")
-    commands = slurm(terms="|batch|N/A|N/A|\n", config=config, partition=PARTITION)
+    commands = slurm(terms="|batch|N/A|N/A||\n", config=config, partition=PARTITION)
     limits = job_limits(commands, "7", {})
     assert (limits.grace, limits.preempt_mode) == (None, PreemptMode.requeue)
 
 
 def test_limits_of_a_job_without_a_time_limit_are_open(slurm: SlurmMaker) -> None:
     """UNLIMITED has no end."""
-    commands = slurm(terms="|batch|N/A|N/A|\n", config=BY_PARTITION, partition=PARTITION)
+    commands = slurm(terms="|batch|N/A|N/A||\n", config=BY_PARTITION, partition=PARTITION)
     assert job_limits(commands, "7", {}).end_s is None
 
 

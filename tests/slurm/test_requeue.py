@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from asked import asking
 
 from hpckit.model.cluster.allocation import RequeueResult
 from hpckit.model.states import RequeueOutcome
@@ -32,18 +34,25 @@ case "$name $*" in
     squeue*--format=%x*)
         [ -e untold ] && { rm untold; complain "Invalid user for SlurmUser"; }
         cat excluded ;;
-    "scontrol show partition"*) cat partition ;;
+    sinfo*) cat nodes ;;
+    "scontrol show reservation"*) cat reservation ;;
     "scontrol requeue"*)
         [ -e refusal ] && complain "$(cat refusal)"
         echo "7|PENDING||1|0|BeginTime|" > job
         [ -e dies ] && { rm dies; kill -TERM $$; } ;;
     "scontrol update"*)
         [ -e dies_later ] && { rm dies_later; kill -TERM $$; }
+        [ -e fixed ] && complain "Access/permission denied"
         [ -e started ] && complain "Job is no longer pending execution for job 7"
         for word; do case $word in ExcNodeList=*) echo "${word#*=}" > excluded ;; esac; done ;;
 esac
 exit 0
 """
+
+
+def rows(*places: int, state: str = "idle", has: str = "8|16000|(null)", of: str = "") -> str:
+    """Return what sinfo says of nodes: their CPUs, memory and GPUs, their state and features."""
+    return "\n".join(f"n{place}|batch*|{has}|{state}|{of or '(null)'}" for place in places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +80,13 @@ class OneJob:
         self,
         *exclude: str,
         owns_run: Callable[[], bool] = lambda: True,
-        nodes: int = 1,
         lost: tuple[str, ...] = (),
+        **asked: Any,
     ) -> RequeueResult:
         """Ask for a new attempt of the job, as its first attempt."""
-        attempt = JobAttempt(job="7", restart_count=0, nodes=nodes, owns_run=owns_run, lost=lost)
+        attempt = JobAttempt(
+            job="7", restart_count=0, asked=asking(**asked), owns_run=owns_run, lost=lost
+        )
         return requeue(self.commands, attempt, exclude=exclude, patience=SHORT)
 
 
@@ -84,15 +95,15 @@ def slurm(tmp_path: Path) -> OneJob:
     """Return a Slurm whose job 7 runs on n1, for the first time, and excludes n9."""
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "calls").touch()
-    for name in ("squeue", "scontrol", "scancel"):
+    for name in ("squeue", "scontrol", "scancel", "sinfo"):
         (tmp_path / name).write_text(PROGRAM)
         (tmp_path / name).chmod(0o755)
     slurm = OneJob(tmp_path)
     slurm.set(
         job="7|RUNNING|n1|0|0|None|",
-        terms="|batch|N/A|N/A|",
+        terms="|batch|N/A|N/A||",
         excluded="n9",
-        partition="   AllocNodes=ALL\n   Nodes=n[1-9]",
+        nodes=rows(*range(1, 10)),
     )
     return slurm
 
@@ -273,7 +284,7 @@ def test_attempt_that_is_fenced_after_its_request_was_granted_was_requeued(slurm
 
 def test_required_node_is_not_excluded(slurm: OneJob) -> None:
     """A job that must have a node and may not have it would be held for ever."""
-    slurm.set(terms="n[1-2]|batch|N/A|N/A|")
+    slurm.set(terms="n[1-2]|batch|N/A|N/A||")
     outcome = slurm.requeue("n2", "n3", nodes=2)
     assert outcome.excluded == ("n9", "n3")
     assert outcome.warning.startswith("n2 not excluded")
@@ -281,16 +292,64 @@ def test_required_node_is_not_excluded(slurm: OneJob) -> None:
 
 def test_as_many_nodes_are_left_as_the_job_asks_for(slurm: OneJob) -> None:
     """Of the nodes named, those at the end stay where the partition would be too small without."""
-    slurm.set(partition="   Nodes=n[1-4]", excluded="")
+    slurm.set(nodes=rows(1, 2, 3, 4), excluded="")
     outcome = slurm.requeue("n2", "n3", "n4", nodes=3)
     assert outcome.excluded == ("n2",)
     assert outcome.warning.startswith("n[4,3] not excluded")
 
 
+H100 = "8|16000|gpu:h100:4(S:0)"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked"),
+    [
+        ([rows(1, 2, of="h100,fast"), rows(3, 4)], {"constraint": "h100"}),
+        ([rows(1, 2, of="h100,fast"), rows(3, 4, of="fast")], {"constraint": "h100&fast"}),
+        ([rows(1, of="a"), rows(2, of="b"), rows(3)], {"constraint": "a|b"}),
+        ([rows(1, 2, of="h100"), rows(3)], {"additional_parameters": (("C", "h100"),)}),
+        ([rows(1, 2, 3, of="h100")], {"constraint": "[h100*1&a100*1]"}),
+        ([rows(1, 2, has=H100), rows(3, 4)], {"gres": "gpu:h100:4"}),
+        ([rows(1, 2, has=H100), rows(3, 4)], {"gpus_per_node": 4}),
+        ([rows(1, 2), rows(3, 4, has="8|8000|(null)")], {"mem_gb": 12}),
+        ([rows(1, 2), rows(3, 4, state="drained"), rows(5, state="down*")], {}),
+        ([rows(1, 2), rows(3, 4, state="reserved"), rows(5, state="maint")], {}),
+        ([rows(1, 2), rows(3, 4).replace("batch", "other")], {}),
+    ],
+)
+def test_only_nodes_that_the_job_could_get_are_left(
+    slurm: OneJob, nodes: list[str], asked: dict[str, Any]
+) -> None:
+    """A job whose bad node is one of the two that it can have keeps it, and is told so."""
+    slurm.set(nodes="\n".join(nodes), excluded="")
+    outcome = slurm.requeue("n1", nodes=2, **asked)
+    assert (outcome.excluded, outcome.kept) == ((), ("n1",))
+    assert "n1 not excluded: the job could not start without" in outcome.text
+
+
+def test_nodes_of_a_reservation_are_all_that_its_job_can_have(slurm: OneJob) -> None:
+    """They are shown as reserved, and others are not for it."""
+    slurm.set(
+        terms="|batch|N/A|N/A|ours|",
+        nodes="\n".join([rows(1, 2, 3, state="reserved"), rows(4, 5)]),
+        excluded="",
+        reservation="ReservationName=ours\n   Nodes=n[1-3] NodeCnt=3",
+    )
+    assert slurm.requeue("n1", nodes=2).excluded == ("n1",)
+    assert slurm.requeue("n2", "n3", nodes=3).kept == ("n3", "n2")
+
+
+def test_exclusion_that_slurm_refuses_is_told(slurm: OneJob) -> None:
+    """Where no user may change a job's nodes, the next attempt does not ask for another."""
+    slurm.set(fixed="")
+    outcome = slurm.requeue("n2")
+    assert (outcome.excluded, outcome.kept) == ((), ("n2",))
+
+
 def test_job_that_may_not_be_requeued_is_cancelled(slurm: OneJob) -> None:
     """A --no-kill job without its supervisor is ended where it cannot be started anew."""
     slurm.set(refusal=DISABLED)
-    attempt = JobAttempt(job="7", restart_count=0, nodes=2, owns_run=lambda: True)
+    attempt = JobAttempt(job="7", restart_count=0, asked=asking(nodes=2), owns_run=lambda: True)
     outcome = requeue_or_cancel(slurm.commands, attempt, patience=SHORT)
     assert outcome.outcome is RequeueOutcome.refused
     assert outcome.message.endswith("the job was cancelled")
@@ -299,6 +358,6 @@ def test_job_that_may_not_be_requeued_is_cancelled(slurm: OneJob) -> None:
 
 def test_job_is_requeued_and_not_cancelled(slurm: OneJob) -> None:
     """Where Slurm requeues it, nothing is cancelled."""
-    attempt = JobAttempt(job="7", restart_count=0, nodes=2, owns_run=lambda: True)
+    attempt = JobAttempt(job="7", restart_count=0, asked=asking(nodes=2), owns_run=lambda: True)
     assert requeue_or_cancel(slurm.commands, attempt).outcome is RequeueOutcome.requeued
     assert not slurm.asked("scancel")

@@ -291,7 +291,7 @@ class _SharedJob:
         attempt = JobAttempt(
             job=self.holder.job,
             restart_count=self.holder.restart_count,
-            nodes=1,
+            asked=self.job.resources,
             owns_run=lambda: bool(self._due()),
         )
         bin_dir = self.launch.cluster.bin_dir

@@ -39,8 +39,10 @@ def allocation_in_shared_job(spec: SharedJobSpec, context: Context) -> Allocatio
     return Allocation(
         limits=limits,
         why=notes.ending,
-        requeue=lambda _wish, _owns_run: RequeueResult(
-            outcome=RequeueOutcome.requeued, message="it waits for a free slot of its job"
+        requeue=lambda wish, _owns_run: RequeueResult(
+            outcome=RequeueOutcome.requeued,
+            message="it waits for a free slot of its job",
+            kept=wish.excluded,  # the job has the nodes that it has
         ),
         draining=lambda _: None,
     )

@@ -55,14 +55,15 @@ class AttemptRequest:
 class RequeueResult:
     """The result of asking for a new attempt, with an explanation.
 
-    `excluded` are all nodes that the next attempt leaves out. `warning` says why some nodes that
-    should be left out are not.
+    `excluded` are all nodes that the next attempt leaves out. `kept` are those that should be left
+    out and cannot be, as the job needs them, or Slurm refuses; `warning` says why.
     """
 
     outcome: RequeueOutcome
     message: str = ""
     excluded: tuple[str, ...] = ()
     warning: str = ""
+    kept: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:

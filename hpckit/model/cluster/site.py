@@ -9,7 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-_AWAY = ("down", "drain", "fail", "maint", "reserved", "unk", "power", "boot", "*", "future")
+_AWAY = (
+    "down",
+    "drain",
+    "fail",
+    "maint",
+    "reserved",
+    "unk",
+    "power",
+    "boot",
+    "*",
+    "future",
+    "inval",
+)
 """Parts of the names of node states in which Slurm forecasts no start."""
 
 
@@ -66,6 +78,16 @@ class NodeGroup:
     def usable(self) -> bool:
         """Whether a job may be placed there, now or when other jobs have ended."""
         return not any(word in self.state.lower() for word in _AWAY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterNode:
+    """One node of a partition, with what it `has`; `default` is whether that is the default one."""
+
+    name: str
+    has: NodeGroup
+    features: frozenset[str] = frozenset()
+    default: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

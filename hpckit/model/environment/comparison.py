@@ -13,6 +13,7 @@ class AskedOfNode:
 
     `nodes` is of the run itself, although one is looked at. `needs_torch`: it is a function, which
     torch's ranks call. `own_python`: `cluster.python` names one, so that a difference is intended.
+    `on_cpus`: torch is told to leave GPUs alone.
     """
 
     nodes: int = 1
@@ -20,6 +21,7 @@ class AskedOfNode:
     memory_bytes: int | None = None
     needs_torch: bool = False
     own_python: bool = False
+    on_cpus: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -11,36 +10,54 @@ from pathlib import Path
 from hpckit.context import Context
 from hpckit.errors import SchedulerError
 from hpckit.model.cluster.nodes import expand_nodes
+from hpckit.model.cluster.site import ClusterNode
+from hpckit.model.finding import Finding
 from hpckit.model.launch import ClusterKind
 from hpckit.model.nodes.incident import NodeStanding
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.planning.nodes.standing import node_standings, nodes_to_avoid
-from hpckit.record.nodes.history import read_incidents
+from hpckit.planning.nodes.usable import chooses_nodes, partitions_of, usable_nodes
+from hpckit.record.nodes.history import history_problem, read_incidents
 from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.node_query import cluster_nodes
+from hpckit.slurm.test_only import rehearse
 
 _PATIENCE = timedelta(seconds=10)
-_NODES = ("sinfo", "--noheader", "--Node", "--format=%N %P")
-_DEFAULT = "*"
-"""Behind the name of the default partition."""
+
+Render = Callable[[LaunchPlan, JobSpec], str]
+"""Returns the script of a job of a plan."""
 
 
-def without_bad_nodes(plan: LaunchPlan, context: Context) -> LaunchPlan:
+def without_bad_nodes(plan: LaunchPlan, render: Render, context: Context) -> LaunchPlan:
     """Return the plan with jobs that leave out nodes with recent incidents, and say which.
 
-    Slurm is asked for the names of its nodes only if there are any to leave out.
+    A job that Slurm would not take without them takes them. Slurm is asked only if there are any to
+    leave out: once for its nodes, and for a rehearsal of each kind of job.
     """
     settings = plan.runs[0].settings
     if plan.cluster.kind is not ClusterKind.slurm or not settings.preflight.avoid:
         return plan
-    standings = node_standings(read_incidents(Path(plan.folder).parent), context.now())
+    output_dir = Path(plan.folder).parent
+    problem = history_problem(output_dir)
+    if problem is not None:
+        context.note(f"warning: {problem}")
+        return plan
+    standings = node_standings(read_incidents(output_dir), context.now())
     bad = [one for one in standings if one.avoided_until is not None]
-    known = _nodes_by_partition(plan, context) if bad else {}
-    left_out: dict[str, None] = {}
+    commands = SlurmCommands(
+        bin_dir=plan.cluster.bin_dir, environ=context.environ, timeout=_PATIENCE
+    )
+    known = _nodes(commands) if bad else ()
+    names: dict[ResourceSpec, tuple[str, ...]] = {}
     jobs: list[JobSpec] = []
     for job in plan.jobs:
-        names = _names(job.resources, bad, known)
-        left_out |= dict.fromkeys(names)
-        jobs.append(_without(job, names))
+        kind = replace(job.resources, array_parallelism=1)
+        if kind not in names:
+            found = nodes_left_out(kind, bad, known, context.environ)
+            text = render(plan, _without(job, found)) if found else ""
+            names[kind] = found if found and _accepted(job, text, commands) else ()
+        jobs.append(_without(job, names[kind]))
+    left_out = dict.fromkeys(name for found in names.values() for name in found)
     if not left_out:
         return plan
     context.note(
@@ -50,37 +67,58 @@ def without_bad_nodes(plan: LaunchPlan, context: Context) -> LaunchPlan:
     return replace(plan, jobs=tuple(jobs))
 
 
-def _names(
-    asked: ResourceSpec, bad: list[NodeStanding], known: Mapping[str, frozenset[str]]
-) -> list[str]:
-    """Return which nodes a job leaves out: none if the others might not suffice for it."""
-    wanted = expand_nodes(asked.nodelist) if asked.nodelist else ()
-    partitions = asked.partition.split(",") if asked.partition else [_DEFAULT]
-    nodes = frozenset[str]().union(*(known.get(one, frozenset()) for one in partitions))
-    names = [one.node for one in nodes_to_avoid(bad, nodes, wanted)]
-    return names if asked.allocated_nodes <= len(nodes) - len(names) else []
+def nodes_left_out(
+    asked: ResourceSpec,
+    bad: Sequence[NodeStanding],
+    nodes: Sequence[ClusterNode],
+    environ: Mapping[str, str],
+) -> tuple[str, ...]:
+    """Return which nodes a job leaves out: none if the others might not suffice for it.
+
+    None either if the job chooses its nodes, or sbatch would take such a choice from `environ`.
+    """
+    if chooses_nodes(asked) or any(environ.get(name) for name in _CHOSEN_BY_USER):
+        return ()
+    asked = replace(
+        asked,
+        partition=asked.partition or environ.get("SBATCH_PARTITION"),
+        constraint=asked.constraint or environ.get("SBATCH_CONSTRAINT"),
+    )
+    usable = usable_nodes(nodes, asked, partitions=partitions_of(asked))
+    if not usable:
+        return ()
+    usable = usable.difference(_expanded(asked.exclude))
+    names = tuple(one.node for one in nodes_to_avoid(bad, usable, ()))
+    return names if asked.allocated_nodes <= len(usable) - len(names) else ()
 
 
-def _without(job: JobSpec, names: list[str]) -> JobSpec:
+_CHOSEN_BY_USER = ("SBATCH_RESERVATION", "SBATCH_EXCLUDE", "SBATCH_NODELIST")
+
+
+def _expanded(stated: str | None) -> tuple[str, ...]:
+    try:
+        return expand_nodes(stated or "")
+    except ValueError:  # sbatch will say what is wrong with it
+        return ()
+
+
+def _accepted(job: JobSpec, text: str, commands: SlurmCommands) -> bool:
+    """Whether Slurm would take a job without the nodes; false if it does not tell."""
+    try:
+        return not isinstance(rehearse(job, text, commands, lambda: None), Finding)
+    except SchedulerError:
+        return False
+
+
+def _without(job: JobSpec, names: Sequence[str]) -> JobSpec:
     stated = [job.resources.exclude] if job.resources.exclude else []
     exclude = ",".join(dict.fromkeys([*stated, *names])) or None
     return replace(job, resources=replace(job.resources, exclude=exclude))
 
 
-def _nodes_by_partition(plan: LaunchPlan, context: Context) -> dict[str, frozenset[str]]:
-    """Return the nodes of each partition, and of the default one as `*`; none without an answer."""
-    commands = SlurmCommands(
-        bin_dir=plan.cluster.bin_dir, environ=context.environ, timeout=_PATIENCE
-    )
-    found: dict[str, set[str]] = defaultdict(set)
+def _nodes(commands: SlurmCommands) -> tuple[ClusterNode, ...]:
+    """Return the nodes of the cluster; none without an answer."""
     try:
-        rows = [line.split() for line in commands.run(*_NODES).splitlines()]
+        return cluster_nodes(commands)
     except SchedulerError:
-        return {}
-    for row in rows:
-        if len(row) == 2:  # noqa: PLR2004  # the two columns asked for
-            node, partition = row
-            found[partition.rstrip(_DEFAULT)].add(node)
-            if partition.endswith(_DEFAULT):
-                found[_DEFAULT].add(node)
-    return {name: frozenset(nodes) for name, nodes in found.items()}
+        return ()

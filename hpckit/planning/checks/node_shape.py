@@ -58,6 +58,11 @@ def asks_of_nodes(resources: ResourceSpec) -> bool:
     return bool(_needs(resources))
 
 
+def fits_node(resources: ResourceSpec, node: NodeGroup) -> bool:
+    """Whether a node has what a job asks of each of its nodes, as far as Slurm tells."""
+    return all(need.fits(node) for need in _needs(resources))
+
+
 def shape_findings(name: str, groups: Sequence[NodeGroup], job: JobSpec) -> Iterator[Finding]:
     """Yield an error for each resource that too few nodes of the partition, `groups`, have."""
     resources, there = job.resources, sum(one.nodes for one in groups)

@@ -28,9 +28,10 @@ def cuda_findings(comparison: EnvironmentComparison) -> Iterator[Finding]:
     What only GPUs need is an error if GPUs are asked for, else a warning.
     """
     yield from _torch(comparison)
-    yield from _build(comparison)
-    yield from _driver(comparison)
-    yield from _architectures(comparison)
+    if not comparison.asked.on_cpus:
+        yield from _build(comparison)
+        yield from _driver(comparison)
+        yield from _architectures(comparison)
     yield from _too_few(comparison)
 
 

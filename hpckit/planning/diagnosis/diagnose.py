@@ -125,13 +125,21 @@ RULES = (
 )
 """A rule for each kind of verdict."""
 
+_OF_SPEED = frozenset(
+    {
+        *(VerdictKind.input_bound, VerdictKind.communication_bound, VerdictKind.compute_bound),
+        *(VerdictKind.memory_bound, VerdictKind.launch_bound, VerdictKind.gpu_idle),
+    }
+)
+
 _SEVERITIES = tuple(VerdictSeverity)
 _KINDS = tuple(VerdictKind)
 
 
 def diagnose(evidence: RunEvidence, limits: Thresholds = DEFAULT) -> tuple[Verdict, ...]:
     """Return the verdicts on a run: the most severe, and then the largest loss, first."""
-    found = [verdict for rule in RULES for verdict in rule.find(evidence, limits)]
+    rules = [one for one in RULES if evidence.trained or one.kind not in _OF_SPEED]
+    found = [verdict for rule in rules for verdict in rule.find(evidence, limits)]
     return tuple(sorted(found, key=_order))
 
 

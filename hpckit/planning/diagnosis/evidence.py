@@ -133,7 +133,8 @@ class RunEvidence:
     """All that is known about one run.
 
     `ranks` has one entry for each rank, summed over all its steps after warm-up. `nccl` is what
-    NCCL says of its network. `settings` change remedies alone.
+    NCCL says of its network. `settings` change remedies alone. `trained` is false before the first
+    step: what GPUs do until then says nothing about the run's speed.
     """
 
     ranks: tuple[RankSteps, ...] = ()
@@ -144,3 +145,4 @@ class RunEvidence:
     stragglers: tuple[Straggler, ...] = ()
     nccl: NcclTransport | None = None
     settings: RunSettings = RunSettings()
+    trained: bool = True

@@ -11,6 +11,7 @@ from hpckit.model import events
 from hpckit.model.failure import Cause
 from hpckit.model.nodes.incident import IncidentKind, NodeIncident, NodeStanding
 from hpckit.planning.preflight.judge import unhealthy_nodes
+from hpckit.planning.shared_cause import shared_cause
 
 HALF_LIFE = timedelta(days=3)
 """Nodes are rebooted and repaired within days; what is weeks old says little."""
@@ -26,6 +27,7 @@ SHARE = 10
 SMALL = 4
 """A cluster of at least so many nodes can do without one."""
 
+_LOST = "its agent fell silent during preflight"
 _KINDS = {
     Cause.node_lost: IncidentKind.lost,
     Cause.agents_missing: IncidentKind.lost,
@@ -39,6 +41,11 @@ def incidents_of(event: events.Event, run: str) -> Iterator[NodeIncident]:
         for node, why in unhealthy_nodes(event.inspections).items():
             yield NodeIncident(
                 node=node, at=event.at, kind=IncidentKind.unhealthy, run=run, message=why
+            )
+        together = shared_cause(len(event.lost), len(event.inspections) + len(event.lost))
+        for node in () if together else event.lost:
+            yield NodeIncident(
+                node=node, at=event.at, kind=IncidentKind.lost, run=run, message=_LOST
             )
     elif isinstance(event, events.RoundEnded) and event.failure is not None:
         failure = event.failure
@@ -92,5 +99,9 @@ def nodes_to_avoid(
     """
     bad = [one for one in standings if one.avoided_until is not None]
     usable = [one for one in bad if one.node in known and one.node not in wanted]
-    most = max(len(known) // SHARE, int(len(known) >= SMALL))
-    return tuple(usable[:most])
+    return tuple(usable[: most_left_out(len(known))])
+
+
+def most_left_out(nodes: int) -> int:
+    """Return how many of a partition's nodes a launch leaves out at most."""
+    return max(nodes // SHARE, int(nodes >= SMALL))

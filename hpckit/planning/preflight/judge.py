@@ -9,13 +9,14 @@ from dataclasses import replace
 from hpckit.model.environment.comparison import AskedOfNode
 from hpckit.model.environment.roles import FolderRole
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.launch import LaunchConfig
+from hpckit.model.launch import DeviceKind, LaunchConfig
 from hpckit.model.preflight.health import HealthReport
 from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict, NodeInspection
 from hpckit.planning.preflight.gpus import gpu_findings, usual_links
 from hpckit.planning.preflight.host import host_findings
 from hpckit.planning.preflight.peers import peer_findings
+from hpckit.planning.shared_cause import shared_cause
 
 _ORDER = (HealthVerdict.crit, HealthVerdict.warn, HealthVerdict.unknown, HealthVerdict.ok)
 _OF_THE_NODE = frozenset(
@@ -27,9 +28,8 @@ _OF_THE_NODE = frozenset(
 )
 """Checks of what one node alone has. What the others say (software, folders, limits) may be the
 configuration of the run: it is a node's fault only if another node is without it."""
-
-_TOGETHER = 8
-"""If at least this many nodes, and most of them, are critical, they share the cause."""
+_SHOWN_BY_GPUS = frozenset({"torch CUDA", "torch architectures"})
+"""Checks that find nothing on a node that shows no GPU."""
 _SHOWN = 3
 
 
@@ -57,6 +57,7 @@ def asked_of_node(settings: LaunchConfig) -> AskedOfNode:
         gpus=resources.gpus_per_node,
         memory_bytes=memory,
         needs_torch=settings.entry_point is not None,
+        on_cpus=settings.runtime.device is DeviceKind.cpu,
         own_python=settings.cluster.python is not None,
     )
 
@@ -95,13 +96,25 @@ def judge_nodes(
 def _everywhere(
     reports: Sequence[HealthReport], found: Mapping[str, Sequence[HealthFinding]]
 ) -> frozenset[str]:
-    """Return the checks that are critical on every node that answered, and of no node's own."""
-    critical = [
-        {each.check for each in found[one.node] if each.verdict is HealthVerdict.crit}
+    """Return the checks that are critical on every node that could tell, and of no node's own.
+
+    A node that is bad by itself may not be able to show what the others do: without a GPU nothing
+    is said of torch's CUDA.
+    """
+    critical = {
+        one.node: {each.check for each in found[one.node] if each.verdict is HealthVerdict.crit}
         for one in reports
         if one.health is not None
-    ]
-    shared = set.intersection(*critical) if critical else set[str]()
+    }
+    with_gpus = {one.node for one in reports if one.health and one.health.environment.driver.gpus}
+    sound = {node for node, checks in critical.items() if not checks & _OF_THE_NODE}
+    shared = set[str]()
+    for check in set[str]().union(*critical.values()):
+        telling = sound & with_gpus if check in _SHOWN_BY_GPUS else sound
+        if len(telling) < 2:  # noqa: PLR2004  # one alone shares nothing
+            telling = {*critical}
+        if all(check in critical[node] for node in telling):
+            shared.add(check)
     seen = any(one.health.gpus for one in reports if one.health is not None)
     # Where no node shows any GPU, the partition has none, or none that NVML knows.
     return frozenset(shared - (_OF_THE_NODE if seen else _OF_THE_NODE - {"GPUs"}))
@@ -131,10 +144,10 @@ def _inspection(
 def unhealthy_nodes(inspections: Sequence[NodeInspection]) -> dict[str, str]:
     """Return the nodes that a run avoids, with the reasons in words.
 
-    None if they are many, and most: then they share the cause, and no other node is better.
+    None if they are most of many: then they share the cause, and no other node is better.
     """
     bad = {one.node: one.reason for one in inspections if one.verdict is HealthVerdict.crit}
-    return {} if len(bad) >= _TOGETHER and 2 * len(bad) > len(inspections) else bad
+    return {} if shared_cause(len(bad), len(inspections)) else bad
 
 
 def unhealthy_failure(bad: Mapping[str, str]) -> Failure:

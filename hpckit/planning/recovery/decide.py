@@ -88,14 +88,20 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
     return _restart(view, failure, policy, ledger, left_out)
 
 
-def may_avoid(view: RoundView, policy: Recovery, past: Ledger) -> bool:
-    """Whether a round that has not started may leave its unhealthy nodes out.
+def why_stay(view: RoundView, policy: Recovery, past: Ledger) -> str | None:
+    """Return why a round starts on its unhealthy nodes after all; None if it leaves them out.
 
-    Other nodes stand, or a new attempt may be asked for, and the policy allows it.
+    `view.failure` is the one that would be recorded. No other nodes stand, and a new attempt cannot
+    be asked for, or was and got these nodes again; or the policy allows no more of this.
     """
     bad = past.excluded(policy) | view.unhealthy.keys()
-    enough = len(without(view.standing, bad)) >= view.fewest
-    return policy.restarts.get(Cause.unhealthy, 0) > 0 and (enough or view.requeues)
+    if len(without(view.standing, bad)) < view.fewest and _bound_to(view, bad, past):
+        return "the run can have no other nodes"
+    if view.failure is None:
+        return None
+    ledger = past.after(round_ended(view, view.failure, RoundAction.end), view.attempt)
+    spent = exhausted(ledger, view.failure, policy)
+    return "recovery.restarts.unhealthy is 0" if spent == "" else spent
 
 
 def _fails_because_grown(view: RoundView, failure: Failure) -> bool:
@@ -166,8 +172,14 @@ def _left_for_others(view: RoundView, policy: Recovery, past: Ledger) -> Action:
 def _left_out(view: RoundView, policy: Recovery, ledger: Ledger) -> frozenset[str]:
     """Return the nodes to avoid from now on; none if no other nodes are available."""
     bad = ledger.excluded(policy) | view.unhealthy.keys()
-    good = [node for node in view.standing if node not in bad]
-    return bad if len(good) >= view.fewest or view.requeues else frozenset()
+    enough = len(without(view.standing, bad)) >= view.fewest
+    return bad if enough or not _bound_to(view, bad, ledger) else frozenset()
+
+
+def _bound_to(view: RoundView, bad: frozenset[str], past: Ledger) -> bool:
+    """Whether a new attempt would not get rid of the bad ones of a round's nodes."""
+    here = bad.intersection(view.members)
+    return not view.requeues or (bool(here) and here <= past.kept)
 
 
 def _restart(

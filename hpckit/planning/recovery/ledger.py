@@ -56,13 +56,15 @@ class Ledger:
     """All failures of a run, in order.
 
     `best_step` is the furthest step that ever began. `ran` is how long rounds lasted in total.
-    `save_cost` is the cost of the latest save.
+    `save_cost` is the cost of the latest save. `kept` are the nodes that a new attempt should have
+    left out and could not: asking for another one does not help.
     """
 
     entries: tuple[LedgerEntry, ...] = ()
     best_step: int | None = None
     ran: timedelta = timedelta()
     save_cost: SaveCost | None = None
+    kept: frozenset[str] = frozenset()
 
     def after(
         self, ended: events.RoundEnded, attempt: int, *, ran: timedelta = timedelta()
@@ -76,6 +78,10 @@ class Ledger:
             return known
         entry = _entry(ended.failure, attempt, ended.at, progressed=progressed)
         return replace(known, entries=(*self.entries, entry))
+
+    def asked_again(self, asked: events.RequeueAsked) -> Ledger:
+        """Return the ledger with what became of the nodes that a new attempt was to leave out."""
+        return replace(self, kept=self.kept.union(asked.kept).difference(asked.excluded))
 
     def between_failures(self, expected: timedelta) -> timedelta:
         """Return the mean time between failures, from the expected and the observed time.
@@ -103,9 +109,11 @@ class Ledger:
         """Return how many failures of this class count against its budget.
 
         One failure counts once, however many nodes it took. Repeated failures on nodes that are
-        left out from now on no longer count: the fault was the node's, not the run's.
+        left out from now on no longer count: the fault was the node's, not the run's. Of unhealthy
+        nodes each round counts that they kept from starting: no other budget bounds those.
         """
         count, charged = 0, set[str]()
+        left_out = frozenset() if cause is Cause.unhealthy else left_out - self.kept
         for entry in self.without_progress:
             bad = left_out.intersection(entry.nodes)
             if entry.checkpoint is None and entry.cause is cause and not (bad and bad <= charged):
@@ -177,6 +185,8 @@ class _Reading:
                 ran = timedelta() if self.round_at is None else event.at - self.round_at
                 self.ledger = self.ledger.after(event, self.attempt, ran=ran)
                 self.round_at = None
+            case events.RequeueAsked():
+                self.ledger = self.ledger.asked_again(event)
             case _:
                 pass
 

@@ -15,12 +15,12 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.naming import rank_place
 from hpckit.model.ranges import ranges
 from hpckit.planning.recovery.ends import first_failure
+from hpckit.planning.shared_cause import shared_cause
 
 _FELT = frozenset({Cause.communication, Cause.rendezvous, Cause.signal})
 """Failures that a rank may have because another node is lost."""
 
-_TOGETHER = 8
-"""If at least this many nodes, and most of a round, are lost, the cause is shared: a network."""
+_SHARED = "this many at once were lost by something they share"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ def loss(absence: NodeSilence, exits: Sequence[RankExit]) -> Failure | None:
     # A node whose agent responds is not lost, even if its ranks did not report in time.
     places = silent & absence.lost.keys() or silent
     names = [absence.nodes[place] for place in sorted(places)]
-    together = len(names) >= _TOGETHER and 2 * len(names) > len(absence.nodes)
+    together = shared_cause(len(names), len(absence.nodes))
     nodes = None if together else ", ".join(names)
     words = "lost the agent of" if absence.lost else "no exit record came from"
     ranks = _ranks(places, absence)
@@ -57,9 +57,7 @@ def loss(absence: NodeSilence, exits: Sequence[RankExit]) -> Failure | None:
     words += f" {compress_nodes(names)} (rank {ranges(ranks)}{f'; {place}' if place else ''})"
     return Failure(
         cause=Cause.node_lost,
-        message=f"{words}; this many at once were lost by something they share"
-        if together
-        else words,
+        message=f"{words}; {_SHARED}" if together else words,
         node=nodes,
         step=absence.step,
         signature=f"{Cause.node_lost} {nodes or 'together'}",
@@ -76,20 +74,20 @@ def missing_agents(
 ) -> Failure:
     """Return the failure recorded when the agents of `wanted` nodes did not all report.
 
-    `why` says why the wait ended. If none of several nodes reported, something they share is
-    broken, and no node is blamed. No node is blamed either if the attempt was `told` to stop before
-    they could report.
+    `why` says why the wait ended. If none of several nodes reported, or most of many did not,
+    something they share is broken or slow, and no node is blamed. No node is blamed either if the
+    attempt was `told` to stop before they could report.
     """
     missing = [name for name in names if name not in came]
-    none_of_several = not came and wanted > 1
+    together = (not came and wanted > 1) or shared_cause(len(missing), len(names))
     words = f"{why}: {len(came)} of {wanted} nodes reported"
     words += f"; missing: {compress_nodes(missing)}" if missing else ""
-    if none_of_several and not told:
+    if together and not told:
         words += " (they share the file system of the launch, cluster.python and cluster.setup)"
     return Failure(
         cause=Cause.agents_missing,
         message=words,
-        node=None if told or none_of_several else ", ".join(missing) or None,
+        node=None if told or together else ", ".join(missing) or None,
         signature=Cause.agents_missing,
     )
 
@@ -110,11 +108,14 @@ def gone_before(nodes: Sequence[str], standing: Collection[str]) -> Failure:
     gone = [node for node in nodes if node not in standing]
     if len(gone) == len(nodes):
         return Failure(cause=Cause.node_lost, message="no node is left", signature="none")
+    words = f"lost the agent of {compress_nodes(gone)} before the round began"
+    together = shared_cause(len(gone), len(nodes))
+    named = None if together else ", ".join(gone)
     return Failure(
         cause=Cause.node_lost,
-        message=f"lost the agent of {compress_nodes(gone)} before the round began",
-        node=", ".join(gone),
-        signature=f"{Cause.node_lost} {', '.join(gone)}",
+        message=f"{words}; {_SHARED}" if together else words,
+        node=named,
+        signature=f"{Cause.node_lost} {named or 'together'}",
     )
 
 

@@ -6,8 +6,11 @@ file system. Another user's files are not read.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import json
+import math
 import os
 import stat
 from collections.abc import Iterator
@@ -16,13 +19,14 @@ from pathlib import Path
 
 from hpckit.model.nodes.incident import NodeIncident
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.record.store import append_line, make_folder, open_plain
+from hpckit.record.store import append_line, json_line, make_folder, open_plain
 
 _NAME = ".nodes"
 _FORGOTTEN = "forgotten.jsonl"
 _MOST_BYTES = 2**20
 _MOST_FILES = 10_000
 _SUFFIX = ".jsonl"
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def history_folder(output_dir: Path) -> Path:
@@ -30,10 +34,29 @@ def history_folder(output_dir: Path) -> Path:
     return output_dir / f"{_NAME}-{os.getuid()}"
 
 
-def append_incident(output_dir: Path, incident: NodeIncident) -> None:
-    """Add an incident to the file of its run; raises OSError."""
+def history_problem(output_dir: Path) -> str | None:
+    """Return why the history is not used although it is there; None if it is, or is not there."""
+    folder = history_folder(output_dir)
+    try:
+        found = folder.lstat()
+    except OSError:
+        return None
+    said = f"the history of nodes in {folder} is not used, as"
+    if not stat.S_ISDIR(found.st_mode):
+        return f"{said} it is no folder of its own; remove it"
+    if found.st_uid != os.getuid():
+        return f"{said} it belongs to user {found.st_uid}; ask them to remove it"
+    if found.st_mode & _OTHERS:
+        return f"{said} others may write to it; chmod go-w {folder}"
+    return None
+
+
+def append_incident(output_dir: Path, incident: NodeIncident) -> bool:
+    """Add an incident to the file of its run; return whether it is the first; raises OSError."""
     folder = _own_folder(output_dir)
-    append_line(folder / f"{incident.run}{_SUFFIX}", to_plain(incident))
+    record = to_plain(incident)
+    size = append_line(folder / f"{incident.run}{_SUFFIX}", record)
+    return size <= len(json_line(record))
 
 
 def forget_node(output_dir: Path, node: str, at: datetime) -> None:
@@ -47,33 +70,41 @@ def read_incidents(output_dir: Path) -> tuple[NodeIncident, ...]:
     folder = history_folder(output_dir)
     try:
         _check_own(folder)
-        names = sorted(one for one in os.listdir(folder) if one.endswith(_SUFFIX))  # noqa: PTH208
+        names = [one for one in os.listdir(folder) if one.endswith(_SUFFIX)]  # noqa: PTH208
     except OSError:
         return ()
+    files = [folder / name for name in sorted(names) if name != _FORGOTTEN]
+    if len(files) > _MOST_FILES:
+        files = sorted(files, key=_written)[-_MOST_FILES:]
     forgotten = _forgotten(folder / _FORGOTTEN)
     return tuple(
         one
-        for name in names[-_MOST_FILES:]
-        if name != _FORGOTTEN
-        for one in _incidents(folder / name)
+        for file in files
+        for one in _incidents(file)
         if one.node not in forgotten or one.at > forgotten[one.node]
     )
 
 
-def remove_older(output_dir: Path, before: datetime) -> None:
-    """Remove files to which nothing was added since `before`."""
+def _written(file: Path) -> float:
+    """Return when a file was last written; a file that cannot be looked at comes first."""
+    try:
+        return file.lstat().st_mtime
+    except OSError:
+        return -math.inf
+
+
+def remove_older(output_dir: Path, before: datetime, *, most: int | None = None) -> None:
+    """Remove files to which nothing was added since `before`, `most` at once."""
     folder = history_folder(output_dir)
     try:
         _check_own(folder)
         files = [one for one in folder.iterdir() if one.name != _FORGOTTEN]
     except OSError:
         return
-    for file in files:
-        try:
-            if file.lstat().st_mtime < before.timestamp():
-                file.unlink()
-        except OSError:
-            continue
+    old = (file for file in files if -math.inf < _written(file) < before.timestamp())
+    for file in itertools.islice(old, most):
+        with contextlib.suppress(OSError):
+            file.unlink()
 
 
 def _own_folder(output_dir: Path) -> Path:
@@ -85,7 +116,7 @@ def _own_folder(output_dir: Path) -> Path:
 def _check_own(folder: Path) -> None:
     """Raise OSError if a folder is a link, another user's, or one that others may write to."""
     found = folder.lstat()
-    others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    others = found.st_mode & _OTHERS
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or others:
         raise PermissionError(errno.EPERM, "it is not the caller's alone", str(folder))
 
@@ -96,6 +127,8 @@ def _forgotten(file: Path) -> dict[str, datetime]:
         try:
             record = json.loads(line)
             at = datetime.fromisoformat(record["at"])
+            if at.tzinfo is None:
+                continue
             found[str(record["node"])] = max(at, found.get(str(record["node"]), at))
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
@@ -105,15 +138,23 @@ def _forgotten(file: Path) -> dict[str, datetime]:
 def _incidents(file: Path) -> Iterator[NodeIncident]:
     for line in _lines(file):
         try:
-            yield from_plain(NodeIncident, json.loads(line))
+            found = from_plain(NodeIncident, json.loads(line))
+            if found.at.tzinfo is not None:
+                yield found
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
 
 
 def _lines(file: Path) -> list[bytes]:
+    """Return the whole lines of a file of ours; of a long one the latest."""
     try:
         with open_plain(file) as opened:
-            own = os.fstat(opened.fileno()).st_uid == os.getuid()
-            return opened.read(_MOST_BYTES).splitlines() if own else []
+            found = os.fstat(opened.fileno())
+            if found.st_uid != os.getuid():
+                return []
+            begin = max(0, found.st_size - _MOST_BYTES)
+            opened.seek(begin)
+            lines = opened.read(_MOST_BYTES).splitlines()
+            return lines[1:] if begin else lines
     except OSError:
         return []

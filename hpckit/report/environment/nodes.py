@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from hpckit.model.counted import counted
-from hpckit.model.nodes.incident import NodeStanding
+from hpckit.model.nodes.incident import NodeIncident, NodeStanding
 from hpckit.model.plain import to_plain
 from hpckit.report.text import Page, TextTable
 
 _FORM = "%m-%d %H:%M"
+_NUMBER = re.compile(r"\d+")
+_UNTOLD = (
+    "{} may be left out: a tenth of a partition's nodes at most, or one of four to nine (Slurm did "
+    "not tell which it has)"
+)
+
+Used = Mapping[str, str] | None
+"""What planning.nodes.choices says; None without an answer of Slurm."""
 
 
-def nodes_page(standings: Sequence[NodeStanding], now: datetime) -> Page:
-    """Return a line for each node with incidents, the worst first; times in the zone of `now`."""
+def nodes_page(standings: Sequence[NodeStanding], used: Used, now: datetime) -> Page:
+    """Return a line for each node with incidents, the worst first; times in the zone of `now`.
+
+    `used` says why launches use nodes nevertheless; null if Slurm did not tell which it has.
+    """
     if not standings:
         return ["nothing has happened on any node in the last 30 days"]
     rows = tuple(
         (
             one.node,
-            _avoided(one, now),
+            _avoided(one, used, now),
             ", ".join(
                 f"{count} {kind}" for kind, count in Counter(i.kind for i in one.incidents).items()
             ),
@@ -30,34 +42,67 @@ def nodes_page(standings: Sequence[NodeStanding], now: datetime) -> Page:
         )
         for one in standings
     )
-    bad = sum(one.avoided_until is not None for one in standings)
+    bad = [one for one in standings if one.avoided_until is not None]
+    out = f"{sum(not (used or {}).get(one.node) for one in bad)} left out of new launches"
+    known = out if used is not None or not bad else _UNTOLD.format(len(bad))
     return [
         TextTable(
             header=("NODE", "LAUNCHES", "INCIDENTS", "LATEST", "WHAT"),
             rows=rows,
             flexible=("WHAT",),
         ),
-        f"{counted(len(standings), 'node')} with incidents in 30 days, {bad} avoided",
+        f"{counted(len(standings), 'node')} with incidents in 30 days, {known}",
     ]
 
 
-def node_page(standing: NodeStanding, now: datetime) -> Page:
-    """Return all incidents of one node, the latest last."""
+def node_page(standing: NodeStanding, used: Used, now: datetime) -> Page:
+    """Return the incidents of one node, the latest last; those of one loop are one line."""
     rows = tuple(
-        (one.at.astimezone(now.tzinfo).strftime(_FORM), one.kind.value, one.run, one.message)
-        for one in standing.incidents
+        (
+            alike[-1].at.astimezone(now.tzinfo).strftime(_FORM),
+            str(len(alike)) if len(alike) > 1 else "",
+            alike[-1].kind.value,
+            alike[-1].run,
+            alike[-1].message,
+        )
+        for alike in _loops(standing.incidents)
     )
+    header = ("LATEST", "TIMES", "WHAT", "RUN", "MESSAGE")
     return [
-        TextTable(header=("AT", "WHAT", "RUN", "MESSAGE"), rows=rows, flexible=("MESSAGE",)),
-        f"{standing.node}: launches {_avoided(standing, now)}",
+        TextTable(header=header, rows=rows, flexible=("MESSAGE",)),
+        f"{standing.node}: launches {_avoided(standing, used, now)}",
     ]
 
 
-def _avoided(standing: NodeStanding, now: datetime) -> str:
+def _loops(incidents: Sequence[NodeIncident]) -> list[list[NodeIncident]]:
+    """Return the incidents in groups of what happened alike to one run, by their latest."""
+    groups: dict[tuple[str, str, str], list[NodeIncident]] = {}
+    for one in incidents:
+        groups.setdefault((one.kind, one.run, _NUMBER.sub("#", one.message)), []).append(one)
+    return sorted(groups.values(), key=lambda alike: alike[-1].at)
+
+
+def _avoided(standing: NodeStanding, used: Used, now: datetime) -> str:
     until = standing.avoided_until
-    return "use it" if until is None else f"avoid it until {until.astimezone(now.tzinfo):{_FORM}}"
+    if until is None:
+        return "use it"
+    if why := (used or {}).get(standing.node):
+        return f"use it: {why}"
+    may = "" if used is not None else "may "
+    return f"{may}leave it out until {until.astimezone(now.tzinfo):{_FORM}}"
 
 
-def nodes_document(standings: Sequence[NodeStanding]) -> dict[str, object]:
+def nodes_document(standings: Sequence[NodeStanding], used: Used) -> dict[str, object]:
     """Return the object of `nodes --json`."""
-    return {"nodes": [to_plain(one) for one in standings]}
+    return {
+        "nodes": [
+            {
+                **to_plain(one),
+                "left_out": None
+                if used is None and one.avoided_until is not None
+                else one.avoided_until is not None and not (used or {}).get(one.node),
+                "why_used": (used or {}).get(one.node) or None,
+            }
+            for one in standings
+        ]
+    }

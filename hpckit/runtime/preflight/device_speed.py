@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def measure(name: str, cpus: int, limit_s: float) -> DeviceSpeed:
         there, back = _transfers(device, share_s)
     return DeviceSpeed(
         device=name,
-        name=torch.cuda.get_device_name() if kind == "cuda" else "cpu",
+        name=torch.cuda.get_device_name() if kind == "cuda" else cpu_model(),
         matmul_flops=flops,
         checksum=checksum,
         repeats=repeats,
@@ -52,6 +53,17 @@ def measure(name: str, cpus: int, limit_s: float) -> DeviceSpeed:
         to_device_bytes_s=there,
         to_host_bytes_s=back,
     )
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the model of this node's CPUs, by which they are compared; `cpu` if it is unknown."""
+    try:
+        lines = cpuinfo.read_text(errors="replace").split("\n\n")[0].splitlines()
+    except OSError:
+        return "cpu"
+    said = {name.strip(): value.strip() for name, _, value in (one.partition(":") for one in lines)}
+    parts = [said.get("CPU implementer"), said.get("CPU part")]
+    return said.get("model name") or " ".join(filter(None, parts)) or "cpu"
 
 
 def _matmul(device: torch.device, limit_s: float) -> tuple[float, str, bool]:

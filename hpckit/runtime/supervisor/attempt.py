@@ -12,19 +12,20 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 from hpckit.errors import RunError
 from hpckit.model import events
 from hpckit.model.ids import run_id
 from hpckit.model.launch import ClusterKind, WorkingFolder
-from hpckit.planning.nodes.standing import incidents_of
+from hpckit.planning.nodes.standing import KEPT, incidents_of
 from hpckit.planning.recovery.ledger import Ledger, read_ledger
 from hpckit.record.attempts import is_latest, latest_attempt
 from hpckit.record.counted_events import counted_events
 from hpckit.record.launch_events import merged_events, record_event
 from hpckit.record.launches import Launch, is_cancelled, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths, RunPaths
-from hpckit.record.nodes.history import append_incident
+from hpckit.record.nodes.history import append_incident, remove_older
 from hpckit.record.process import start_mark
 from hpckit.record.store import append_event, make_folder, write_json, write_text
 from hpckit.record.working import fill_working_folder, strip_working_folder, written_into_code
@@ -34,6 +35,9 @@ from hpckit.runtime.environ import job_key
 from hpckit.runtime.study.access import ask_study, tell_study
 from hpckit.runtime.supervisor.journal import reserve
 from hpckit.runtime.supervisor.patience import patiently
+
+_REMOVED = 100
+"""Old files of the history of nodes that a run removes when it adds one of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +61,10 @@ class Attempt:
 
     def keep_incidents(self, event: events.Event) -> None:
         """Add what an event tells of nodes to the user's history of nodes; raises OSError."""
+        folder = self.launch.folder.parent
         for one in incidents_of(event, run_id(self.launch.id, self.index)):
-            append_incident(self.launch.folder.parent, one)
+            if append_incident(folder, one):
+                remove_older(folder, one.at - KEPT - timedelta(days=1), most=_REMOVED)
 
     def _warn(self, message: str) -> None:
         with contextlib.suppress(OSError):

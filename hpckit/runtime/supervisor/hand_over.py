@@ -61,7 +61,11 @@ class HandOver:
     def _record(self, answer: RequeueResult) -> None:
         self.journal.record(
             events.RequeueAsked(
-                at=now(), outcome=answer.outcome, message=answer.text, excluded=answer.excluded
+                at=now(),
+                outcome=answer.outcome,
+                message=answer.text,
+                excluded=answer.excluded,
+                kept=answer.kept,
             )
         )
         if answer.text:

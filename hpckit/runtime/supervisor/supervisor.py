@@ -34,7 +34,7 @@ from hpckit.planning.recovery.actions import (
     round_ended,
 )
 from hpckit.planning.recovery.boundary import on_drain, on_resize, on_straggler
-from hpckit.planning.recovery.decide import decide, may_avoid
+from hpckit.planning.recovery.decide import decide, why_stay
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.loss import gone_before
@@ -342,7 +342,7 @@ class _Supervisor:
     ) -> Action | None:
         """Return what follows if some of these nodes cannot train; None if the round may start.
 
-        It starts in spite of that, with a warning, if the run can have no other nodes.
+        It starts in spite of that, with a warning, if the run can have no others.
         """
         bad = self.preflight.news(nodes)
         if not bad:
@@ -351,9 +351,10 @@ class _Supervisor:
         failure = unhealthy_failure(bad)
         view = RoundView(round=number, at=now(), exits=(), failure=failure, standing=standing)
         view = replace(view, members=nodes)
-        if may_avoid(self._known(view), self.assignment.settings.recovery, self.past):
+        stay = why_stay(self._known(view), self.assignment.settings.recovery, self.past)
+        if stay is None:
             return await self._decided(view)
-        self._warn(f"{failure.message}; the run can have no other nodes, and continues")
+        self._warn(f"{failure.message}; {stay}: it continues here")
         return None
 
     def _in_network_order(self, agents: Agents) -> tuple[str, ...]:

@@ -81,7 +81,15 @@ def sacct(arguments: list[str]) -> int:
 
 def sinfo(arguments: list[str]) -> int:
     """List the partitions; with --format, as hpckit asks for them."""
-    if "format" in options_of(arguments):
+    options = options_of(arguments)
+    if "Node" in options:
+        for place, partition in enumerate(PARTITIONS):
+            for node in NODES:
+                mark = "" if place else "*"
+                has = f"64|256000|gpu:{GPUS}|{_node_state()}|(null)"
+                sys.stdout.write(f"{node}|{partition}{mark}|{has}\n")
+        return 0
+    if "format" in options:
         for name in PARTITIONS:
             sys.stdout.write(f"{name}|{len(NODES)}|64|256000|gpu:{GPUS}|{_node_state()}\n")
         return 0
@@ -176,6 +184,7 @@ def _squeue_field(name: str, shown: str, job: Job) -> str:
         "Partition": job["options"].get("partition", PARTITIONS[0]),
         "EndTime": "N/A",
         "PreemptTime": "N/A",
+        "Reservation": "",
     }
     return values[name]
 

@@ -523,3 +523,11 @@ def test_any_evidence_gets_verdicts_without_an_error(seed: int) -> None:
     )
     for verdict in diagnose(evidence):
         assert 0 <= verdict.loss <= 1
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_run_without_a_step_has_no_verdict_on_its_speed(share: float) -> None:
+    """GPUs that something else keeps busy, or that wait for the first step, say nothing of it."""
+    for scenario in (waiting, communicating, active, powerful, moving, starved, gaps, one_idle):
+        assert diagnose(replace(scenario(share), trained=False)) == ()
+    assert kinds(replace(hot(1.0), trained=False)) == [VerdictKind.throttled]

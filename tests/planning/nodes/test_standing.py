@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
@@ -69,6 +70,14 @@ def test_events_that_blame_nodes_are_incidents() -> None:
     assert [one.kind for one in incidents_of(ended(Cause.straggler, "n1"), "a.0")] == ["straggler"]
     for cause in (Cause.exception, Cause.signal, Cause.hang, Cause.unhealthy):
         assert not list(incidents_of(ended(cause, "n1"), "a.0"))
+
+
+def test_node_that_is_lost_during_preflight_is_an_incident() -> None:
+    """A spare takes its place, and no round fails; most nodes at once are nobody's fault."""
+    (lost,) = incidents_of(replace(inspected(0, 3), lost=("n9",)), "a.0")
+    assert (lost.node, lost.kind) == ("n9", "lost")
+    many = tuple(f"l{place}" for place in range(7))
+    assert not list(incidents_of(replace(inspected(0, 3), lost=many), "a.0"))
 
 
 def test_many_nodes_at_once_are_nobodys_incident() -> None:

@@ -20,7 +20,7 @@ from hpckit.model.environment.facts import (
     TorchFacts,
 )
 from hpckit.model.environment.roles import FolderRole
-from hpckit.model.launch import LaunchConfig, Resources
+from hpckit.model.launch import DeviceKind, LaunchConfig, Resources
 from hpckit.model.preflight.health import (
     DeviceSpeed,
     GpuHealth,
@@ -217,6 +217,28 @@ def test_what_all_nodes_lack_is_no_nodes_fault() -> None:
     assert [one.verdict for one in alone] == [HealthVerdict.warn]
 
 
+def test_bad_node_takes_no_pardon_from_the_others() -> None:
+    """A node without GPUs cannot show that torch has no CUDA, as on all the others."""
+    plain = replace(FINE, environment=replace(FACTS, torch=replace(FACTS.torch, cuda="")))
+    for gpus, of_n0 in (((), {"n0": ["GPUs"]}), (None, {})):
+        driver = replace(FACTS.driver, gpus=gpus)
+        blind = replace(plain, gpus=(), environment=replace(plain.environment, driver=driver))
+        assert criticals(judged(blind, health=plain)) == of_n0
+        assert criticals(judged(blind, health=plain, others=2)) == of_n0
+    broken = replace(FINE, environment=replace(FACTS, torch=TorchFacts(installed=False)))
+    assert criticals(judged(broken)) == {"n0": ["torch"]}, "another node shows that it can be had"
+
+
+def test_torch_without_cuda_is_fine_for_a_run_on_cpus() -> None:
+    """`runtime.device=cpu` leaves GPUs alone."""
+    plain = replace(FINE, environment=replace(FACTS, torch=replace(FACTS.torch, cuda="")))
+    on_cpus = replace(SETTINGS, runtime=replace(SETTINGS.runtime, device=DeviceKind.cpu))
+    assert {one.verdict for one in judged(plain, health=plain)} == {HealthVerdict.warn}
+    assert {one.verdict for one in judged(plain, health=plain, settings=on_cpus)} == {
+        HealthVerdict.ok
+    }
+
+
 def test_bad_hardware_of_a_single_node_is_its_own() -> None:
     """A run on one node leaves it for another one, although nothing can be compared."""
     assert criticals(judged(with_gpu(ecc_uncorrected=2), others=0)) == {"n0": ["ecc"]}
@@ -291,7 +313,7 @@ def test_xids_are_fatal_doubtful_or_of_the_program() -> None:
 
 @given(bad=st.integers(0, 20), fine=st.integers(0, 20))
 def test_most_of_many_nodes_are_never_blamed(bad: int, fine: int) -> None:
-    """Eight or more bad ones that are the majority share their cause; otherwise each is named."""
+    """The majority of eight or more share their cause; otherwise each is named."""
     inspections = [
         NodeInspection(
             node=f"n{place}",
@@ -300,7 +322,7 @@ def test_most_of_many_nodes_are_never_blamed(bad: int, fine: int) -> None:
         )
         for place in range(bad + fine)
     ]
-    shared = bad >= 8 and bad > fine
+    shared = bad + fine >= 8 and bad > fine
     assert len(unhealthy_nodes(inspections)) == (0 if shared else bad)
 
 

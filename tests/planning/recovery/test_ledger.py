@@ -12,7 +12,7 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import Recovery
 from hpckit.model.save_cost import SaveCost
-from hpckit.model.states import RoundAction
+from hpckit.model.states import RequeueOutcome, RoundAction
 from hpckit.planning.recovery.ledger import Ledger, read_ledger
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -135,3 +135,22 @@ def test_ledger_knows_what_the_latest_save_cost() -> None:
     ledger = read_ledger([started(1), *saved, ended(step=3)])
     latest = SaveCost(stall=timedelta(seconds=0.5), duration=timedelta(seconds=5))
     assert ledger.save_cost == ledger.after(ended(step=4), 1).save_cost == latest
+
+
+def test_ledger_knows_which_nodes_could_not_be_left_out() -> None:
+    """Until Slurm leaves them out after all; other answers in between change nothing."""
+
+    def asked(kept: tuple[str, ...] = (), excluded: tuple[str, ...] = ()) -> events.RequeueAsked:
+        return events.RequeueAsked(
+            at=NOON, outcome=RequeueOutcome.requeued, kept=kept, excluded=excluded
+        )
+
+    history: list[events.Event] = [started(1), asked(kept=("n1", "n2")), started(2), asked()]
+    assert read_ledger(history).kept == {"n1", "n2"}
+    assert read_ledger([*history, asked(excluded=("n2",))]).kept == {"n1"}
+
+
+def test_ledger_counts_each_round_that_unhealthy_nodes_kept_from_starting() -> None:
+    """Also on one node: nothing else bounds how often a run is started there."""
+    history = [started(1), *(ended(Cause.unhealthy, node="n1") for _ in range(4))]
+    assert read_ledger(history).spent(Cause.unhealthy, frozenset({"n1"})) == 4

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from hpckit.model.failure import Cause, RankExit
-from hpckit.planning.recovery.loss import NodeSilence, loss, missing_agents
+from hpckit.planning.recovery.loss import NodeSilence, gone_before, loss, missing_agents
 
 OWN = RankExit(rank=0, node="n1", code=1, exception="ValueError", at=datetime.now(UTC))
 FELT = RankExit(
@@ -80,7 +80,17 @@ def test_loss_blames_no_node_whose_agent_still_speaks() -> None:
 
 @pytest.mark.parametrize(
     ("nodes", "lost", "blamed"),
-    [(1000, 999, 0), (1000, 501, 0), (1000, 500, 500), (9, 8, 0), (4, 3, 3), (2, 1, 1)],
+    [
+        (1000, 999, 0),
+        (1000, 501, 0),
+        (1000, 500, 500),
+        (9, 8, 0),
+        (9, 5, 0),
+        (8, 4, 4),
+        (7, 6, 6),
+        (4, 3, 3),
+        (2, 1, 1),
+    ],
 )
 def test_loss_of_most_nodes_at_once_blames_none(nodes: int, lost: int, blamed: int) -> None:
     """What is broken is what they share, such as the network: healthy nodes are not left out."""
@@ -114,3 +124,18 @@ def test_missing_agents_of_all_nodes_blame_none(
     failure = missing_agents(names, came, wanted=wanted, why="waited 9 s", told=told)
     assert (failure.cause, failure.node) == (Cause.agents_missing, blamed)
     assert failure.message.startswith(f"waited 9 s: {len(came)} of {wanted} nodes reported")
+
+
+@pytest.mark.parametrize(("nodes", "gone"), [(1000, 999), (1000, 501), (8, 5)])
+def test_most_nodes_that_are_late_or_gone_at_once_are_not_blamed(nodes: int, gone: int) -> None:
+    """A slow file system, or a switch: neither left out of new attempts, nor held against them."""
+    names = THOUSAND[:nodes]
+    here = set(names[gone:])
+    late = missing_agents(names, here, wanted=nodes, why="waited 600 s")
+    before = gone_before(names, here)
+    assert (late.node, before.node) == (None, None)
+    assert "they share" in late.message
+    assert "they share" in before.message
+    half = set(names[nodes // 2 :])
+    assert missing_agents(names, half, wanted=nodes, why="").node is not None
+    assert gone_before(names, half).node is not None

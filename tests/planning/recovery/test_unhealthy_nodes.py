@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.model.failure import Cause
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import Recovery
-from hpckit.model.states import RoundAction
+from hpckit.model.states import RequeueOutcome, RoundAction
 from hpckit.planning.preflight.judge import unhealthy_failure
 from hpckit.planning.recovery.actions import EndAttempt, NewRound, round_ended
-from hpckit.planning.recovery.decide import decide, may_avoid
+from hpckit.planning.recovery.decide import decide, why_stay
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.node_choice import RoundSizes, first_nodes
 from hpckit.planning.recovery.round_view import RoundView
@@ -73,9 +75,84 @@ def test_run_that_may_shrink_continues_without_the_node() -> None:
 def test_no_alternative_means_no_interruption() -> None:
     """Neither a spare nor a new attempt, or a policy that allows none: the round starts."""
     alone = view(["n0"], ["n0"], requeues=False)
-    assert not may_avoid(alone, POLICY, Ledger())
-    assert not may_avoid(view(["n0"], ["n0"]), Recovery(), Ledger())
-    assert may_avoid(view(["n0"], ["n0"]), POLICY, Ledger())
+    assert why_stay(alone, POLICY, Ledger()) == "the run can have no other nodes"
+    assert why_stay(view(["n0"], ["n0"]), Recovery(), Ledger()) == (
+        "recovery.restarts.unhealthy is 0"
+    )
+    assert why_stay(view(["n0"], ["n0"]), POLICY, Ledger()) is None
+
+
+def requeued(kept: set[str], excluded: set[str]) -> events.RequeueAsked:
+    """Return Slurm's answer to a wish to leave nodes out."""
+    return events.RequeueAsked(
+        at=NOON,
+        outcome=RequeueOutcome.requeued,
+        kept=tuple(sorted(kept)),
+        excluded=tuple(sorted(excluded)),
+    )
+
+
+def test_node_that_slurm_cannot_leave_out_is_trained_on() -> None:
+    """After a new attempt that got it again a run asks for no other; elsewhere it still would."""
+    past = Ledger().asked_again(requeued({"n0"}, set()))
+    assert why_stay(view(["n0"], ["n0"]), POLICY, past) == "the run can have no other nodes"
+    assert why_stay(view(["n0", "n1"], ["n0", "n1"]), POLICY, past) is None
+    later = past.asked_again(requeued(set(), {"n0"}))
+    assert why_stay(view(["n0"], ["n0"]), POLICY, later) is None
+
+
+def test_failures_on_a_node_that_cannot_be_left_out_count_each() -> None:
+    """A program that crashes on its only node, which is unhealthy, is not started for ever."""
+    past = Ledger().asked_again(requeued({"n0"}, set()))
+    policy = Recovery(requeue=True, restarts={"crash": 3}, max_identical_failures=100)
+    for count in range(4):
+        failure = unhealthy_failure({"n0": "bad memory"})
+        crash = view(["n0"], ["n0"], failure=_as_crash(failure, count))
+        action = decide(crash, policy, past)
+        assert isinstance(action, NewRound) == (count < 3), "a new round here, until the budget"
+        past = past.after(round_ended(crash, crash.failure, RoundAction.end), 1)
+
+
+def _as_crash(failure: Failure, count: int) -> Failure:
+    return replace(failure, cause=Cause.crash, signature=f"crash {count}")
+
+
+@given(drawn=st.data())
+def test_a_run_on_unhealthy_nodes_trains_after_a_bounded_number_of_attempts(
+    drawn: st.DataObject,
+) -> None:
+    """Whatever is bad or required, and whatever Slurm refuses: at most the budget and one."""
+    cluster = NAMES[: drawn.draw(st.integers(1, 8), "nodes")]
+    wanted = drawn.draw(st.integers(1, len(cluster)), "wanted")
+    bad = drawn.draw(st.sets(st.sampled_from(cluster)), "bad")
+    required = drawn.draw(st.sets(st.sampled_from(cluster), max_size=wanted), "required")
+    allowed = drawn.draw(st.integers(0, 4), "allowed")
+    hours, refused = drawn.draw(st.integers(0, 10), "hours"), drawn.draw(st.booleans(), "refused")
+    policy = Recovery(requeue=True, restarts={"unhealthy": allowed})
+    past, excluded, attempts, at = Ledger(), set[str](), 0, NOON
+    while True:
+        attempts += 1
+        assert attempts <= allowed + 1
+        at += timedelta(hours=hours)
+        free = [one for one in cluster if one not in excluded]
+        taken = sorted(free, key=lambda one: one not in required)[:wanted]
+        assert len(taken) == wanted, "the job could not start"
+        ill = sorted(bad & {*taken})
+        if not ill:
+            break
+        some = view(taken, ill, at=at)
+        if why_stay(some, policy, past) is not None:
+            break
+        action = decide(some, policy, past)
+        assert isinstance(action, EndAttempt)
+        assert action.again
+        past = past.after(round_ended(some, action.failure, RoundAction.new_attempt), attempts)
+        new = {*action.excluded} - excluded
+        kept = new if refused else new & required
+        if len(cluster) - len(excluded | (new - kept)) < wanted:
+            kept = new
+        excluded |= new - kept
+        past = past.asked_again(requeued(kept, excluded))
 
 
 @given(
@@ -92,7 +169,7 @@ def test_unhealthy_nodes_train_only_where_nothing_else_is_possible(
 ) -> None:
     """Whatever stands: a round with an unhealthy node means that it could not be avoided."""
     some = view(standing, sorted(bad), fewest=fewest, requeues=requeues)
-    if not may_avoid(some, POLICY, Ledger()):
+    if why_stay(some, POLICY, Ledger()) is not None:
         assert not requeues
         assert len(set(standing) - bad) < fewest
         return

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from hpckit.model.nodes.incident import IncidentKind, NodeIncident
+from hpckit.record.nodes import history
 from hpckit.record.nodes.history import (
     append_incident,
     forget_node,
     history_folder,
+    history_problem,
     read_incidents,
     remove_older,
 )
@@ -84,6 +87,71 @@ def test_old_files_are_removed(tmp_path: Path) -> None:
         "b-1.0.jsonl",
         "forgotten.jsonl",
     ]
+
+
+def test_latest_incidents_of_a_long_run_are_read(tmp_path: Path) -> None:
+    """Of a file above a megabyte the end counts, from the first whole line on."""
+    for place in range(40):
+        long = replace(incident(f"n{place}"), message="x" * 40_000)
+        append_incident(tmp_path, long)
+    found = [one.node for one in read_incidents(tmp_path)]
+    assert found[-1] == "n39"
+    assert 20 < len(found) < 40
+
+
+def test_latest_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of too many runs those that something happened to last, whatever their names."""
+    monkeypatch.setattr(history, "_MOST_FILES", 2)
+    for place, run in enumerate("zayb"):
+        append_incident(tmp_path, incident(f"n{place}", run))
+        os.utime(history_folder(tmp_path) / f"{run}.jsonl", (place, place))
+    assert {one.node for one in read_incidents(tmp_path)} == {"n2", "n3"}
+
+
+def test_times_without_a_zone_are_damaged_lines(tmp_path: Path) -> None:
+    """They cannot be compared with others."""
+    append_incident(tmp_path, incident("n1"))
+    folder = history_folder(tmp_path)
+    with (folder / "a-1.0.jsonl").open("a") as file:
+        file.write(
+            '{"node":"n2","at":"2026-11-25T00:00:00","kind":"lost","run":"a","message":""}\n'
+        )
+    (folder / "forgotten.jsonl").write_text(
+        '{"node":"n1","at":"2099-11-25T00:00:00"}\n{"node":"n3","at":"2026-01-01T00:00:00+00:00"}\n'
+    )
+    assert [one.node for one in read_incidents(tmp_path)] == ["n1"]
+
+
+def test_first_incident_of_a_run_is_told(tmp_path: Path) -> None:
+    """Then old files are removed, a few at once."""
+    assert append_incident(tmp_path, incident("n1"))
+    assert not append_incident(tmp_path, incident("n1"))
+    for run in "bcd":
+        append_incident(tmp_path, incident("n1", run))
+    for file in history_folder(tmp_path).iterdir():
+        os.utime(file, (0, 0))
+    remove_older(tmp_path, NOON, most=3)
+    assert len(list(history_folder(tmp_path).iterdir())) == 1
+
+
+def test_history_that_is_not_used_says_why(tmp_path: Path) -> None:
+    """Which folder, why, and what to do; nothing is said of one that is not there."""
+    assert history_problem(tmp_path) is None
+    append_incident(tmp_path, incident("n1"))
+    assert history_problem(tmp_path) is None
+    folder = history_folder(tmp_path)
+    folder.chmod(0o770)
+    assert history_problem(tmp_path) == (
+        f"the history of nodes in {folder} is not used, as others may write to it; "
+        f"chmod go-w {folder}"
+    )
+    if os.getuid() == 0:
+        os.chown(folder, 65534, -1)
+        assert "belongs to user 65534" in str(history_problem(tmp_path))
+        os.chown(folder, 0, -1)
+    folder.rename(tmp_path / "moved")
+    folder.symlink_to(tmp_path / "moved")
+    assert "no folder of its own" in str(history_problem(tmp_path))
 
 
 def test_folder_that_is_a_link_or_open_to_others_is_not_used(tmp_path: Path) -> None:

@@ -9,8 +9,14 @@ from hpckit.cli.options import add_json, add_output_dir, output_dir
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
+from hpckit.operations.nodes.choices import ask_why_used
 from hpckit.planning.nodes.standing import KEPT, node_standings
-from hpckit.record.nodes.history import forget_node, read_incidents, remove_older
+from hpckit.record.nodes.history import (
+    forget_node,
+    history_problem,
+    read_incidents,
+    remove_older,
+)
 from hpckit.report.environment.nodes import node_page, nodes_document, nodes_page
 
 EPILOG = """\
@@ -34,7 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Print the history, or forget that of a node; returns 0. Raises HpckitError."""
     folder, now = output_dir(arguments, context), context.now()
-    standings = node_standings(read_incidents(folder), now)
+    problem = history_problem(folder)
+    if problem is not None:
+        context.note(f"warning: {problem}")
+    every = standings = node_standings(read_incidents(folder), now)
     if arguments.node is not None:
         standings = tuple(one for one in standings if one.node == arguments.node)
         if not standings:
@@ -44,11 +53,11 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             raise UsageError("--forget needs a node", hint="hpckit nodes NODE --forget")
         _forget(arguments.node, arguments, context)
     elif arguments.json:
-        context.say_json(nodes_document(standings))
+        context.say_json(nodes_document(standings, ask_why_used(every, context)))
     elif arguments.node is not None:
-        show_page(node_page(standings[0], now), context)
+        show_page(node_page(standings[0], ask_why_used(every, context), now), context)
     else:
-        show_page(nodes_page(standings, now), context)
+        show_page(nodes_page(standings, ask_why_used(every, context), now), context)
     return 0
 
 

@@ -82,7 +82,7 @@ class NodeInspections:
         if level is PreflightLevel.off or not peers or self.noticed.is_set():
             return
         began = time.monotonic()
-        reports = await self._reports(peers, level, again=again)
+        reports, lost = await self._reports(peers, level, again=again)
         if not reports:
             return
         self._known |= {peer.node: peer for peer in peers}
@@ -99,13 +99,14 @@ class NodeInspections:
                 took_s=round(time.monotonic() - began, 3),
                 fine=fine,
                 troubled=tuple(one for one in inspections if one.verdict is not HealthVerdict.ok),
+                lost=lost,
             )
         )
 
     async def _reports(
         self, peers: Sequence[Peer], level: PreflightLevel, *, again: bool
-    ) -> list[HealthReport]:
-        """Return the answers of these nodes; none if a notice came first."""
+    ) -> tuple[list[HealthReport], tuple[str, ...]]:
+        """Return the answers of these nodes, and which were lost; none if a notice came first."""
         self._count += 1
         bound_s = limit_s(self.settings.preflight, level)
         order = messages.Inspect(
@@ -120,6 +121,7 @@ class NodeInspections:
             await self.agents.send(peer.node_rank, order)
         waiting = {peer.node_rank: peer.node for peer in peers}
         reports: dict[str, HealthReport] = {}
+        lost: list[str] = []
         deadline = time.monotonic() + bound_s + _PATIENCE_S
         while waiting and not self.noticed.is_set() and time.monotonic() < deadline:
             heard = await self._hear(deadline - time.monotonic())
@@ -127,14 +129,14 @@ class NodeInspections:
                 continue
             rank, message = heard
             if isinstance(message, AgentLost):
-                waiting.pop(rank, None)
+                lost += filter(None, [waiting.pop(rank, None)])
             elif self._answers(message) and rank in waiting:
                 node = waiting.pop(rank)
                 reports[node] = _report(node, message, sent_at, now())
         if self.noticed.is_set():
-            return []
+            return [], ()
         late = [HealthReport(node=node, problem="no answer") for node in waiting.values()]
-        return [*reports.values(), *late]
+        return [*reports.values(), *late], tuple(lost)
 
     def _answers(self, message: messages.Message) -> TypeGuard[messages.Inspected]:
         return isinstance(message, messages.Inspected) and message.inspection == self._count

@@ -1,0 +1,84 @@
+"""Promises of `hpckit nodes`."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cli_world import Said, verb_said
+
+from hpckit.model.nodes.incident import IncidentKind, NodeIncident
+from hpckit.record.nodes.history import append_incident, history_folder
+
+NOW = datetime(2026, 1, 10, 12, tzinfo=UTC)
+
+
+def say(*words: str, folder: Path, **environ: str) -> Said:
+    """Say `hpckit nodes` where there is no Slurm, unless it is given."""
+    (folder / "outputs").mkdir(exist_ok=True)
+    given = {"PATH": "/usr/bin:/bin", **environ}
+    return verb_said("nodes", *words, folder=folder, environ=given, now=lambda: NOW)
+
+
+def happen(folder: Path, node: str, ago: timedelta = timedelta(), message: str = "ECC") -> None:
+    """Let something happen on a node."""
+    (folder / "outputs").mkdir(exist_ok=True)
+    one = NodeIncident(
+        node=node, at=NOW - ago, kind=IncidentKind.unhealthy, run="a-1.0", message=message
+    )
+    append_incident(folder / "outputs", one)
+
+
+def test_nodes_says_which_are_left_out_and_why_others_are_used(
+    tmp_path: Path, fake_slurm: Any
+) -> None:
+    """Of four nodes one may be left out: the worst."""
+    happen(tmp_path, "n1")
+    happen(tmp_path, "n2", timedelta(hours=20))
+    happen(tmp_path, "n77")
+    environ = {name: fake_slurm.environ[name] for name in ("PATH", "FAKE_SLURM_DIR")}
+    said = say(folder=tmp_path, **environ).out
+    assert "leave it out until" in said
+    assert "use it: launches leave out 1 of 4" in said
+    assert "use it: Slurm knows no such node" in said
+    assert "3 nodes with incidents in 30 days, 1 left out of new launches" in said
+    document = json.loads(say("--json", folder=tmp_path, **environ).out)
+    assert {one["node"]: one["left_out"] for one in document["nodes"]} == {
+        "n1": True,
+        "n2": False,
+        "n77": False,
+    }
+    alone = say("n2", folder=tmp_path, **environ).out
+    assert "n2: launches use it: launches leave out 1 of 4" in alone
+
+
+def test_nodes_without_slurm_promises_nothing(tmp_path: Path) -> None:
+    """How many are left out depends on the cluster."""
+    happen(tmp_path, "n1")
+    said = say(folder=tmp_path)
+    assert "may leave it out until" in said.out
+    assert "1 may be left out: a tenth" in said.out
+    assert json.loads(say("--json", folder=tmp_path).out)["nodes"][0]["left_out"] is None
+
+
+def test_incidents_of_one_loop_are_one_line(tmp_path: Path) -> None:
+    """A run that finds the same on each attempt says it once, with a count."""
+    for count in range(40):
+        happen(tmp_path, "n1", timedelta(seconds=40 - count), f"{count + 1} memory errors")
+    happen(tmp_path, "n1", timedelta(days=1), "GPU 1 is lost")
+    lines = [line for line in say("n1", folder=tmp_path).out.splitlines() if "a-1.0" in line]
+    assert len(lines) == 2
+    assert lines[1].split()[2] == "40"
+    assert "40 memory errors" in lines[1]
+
+
+def test_history_that_is_not_used_is_told(tmp_path: Path) -> None:
+    """Nobody wonders why a bad node is used again."""
+    happen(tmp_path, "n1")
+    history_folder(tmp_path / "outputs").chmod(0o770)
+    said = say(folder=tmp_path)
+    assert said.code == 0
+    assert "nothing has happened" in said.out
+    assert said.err.count("others may write to it; chmod go-w") == 1
