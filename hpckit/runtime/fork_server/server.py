@@ -61,6 +61,9 @@ def serve(environ: Mapping[str, str], modules: Iterable[str]) -> ForkedStart | N
     with imports_to_keep():
         for name in modules:
             importlib.import_module(name)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return None  # no fork could use the GPU: ranks have to be Pythons of their own
     server = _ForkServer(
         listener=socket.socket(fileno=int(environ[LISTENER])),
         owner=int(environ[OWNER]),

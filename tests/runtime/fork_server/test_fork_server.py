@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -55,11 +56,18 @@ class Server:
 @pytest.fixture
 def server() -> Iterator[Server]:
     """Start one in a short folder, as a socket's path has to be."""
+    with serving(SERVE) as started:
+        yield started
+
+
+@contextmanager
+def serving(program: str) -> Iterator[Server]:
+    """Run a program that is a fork server."""
     theirs, ours = os.pipe()
     with tempfile.TemporaryDirectory(prefix="hpckit-") as name:
         folder = Path(name)
         listener = listen(folder / "fork")
-        words = (sys.executable, "-P", "-c", SERVE)
+        words = (sys.executable, "-P", "-c", program)
         with listener:
             process = start_fork_server(listener, theirs, os.environ, folder, words)
         environ = {**os.environ, FORK_SERVER: str(folder / "fork")}
@@ -255,6 +263,25 @@ def test_ranks_draw_different_numbers(server: Server) -> None:
 
     run(work())
     assert len(set(server.log.read_text().split())) == 3
+
+
+USES_GPU = """
+import sys, types
+torch = sys.modules["torch"] = types.ModuleType("torch")
+torch.cuda = types.SimpleNamespace(is_initialized=lambda: True)
+"""
+
+
+def test_fork_server_whose_imports_use_a_gpu_forks_nothing() -> None:
+    """No fork could use it: ranks are Pythons of their own then."""
+
+    async def work(server: Server) -> None:
+        client = server.client()
+        assert client is None or await client.start({}, 1, {}, []) is None
+
+    with serving(USES_GPU + SERVE) as server:
+        run(work(server))
+        assert server.process.wait(30) == 0
 
 
 def test_fork_server_of_another_job_is_not_asked(server: Server) -> None:
