@@ -44,8 +44,9 @@ class DeviceSpeed:
 
     `matmul_flops` in floating point operations per second, `copy_bytes_s` and the rates between
     host and device in bytes per second. `checksum` is a digest of the exact result of a product of
-    matrices of whole numbers, `repeats` whether a second one gave the same. `problem` says what
-    went wrong, if something did.
+    matrices of whole numbers, `repeats` whether a second one gave the same. `all_reduce_bytes_s` is
+    the bus bandwidth of a sum over all GPUs of the node. `problem` says what went wrong, if
+    something did.
     """
 
     device: str
@@ -56,6 +57,7 @@ class DeviceSpeed:
     copy_bytes_s: float | None = None
     to_device_bytes_s: float | None = None
     to_host_bytes_s: float | None = None
+    all_reduce_bytes_s: float | None = None
     problem: str = ""
 
 

@@ -108,6 +108,7 @@ _RATES: Mapping[str, tuple[str, Callable[[DeviceSpeed], float | None]]] = {
     "memory bandwidth": ("copies memory", lambda one: one.copy_bytes_s),
     "host to device": ("receives data from its host", lambda one: one.to_device_bytes_s),
     "device to host": ("sends data to its host", lambda one: one.to_host_bytes_s),
+    "all-reduce": ("adds with the other GPUs of its node", lambda one: one.all_reduce_bytes_s),
 }
 
 

@@ -1,7 +1,8 @@
 """Measures one device with torch: products of matrices, copies, and whether results are exact.
 
-Run as `python -P -m hpckit.runtime.preflight.device_speed NAME CPUS SECONDS`, by speeds.py. NAME is
-the UUID of the one visible GPU, or `cpu`.
+Run as `python -P -m hpckit.runtime.preflight.device_speed NAME CPUS SECONDS RANK COUNT FILE`, by
+speeds.py. NAME is the UUID of the one visible GPU, or `cpu`. It prints what it measured alone, then
+that again with what all COUNT processes of the node add together, who meet in the file.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from hpckit.model.plain import to_plain
 from hpckit.model.preflight.health import DeviceSpeed
@@ -25,6 +29,8 @@ _SIZE = {"cuda": 8192, "cpu": 1024}
 """Rows of the square matrices: large enough to be bound by arithmetic."""
 _COPY_BYTES = {"cuda": 2**30, "cpu": 2**27}
 _TRANSFER_BYTES = 2**28
+_SUM_BYTES = {"cuda": 2**28, "cpu": 2**22}
+_SUMS = 6
 _REPEATS = 9
 _LARGEST = 8
 """Whole numbers from -8 to 8: their products, summed 8192 times, are exact in 32 bits of a float,
@@ -103,6 +109,26 @@ def _transfers(device: torch.device, limit_s: float) -> tuple[float, float]:
     return _TRANSFER_BYTES / there, _TRANSFER_BYTES / back
 
 
+def all_reduce(device: torch.device, place: int, count: int, file: str, limit_s: float) -> float:
+    """Return the bus bandwidth of a sum over all devices of the node, in bytes per second.
+
+    Collective: each process calls it. Raises RuntimeError if not all do within `limit_s`.
+    Source: nccl-tests, PERFORMANCE.md: 2 (n - 1) / n of the bytes in the time of one sum.
+    """
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        init_method=f"file://{file}",
+        rank=place,
+        world_size=count,
+        timeout=timedelta(seconds=limit_s),
+    )
+    summed = torch.ones(_SUM_BYTES[device.type] // 4, device=device)
+    times = [_timed(lambda: dist.all_reduce(summed), device) for _ in range(_SUMS)]
+    dist.destroy_process_group()
+    seconds = statistics.median(times[1:])  # the first one connects
+    return 2 * (count - 1) / count * summed.numel() * 4 / seconds
+
+
 def _median_s(work: Callable[[], object], device: torch.device, limit_s: float) -> float:
     """Return the median time of a piece of work, after one that is not counted."""
     began, times = time.monotonic(), list[float]()
@@ -127,10 +153,20 @@ def _finish(device: torch.device) -> None:
 
 def main(arguments: list[str]) -> int:
     """Measure and print."""
-    name, cpus, limit_s = arguments
-    speed = measure(name, int(cpus), float(limit_s))
-    sys.stdout.write(MARK + json.dumps(to_plain(speed)) + "\n")
+    name, cpus, limit, place, count, file = arguments
+    limit_s = float(limit)
+    speed = measure(name, int(cpus), limit_s)
+    _tell(speed)
+    if int(count) > 1:
+        device = torch.device("cpu" if name == "cpu" else "cuda")
+        rate = all_reduce(device, int(place), int(count), file, limit_s / 2)
+        _tell(replace(speed, all_reduce_bytes_s=rate))
     return 0
+
+
+def _tell(speed: DeviceSpeed) -> None:
+    sys.stdout.write(MARK + json.dumps(to_plain(speed)) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import subprocess  # noqa: TID251  # torch may crash or hang: each device gets a process of its own
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from hpckit.model.plain import from_plain
 from hpckit.model.preflight.health import DeviceSpeed
@@ -29,17 +31,25 @@ def measure_speeds(
     """
     deadline = time.monotonic() + limit_s
     names = gpus or ("cpu",)
-    started = [(name, _start(environ, name, cpus, limit_s)) for name in names]
-    return tuple(_end(name, process, deadline) for name, process in started)
+    with tempfile.TemporaryDirectory(prefix="hpckit-", ignore_cleanup_errors=True) as folder:
+        store = [str(len(names)), str(Path(folder) / "store")]
+        started = [
+            (
+                name,
+                start_device(environ, [name, str(cpus), f"{limit_s / 2:.1f}", str(rank), *store]),
+            )
+            for rank, name in enumerate(names)
+        ]
+        return tuple(end_device(name, process, deadline) for name, process in started)
 
 
-def _start(
-    environ: Mapping[str, str], name: str, cpus: int, limit_s: float
-) -> subprocess.Popen[str]:
+def start_device(environ: Mapping[str, str], words: Sequence[str]) -> subprocess.Popen[str]:
+    """Start what measures a device; `words` are its arguments, the device's name first."""
+    name = words[0]
     own = {**environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     if name != "cpu":
         own["CUDA_VISIBLE_DEVICES"] = name
-    words = [sys.executable, "-P", "-m", MODULE, name, str(cpus), f"{limit_s / 2:.1f}"]
+    words = [sys.executable, "-P", "-m", MODULE, *words]
     return subprocess.Popen(
         words,
         env=own,
@@ -51,13 +61,14 @@ def _start(
     )
 
 
-def _end(name: str, process: subprocess.Popen[str], deadline: float) -> DeviceSpeed:
+def end_device(name: str, process: subprocess.Popen[str], deadline: float) -> DeviceSpeed:
+    """Return the last that a process told of a device until then, and end it."""
     try:
         said, complained = process.communicate(timeout=max(deadline - time.monotonic(), 0.1))
     except subprocess.TimeoutExpired:
         process.kill()
-        process.communicate()
-        return DeviceSpeed(device=name, name="", problem="did not answer in time")
+        said, complained = process.communicate()
+        complained = "did not answer in time"
     lines = [line for line in said.splitlines() if line.startswith(MARK)]
     try:
         return from_plain(DeviceSpeed, json.loads(lines[-1].removeprefix(MARK)))

@@ -83,7 +83,13 @@ FACTS = EnvironmentFacts(
 )
 FINE = NodeHealth(environment=FACTS, gpus=GPUS, write_s=0.01, available_bytes=190 * GIB)
 SPEED = DeviceSpeed(
-    device="GPU-0", name="H100", matmul_flops=6e14, checksum="a", repeats=True, copy_bytes_s=3e12
+    device="GPU-0",
+    name="H100",
+    matmul_flops=6e14,
+    checksum="a",
+    repeats=True,
+    copy_bytes_s=3e12,
+    all_reduce_bytes_s=4e11,
 )
 
 
@@ -275,6 +281,9 @@ def speedy(**about: Any) -> NodeHealth:
         ({"matmul_flops": 4.5e14}, HealthVerdict.warn, "compute"),
         ({"matmul_flops": 3.0e14}, HealthVerdict.crit, "compute"),
         ({"copy_bytes_s": 1e12}, HealthVerdict.crit, "memory bandwidth"),
+        ({"all_reduce_bytes_s": 3e11}, HealthVerdict.warn, "all-reduce"),
+        ({"all_reduce_bytes_s": 2e10}, HealthVerdict.crit, "all-reduce"),
+        ({"all_reduce_bytes_s": None}, HealthVerdict.ok, None),
         ({"checksum": "b"}, HealthVerdict.crit, "checksum"),
         ({"repeats": False}, HealthVerdict.crit, "checksum"),
         ({"matmul_flops": None, "problem": "out of memory"}, HealthVerdict.warn, "compute"),

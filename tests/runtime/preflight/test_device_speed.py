@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 
+from hpckit.model.preflight.health import DeviceSpeed
 from hpckit.runtime.preflight.device_speed import cpu_model, measure
+from hpckit.runtime.preflight.speeds import end_device, start_device
 
 INTEL = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Gold 6148\n\nprocessor\t: 1\n"
 ARM = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n\n"
@@ -27,3 +31,32 @@ def test_measured_cpus_have_the_name_of_their_model() -> None:
     """A healthy older CPU is slower than a newer one, and no finding."""
     found = measure("cpu", 1, 0.1)
     assert (found.device, found.name) == ("cpu", cpu_model())
+
+
+def run_devices(folder: Path, count: int, *, of: int, limit_s: float) -> list[DeviceSpeed]:
+    """Measure so many devices of a node that is said to have `of` of them."""
+    deadline = time.monotonic() + limit_s
+    store = [str(of), str(folder / "store")]
+    started = [
+        start_device(os.environ, ["cpu", "1", "4.0", str(place), *store]) for place in range(count)
+    ]
+    return [end_device("cpu", process, deadline) for process in started]
+
+
+@pytest.mark.training
+def test_devices_of_a_node_add_together(tmp_path: Path) -> None:
+    """Two processes meet in a file, and each tells the bandwidth of their sum."""
+    for found in run_devices(tmp_path, 2, of=2, limit_s=60):
+        assert found.all_reduce_bytes_s is not None
+        assert found.all_reduce_bytes_s > 0
+        assert found.checksum is not None
+        assert not found.problem
+
+
+@pytest.mark.training
+def test_device_whose_neighbour_does_not_come_tells_its_own_speed(tmp_path: Path) -> None:
+    """A process that hangs costs the sum, and no more of the answer of the others."""
+    (found,) = run_devices(tmp_path, 1, of=2, limit_s=30)
+    assert found.all_reduce_bytes_s is None
+    assert found.checksum is not None
+    assert found.matmul_flops is not None
