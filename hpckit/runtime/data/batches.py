@@ -5,6 +5,7 @@ Which samples a batch has follows from the step alone. It decides nothing about 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ from hpckit.model.parallel.share import BatchShare
 from hpckit.model.telemetry.rank_steps import DATA_PHASE
 from hpckit.runtime.data.indexed import IndexedBatches
 from hpckit.runtime.data.streamed import StreamedBatches, can_jump
+
+_DEATH_S = 0.5
+"""For the signal that tells of a worker's death: it comes after the end of its pipes."""
 
 
 class StepPlace(Protocol):
@@ -103,11 +107,20 @@ class Batches(Iterator[Any]):
         with self._place.timed(DATA_PHASE):
             if self._ahead is None or step != self._expected:
                 self._ahead = self._read_from(step)
-            batch = next(self._ahead)
+            batch = self._next_read(self._ahead)
         if isinstance(batch, HpckitError):
             raise batch
         self._given, self._expected = step, step + 1
         return batch
+
+    def _next_read(self, ahead: Iterator[Any]) -> Any:
+        """Return what is read next; raises RuntimeError if a worker has died."""
+        try:
+            return next(ahead)
+        except (ConnectionError, EOFError) as error:
+            # It died while it sent a batch. Torch's own error, which names it, comes by a signal.
+            time.sleep(_DEATH_S)
+            raise RuntimeError("DataLoader worker exited unexpectedly, in a batch") from error
 
     def __len__(self) -> int:
         """Return the number of whole batches in an epoch; raises TypeError for an endless one."""

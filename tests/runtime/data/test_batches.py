@@ -306,9 +306,25 @@ def test_killed_worker_is_an_error() -> None:
     """Not a hang: the step whose batch it was to read raises torch's error."""
     place = Place()
     made = batches(Deadly(24), place, workers=2, shuffle=False)
-    with pytest.raises(RuntimeError, match=r"worker \(pid.*(exited unexpectedly|Killed)"):
+    with pytest.raises(RuntimeError, match=r"worker .*(exited unexpectedly|Killed)"):
         took(made, place, range(3))
     made.close()
+
+
+def test_worker_that_dies_while_it_sends_is_the_same_error() -> None:
+    """The pipe's own error names no worker, and would leave its signal to hit other code."""
+    place = Place()
+    made = batches(TensorDataset(torch.arange(24)), place)
+
+    def torn() -> Iterator[Any]:
+        yield from ()
+        raise ConnectionResetError("reset by peer")
+
+    place.step = 0
+    made._ahead, made._expected = torn(), 0  # noqa: SLF001  # no dataset can tear its pipe in time
+    with pytest.raises(RuntimeError, match="exited unexpectedly") as raised:
+        next(made)
+    assert isinstance(raised.value.__cause__, ConnectionResetError)
 
 
 def test_closed_batches_leave_no_worker() -> None:
