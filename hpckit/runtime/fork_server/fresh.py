@@ -1,7 +1,7 @@
 """Tells when a forked rank would differ from a fresh Python, and starts one in its place.
 
 A fork has imported torch already, with the fork server's variables. A rank whose variables, Python
-or modules would have made that import another one begins anew in the same process, so that forking
+or modules would have made that import another one starts again in the same process, so that forking
 changes nothing but the time that a start takes.
 """
 

@@ -48,7 +48,7 @@ class ForkedStart:
     files: tuple[int, ...]
 
     def begin_fresh_if_changed(self, variables: Mapping[str, str]) -> None:
-        """Begin anew if what is read at start has changed: the user's module came before torch."""
+        """Start again if what is read at start has changed: the user's module came before torch."""
         if read_at_start(variables) != read_at_start(self.variables):
             begin_fresh(self.python, self.variables, self.files)
 
@@ -197,7 +197,7 @@ class _ForkServer:
             begin_fresh(order.python, variables, lines)
         sys.path[:] = [*folders, *(one for one in sys.path if one not in folders)]
         become(variables)
-        _draw_anew()
+        _reseed()
         return ForkedStart(python=order.python, variables=variables, files=tuple(lines))
 
 
@@ -207,7 +207,7 @@ def _user_of(connection: socket.socket) -> int:
     return int.from_bytes(told[4:8], sys.byteorder)
 
 
-def _draw_anew() -> None:
+def _reseed() -> None:
     """Give the generators that a fresh process would seed by chance another state."""
     random.seed()
     numpy = sys.modules.get("numpy")

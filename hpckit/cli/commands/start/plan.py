@@ -59,6 +59,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="instead of --model: an experiment, in the words of `launch`, whose model is counted",
     )
     add_configuration(parser)
+    _add_machine(parser)
+    _add_training(parser)
+    _add_measured(parser)
+    parser.set_defaults(cfg=None, info=None, multirun=False, command=None)
+    parser.add_argument("--search", action="store_true", help="find the fastest layouts that fit")
+    parser.add_argument("--power", action="store_true", help="power alone, without a model")
+    _add_site(parser)
+    add_json(parser)
+    add_output_dir(parser)
+
+
+def _add_machine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="NAME|FILE|NUMBERS",
@@ -80,6 +92,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         help="of a GPU with its part of the node (default: of the vendor's data sheet)",
     )
+
+
+def _add_training(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--parallel",
         metavar="KEY=N",
@@ -115,6 +130,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="fused",
         help="plain: norms and functions as torch runs them without torch.compile",
     )
+
+
+def _add_measured(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step-s", metavar="S", type=float, help="a measured step, instead of a prediction"
     )
@@ -129,12 +147,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of the training: 1e11, or 100B (default: 20 per parameter)",
     )
-    parser.set_defaults(cfg=None, info=None, multirun=False, command=None)
-    parser.add_argument("--search", action="store_true", help="find the fastest layouts that fit")
-    parser.add_argument("--power", action="store_true", help="power alone, without a model")
-    _add_site(parser)
-    add_json(parser)
-    add_output_dir(parser)
 
 
 def _add_choice(
