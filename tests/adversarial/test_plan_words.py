@@ -379,16 +379,6 @@ def test_zero_is_an_option_like_any_other() -> None:
             planned("experiment=charlm", "--gpu", "A100-80", "--gpus", "16", "--zero", stage)
 
 
-SMALL_CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 128,
-    "vocab_size": 100,
-}
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -402,7 +392,7 @@ def test_values_of_a_model_file_are_told_in_short(
 ) -> None:
     """What is no boolean is none, and no error is as long as a file."""
     file = tmp_path / "config.json"
-    file.write_text(json.dumps(SMALL_CONFIG | more))
+    file.write_text(json.dumps(LLAMA_CONFIG | more))
     with pytest.raises(HpckitError, match=message) as raised:
         planned("--model", str(file), "--gpu", "H200")
     assert len(raised.value.message) < 300

@@ -41,13 +41,18 @@ def history_problem(output_dir: Path) -> str | None:
         found = folder.lstat()
     except OSError:
         return None
-    said = f"the history of nodes in {folder} is not used, as"
+    why = _why_not_own(folder, found)
+    return why and f"the history of nodes in {folder} is not used, as {why}"
+
+
+def _why_not_own(folder: Path, found: os.stat_result) -> str | None:
+    """Return why a folder is not the caller's alone, and what to do; None if it is."""
     if not stat.S_ISDIR(found.st_mode):
-        return f"{said} it is no folder of its own; remove it"
+        return "it is no folder of its own; remove it"
     if found.st_uid != os.getuid():
-        return f"{said} it belongs to user {found.st_uid}; ask them to remove it"
+        return f"it belongs to user {found.st_uid}; ask them to remove it"
     if found.st_mode & _OTHERS:
-        return f"{said} others may write to it; chmod go-w {folder}"
+        return f"others may write to it; chmod go-w {folder}"
     return None
 
 
@@ -115,9 +120,7 @@ def _own_folder(output_dir: Path) -> Path:
 
 def _check_own(folder: Path) -> None:
     """Raise OSError if a folder is a link, another user's, or one that others may write to."""
-    found = folder.lstat()
-    others = found.st_mode & _OTHERS
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or others:
+    if _why_not_own(folder, folder.lstat()) is not None:
         raise PermissionError(errno.EPERM, "it is not the caller's alone", str(folder))
 
 

@@ -161,7 +161,7 @@ class LocalRanks:
             collectives_line.VARIABLE: recorder.fileno(),
         }
         start = await self._below_nsys(info.rank, variables)
-        starter = RankStarter(outlook=self.outlook, fork_server=self.fork_server)
+        starter = RankStarter(fork_server=self.fork_server)
         cpus = self._binding.cpus[info.local_rank]
         try:
             started = await starter.start(start, self.paths.log(info.rank), variables, lines, cpus)

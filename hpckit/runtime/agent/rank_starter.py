@@ -16,7 +16,6 @@ from pathlib import Path
 from hpckit.record.store import PRIVATE_FILE
 from hpckit.runtime.agent.nsys import RankStart
 from hpckit.runtime.agent.rank_cpus import bind_process
-from hpckit.runtime.agent.rank_outlook import RankOutlook
 from hpckit.runtime.channel import rank_pipe
 from hpckit.runtime.environ import TERMINAL, environment
 from hpckit.runtime.fork_server.client import ForkedRank, ForkServerClient
@@ -39,7 +38,6 @@ class StartedRank:
 class RankStarter:
     """Starts the ranks of one node."""
 
-    outlook: RankOutlook
     fork_server: ForkServerClient | None
 
     async def start(
@@ -83,9 +81,7 @@ class RankStarter:
         cpus: frozenset[int],
     ) -> RankChild | None:
         """Fork a rank; None if there is no fork server, or it needs a process of its own."""
-        is_command = self.outlook.settings.command is not None
-        alone = is_command or start.words or TERMINAL in environment()
-        if self.fork_server is None or alone:
+        if self.fork_server is None or start.words or TERMINAL in environment():
             return None
         own = {**variables, **start.variables}
         return await self.fork_server.start(own, log, lines, sorted(cpus))

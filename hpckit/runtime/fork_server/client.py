@@ -17,6 +17,7 @@ from hpckit.runtime.fork_server.protocol import (
     ForkAnswer,
     ForkOrder,
     decode_answer,
+    peer,
     read_variables,
     send_order,
     store_variables,
@@ -149,8 +150,7 @@ def _is_ours(connection: socket.socket, environ: Mapping[str, str]) -> bool:
 
     Its ranks would else have the limits of another job, or the files of another namespace.
     """
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    pid, user = (int.from_bytes(told[at : at + 4], sys.byteorder) for at in (0, 4))
+    pid, user = peer(connection)
     job = read_variables(pid).get("SLURM_JOB_ID")
     same_job = user == os.geteuid() and job == environ.get("SLURM_JOB_ID")
     return same_job and _place(str(pid)) == _place("self")

@@ -52,8 +52,12 @@ def fork_server(
 def _first_variables(
     launch: Launch, runs: Sequence[int], environ: Mapping[str, str]
 ) -> dict[str, str] | None:
-    """Return the variables of the first run whose ranks may be forked; others mostly share them."""
-    for index in runs:
+    """Return the variables of a run whose ranks may be forked; others mostly share them.
+
+    One run of each stage is looked at: those of a stage call the same function, or are commands.
+    """
+    firsts = {launch.runs[index].stage: index for index in reversed(runs)}
+    for index in sorted(firsts.values()):
         with contextlib.suppress(HpckitError):  # its supervisor tells
             settings, _ = load_settings(launch, index)
             if settings.command is None and settings.runtime.preload_torch:

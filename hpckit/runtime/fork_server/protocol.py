@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ LISTENER = "HPCKIT_FORK_SERVER_FD"
 OWNER = "HPCKIT_FORK_SERVER_OWNER_FD"
 """For the fork server: a pipe that ends when the process that started it does."""
 
+_CREDENTIALS = struct.Struct("iII")
 _MOST_BYTES = 65536
 _MOST_FILES = 16
 _VARIABLES_FD = 100
@@ -83,6 +85,13 @@ def receive_order(connection: socket.socket) -> ReceivedOrder | None:
     for file in files:
         os.close(file)
     return None
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Return process and user at the other end: of a client, or of who began to listen."""
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, user, _ = _CREDENTIALS.unpack(told)
+    return pid, user
 
 
 def encode_answer(answer: ForkAnswer) -> bytes:

@@ -33,6 +33,7 @@ from hpckit.runtime.fork_server.protocol import (
     ReceivedOrder,
     encode_answer,
     keep_variables,
+    peer,
     receive_order,
 )
 from hpckit.runtime.imports import imports_to_keep
@@ -121,7 +122,8 @@ class _ForkServer:
 
     def _accept(self) -> None:
         connection, _ = self.listener.accept()
-        if _user_of(connection) != os.geteuid():
+        _, user = peer(connection)
+        if user != os.geteuid():
             connection.close()
             return
         self.connections.add(connection)
@@ -199,12 +201,6 @@ class _ForkServer:
         become(variables)
         _reseed()
         return ForkedStart(python=order.python, variables=variables, files=tuple(lines))
-
-
-def _user_of(connection: socket.socket) -> int:
-    """Return the user of the process at the other end."""
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return int.from_bytes(told[4:8], sys.byteorder)
 
 
 def _reseed() -> None:
