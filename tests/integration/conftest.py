@@ -1,6 +1,5 @@
 """Hands the tests a real Slurm: the sandbox that is up, or one brought up for this session."""
 
-import json
 import os
 import subprocess
 import time
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hpckit.sandbox.status import sandbox_status
 
 PROGRAM = Path(__file__).parents[2] / "scripts" / "slurm-sandbox"
 
@@ -86,9 +87,8 @@ def succeed(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def read_status() -> dict[str, Any]:
-    """Read what `slurm-sandbox status --json` prints; its exit code only repeats the state."""
-    status: dict[str, Any] = json.loads(run([str(PROGRAM), "status", "--json"]).stdout)
-    return status
+    """Return what `sandbox status --json` prints, asked for in this process."""
+    return dict(sandbox_status())
 
 
 def options_as_arguments(options: dict[str, Any]) -> list[str]:

@@ -78,13 +78,13 @@ def test_auto_resume_job_resumes_a_run_whose_batch_host_lost_its_supervisor(
     os.kill(supervisor, signal.SIGKILL)
 
     def begins_again() -> bool:
-        run = project.json("status")["runs"][0]
+        run = project.look()["runs"][0]
         return (run["attempt"], run["state"]) == (2, "running")
 
     sandbox.wait_until(begins_again, "the auto-resume job has resumed it", patience_s=200)
     (project.folder / "fixed").touch()
     sandbox.wait_until(lambda: not queue(sandbox, project), "nothing is queued", patience_s=200)
-    assert project.json("status")["runs"][0]["state"] == "completed"
+    assert project.look()["runs"][0]["state"] == "completed"
     assert "no run continues: this was the last auto-resume job" in logs(project)
 
 
@@ -92,7 +92,7 @@ def test_auto_resume_job_stops_where_the_budget_does(sandbox: Any, project: Any)
     """A run that always loses its supervisor gets three attempts, and why there is no fourth."""
     project.json("launch", "--auto-resume", *COMMAND, command(project))
     sandbox.wait_until(lambda: not queue(sandbox, project), "nothing is queued", patience_s=280)
-    (run,) = project.json("status")["runs"]
+    (run,) = project.look()["runs"]
     assert run["attempt"] == 3
     assert run["state"] != "completed"
     assert "the same failure 3 times without getting further" in logs(project)
@@ -119,7 +119,7 @@ def test_auto_resume_job_and_resumes_at_once_submit_once(sandbox: Any, project: 
     assert codes[0] == 0, said
     assert set(codes) <= {0, 2}, said
     sandbox.wait_until(lambda: not queue(sandbox, project), "nothing is queued", patience_s=200)
-    (run,) = project.json("status")["runs"]
+    (run,) = project.look()["runs"]
     assert (run["state"], run["attempt"]) == ("completed", 2)
     assert (
         len([path for path in folder.glob("job-*.sbatch") if "supervise" in path.read_text()]) == 2

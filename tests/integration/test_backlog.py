@@ -78,9 +78,7 @@ def test_runs_beyond_the_limit_are_fed_by_the_chain_itself(
     assert len(launched["jobs"]) == 2
 
     def done() -> bool:
-        return len(project.json("status")["runs"]) == 16 and all(
-            run["state"] == "completed" for run in project.json("status")["runs"]
-        )
+        return [run["state"] for run in project.look()["runs"]] == ["completed"] * 16
 
     sandbox.wait_until(done, "all runs have completed", patience_s=240)
     found = spans(project)

@@ -105,7 +105,7 @@ def test_render_and_sbatch_by_hand_is_a_launch(sandbox: Any, project: Any) -> No
     """A rendered script that is sent by hand runs the same frozen folder; verbs treat it alike."""
     done = project.hpckit("render", *FUNCTION, "entry_point=task:fine", "resources.nodes=2")
     assert done.returncode == 0, done.stderr
-    assert [run["state"] for run in project.json("status")["runs"]] == ["pending"]
+    assert [run["state"] for run in project.look()["runs"]] == ["pending"]
     (script,) = project.launch_folder().glob("*.sbatch")
     job = sandbox.slurm("sbatch", "--parsable", str(script)).strip()
     status = project.ended()
@@ -160,7 +160,7 @@ def test_killed_rank_fails_the_run_and_is_named(sandbox: Any, project: Any) -> N
         *("resources.nodes=2", "runtime.stop_grace_s=2"),
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    (run,) = project.json("status")["runs"]
+    (run,) = project.look()["runs"]
     assert (run["state"], run["exit_code"]) == ("failed", 137)
     assert run["failure"]["message"] == "rank 1 was killed by SIGKILL"
     assert run["failure"]["node"] == run["nodes"][1]
@@ -181,7 +181,7 @@ def test_queued_run_is_frozen(sandbox: Any, project: Any) -> None:
     project.json(
         *("launch", "experiment=mine", SANDBOX, f"resources.dependency=afterany:{blocker}")
     )
-    assert project.json("status")["runs"][0]["state"] == "pending"
+    assert project.look()["runs"][0]["state"] == "pending"
     project.write("conf/experiment/mine.yaml", "# @package _global_\nname: mine\nlr: 9\n")
     project.write("mine.py", "def main(config, run): run.log(step=0, lr=-1, code=2)\n")
     sandbox.slurm("scancel", blocker)
@@ -198,7 +198,7 @@ def test_cancel_reaches_waiting_and_running_runs(sandbox: Any, project: Any) -> 
     )
 
     def two_run() -> bool:
-        states = [run["state"] for run in project.json("status")["runs"]]
+        states = [run["state"] for run in project.look()["runs"]]
         return sorted(states) == ["pending", "running", "running"]
 
     sandbox.wait_until(two_run, "two of three runs run")
@@ -415,7 +415,7 @@ def test_node_without_the_folder_is_named(sandbox: Any, project: Any) -> None:
     finally:
         subprocess.run([*inside, "umount", str(project.outputs)], check=True)
     assert done.returncode == 1, done.stdout + done.stderr
-    (run,) = project.json("status")["runs"]
+    (run,) = project.look()["runs"]
     assert run["failure"]["cause"] == "frozen_folder"
     assert "node n2 cannot read its frozen folder" in run["failure"]["message"]
     assert "output_dir" in run["failure"]["message"]

@@ -45,7 +45,7 @@ def test_left_run_is_a_success_to_nobody_that_waits_for_it(
     training.strike("term rank=0")
 
     def runs() -> list[dict[str, Any]]:
-        return list(project.json("status")["runs"])
+        return list(project.look()["runs"])
 
     training.wait(lambda: not {"pending", "running"} & {run["state"] for run in runs()}, "all over")
     train, evaluate = runs()

@@ -98,7 +98,7 @@ class Faults:
         """Launch, wait for the end, and return what `status --json` says of the run."""
         seen = [f"+cluster.env.{name}={value}" for name, value in self.variables.items()]
         done = self.project.hpckit("launch", *WORDS, *seen, *words, "--wait")
-        (run,) = self.project.json("status")["runs"]
+        (run,) = self.project.look()["runs"]
         assert run["state"] == "completed", done.stdout
         return dict(run)
 

@@ -49,7 +49,7 @@ def test_resume_submits_a_compact_array_of_what_failed(sandbox: Any, project: An
         (1, f"{job}_0"),
         (2, f"{job}_1"),
     ]
-    runs = project.json("status")["runs"]
+    runs = project.look()["runs"]
     assert [(run["state"], run["attempt"]) for run in runs] == [
         ("completed", 1),
         ("completed", 2),
@@ -108,7 +108,7 @@ def test_resume_goes_on_after_a_batch_host_lost_its_supervisor(sandbox: Any, pro
     fix(project)
     done = project.hpckit("resume", "--wait")
     assert done.returncode == 0, done.stdout + done.stderr
-    (run,) = project.json("status")["runs"]
+    (run,) = project.look()["runs"]
     assert (run["state"], run["attempt"]) == ("completed", 2)
     assert run["job"] != job
 

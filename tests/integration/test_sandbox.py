@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,7 +61,8 @@ def test_nodes_have_the_python_of_the_machine(sandbox: Sandbox) -> None:
 
 def test_status_names_every_daemon_and_node_as_alive(sandbox: Sandbox) -> None:
     """`status --json` says up only with every daemon, slurmd and link alive, as sinfo agrees."""
-    status = sandbox.status()
+    status = json.loads(sandbox.act("status", "--json"))
+    assert status == sandbox.status()
     assert status["state"] == "up"
     assert all(status["daemons"].values())
     assert all(node["slurmd"] and node["link"] for node in status["nodes"])

@@ -68,7 +68,7 @@ def noted(project: Project, name: str) -> Counter[int]:
 
 def runs(project: Project) -> list[dict[str, Any]]:
     """Return the runs by `status`."""
-    found: list[dict[str, Any]] = project.json("status")["runs"]
+    found: list[dict[str, Any]] = project.look()["runs"]
     return found
 
 

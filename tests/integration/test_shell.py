@@ -32,7 +32,7 @@ def begin(project: Any, *words: str, runs: int = 1) -> list[dict[str, Any]]:
     while len([*folder.glob("runs/*/ready")]) < runs:
         assert time.monotonic() < deadline, project.hpckit("status").stdout
         time.sleep(0.5)
-    found: list[dict[str, Any]] = project.json("status")["runs"]
+    found: list[dict[str, Any]] = project.look()["runs"]
     return found
 
 
@@ -50,7 +50,7 @@ def test_shell_is_a_step_on_the_node_that_was_named(sandbox: Any, project: Any) 
     outside = next((node for node in sandbox.nodes if node not in run["nodes"]), "nowhere")
     refused = project.hpckit("shell", "--node", outside, "--", "true")
     assert (refused.returncode, "is not on node" in refused.stderr) == (2, True)
-    assert project.json("status")["runs"][0]["state"] == "running"
+    assert project.look()["runs"][0]["state"] == "running"
     project.hpckit("cancel")
 
 

@@ -54,7 +54,7 @@ def project(tmp_path: Path) -> Project:
 
 def states(project: Project) -> list[tuple[str, str]]:
     """Return stage and state of every run."""
-    return [(run["stage"], run["state"]) for run in project.json("status")["runs"]]
+    return [(run["stage"], run["state"]) for run in project.look()["runs"]]
 
 
 @pytest.mark.main
@@ -85,7 +85,7 @@ def test_stages_with_a_failing_middle_are_resumed_where_they_failed(
         ("evaluate", "cancelled"),
         ("report", "completed"),
     ]
-    held = project.json("status")["runs"][4]["blocked"]
+    held = project.look()["runs"][4]["blocked"]
     assert held.startswith("stage train failed (run 2: exit_code")
     (project.folder / "mended").touch()
     resumed = project.json("resume")

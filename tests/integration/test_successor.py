@@ -71,7 +71,7 @@ def test_successor_begins_when_its_element_has_ended_and_not_before(
     os.kill(lost.supervisor[1], signal.SIGKILL)
 
     def succeeded() -> bool:
-        run = project.json("status")["runs"][1]
+        run = project.look()["runs"][1]
         return (run["job"], run["attempt"], run["state"]) == (job, 2, "running")
 
     sandbox.wait_until(succeeded, "the successor runs")
@@ -80,4 +80,4 @@ def test_successor_begins_when_its_element_has_ended_and_not_before(
     assert drop_successor(launch, 0, f"{main}_0", context)
     (project.folder / "fixed").touch()
     assert [run["attempt"] for run in project.ended()["runs"]] == [1, 2]
-    assert [run["state"] for run in project.json("status")["runs"]] == ["completed"] * 2
+    assert [run["state"] for run in project.look()["runs"]] == ["completed"] * 2

@@ -76,7 +76,7 @@ def launched(project: Project, gpus: Path, *words: str) -> list[dict[str, Any]]:
     seen = (f"+cluster.env.LD_LIBRARY_PATH={gpus}", f"+cluster.env.HPCKIT_FAKE_NVML={gpus}")
     done = project.hpckit("launch", *WORDS, *seen, *words, "--wait")
     assert done.returncode == 0, done.stdout
-    runs: list[dict[str, Any]] = project.json("status")["runs"]
+    runs: list[dict[str, Any]] = project.look()["runs"]
     return runs
 
 

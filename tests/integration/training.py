@@ -125,7 +125,7 @@ class Training:
     @property
     def run(self) -> dict[str, Any]:
         """What `status` says of the run."""
-        (run,) = self.project.json("status")["runs"]
+        (run,) = self.project.look()["runs"]
         return dict(run)
 
     @property

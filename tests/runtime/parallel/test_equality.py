@@ -11,7 +11,7 @@ import pytest
 from byte_world import LAYOUTS
 
 RANKS = 4
-ELEMENTS = 103_488
+ELEMENTS = 53_056
 
 MORE: dict[str, dict[str, Any]] = {
     "tensor without sequence": {"layout": {"tensor": 4}, "parallel": {"sequence": False}},

@@ -26,7 +26,7 @@ class Partly(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bytes = ByteModel()
+        self.bytes = ByteModel(blocks=4)
         self.rare = nn.Parameter(torch.ones(64))
         self.unused = nn.Parameter(torch.ones(3))
 
