@@ -21,6 +21,7 @@ from hpckit.model.parallel.settings import (
     BatchRule,
     Parallel,
     Precision,
+    Recompute,
     Reduction,
     SizeWord,
 )
@@ -68,6 +69,7 @@ def plan_layout(parallel: Parallel, shape: NodeShape) -> Layout:
     _check_replica(layout, shape)
     _check_pipeline(parallel, layout)
     _check_reduction(parallel, layout)
+    _check_compiling(parallel, layout)
     return layout
 
 
@@ -292,4 +294,15 @@ def _check_reduction(parallel: Parallel, layout: Layout) -> None:
         f"parallel.reduce=tree cannot be exact here: {why}; it is for data parallelism in fp32 "
         "with a power of two of replicas x microbatches",
         hint=f"{hint}, or parallel.reduce=fast",
+    )
+
+
+def _check_compiling(parallel: Parallel, layout: Layout) -> None:
+    """Refuse what torch's compiler stops at: it cannot keep results that are parts of matrices."""
+    if not parallel.compile or parallel.recompute is not Recompute.selective or layout.tensor == 1:
+        return
+    raise ConfigError(
+        "torch cannot compile units that keep some results (parallel.recompute=selective) and "
+        f"whose matrices are cut (tensor {layout.tensor})",
+        hint="take parallel.recompute=blocks, or parallel.compile=false",
     )

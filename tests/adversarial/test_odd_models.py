@@ -24,6 +24,7 @@ SAME: dict[str, dict[str, Any]] = {
         ("measuring", PIPELINE, {"microbatches": 2}),
         ("counting", PIPELINE, {"microbatches": 2, "recompute": "blocks"}),
         ("counting", PIPELINE, {"microbatches": 2, "recompute": "selective"}),
+        ("measuring", PIPELINE, {"microbatches": 2, "recompute": "blocks", "compile": True}),
     )
 }
 STAGED = ("numbered", "long skip", "twice through", "normalized")
@@ -143,7 +144,7 @@ def test_model_trains_as_in_one_process(found: list[dict[str, Any]], name: str) 
 def test_rehearsal_of_shapes_leaves_nothing_in_the_model(found: list[dict[str, Any]]) -> None:
     """Each unit has seen two microbatches of three steps, and nothing else."""
     for one in found:
-        (measured,) = (case for name, case in one.items() if name.startswith("measuring"))
+        measured = one[f"measuring, {PIPELINE}, {{'microbatches': 2}}"]
         assert measured["seen"] == [6]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig, Resources
 from hpckit.model.parallel.layout import Layout, MeshAxis
-from hpckit.model.parallel.settings import BatchRule, Parallel, Precision, Reduction
+from hpckit.model.parallel.settings import BatchRule, Parallel, Precision, Recompute, Reduction
 from hpckit.model.parallel.share import share_batch
 from hpckit.planning.layout import (
     NodeShape,
@@ -128,6 +128,9 @@ def test_words_become_numbers(parallel: Parallel, nodes: int, tasks: int, expect
         (Parallel(reduce=Reduction.tree, params=Precision.bf16), 2, 1, "params is bf16"),
         (Parallel(reduce=Reduction.tree, offload=True), 2, 1, "offload is true"),
         (Parallel(reduce=Reduction.tree, batch=BatchRule.scale), 2, 1, "batch is scale"),
+        (Parallel(tensor=2, compile=True, recompute=Recompute.selective), 1, 2, "cut .tensor 2."),
+        (Parallel(tensor=2, compile=True, recompute=Recompute.blocks), 1, 2, ""),
+        (Parallel(shard=2, compile=True, recompute=Recompute.selective), 1, 2, ""),
     ],
 )
 def test_what_cannot_hold_is_refused(

@@ -6,10 +6,9 @@ second time compute from other ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,24 +18,45 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from hpckit.model.parallel.settings import Parallel, Recompute
 
 _Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+_Forward = Callable[..., Any]
 _BufferName = tuple[str, str]
 """The name of a module in its unit, and that of its buffer."""
 
 
 def prepare_unit(unit: nn.Module, settings: Parallel) -> None:
-    """Have a unit recomputed and compiled as configured, in place."""
-    if settings.recompute is not Recompute.none:
-        # A wrapper module would change the names of parameters.
-        again: Any = partial(checkpoint, unit.forward, use_reentrant=False)
-        selective = settings.recompute is Recompute.selective
-        if next(unit.buffers(), None) is not None and not settings.compile:
-            buffers = RecomputedBuffers(unit=unit, selective=selective)
-            again = partial(again, context_fn=buffers.contexts)
-        elif selective:
-            again = partial(again, context_fn=_keeping_products)
-        unit.forward = again
-    if settings.compile:
-        unit.compile()
+    """Have a unit recomputed and compiled as configured, in place.
+
+    A wrapper module would change the names of parameters.
+    """
+    match settings.recompute:
+        case Recompute.none:
+            if settings.compile:
+                unit.compile()
+        case Recompute.blocks:
+            forward = torch.compile(unit.forward) if settings.compile else unit.forward
+            unit.forward = _again(forward, _contexts(unit, selective=False))
+        case Recompute.selective:
+            # It keeps results of operations, which in compiled code only the compiler sees.
+            contexts = None if settings.compile else _contexts(unit, selective=True)
+            unit.forward = _again(unit.forward, contexts or _keeping_products)
+            if settings.compile:
+                unit.compile()
+
+
+def _again(forward: _Forward, contexts: Callable[[], _Contexts] | None) -> _Forward:
+    options: dict[str, Any] = {} if contexts is None else {"context_fn": contexts}
+
+    def recomputed(*inputs: Any, **named: Any) -> Any:  # torch compiles no partial function
+        return checkpoint(forward, *inputs, use_reentrant=False, **options, **named)
+
+    return recomputed
+
+
+def _contexts(unit: nn.Module, *, selective: bool) -> Callable[[], _Contexts] | None:
+    """Return what a unit with buffers is computed and recomputed in; None if it has none."""
+    if next(unit.buffers(), None) is None:
+        return None
+    return RecomputedBuffers(unit=unit, selective=selective).contexts
 
 
 def _keeping_products() -> Any:

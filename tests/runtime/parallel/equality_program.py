@@ -9,6 +9,7 @@ import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from byte_model import ByteModel, plan
 from byte_world import batch, rank_of_world, run_cases
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
 
 from hpckit.model.parallel.layout import Layout
@@ -66,6 +67,9 @@ def trained(case: dict[str, Any], expected: dict[str, Any], dtype: torch.dtype) 
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     rows = case.get("rows", 8)
     computed = []
+    # Of one piece of code only so many variants are compiled in a process, over all cases.
+    torch._dynamo.reset()  # noqa: SLF001  # in torch's documentation
+    counters["stats"].clear()
 
     def counting(outputs: Tensor, targets: Tensor) -> Tensor:
         if torch.is_grad_enabled():  # the first step also calls it to check it
@@ -95,6 +99,7 @@ def trained(case: dict[str, Any], expected: dict[str, Any], dtype: torch.dtype) 
         **far,
         "names": len(first),
         "computed": computed,
+        "graphs": counters["stats"]["unique_graphs"],
         "evaluated": run.mean(weighted),
         "elements": sum(local(p).numel() for p in model.parameters()),
     }
