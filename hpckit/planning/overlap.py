@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from datetime import datetime
 from itertools import pairwise
+from typing import TypeVar
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 
-def runs_together(spans: Mapping[int, tuple[datetime, datetime]]) -> Mapping[int, float]:
-    """Return by how many each run has to be divided so that all together count once.
+def runs_together(spans: Mapping[_Key, tuple[datetime, datetime]]) -> Mapping[_Key, float]:
+    """Return by how many each run, or attempt, has to be divided so that all together count once.
 
-    `spans` are the beginning and end of each run, by index. The result is 1 for a run that was
+    `spans` are the beginning and end of each, by its key. The result is 1 for a run that was
     alone, 2 for one that always had one other beside it, and in between for a part of the time: the
     run's time over the integral of 1 / (number of runs under way).
 

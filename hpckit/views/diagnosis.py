@@ -23,17 +23,17 @@ from hpckit.planning.diagnosis.diagnose import diagnosis
 from hpckit.planning.diagnosis.evidence import RunEvidence
 from hpckit.planning.diagnosis.known import run_allocation, run_settings, time_shares
 from hpckit.planning.diagnosis.usage import (
-    gpu_energy,
     gpu_uses,
     host_uses,
     rank_steps,
+    run_energy,
     run_telemetry,
     samples_per_step,
 )
 from hpckit.planning.energy import EnergyPrices, energy_bill, work_done
 from hpckit.planning.goodput.phases import utc
 from hpckit.planning.overlap import runs_together
-from hpckit.record.attempts import read_attempts
+from hpckit.record.attempts import NUMEROUS, read_attempts
 from hpckit.record.launches import Launch, load_settings, read_launch_history, read_runs
 from hpckit.views.telemetry import nccl_transport, run_usage
 
@@ -59,28 +59,34 @@ def findings(
             view,
             accounts[index],
             usage=usages.get(index),
-            together=together.get(index, 1.0),
+            together=together.get(index, {}),
         )
         for view in views
         if (index := view.record.index) in accounts
     }
 
 
-def _together(launch: Launch) -> Mapping[int, float]:
-    """Return how many runs had this machine's GPUs together with each run; empty if one at a time.
+def _together(launch: Launch) -> Mapping[int, Mapping[int, float]]:
+    """Return by run and attempt how many runs had this machine's GPUs together with it.
 
-    The local executor gives every run all of them, and each measures them all.
+    Empty if one runs at a time. The local executor gives every run all of them, and each measures
+    them all.
     """
     cluster = launch.cluster
     if cluster.kind is not ClusterKind.local or cluster.max_parallel < 2:  # noqa: PLR2004
         return {}
-    now = datetime.now(UTC)
-    spans = {
-        one.index: (utc(one.started_at), utc(one.ended_at or now))
-        for one in read_runs(launch)
-        if one.started_at is not None
-    }
-    return runs_together(spans)
+    now, spans = datetime.now(UTC), dict[tuple[int, int], tuple[datetime, datetime]]()
+    for run in read_runs(launch):
+        going = run.started_at is not None and run.ended_at is None
+        with suppress(FrozenFolderError):
+            for number, told in read_attempts(launch.paths.run(run.index), without=NUMEROUS):
+                if told:
+                    end = now if going and number == run.attempt else told[-1].at
+                    spans[run.index, number] = (utc(told[0].at), utc(end))
+    found: dict[int, dict[int, float]] = {}
+    for (index, number), count in runs_together(spans).items():
+        found.setdefault(index, {})[number] = count
+    return found
 
 
 def run_findings(
@@ -90,17 +96,19 @@ def run_findings(
     account: Goodput,
     *,
     usage: RunUsage | None = None,
-    together: float = 1.0,
+    together: Mapping[int, float] | None = None,
 ) -> RunFindings:
     """Return the findings on one run; `usage` is what it used, if that is already known.
 
-    `together` is how many runs had its GPUs together on this machine.
+    `together` is how many runs had its GPUs together on this machine, by attempt.
     """
     index = view.record.index
     usage = run_usage(launch, index) if usage is None else usage
     evidence = run_evidence(launch, history, view, account, usage.nodes)
     shared = _shared(launch, history, index)
-    energy = gpu_energy(usage.nodes, together if shared is None else shared.runs_per_gpu)
+    if shared is not None:
+        together = dict.fromkeys(usage.attempts, shared.runs_per_gpu)
+    energy = run_energy(usage.attempts, together or {})
     settings = load_settings(launch, index)[0]
     site, asked = settings.cluster, settings.resources
     prices = EnergyPrices(

@@ -34,17 +34,20 @@ def run_usage(launch: Launch, index: int) -> RunUsage:
     run, seconds = launch.paths.run(index), 0.0
     totals: dict[str, list[TelemetryTotal]] = {}
     devices: dict[str, dict[str, GpuDevice]] = {}
+    attempts: dict[int, tuple[NodeUsage, ...]] = {}
     for number in attempt_numbers(run.attempts):
-        attempt, of_nodes = run.attempt(number), list[TelemetryTotal]()
+        attempt, of_nodes, used = run.attempt(number), list[TelemetryTotal](), list[NodeUsage]()
         for node, latest in _latest(attempt):
             if latest.total is not None:
                 totals.setdefault(node, []).append(latest.total)
                 of_nodes.append(latest.total)
                 found = {one.uuid: one for one in latest.devices}
                 devices.setdefault(node, {}).update(found)
+                used.append(_usage(node, [latest.total], latest.devices))
         seconds += _measured_s(of_nodes)
+        attempts[number] = tuple(used)
     nodes = (_usage(node, totals[node], tuple(devices[node].values())) for node in sorted(totals))
-    return RunUsage(nodes=tuple(nodes), seconds=seconds)
+    return RunUsage(nodes=tuple(nodes), attempts=attempts, seconds=seconds)
 
 
 def _latest(attempt: AttemptPaths) -> Iterator[tuple[str, LatestTelemetry]]:
@@ -81,16 +84,26 @@ def nccl_transport(launch: Launch, index: int) -> NcclTransport | None:
 
 def _usage(node: str, totals: list[TelemetryTotal], devices: tuple[GpuDevice, ...]) -> NodeUsage:
     seconds = sum(one.length_s for one in totals)
+    names = _names(devices)
+    of_gpus: dict[str, float] = {}
+    for one in totals:
+        for uuid in {names.get(gpu.uuid, gpu.uuid) for gpu in one.row.gpus}:
+            of_gpus[uuid] = of_gpus.get(uuid, 0.0) + one.length_s
     merged = totals[0]
     for one in totals[1:]:
         merged = merge_totals(merged, one)
     row = replace(merged.row, gpus=tuple(_by_uuid(merged.row.gpus, devices)))
-    return NodeUsage(node=node, seconds=seconds, row=row, devices=devices)
+    return NodeUsage(node=node, seconds=seconds, row=row, devices=devices, gpu_seconds=of_gpus)
+
+
+def _names(devices: Sequence[GpuDevice]) -> dict[str, str]:
+    """Return the UUIDs of GPUs by the names that those have which did not tell it."""
+    return {nameless_gpu(one.index): one.uuid for one in devices if one.parent is None}
 
 
 def _by_uuid(gpus: Sequence[GpuRow], devices: Sequence[GpuDevice]) -> Iterator[GpuRow]:
     """Yield GPUs once: one that was lost before it told its UUID had its number for a name."""
-    names = {nameless_gpu(one.index): one.uuid for one in devices if one.parent is None}
+    names = _names(devices)
     measured = {gpu.uuid for gpu in gpus}
     again = {names[gpu.uuid]: gpu for gpu in gpus if names.get(gpu.uuid) in measured}
     for gpu in gpus:

@@ -228,7 +228,7 @@ def _read_rank(plain: Mapping[str, Any], phases: Mapping[str, Any]) -> RankSteps
 
 
 def _read_host(plain: Mapping[str, Any]) -> HostRow:
-    samples = _whole_number(plain["samples"])
+    samples = _count(plain["samples"])
     return HostRow(
         samples=samples,
         gauges=_spreads(HostGauge, plain["gauges"], samples),
@@ -241,7 +241,7 @@ def _read_gpus(plain: Mapping[str, Any]) -> tuple[GpuRow, ...]:
 
 
 def _read_gpu(plain: Mapping[str, Any], place: int) -> GpuRow:
-    uuid, samples = str(plain["uuids"][place]), _whole_number(plain["samples"][place])
+    uuid, samples = str(plain["uuids"][place]), _count(plain["samples"][place])
     reasons = _numbers(ClockReason, _at(plain.get("reasons", {}), place), "_share")
     troubles = plain.get("troubles", {}).get(uuid, ())
     return GpuRow(
@@ -276,7 +276,7 @@ def _spreads(kind: type[_Word], plain: Mapping[str, Any], samples: int) -> dict[
 def _read_spread(name: str, plain: Any, samples: int) -> GaugeSpread:
     values = plain if isinstance(plain, list) else [plain] * 4
     least, mean, most, p95 = (_number(name, one) for one in values[:4])
-    count = _whole_number(values[4]) if len(values) > 4 else samples  # noqa: PLR2004  # see above
+    count = _count(values[4]) if len(values) > 4 else samples  # noqa: PLR2004  # see above
     return GaugeSpread(min=least, mean=mean, max=most, p95=p95, count=count)
 
 
@@ -292,6 +292,13 @@ def _number(name: str, value: Any) -> float:
 
 def _whole_number(value: Any) -> int:
     return int(_number("", value))
+
+
+def _count(value: Any) -> int:
+    """Return a number of samples; raises ValueError for none: what was never sampled has no row."""
+    if (count := _whole_number(value)) < 1:
+        raise ValueError(f"{count} samples")
+    return count
 
 
 @cache

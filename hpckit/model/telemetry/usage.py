@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from hpckit.model.telemetry.vocabulary import GpuDevice, TelemetryRow
 
@@ -12,19 +13,29 @@ class NodeUsage:
     """What a run used of one node in `seconds`, all attempts together.
 
     `row` has all its rows as one, with counters as increases. `devices` are the node's GPUs.
+    `gpu_seconds` is how long each GPU was measured, by UUID: attempts may have had different ones.
     """
 
     node: str
     seconds: float
     row: TelemetryRow
     devices: tuple[GpuDevice, ...] = ()
+    gpu_seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def seconds_of(self, uuid: str) -> float:
+        """Return how long a GPU was measured, in seconds."""
+        return self.gpu_seconds.get(uuid, self.seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunUsage:
-    """What a run used of its nodes; in `seconds` at least one of them was measured."""
+    """What a run used of its nodes; in `seconds` at least one of them was measured.
+
+    `attempts` has the same for each attempt by itself, by number.
+    """
 
     nodes: tuple[NodeUsage, ...] = ()
+    attempts: Mapping[int, tuple[NodeUsage, ...]] = field(default_factory=dict)
     seconds: float = 0.0
 
 

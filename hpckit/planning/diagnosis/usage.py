@@ -47,10 +47,11 @@ def _gpu_use(gpu: GpuRow, device: GpuDevice | None, usage: NodeUsage) -> GpuUse:
         gpu.counters, GpuCounter.rows_remapped_corrected, GpuCounter.rows_remapped_uncorrected
     )
     ecc = gpu.counters.get(GpuCounter.ecc_uncorrected)
+    seconds = usage.seconds_of(gpu.uuid)
     return GpuUse(
         uuid=gpu.uuid,
         node=usage.node,
-        seconds=usage.seconds,
+        seconds=seconds,
         samples=gpu.samples,
         utilization=_mean(busy),
         utilization_peak=None if busy is None else busy.max,
@@ -62,14 +63,14 @@ def _gpu_use(gpu: GpuRow, device: GpuDevice | None, usage: NodeUsage) -> GpuUse:
         power_w=_mean(gpu.gauges.get(GpuGauge.power_w)),
         power_limit_w=_mean(gpu.gauges.get(GpuGauge.power_limit_w)),
         clock_share=_of_most(clock, None if device is None else device.sm_clock_max_mhz),
-        heat_share=_capped(gpu, GpuCounter.thermal_capped_s, _HEAT, usage.seconds),
+        heat_share=_capped(gpu, GpuCounter.thermal_capped_s, _HEAT, seconds),
         power_share=_capped(
-            gpu, GpuCounter.power_capped_s, frozenset({ClockReason.power_cap}), usage.seconds
+            gpu, GpuCounter.power_capped_s, frozenset({ClockReason.power_cap}), seconds
         ),
         ecc_errors=None if ecc is None else int(ecc),
         remapped_rows=None if rows is None else int(rows),
-        nvlink_bytes_per_s=_rate(nvlink, usage.seconds),
-        pcie_bytes_per_s=_rate(pcie, usage.seconds),
+        nvlink_bytes_per_s=_rate(nvlink, seconds),
+        pcie_bytes_per_s=_rate(pcie, seconds),
     )
 
 
@@ -174,8 +175,19 @@ def gpu_energy(usages: Iterable[NodeUsage], runs_per_gpu: float = 1) -> EnergySu
         for gpu in usage.row.gpus:
             if any(device.uuid == gpu.uuid and device.parent for device in usage.devices):
                 continue  # a part of a GPU: its energy is that GPU's
-            whole += _energy_of(gpu, usage.seconds)
+            whole += _energy_of(gpu, usage.seconds_of(gpu.uuid))
     return whole.divided(max(runs_per_gpu, 1))
+
+
+def run_energy(
+    attempts: Mapping[int, Sequence[NodeUsage]], runs_per_gpu: Mapping[int, float]
+) -> EnergySum:
+    """Return the energy of a run's GPUs: of each attempt as `gpu_energy` has it, by number.
+
+    An attempt whose driver did not count is estimated, though the others are counted.
+    """
+    parts = (gpu_energy(used, runs_per_gpu.get(each, 1)) for each, used in attempts.items())
+    return sum(parts, EnergySum())
 
 
 def _energy_of(gpu: GpuRow, seconds: float) -> EnergySum:

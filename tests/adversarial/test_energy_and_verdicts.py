@@ -1,0 +1,117 @@
+"""What a run used is counted once: over attempts, other GPUs, neighbours and broken drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import pytest
+from cli_world import START, Desk
+from report_launches import gathered
+
+from hpckit.model import events
+from hpckit.model.launch import Cluster, ClusterKind
+from hpckit.model.states import RunState
+from hpckit.model.telemetry.energy import EnergySum
+from hpckit.model.telemetry.json_form import encode_telemetry
+from hpckit.model.telemetry.vocabulary import (
+    GaugeSpread,
+    GpuCounter,
+    GpuGauge,
+    GpuRow,
+    TelemetryRow,
+    TelemetrySegment,
+    TelemetryTotal,
+)
+from hpckit.planning.diagnosis.usage import gpu_uses, run_energy
+from hpckit.record.launches import Launch
+from hpckit.record.store import append_event, append_line, make_folder
+from hpckit.views.telemetry import run_usage
+
+HOUR = timedelta(hours=1)
+WATTS = 300.0
+
+
+def attempt(
+    launch: Launch, run: int, number: int, begin: datetime, gpu: str, *, counted: bool = True
+) -> None:
+    """Write an attempt of an hour that used one GPU at 300 W."""
+    paths = launch.paths.run(run).attempt(number)
+    make_folder(paths.folder)
+    began = events.AttemptStarted(
+        at=begin, attempt=number, job=None, restart_count=0, host="n1", pid=1, started="1"
+    )
+    ended = events.AttemptEnded(at=begin + HOUR, state=RunState.completed, exit_code=0)
+    for event in (began, ended):
+        append_event(paths.events, event)
+    power = GaugeSpread(min=WATTS, mean=WATTS, max=WATTS, p95=WATTS, count=720)
+    counters = {GpuCounter.energy_j: WATTS * 3600} if counted else {}
+    row = GpuRow(uuid=gpu, samples=720, gauges={GpuGauge.power_w: power}, counters=counters)
+    total = TelemetryTotal(row=TelemetryRow(start=begin, end=begin + HOUR, gpus=(row,)))
+    file = paths.telemetry("n1")
+    append_line(file, encode_telemetry(TelemetrySegment(node="n1", start=begin, row_s=60)))
+    append_line(file, encode_telemetry(total))
+
+
+def energy(launch: Launch, run: int = 0, together: Mapping[int, float] | None = None) -> EnergySum:
+    """Return what a run used."""
+    return run_energy(run_usage(launch, run).attempts, together or {})
+
+
+def totals(desk: Desk, launch: Launch) -> dict[int, float]:
+    """Return the joules of each run, as its report says them."""
+    found = {}
+    for row in gathered(desk, launch).rows:
+        assert row.findings is not None
+        found[row.index] = row.findings.energy.energy.total_j
+    return found
+
+
+@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("second", ["GPU-A", "GPU-B"])
+def test_another_gpu_in_a_later_attempt_doubles_nothing(
+    desk: Desk, second: str, *, counted: bool
+) -> None:
+    """Two attempts of an hour are two GPU hours, whichever GPUs of the node they had."""
+    launch = desk.freeze()
+    attempt(launch, 0, 1, START, "GPU-A", counted=counted)
+    attempt(launch, 0, 2, START + 5 * HOUR, second, counted=counted)
+    found = energy(launch)
+    assert found.gpu_s == 7200
+    assert found.total_j == pytest.approx(2 * WATTS * 3600)
+    assert sum(one.seconds for one in gpu_uses(run_usage(launch, 0).nodes)) == 7200
+
+
+def test_an_attempt_without_a_counter_is_estimated(desk: Desk) -> None:
+    """The counter of another attempt says nothing of it."""
+    launch = desk.freeze()
+    attempt(launch, 0, 1, START, "GPU-A")
+    attempt(launch, 0, 2, START + 5 * HOUR, "GPU-A", counted=False)
+    found = energy(launch)
+    assert found.total_j == pytest.approx(2 * WATTS * 3600)
+    assert found.estimated_share == pytest.approx(0.5)
+
+
+def test_a_resume_changes_the_energy_of_no_other_run(desk: Desk) -> None:
+    """Runs that were beside each other share what they measured then, and only then."""
+    cluster = Cluster(kind=ClusterKind.local, max_parallel=2)
+    launch = desk.freeze(sweep=[("a=1",), ("a=2",)], cluster=cluster)
+    for run in (0, 1):
+        attempt(launch, run, 1, START, "GPU-A")
+    before = totals(desk, launch)
+    assert sum(before.values()) == pytest.approx(WATTS * 3600)
+    attempt(launch, 0, 2, START + 5 * HOUR, "GPU-A")
+    after = totals(desk, launch)
+    assert after[1] == pytest.approx(before[1])
+    assert sum(after.values()) == pytest.approx(2 * WATTS * 3600)
+
+
+def test_telemetry_without_samples_is_damaged(desk: Desk) -> None:
+    """It is left out, and divides nothing."""
+    launch = desk.freeze()
+    for number in (1, 2):
+        attempt(launch, 0, number, START + 5 * number * HOUR, "GPU-A")
+        file = launch.paths.run(0).attempt(number).telemetry("n1")
+        file.write_text(file.read_text().replace('"samples":[720]', '"samples":[0]'))
+        assert '"samples":[0]' in file.read_text()
+    assert run_usage(launch, 0).nodes == ()
