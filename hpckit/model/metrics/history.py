@@ -2,9 +2,10 @@
 
 A value of one key is undone by the first of these rules that applies:
 
-1. A later round began at its step or before. What a round did from the step on at which a later one
-   begins was done again, or never became part of the run. Rounds are ordered by (attempt, round),
-   not by time, so that an attempt that was cut off and went on writing undoes nothing.
+1. A later round began at the step of the run in which it was logged, or before. What a round did
+   from the step on at which a later one begins was done again, or never became part of the run.
+   Rounds are ordered by (attempt, round), not by time, so that an attempt that was cut off and went
+   on writing undoes nothing.
 2. It was written by a round of the attempt after a later one had begun to write: its rank was left
    over.
 3. The same key has a later value at the same step or at an earlier one. So of several values in one
@@ -70,7 +71,8 @@ def _numbered(
     latest: RowPlace = (0, 0)
     for position, row in enumerate(rows):
         latest = max(latest, row.place)
-        kept = row.place == latest and (row.step is None or row.step < floors.after(row.place))
+        done_in = row.done_in
+        kept = row.place == latest and (done_in is None or done_in < floors.after(row.place))
         yield position, row, kept
 
 

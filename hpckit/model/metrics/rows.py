@@ -17,12 +17,22 @@ RowPlace = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRow:
-    """One call of `run.log(...)`: `at` is UTC as recorded; `step` is null if it has none."""
+    """One call of `run.log(...)`: `at` is UTC as recorded; `step` is null if it has none.
+
+    `run_step` is the step of the run in which it was logged, if `step` is another number, such as
+    one that counts from 1, or samples.
+    """
 
     place: RowPlace
     step: Step | None
     at: str
     values: Mapping[str, Any]
+    run_step: Step | None = None
+
+    @property
+    def done_in(self) -> Step | None:
+        """The step of the run in which it was logged, as far as is known."""
+        return self.step if self.run_step is None else self.run_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from hpckit.model.metrics.rows import (
 from hpckit.record.attempts import NUMEROUS, attempt_numbers, read_attempts
 from hpckit.record.frozen import unreadable_file
 from hpckit.record.layout import AttemptPaths, RunPaths
-from hpckit.record.metrics.log import OWN_KEYS, last_values, metrics_size, read_metrics
+from hpckit.record.metrics.log import OWN_KEYS, RUN_STEP, last_values, metrics_size, read_metrics
 
 _MOST_READ = 64 << 20
 """Most bytes of rows that are read to find a value that holds behind one that was undone."""
@@ -65,7 +65,10 @@ def run_metrics(run: RunPaths, latest: RowPlace) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """The last value of a metric; `round` is None if its row does not name it."""
+    """The last value of a metric; `round` is None if its row does not name it.
+
+    `step` is the step of the run in which it was logged.
+    """
 
     attempt: int
     round: int | None
@@ -76,7 +79,8 @@ class _Last:
     def of(cls, attempt: int, one: Mapping[str, Any]) -> _Last:
         number = one["round"]
         known = number if isinstance(number, int) else None
-        return cls(attempt, known, recorded_step(one["step"]), one["value"])
+        done_in = one["step"] if one[RUN_STEP] is None else one[RUN_STEP]
+        return cls(attempt, known, recorded_step(done_in), one["value"])
 
     def in_doubt(self, latest: RowPlace) -> bool:
         """Return whether a later round than that of its row may have undone it."""
@@ -180,6 +184,7 @@ class _AttemptRows:
                     step=recorded_step(record.get("step")),
                     at=str(record.get("at", "")),
                     values=values,
+                    run_step=recorded_step(record.get(RUN_STEP)),
                 )
         except OSError as error:
             raise unreadable_file(self.paths.metrics, str(error)) from error

@@ -20,7 +20,7 @@ from typing import Any
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_line, open_plain, read_json, read_rows, write_text
 
-VERSION = 2
+VERSION = 3
 
 _INTERVAL_S = 3.0
 _SHARE = 200
@@ -33,7 +33,9 @@ _MOST_AT_START = 16 << 20
 """Most bytes of rows that a rank reads before its first line: some tenths of a second."""
 
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-OWN_KEYS = ("step", "at", "round")
+RUN_STEP = "run_step"
+"""The step of the run in which a row was logged; only in rows whose `step` is another number."""
+OWN_KEYS = ("step", "at", "round", RUN_STEP)
 """What hpckit itself writes into a row; all other keys are metrics."""
 
 
@@ -41,8 +43,9 @@ OWN_KEYS = ("step", "at", "round")
 class LastValues:
     """The last value of each name in the first `size` bytes of the rows.
 
-    Each is an object: `value`, and the `step`, the time (`at`) and the `round` of its row. `round`
-    is the latest one that has written: what a rank of an earlier one adds after it does not count.
+    Each is an object: `value`, and the `step`, the time (`at`), the `round` and the `run_step` of
+    its row. `round` is the latest one that has written: what a rank of an earlier one adds after it
+    does not count.
     """
 
     size: int = 0
@@ -58,7 +61,13 @@ class LastValues:
             self.round = number
         for name, value in row.items():
             if name not in OWN_KEYS:
-                self.values[name] = {"value": value, "step": step, "at": at, "round": number}
+                self.values[name] = {
+                    "value": value,
+                    "step": step,
+                    "at": at,
+                    "round": number,
+                    RUN_STEP: row.get(RUN_STEP),
+                }
 
     def plain(self) -> dict[str, Any]:
         """Return the values alone, by name."""
@@ -160,7 +169,9 @@ def _kept(attempt: AttemptPaths, size: int) -> LastValues:
 
 
 def _is_whole(last: LastValues) -> bool:
-    return all(one.keys() >= {"value", "step", "at", "round"} for one in last.values.values())
+    """Return whether all of it has the types that this version writes."""
+    known = type(last.size) is int and type(last.round) is int
+    return known and all(one.keys() >= {"value", *OWN_KEYS} for one in last.values.values())
 
 
 def _ends_line(path: Path, size: int) -> bool:

@@ -25,7 +25,7 @@ from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.recovery.ends import LEFT_CODE
 from hpckit.record.attempts import is_latest
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.metrics.log import OWN_KEYS
+from hpckit.record.metrics.log import OWN_KEYS, RUN_STEP
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.clock import now
@@ -474,7 +474,8 @@ class Run(ParallelRun):
         time_of_row = now().isoformat(timespec="milliseconds")
         if self._rows is None:
             self._rows = MetricRows(folder=self.attempt_folder, warn=self._warn)
-        self._rows.write({"step": at, "at": time_of_row, "round": self.round, **values})
+        mine = {} if self.step in {None, at} else {RUN_STEP: self.step}
+        self._rows.write({"step": at, "at": time_of_row, "round": self.round, **mine, **values})
         report = self._reporting.of(at, values)
         if report is not None:
             self._tell(report)

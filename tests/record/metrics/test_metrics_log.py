@@ -56,7 +56,13 @@ def test_last_values_are_those_of_all_rows_whenever_the_small_file_was_written(
         log = MetricsLog(paths=paths, clock=clock) if new_round else log
         log.append(row(step, **values))
         expected |= {
-            name: {"value": value, "step": step, "at": row(0)["at"], "round": None}
+            name: {
+                "value": value,
+                "step": step,
+                "at": row(0)["at"],
+                "round": None,
+                "run_step": None,
+            }
             for name, value in values.items()
         }
         assert last_values(paths).values == expected

@@ -1,0 +1,62 @@
+"""Exports and reports say what a run logged, once, and survive what others wrote."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from cli_world import START, Desk, Writer
+
+from hpckit.model import events
+from hpckit.record.launches import Launch
+from hpckit.record.metrics.history import metric_history, run_metrics
+from hpckit.record.store import append_line
+
+
+def log(launch: Launch, attempt: int, **row: Any) -> None:
+    """Append a row as rank 0 does."""
+    paths = launch.paths.run(0).attempt(attempt)
+    append_line(paths.metrics, {"at": (START + timedelta(minutes=attempt)).isoformat(), **row})
+
+
+@pytest.mark.parametrize("scale", [1, 64])
+def test_a_step_of_ones_own_loses_no_value_in_a_restart(desk: Desk, scale: int) -> None:
+    """Rows are undone by the step of the run, not by what the user counts."""
+    launch = desk.freeze()
+    for attempt, first, end in ((1, 0, 60), (2, 50, 100)):
+        writer = Writer(launch=launch, attempt=attempt)
+        writer.start()
+        writer.tell(events.StepReached(at=START, round=0, step=first))
+        for step in range(first, end):
+            log(launch, attempt, step=(step + 1) * scale, run_step=step, round=0, loss=attempt)
+        if attempt == 1:
+            log(launch, 1, step=50 * scale, run_step=49, round=0, checked=7)
+    held = {
+        one.row.step: one.live()["loss"]
+        for one in metric_history(launch.paths.run(0))
+        if "loss" in one.live()
+    }
+    assert held == {(step + 1) * scale: 1 if step < 50 else 2 for step in range(100)}
+    assert run_metrics(launch.paths.run(0), (2, 0)) == {"loss": 2, "checked": 7}
+
+
+@pytest.mark.parametrize(
+    "damage", [{"round": None}, {"round": "0"}, {"size": "1"}, {"values": []}, {"v": None}]
+)
+def test_damaged_last_values_are_made_anew(desk: Desk, damage: dict[str, Any]) -> None:
+    """They are a cache: `status` shows what the rows say."""
+    launch = desk.freeze()
+    writer = Writer(launch=launch)
+    writer.start()
+    log(launch, 1, step=0, round=0, loss=1)
+    paths = launch.paths.run(0).attempt(1)
+    size = paths.metrics.stat().st_size
+    values = {"loss": {"value": 9, "step": 0, "at": "", "round": 0, "run_step": None}}
+    kept = {"v": 3, "size": size, "round": 0, "values": values}
+    paths.last_metrics.write_text(json.dumps(kept))
+    log(launch, 1, step=1, round=0, other=2)
+    assert run_metrics(launch.paths.run(0), (1, 0)) == {"loss": 9, "other": 2}
+    paths.last_metrics.write_text(json.dumps(kept | damage))
+    assert run_metrics(launch.paths.run(0), (1, 0)) == {"loss": 1, "other": 2}
