@@ -1,22 +1,78 @@
-"""Numbers written as ranges: `0-3, 7`."""
+"""Numbers written as ranges: `0-3, 7`, or with steps: `0-4088:8`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+_STEPPED = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+_MOST = 10_000_000
 _PIECE = re.compile(r"(?P<first>\d{1,9})(?P<dash>-(?P<last>\d{1,9})?)?", re.ASCII)
 
 
 def ranges(numbers: Iterable[int]) -> str:
     """Return numbers as ranges, smallest first: `0-3, 7`."""
+    pieces = _pieces(numbers)
+    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in pieces)
+
+
+def _pieces(numbers: Iterable[int]) -> list[tuple[int, int]]:
     pieces: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if pieces and pieces[-1][1] == number - 1:
             pieces[-1] = (pieces[-1][0], number)
         else:
             pieces.append((number, number))
-    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in pieces)
+    return pieces
+
+
+def stepped_ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as ranges with steps, as Slurm writes them: `0-4088:8` is 0, 8, …, 4088.
+
+    A group of parallel ranks is a few of these, whatever the size of the world.
+    """
+    return ", ".join(map(_stepped, _steps(_pieces(numbers))))
+
+
+def _stepped(one: range) -> str:
+    if len(one) == 1:
+        return str(one.start)
+    return f"{one.start}-{one[-1]}" + (f":{one.step}" if one.step > 1 else "")
+
+
+def _steps(pieces: list[tuple[int, int]]) -> Iterator[range]:
+    """Yield the numbers of pieces of one length at equal distances, all first ones, all second."""
+    at = 0
+    while at < len(pieces):
+        (first, last), end, step = pieces[at], at + 1, 1
+        if end < len(pieces):
+            step = pieces[end][0] - first
+        while end < len(pieces):
+            moved = step * (end - at)
+            if pieces[end] != (first + moved, last + moved):
+                break
+            end += 1
+        if end == at + 1:
+            yield range(first, last + 1)
+        else:
+            for offset in range(last - first + 1):
+                yield range(first + offset, pieces[end - 1][0] + offset + 1, step)
+        at = end
+
+
+def parse_stepped_ranges(text: str) -> frozenset[int]:
+    """Return the numbers of a text that `stepped_ranges` wrote; raises ValueError for another."""
+    found: set[int] = set()
+    for piece in text.split(", "):
+        matched = _STEPPED.fullmatch(piece)
+        if matched is None:
+            raise ValueError(f"{piece!r} is no range")
+        first = int(matched[1])
+        numbers = range(first, int(matched[2] or first) + 1, max(int(matched[3] or 1), 1))
+        if len(numbers) > _MOST:
+            raise ValueError(f"{piece!r} has more than {_MOST} numbers")
+        found.update(numbers)
+    return frozenset(found)
 
 
 def parse_ranges(text: str, end: int) -> frozenset[int]:

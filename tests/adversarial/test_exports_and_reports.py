@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 from cli_world import START, Desk, Writer
 
 from hpckit.model import events
+from hpckit.model.diagnosis.collectives import UNNAMED, RankCollectives
+from hpckit.planning.recovery.collective_wait import find_wait
+from hpckit.planning.recovery.flight_recorder import DumpedBy, read_dumps
 from hpckit.record.launches import Launch
 from hpckit.record.metrics.history import metric_history, run_metrics
 from hpckit.record.store import append_line
@@ -60,3 +64,47 @@ def test_damaged_last_values_are_made_anew(desk: Desk, damage: dict[str, Any]) -
     assert run_metrics(launch.paths.run(0), (1, 0)) == {"loss": 9, "other": 2}
     paths.last_metrics.write_text(json.dumps(kept | damage))
     assert run_metrics(launch.paths.run(0), (1, 0)) == {"loss": 1, "other": 2}
+
+
+def every_eighth(world: int, absent: int) -> list[RankCollectives]:
+    """Return what ranks in groups of every eighth one say, if one rank stays out of the tenth."""
+    told = []
+    for rank in range(world):
+        group = rank % 8
+        entries = [
+            {
+                "profiling_name": "nccl:all_reduce",
+                "collective_seq_id": number,
+                "is_p2p": False,
+                "process_group": [f"dp{group}", "undefined"],
+                "state": "completed" if number < 10 or group else "scheduled",
+                "time_created_ns": 10**9 * number,
+            }
+            for number in range(1, 10 if rank == absent else 11)
+        ]
+        groups = {f"dp{group}": range(group, world, 8)}
+        by = DumpedBy(rank=rank, at_s=100.0, node=f"n{rank // 8}", groups=groups)
+        one = read_dumps([{"version": "2.5", "pg_config": {}, "entries": entries}], by)
+        assert one is not None
+        told.append(one)
+    return told
+
+
+@pytest.mark.parametrize("world", [64, 4096])
+def test_flight_recorder_blames_one_rank_of_any_world(world: int) -> None:
+    """Members of large groups are known as well as those of small ones."""
+    found = find_wait(every_eighth(world, absent=8), world)
+    assert found is not None
+    assert (found.missing, found.culprit) == ((8,), 8)
+    assert "rank 8 " in found.words
+
+
+def test_members_that_no_message_holds_blame_nobody_outside() -> None:
+    """A group without a pattern is what those who were in it make it."""
+    told = every_eighth(64, absent=8)
+    unnamed = [
+        replace(one, groups=tuple(replace(at, ranks=UNNAMED) for at in one.groups)) for one in told
+    ]
+    found = find_wait(unnamed, 64)
+    assert found is not None
+    assert (found.missing, found.culprit) == ((8,), 8)

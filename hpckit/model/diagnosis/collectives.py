@@ -26,11 +26,15 @@ class RecordedCollective:
     place: str | None = None
 
 
+UNNAMED = "?"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupProgress:
     """How far a rank is in one group: the highest sequence number that it `entered`.
 
-    `ranks` are the group's members as ranges (`0-3, 7`), empty if the rank does not know.
+    `ranks` are the group's members as ranges (`0-3, 7`, `0-24:8`): empty if the rank does not know
+    them, UNNAMED if that text would be too long for a message.
     """
 
     backend: str

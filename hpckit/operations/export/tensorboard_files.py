@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from hpckit.operations.export.exported_run import ExportedRun, Point, Points, Written
 from hpckit.operations.export.part import part_folder
 from hpckit.record.store import make_folder
 
 _OURS = "events.out.tfevents.*.hpckit"
-_QUEUED = 1000
+_VERSION = "brain.Event:2"
+"""How files of events begin."""
 
 
 def write_run(run: ExportedRun, target: Path) -> Written:
@@ -30,8 +31,8 @@ def write_run(run: ExportedRun, target: Path) -> Written:
     earlier = sorted(folder.glob(_OURS))
     points = Points(run=run)
     with part_folder(target) as part:
-        _write(points, part)
-        (file,) = part.iterdir()
+        file = part / "events"
+        _write(points, file)
         # TensorBoard reads the files of a folder in the order of their names.
         file.rename(folder / _OURS.replace("*", f"{time.time_ns():020d}"))
     _retire(earlier)
@@ -49,14 +50,18 @@ def _retire(files: Sequence[Path]) -> None:
         path.unlink()
 
 
-def _write(points: Points, folder: Path) -> None:
-    writer = EventFileWriter(str(folder), max_queue_size=_QUEUED)
-    try:
-        writer.add_event(Event(step=0, session_log=SessionLog(status=SessionLog.START)))
-        for point in points:
-            writer.add_event(_event(point))
-    finally:
-        writer.close()
+def _write(points: Points, file: Path) -> None:
+    """Write a whole file, in this thread: TensorBoard's EventFileWriter tells nobody of errors."""
+    with file.open("wb") as opened:
+        writer = RecordWriter(opened)
+        for event in _events(points):
+            writer.write(event.SerializeToString())
+
+
+def _events(points: Points) -> Iterator[Event]:
+    yield Event(wall_time=time.time(), file_version=_VERSION)
+    yield Event(step=0, session_log=SessionLog(status=SessionLog.START))
+    yield from map(_event, points)
 
 
 def _event(point: Point) -> Event:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hpckit.model.diagnosis.collectives import (
+    UNNAMED,
     CollectiveWait,
     GroupProgress,
     RankCollectives,
@@ -20,9 +21,8 @@ from hpckit.model.diagnosis.collectives import (
 )
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.naming import name_ranks
-from hpckit.model.ranges import parse_ranges
+from hpckit.model.ranges import parse_stepped_ranges
 
-_MOST_RANKS = 10_000_000
 _SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce"})
 """Operations to which every rank gives a tensor of one size."""
 
@@ -122,7 +122,10 @@ def _look(
         if (entry.backend, entry.group, entry.sequence) == place and not entry.to_one
     }
     waiting = tuple(sorted(rank for rank, entry in here.items() if not entry.finished))
-    members = _members(progress.values()) or frozenset(range(world_size)) or frozenset(told)
+    members = _members(progress.values())
+    if not members and any(one.ranks == UNNAMED for one in progress.values()):
+        members = frozenset(progress)  # a part of the world, of which these are known
+    members = members or frozenset(range(world_size)) or frozenset(told)
     entered = {rank for rank, one in progress.items() if one.entered >= sequence}
     missing = tuple(sorted(members & told.keys() - entered))
     first = max((here[rank] for rank in waiting), key=lambda one: one.waited_s or 0.0)
@@ -147,7 +150,7 @@ def _progress(one: RankCollectives, backend: str, group: str) -> GroupProgress |
 def _members(progress: Iterable[GroupProgress]) -> frozenset[int]:
     for one in progress:
         try:
-            return parse_ranges(one.ranks, _MOST_RANKS)
+            return parse_stepped_ranges(one.ranks)
         except ValueError:
             continue
     return frozenset()

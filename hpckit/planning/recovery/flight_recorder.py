@@ -7,17 +7,18 @@ form differs, and their content is not trusted: what has another type than it sh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, TypeGuard
 
 from hpckit.model.diagnosis.collectives import (
+    UNNAMED,
     GroupProgress,
     RankCollectives,
     RecordedCollective,
 )
-from hpckit.model.ranges import ranges
+from hpckit.model.ranges import stepped_ranges
 
 MOST_UNFINISHED = 32
 """Kept of each rank: a rank waits in its oldest ones."""
@@ -105,10 +106,17 @@ def _groups(
             group=group,
             entered=number,
             name=names.get(group, ""),
-            ranks=text if len(text := ranges(members.get(group, ()))) <= _LONGEST_RANKS else "",
+            ranks=_text_of(members.get(group, ())),
         )
         for (backend, group), number in list(entered.items())[:MOST_GROUPS]
     )
+
+
+def _text_of(members: Sequence[int]) -> str:
+    if not members:
+        return ""
+    text = stepped_ranges(members)
+    return text if len(text) <= _LONGEST_RANKS else UNNAMED
 
 
 def _members(dumps: Iterable[Mapping[Any, Any]], by: DumpedBy) -> dict[str, list[int]]:

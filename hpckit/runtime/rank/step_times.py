@@ -5,6 +5,7 @@ It reads clocks, and knows neither files nor the agent. It costs a few microseco
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -118,11 +119,13 @@ class StepTimes:
     own: OwnWork | None = None
     samples_per_step: int = 0
     clock: Callable[[], float] = time.perf_counter
+    warn: Callable[[str], object] = logging.getLogger("hpckit.rank").warning
     _sums: _Sums | None = field(default=None, init=False)
     _begun: bool = field(default=False, init=False)
     _thread: int = field(default=0, init=False)
     _inside: bool = field(default=False, init=False)
     _names: set[str] = field(default_factory=set, init=False)
+    _full: bool = field(default=False, init=False)
 
     def begin(self, step: int) -> None:
         """Note that a step begins, and that the one before has ended."""
@@ -193,7 +196,8 @@ class StepTimes:
     def timed(self, name: str) -> Iterator[None]:
         """Count what is done within as this phase; `data` is waiting for data.
 
-        Raises UsageError for a name that is none, and for more than 16 different names.
+        Of more than 16 different names only the first 16 are counted, and a warning says so.
+        Raises UsageError for a name that is none.
         """
         if name == DATA_PHASE:
             with self._apart(_Apart.data):
@@ -204,7 +208,7 @@ class StepTimes:
         try:
             yield
         finally:
-            if self._sums is not None:
+            if self._sums is not None and name in self._names:
                 took = min(self.clock() - began, self.clock() - self._sums.begun_at)
                 self._sums.phases[name] = self._sums.phases.get(name, 0.0) + took
 
@@ -248,13 +252,14 @@ class StepTimes:
                 "characters",
                 hint='write `with run.timed("forward"):`',
             )
-        if len(self._names) >= _MOST_PHASES:
-            raise UsageError(
-                f"run.timed({name!r}): a run may have {_MOST_PHASES} phases, and has "
-                f"{', '.join(sorted(self._names))}",
-                hint="name phases, not steps or batches",
+        if len(self._names) < _MOST_PHASES:
+            self._names.add(name)
+        elif not self._full:
+            self._full = True
+            self.warn(
+                f"run.timed({name!r}): only the first {_MOST_PHASES} phases of a run are counted "
+                f"({', '.join(sorted(self._names))}); name phases, not steps or batches"
             )
-        self._names.add(name)
 
 
 @dataclass(frozen=True, slots=True)

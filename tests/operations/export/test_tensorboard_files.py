@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from training_record import (
     trained_rounds,
 )
 
+from hpckit.errors import HpckitError
 from hpckit.operations.export.kinds import ExportKind
 
 accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -86,6 +90,31 @@ def test_export_that_was_killed_is_made_good_by_the_next(tmp_path: Path, export:
     export(ExportKind.tensorboard, record, target)
     assert not older.exists()
     assert expected_of(losses(reader(record, target)), record)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """Return a file system of 64 KB; as root only."""
+    mount = tmp_path / "small"
+    mount.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount)]
+    if os.geteuid() or subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody mount a file system here")
+    yield mount
+    subprocess.run(["umount", "--lazy", str(mount)], check=True)
+
+
+def test_export_to_a_full_disk_is_an_error_and_keeps_the_one_before(
+    tmp_path: Path, small: Path, export: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """TensorBoard's usual writer works in a thread, and tells nobody that it failed."""
+    record, target = killed_training(tmp_path), small / "tensorboard"
+    export(ExportKind.tensorboard, record, target)
+    (small / "fill").write_bytes(bytes(36 << 10))
+    with pytest.raises(HpckitError, match="No space left"):
+        export(ExportKind.tensorboard, record, target)
+    assert expected_of(losses(reader(record, target)), record)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_tensorboard_takes_odd_values(tmp_path: Path, export: Any) -> None:
