@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _OF_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 """Numbers of the node's GPUs by PCI address, as NVML counts them; also where those are hidden."""
+
+SLOT_GPUS = "HPCKIT_SLOT_GPUS"
+"""For a run that shares its job: the places of its GPUs among the job's, from 0."""
 
 _NONE = frozenset({"", "-1", "nodevfiles", "void", "none"})
 _NUMBERS = re.compile(r"(\d+)(?:-(\d+))?\Z")
@@ -20,17 +23,19 @@ class GpuChoice:
     """The job's GPUs, by UUID (or the beginning of one), or by number; all without either.
 
     `named` is how many GPUs the job may use: if the driver shows no more, all it shows are the
-    job's, whatever their numbers outside.
+    job's, whatever their numbers outside. A run that shares its job has only some of these: their
+    `places` among the job's.
     """
 
     uuids: tuple[str, ...] = ()
     numbers: frozenset[int] | None = None
     named: int | None = None
+    places: frozenset[int] | None = None
 
     def includes(self, index: int, uuid: str, count: int) -> bool:
         """Return whether the GPU with this number of NVML, of `count`, is the job's."""
         if self.named is not None and 0 < count <= self.named:
-            return True
+            return self.places is None or index in self.places
         if self.uuids:
             return any(uuid.lower().startswith(one.lower()) for one in self.uuids)
         return self.numbers is None or index in self.numbers
@@ -56,12 +61,22 @@ def gpu_choice(environ: Mapping[str, str]) -> GpuChoice:
         if any(word.upper().startswith("MIG-") for word in words):
             return GpuChoice()
         return GpuChoice(uuids=tuple(words), named=len(words))
+    places = tuple(_numbers(environ.get(SLOT_GPUS, "")))
     for name in _OF_SLURM:
-        numbers = frozenset(_numbers(environ.get(name, "")))
+        numbers = tuple(_numbers(environ.get(name, "")))
         if numbers:
-            return GpuChoice(numbers=numbers, named=len(numbers))
-    numbers = frozenset(_numbers(visible or ""))
-    return GpuChoice(numbers=numbers, named=len(numbers)) if numbers else GpuChoice()
+            return _chosen(numbers, places)
+    numbers = tuple(_numbers(visible or ""))
+    return GpuChoice(numbers=frozenset(numbers), named=len(numbers)) if numbers else GpuChoice()
+
+
+def _chosen(numbers: Sequence[int], places: Sequence[int]) -> GpuChoice:
+    """Return those of a job's GPUs that have these places among them; all without any."""
+    job = frozenset(numbers)
+    if not places or max(places) >= len(numbers):
+        return GpuChoice(numbers=job, named=len(job))
+    own = frozenset(numbers[place] for place in places)
+    return GpuChoice(numbers=own, named=len(job), places=frozenset(places))
 
 
 def _numbers(text: str) -> Iterator[int]:

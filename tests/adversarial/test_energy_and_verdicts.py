@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 import pytest
+from asked import asking
 from cli_world import START, Desk
 from report_launches import gathered
 
+from hpckit.batch.shared_job.member import environment_in_shared_job
+from hpckit.batch.shared_job.slots import make_slots
 from hpckit.model import events
 from hpckit.model.launch import Cluster, ClusterKind
+from hpckit.model.plan import SharedJobSpec
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.energy import EnergySum
 from hpckit.model.telemetry.json_form import encode_telemetry
@@ -23,6 +27,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetrySegment,
     TelemetryTotal,
 )
+from hpckit.observe.gpu_choice import gpu_choice
 from hpckit.planning.diagnosis.usage import gpu_uses, run_energy
 from hpckit.record.launches import Launch
 from hpckit.record.store import append_event, append_line, make_folder
@@ -115,3 +120,37 @@ def test_telemetry_without_samples_is_damaged(desk: Desk) -> None:
         file.write_text(file.read_text().replace('"samples":[720]', '"samples":[0]'))
         assert '"samples":[0]' in file.read_text()
     assert run_usage(launch, 0).nodes == ()
+
+
+@pytest.mark.parametrize(
+    ("job", "visible", "shown"),
+    [
+        ("0,1,2,3", "0,1,2,3", 8),
+        ("0,1,2,3", "0,1,2,3", 4),
+        ("4-7", "0,1,2,3", 4),
+        ("4-7", "4,5,6,7", 8),
+    ],
+)
+@pytest.mark.parametrize("per_gpu", [1, 2])
+def test_runs_that_share_a_job_measure_their_own_gpus(
+    job: str, visible: str, shown: int, per_gpu: int
+) -> None:
+    """Whether Slurm hides the node's other GPUs or not, and however it numbers them."""
+    spec = SharedJobSpec(
+        each=asking(cpus_per_task=1, gpus_per_node=1),
+        runs_per_job=4 * per_gpu,
+        runs_per_gpu=per_gpu,
+        slots=4 * per_gpu,
+        jobs=1,
+    )
+    environ = {
+        "SLURM_JOB_GPUS": job,
+        "SLURM_STEP_GPUS": job,
+        "CUDA_VISIBLE_DEVICES": visible,
+        "SLURM_CPUS_ON_NODE": "8",
+    }
+    first = 4 if job == "4-7" and shown == 8 else 0
+    for slot in make_slots(spec, environ, range(8)):
+        choice = gpu_choice(environment_in_shared_job(spec, {**environ, **slot.variables}))
+        mine = [index for index in range(shown) if choice.includes(index, f"GPU-{index}", shown)]
+        assert mine == [first + slot.number // per_gpu]

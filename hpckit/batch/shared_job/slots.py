@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.model.plan import SharedJobSpec
+from hpckit.observe.gpu_choice import SLOT_GPUS
 
 DEVICE_LISTS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 """The variables in which Slurm lists a job's devices: numbers, or UUIDs for MIG instances."""
@@ -59,7 +60,17 @@ def _variables(spec: SharedJobSpec, environ: Mapping[str, str], number: int) -> 
     }
     lists = {name: environ[name].split(",") for name in DEVICE_LISTS if environ.get(name)}
     devices = {name: ",".join(_devices(spec, given, number)) for name, given in lists.items()}
-    return counts | devices
+    return counts | devices | _gpu_places(spec, lists, number)
+
+
+def _gpu_places(
+    spec: SharedJobSpec, lists: Mapping[str, Sequence[str]], number: int
+) -> dict[str, str]:
+    """Return what tells a slot's sampler which of the job's GPUs are its own."""
+    if not lists:
+        return {}
+    places = [str(place) for place in range(max(map(len, lists.values())))]
+    return {SLOT_GPUS: ",".join(_devices(spec, places, number))}
 
 
 def _devices(spec: SharedJobSpec, given: Sequence[str], number: int) -> Sequence[str]:
