@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from hpckit.model.diagnosis.verdict import Verdict, VerdictKind, VerdictSeverity
 from hpckit.planning.diagnosis.evidence import GpuUse, RunEvidence
 from hpckit.planning.diagnosis.summary import (
-    StepSummary,
     busy,
+    data_loss,
     judged_gpus,
     judged_ranks,
     mean,
@@ -48,13 +48,25 @@ def _is_idle(one: GpuUse, limits: Thresholds) -> bool:
 
 
 def _explained(one: GpuUse, evidence: RunEvidence, limits: Thresholds) -> bool:
-    """Whether its rank was waiting nearly all the time that the GPU was not busy."""
-    for rank in judged_ranks(evidence, limits):
-        if rank.gpu == one.uuid:
-            waits = (rank.data_s, rank.checkpoint_s, rank.waiting_s)
-            waited = sum(wait for wait in waits if wait is not None) / rank.seconds
-            return waited + (busy(one) or 0.0) >= limits.explained_share
-    return False
+    """Whether starts, restarts and waits of its ranks are nearly all the time it was not busy."""
+    away = _away(evidence)
+    waits = [
+        ((rank.data_s or 0.0) + (rank.checkpoint_s or 0.0) + (rank.waiting_s or 0.0)) / rank.seconds
+        for rank in judged_ranks(evidence, limits)
+        if rank.gpu == one.uuid
+    ]
+    if not waits and not away:
+        return False
+    waited = away + (1 - away) * (mean(waits) or 0.0)
+    return waited + (busy(one) or 0.0) >= limits.explained_share
+
+
+def _away(evidence: RunEvidence) -> float:
+    """Return the share of time in which no rank could train: starts and restarts."""
+    times = evidence.times
+    if times is None or times.running_s <= 0:
+        return 0.0
+    return min(max((times.start_s + times.restart_s) / times.running_s, 0.0), 1.0)
 
 
 def _use_or_return(idle: int, gpus: int) -> str:
@@ -76,6 +88,9 @@ def launch_bound(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]
     if not gpus or steps is None or steps.own_share is None or steps.own_share < limits.own_share:
         return
     active, measured = _activity(gpus)
+    trained = 1 - _away(evidence)
+    if active is not None:
+        active = min(active / trained, 1.0) if trained > 0 else 1.0
     limit = limits.low_sm_activity if measured == "sm_activity" else limits.low_utilization
     if active is None or active >= limit or _dram(gpus) >= limits.dram_activity:
         return
@@ -128,18 +143,18 @@ def memory_bound(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]
 def compute_bound(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
     """Yield a remark if the GPUs compute all the time: nothing is wrong."""
     gpus = _working(evidence, limits)
-    if _is_memory_bound(gpus, limits) or _waits(step_summary(evidence, limits), limits):
+    if _is_memory_bound(gpus, limits) or _waits(evidence, limits):
         return
     active, measured = _activity(gpus)
     if active is None or not _is_full(active, measured, gpus, limits):
         return
     message = (
-        f"The GPUs were active {share(active)} of the time: their speed limits the run, and "
-        "nothing else slows it down."
+        f"The GPUs were active {share(active)} of the time: their speed limits the steps, and "
+        "nothing else slows these down."
     )
     remedy = (
-        "Nothing has to be done. To be faster: lower precision (bfloat16, FP8), torch.compile, or "
-        "more GPUs."
+        "Nothing has to be done about steps. To be faster: lower precision (bfloat16, FP8), "
+        "torch.compile, or more GPUs."
     )
     yield lossless(
         VerdictKind.compute_bound,
@@ -169,11 +184,12 @@ def _working(evidence: RunEvidence, limits: Thresholds) -> list[GpuUse]:
     ]
 
 
-def _waits(steps: StepSummary | None, limits: Thresholds) -> bool:
+def _waits(evidence: RunEvidence, limits: Thresholds) -> bool:
+    steps = step_summary(evidence, limits)
     if steps is None:
         return False
-    data, others = steps.data_share or 0.0, steps.least_waiting_share or 0.0
-    return data >= limits.data_share or others >= limits.waiting_share
+    others = steps.least_waiting_share or 0.0
+    return data_loss(evidence, limits) >= limits.data_share or others >= limits.waiting_share
 
 
 def _activity(gpus: Sequence[GpuUse]) -> tuple[float | None, str]:

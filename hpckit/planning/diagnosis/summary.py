@@ -58,6 +58,14 @@ def judged_gpus(evidence: RunEvidence, limits: Thresholds) -> list[GpuUse]:
     return [one for one in evidence.gpus if one.samples >= limits.samples]
 
 
+def data_loss(evidence: RunEvidence, limits: Thresholds) -> float:
+    """Return the share of step time that waiting for data costs: a GPU that computes loses none."""
+    steps = step_summary(evidence, limits)
+    waited = 0.0 if steps is None else steps.data_share or 0.0
+    used = mean(map(busy, judged_gpus(evidence, limits)))
+    return waited if used is None else min(waited, max(1 - used, 0.0))
+
+
 def judged_hosts(evidence: RunEvidence, limits: Thresholds) -> list[HostUse]:
     """Return the nodes with enough samples."""
     return [one for one in evidence.hosts if one.samples >= limits.samples]
