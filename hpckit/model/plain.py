@@ -22,6 +22,8 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 T = TypeVar("T")
 _Reader = Callable[[Any], Any]
 
+_EARLIEST, _LATEST = 1970, 9998
+"""Years of times that are read."""
 _PLAIN: frozenset[Any] = frozenset({str, int, float, bool, type(None)})
 _LONGEST_SHOWN = 60
 
@@ -235,6 +237,8 @@ def _moment(value: Any) -> datetime:
     moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
     if moment.tzinfo is None:
         raise ValueError(f"{value!r} does not say its time zone")
+    if not _EARLIEST <= moment.year <= _LATEST:  # in another zone it may be no time at all
+        raise ValueError(f"{value!r} is no time of a run")
     return moment
 
 

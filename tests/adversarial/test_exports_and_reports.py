@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cli_world import START, Desk, Writer
+from report_launches import gathered
 
 from hpckit.model import events
 from hpckit.model.diagnosis.collectives import UNNAMED, RankCollectives
@@ -64,6 +65,34 @@ def test_damaged_last_values_are_made_anew(desk: Desk, damage: dict[str, Any]) -
     assert run_metrics(launch.paths.run(0), (1, 0)) == {"loss": 9, "other": 2}
     paths.last_metrics.write_text(json.dumps(kept | damage))
     assert run_metrics(launch.paths.run(0), (1, 0)) == {"loss": 1, "other": 2}
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+def test_event_of_an_impossible_time_is_damaged(desk: Desk, at: str) -> None:
+    """Verbs that read it go on without it."""
+    launch = desk.freeze()
+    writer = Writer(launch=launch)
+    writer.start()
+    path = launch.paths.run(0).attempt(1).events
+    good = path.read_text()
+    (first, *_) = good.splitlines()
+    event = json.loads(first)
+    path.write_text(good + json.dumps(event | {"at": at}) + "\n")
+    assert gathered(desk, launch).rows[0].attempt == 1
+    assert desk.say("status", launch.id, "--json").code == 0
+    assert desk.say("export", "trace", launch.id, "-o", str(desk.folder / "t")).code == 0
+
+
+@pytest.mark.parametrize("dirty", [5, "yes", []])
+def test_report_takes_any_state_of_the_code(desk: Desk, dirty: Any) -> None:
+    """What a file says of changes is not trusted to be true or false."""
+    launch = desk.freeze()
+    path = launch.paths.folder / "code.json"
+    path.chmod(0o600)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"dirty": dirty}))
+    target = desk.folder / "r.html"
+    assert desk.say("report", launch.id, "-o", str(target)).code == 0
+    assert target.exists()
 
 
 def every_eighth(world: int, absent: int) -> list[RankCollectives]:

@@ -82,7 +82,7 @@ def _resume(one: ReportLaunch) -> str:
 
 def _facts(about: LaunchDescription) -> Iterable[tuple[str, str]]:
     code, environment, run = about.code, about.environment, about.run
-    changed = {True: " with changes", False: "", None: ""}[code.dirty]
+    changed = " with changes" if code.dirty is True else ""  # the file may say anything
     branch = f" on {code.branch}" if code.branch else ""
     driver = f", driver {environment.driver}" if environment.driver else ""
     yield "name", about.head.name
