@@ -32,6 +32,14 @@ class RunningTotal:
     _hosts: dict[HostCounter, float] = field(default_factory=dict, init=False)
     _gpus: dict[str, dict[GpuCounter, float]] = field(default_factory=dict, init=False)
 
+    @classmethod
+    def after(cls, total: TelemetryTotal | None, before: TelemetryRow | None) -> RunningTotal:
+        """Continue a total, whose last row was `before`."""
+        running = cls(total)
+        if before is not None:
+            running._remember(before)
+        return running
+
     def add(self, row: TelemetryRow) -> None:
         """Add the next row."""
         grown = self._grown(row)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +17,7 @@ from hpckit.model.telemetry.json_form import decode_telemetry
 from hpckit.model.telemetry.vocabulary import (
     GpuDevice,
     TelemetryRecord,
+    TelemetryRow,
     TelemetrySegment,
     TelemetryTotal,
 )
@@ -34,6 +35,9 @@ _BLOCK_BYTES = 100_000
 _MOST_END_BYTES = 4_000_000
 """Rows of ten minutes of a node with 16 GPUs and as many ranks, and a total, are a tenth of it."""
 
+_MOST_ROWS = 100
+"""Rows behind the last total that are read: a sampler writes a total every ten."""
+
 _ROW = b'{"v":1,"kind":"row",'
 _EVENT, _SEGMENT = b'{"v":1,"kind":"event",', b'{"v":1,"kind":"segment",'
 _PASSED = (_ROW, _EVENT, _SEGMENT)
@@ -45,10 +49,16 @@ NO_ROW = (_EVENT, _SEGMENT, b'{"v":1,"kind":"total",', b'{"v":1,"kind":"device",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatestTelemetry:
-    """The latest total of a node in an attempt, None if it has none yet, and its GPUs."""
+    """The latest total of a node in an attempt, None if it has none yet, and its GPUs.
+
+    `rows` were written after that total, the oldest first: it has yet to be told of them, or its
+    sampler was killed. `before` is the row before these, from which their counters count.
+    """
 
     total: TelemetryTotal | None
     devices: tuple[GpuDevice, ...]
+    rows: tuple[TelemetryRow, ...] = ()
+    before: TelemetryRow | None = None
 
 
 def telemetry_nodes(attempt: AttemptPaths) -> list[str]:
@@ -74,7 +84,7 @@ def later_segments(file: Path) -> list[Path]:
 
 def has_total(file: Path) -> bool:
     """Return whether a file has a total that can be read; raises OSError."""
-    return _ends_of(file)[0] is not None
+    return _end_of(file).total is not None
 
 
 def read_segment(file: Path) -> Iterator[TelemetryRecord]:
@@ -97,13 +107,17 @@ def latest_telemetry(attempt: AttemptPaths, node: str) -> LatestTelemetry:
     Usually they are in the newest file. If that has no total, as it has just begun or was closed by
     a later attempt, they are looked for in the closed ones. No file is read whole.
     """
-    total, devices = None, dict[str, GpuDevice]()
+    total, devices, later = None, dict[str, GpuDevice](), list[TelemetryRow]()
     for file in _newest_first(attempt, node):
-        found, named = _ends_of(file)
-        total, devices = total or found, {**named, **devices}
+        end = _end_of(file)
+        if total is None:
+            total, later = end.total, [*later, *end.rows]
+        devices = {**end.devices, **devices}
         if total is not None and (devices or not total.row.gpus):
             break
-    return LatestTelemetry(total=total, devices=tuple(devices.values()))
+    before = later.pop() if total is not None and later and later[-1].end <= total.row.end else None
+    rows = tuple(reversed(later))
+    return LatestTelemetry(total=total, devices=tuple(devices.values()), rows=rows, before=before)
 
 
 def last_total(attempt: AttemptPaths, node: str) -> TelemetryTotal | None:
@@ -121,27 +135,52 @@ def _newest_first(attempt: AttemptPaths, node: str) -> Iterator[Path]:
     yield from reversed(closed_segments(attempt, node))
 
 
-def _ends_of(file: Path) -> tuple[TelemetryTotal | None, dict[str, GpuDevice]]:
-    """Return the last total of a file, and the devices beside it and at the beginning."""
+@dataclass(slots=True, kw_only=True)
+class _FileEnd:
+    """The last total of a file, the devices beside it, and rows from the end.
+
+    `rows` are the newest first: those behind the total, and the one before it.
+    """
+
+    total: TelemetryTotal | None = None
+    devices: dict[str, GpuDevice] = field(default_factory=dict)
+    rows: list[TelemetryRow] = field(default_factory=list)
+
+
+def _end_of(file: Path) -> _FileEnd:
+    """Return the end of a file, with the devices at its beginning as well."""
     with suppress(FileNotFoundError), open_plain(file) as opened:
-        total, named = _last_of(lines_backwards(opened))
+        end = _last_of(lines_backwards(opened))
         first, devices = _first_of(opened)
-        return total or first, {**devices, **named}
-    return None, {}
+        return replace(end, total=end.total or first, devices={**devices, **end.devices})
+    return _FileEnd()
 
 
-def _last_of(lines: Iterable[bytes]) -> tuple[TelemetryTotal | None, dict[str, GpuDevice]]:
-    """Return the total that comes first in lines from the end, and the devices around it."""
-    total, devices = None, dict[str, GpuDevice]()
+def _last_of(lines: Iterable[bytes]) -> _FileEnd:
+    """Return what comes before the total that is first in lines from the end, and around it."""
+    end = _FileEnd()
     for line in lines:
+        if line.startswith(_ROW):
+            wanted = end.total is None or end.rows
+            row = _row_of(line) if wanted and len(end.rows) <= _MOST_ROWS else None
+            end.rows += [] if row is None else [row]
+            if end.total is not None:
+                break
+            continue
         record = _end_record(line)
         if isinstance(record, GpuDevice):
-            devices.setdefault(record.uuid, record)
-        elif total is not None:
-            break
+            end.devices.setdefault(record.uuid, record)
+        elif end.total is not None:
+            continue
         elif isinstance(record, TelemetryTotal):
-            total = record
-    return total, devices
+            end.total = record
+    return end
+
+
+def _row_of(line: bytes) -> TelemetryRow | None:
+    plain = parsed_line(line)
+    record = None if plain is None else decode_telemetry(plain)
+    return record if isinstance(record, TelemetryRow) else None
 
 
 def _first_of(opened: BinaryIO) -> tuple[TelemetryTotal | None, dict[str, GpuDevice]]:

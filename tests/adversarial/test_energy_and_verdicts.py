@@ -31,6 +31,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryTotal,
 )
 from hpckit.observe.gpu_choice import gpu_choice
+from hpckit.observe.totals import RunningTotal
 from hpckit.planning.diagnosis.diagnose import diagnose
 from hpckit.planning.diagnosis.evidence import GpuUse, RunEvidence, TimeShares
 from hpckit.planning.diagnosis.usage import gpu_uses, run_energy
@@ -100,6 +101,30 @@ def test_an_attempt_without_a_counter_is_estimated(desk: Desk) -> None:
     found = energy(launch)
     assert found.total_j == pytest.approx(2 * WATTS * 3600)
     assert found.estimated_share == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("totals", [0, 1])
+def test_rows_that_no_total_has_yet_count(desk: Desk, totals: int) -> None:
+    """A sampler that was killed has written eight rows that it had not added."""
+    launch = desk.freeze()
+    paths = launch.paths.run(0).attempt(1)
+    make_folder(paths.folder)
+    file = paths.telemetry("n1")
+    append_line(file, encode_telemetry(TelemetrySegment(node="n1", start=START, row_s=30)))
+    running, minute = RunningTotal(), timedelta(minutes=1)
+    for number in range(18):
+        counters = {GpuCounter.energy_j: 5000.0 + 600 * number}
+        power = GaugeSpread(min=10, mean=10, max=10, p95=10, count=12)
+        gpu = GpuRow(uuid="A", samples=12, gauges={GpuGauge.power_w: power}, counters=counters)
+        begin = START + number * minute
+        row = TelemetryRow(start=begin, end=begin + minute, gpus=(gpu,))
+        append_line(file, encode_telemetry(row))
+        running.add(row)
+        if totals and number == 9:
+            assert running.total is not None
+            append_line(file, encode_telemetry(running.total))
+    found = energy(launch)
+    assert (found.gpu_s, found.total_j) == (18 * 60, 17 * 600)
 
 
 def test_a_resume_changes_the_energy_of_no_other_run(desk: Desk) -> None:
