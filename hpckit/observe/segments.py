@@ -23,13 +23,14 @@ from hpckit.model.telemetry.vocabulary import (
 )
 from hpckit.observe.aggregate import bucket, coarser_events, coarser_rows
 from hpckit.observe.retention import SEGMENT, ClosedSegment, due_segments
+from hpckit.observe.totals import complete_total
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_line, json_line, make_folder, write_text
 from hpckit.record.telemetry import (
     closed_segments,
     has_total,
-    last_total,
     later_segments,
+    latest_telemetry,
     read_segment,
     segment_header,
 )
@@ -74,9 +75,9 @@ class SegmentWriter:
         self.append(total, at)
 
     def last_total(self) -> TelemetryTotal | None:
-        """Return the total that an earlier sampler of this node in this attempt has written."""
+        """Return the total of what an earlier sampler of this node in this attempt has written."""
         with suppress(OSError):
-            return last_total(self.attempt, self.node)
+            return complete_total(latest_telemetry(self.attempt, self.node))
         return None
 
     def name_devices(self, devices: tuple[GpuDevice, ...], at: datetime) -> None:

@@ -17,6 +17,7 @@ from hpckit.model.telemetry.vocabulary import (
     counter_increase,
 )
 from hpckit.observe.aggregate import merge_rows
+from hpckit.record.telemetry import LatestTelemetry
 
 _Name = TypeVar("_Name", GpuCounter, HostCounter)
 
@@ -61,6 +62,14 @@ class RunningTotal:
             self._hosts |= row.host.counters
         for gpu in row.gpus:
             self._gpus.setdefault(gpu.uuid, {}).update(gpu.counters)
+
+
+def complete_total(latest: LatestTelemetry) -> TelemetryTotal | None:
+    """Return the latest total with the rows after it, which a sampler did not come to add."""
+    running = RunningTotal.after(latest.total, latest.before)
+    for row in latest.rows:
+        running.add(row)
+    return running.total
 
 
 def merge_totals(first: TelemetryTotal, second: TelemetryTotal) -> TelemetryTotal:

@@ -14,7 +14,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryTotal,
     nameless_gpu,
 )
-from hpckit.observe.totals import RunningTotal, merge_totals
+from hpckit.observe.totals import complete_total, merge_totals
 from hpckit.planning.diagnosis.nccl_log import NcclTransport, read_nccl_log
 from hpckit.record.attempts import attempt_numbers, latest_attempt
 from hpckit.record.launches import Launch
@@ -38,7 +38,7 @@ def run_usage(launch: Launch, index: int) -> RunUsage:
     for number in attempt_numbers(run.attempts):
         attempt, of_nodes, used = run.attempt(number), list[TelemetryTotal](), list[NodeUsage]()
         for node, latest in _latest(attempt):
-            total = _complete(latest)
+            total = complete_total(latest)
             if total is not None:
                 totals.setdefault(node, []).append(total)
                 of_nodes.append(total)
@@ -57,14 +57,6 @@ def _latest(attempt: AttemptPaths) -> Iterator[tuple[str, LatestTelemetry]]:
         for node in telemetry_nodes(attempt):
             with suppress(OSError):
                 yield node, latest_telemetry(attempt, node)
-
-
-def _complete(latest: LatestTelemetry) -> TelemetryTotal | None:
-    """Return the total with the rows after it, which its sampler did not come to add."""
-    running = RunningTotal.after(latest.total, latest.before)
-    for row in latest.rows:
-        running.add(row)
-    return running.total
 
 
 def _measured_s(totals: Sequence[TelemetryTotal]) -> float:
