@@ -95,16 +95,25 @@ class SegmentWriter:
         first = self._start is None
         for attempt in (*(self.earlier if first else ()), self.attempt):
             close_segment(attempt, self.node)
-        start, file = at.replace(microsecond=0), self.attempt.telemetry(self.node)
+        start, file = self._next_start(at.replace(microsecond=0)), self.attempt.telemetry(self.node)
         header = TelemetrySegment(node=self.node, start=start, row_s=self.row_s)
         append_line(file, encode_telemetry(header))
         # Only now has it begun: without its header, all of it would be put aside later.
-        self._start, self._named_late = start, True
+        self._start, self._named_late = at, True
         totals = () if self._total is None else (self._total,)
         for record in (*self.devices, *totals):
             append_line(file, encode_telemetry(record))
         self._named_late = False
         return True
+
+    def _next_start(self, at: datetime) -> datetime:
+        """Return when a segment begins: after the one before, though the clock was set back.
+
+        Segments are named by it, and read in the order of their names.
+        """
+        headers = map(segment_header, closed_segments(self.attempt, self.node)[-1:])
+        starts = [one.start + timedelta(seconds=1) for one in headers if one is not None]
+        return max([at, *starts])
 
     def look_for_old(self, now: datetime) -> None:
         """Find the closed segments that are due to become coarser, for `coarsen_next`."""

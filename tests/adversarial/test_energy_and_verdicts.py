@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,12 +32,15 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryTotal,
 )
 from hpckit.observe.gpu_choice import gpu_choice
+from hpckit.observe.segments import SegmentWriter
 from hpckit.observe.totals import RunningTotal
 from hpckit.planning.diagnosis.diagnose import diagnose
 from hpckit.planning.diagnosis.evidence import GpuUse, RunEvidence, TimeShares
 from hpckit.planning.diagnosis.usage import gpu_uses, run_energy
 from hpckit.record.launches import Launch
+from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_event, append_line, make_folder
+from hpckit.record.telemetry import closed_segments, latest_telemetry
 from hpckit.views.telemetry import run_usage
 
 HOUR = timedelta(hours=1)
@@ -125,6 +129,32 @@ def test_rows_that_no_total_has_yet_count(desk: Desk, totals: int) -> None:
             append_line(file, encode_telemetry(running.total))
     found = energy(launch)
     assert (found.gpu_s, found.total_j) == (18 * 60, 17 * 600)
+
+
+def test_a_clock_that_is_set_back_loses_no_energy(tmp_path: Path) -> None:
+    """Files are in the order in which they were written, whatever the clock said."""
+    first, second = (AttemptPaths(make_folder(tmp_path / f"{one:03d}")) for one in (1, 2))
+    writer, running = (
+        SegmentWriter(attempt=first, node="n1", row_s=30.0, max_mb=60.0),
+        RunningTotal(),
+    )
+    at = START
+    for number in range(300):
+        at += timedelta(seconds=30) - (timedelta(hours=7) if number in {100, 200} else timedelta())
+        gpu = GpuRow(
+            uuid="A", samples=6, gauges={}, counters={GpuCounter.energy_j: 1000.0 * number}
+        )
+        row = TelemetryRow(start=at - timedelta(seconds=30), end=at, gpus=(gpu,))
+        running.add(row)
+        writer.append(row, at)
+    assert running.total is not None
+    writer.append_total(running.total, at)
+    later = SegmentWriter(attempt=second, node="n1", row_s=30.0, max_mb=60.0, earlier=(first,))
+    later.append(row, at + timedelta(minutes=5))
+    assert len(closed_segments(first, "n1")) >= 3
+    total = latest_telemetry(first, "n1").total
+    assert total is not None
+    assert total.row.gpus[0].counters[GpuCounter.energy_j] == 299_000
 
 
 def test_a_resume_changes_the_energy_of_no_other_run(desk: Desk) -> None:
