@@ -95,6 +95,31 @@ def test_report_takes_any_state_of_the_code(desk: Desk, dirty: Any) -> None:
     assert target.exists()
 
 
+def test_report_of_many_metrics_is_no_larger_than_of_one(desk: Desk) -> None:
+    """Twelve runs with twelve long curves each, on two time axes."""
+    launch = desk.freeze("wide", sweep=[(f"a={number}",) for number in range(12)])
+    for index in range(12):
+        writer = Writer(launch=launch, index=index)
+        writer.start()
+        writer.tell(events.StepReached(at=START, round=0, step=0))
+        paths = launch.paths.run(index).attempt(1)
+        lines = [
+            {
+                "at": (START + timedelta(seconds=step)).isoformat(),
+                "round": 0,
+                "step": step,
+                **{f"m{name}": ((step * 7919 + name * 104_729) % 1000) / 7 for name in range(12)},
+            }
+            for step in range(2000)
+        ]
+        paths.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    document = gathered(desk, launch)
+    curves = [run.live for metric in document.curves for run in metric.runs]
+    assert len(curves) == 144
+    assert all(one.wall_s for one in curves)
+    assert sum(len(one.steps) for one in curves) <= 26_000
+
+
 def every_eighth(world: int, absent: int) -> list[RankCollectives]:
     """Return what ranks in groups of every eighth one say, if one rank stays out of the tenth."""
     told = []

@@ -19,6 +19,7 @@ from hpckit.report.document.model import CurvePoints, MetricCurves, RunCurve
 from hpckit.report.document.run_clock import RunClock, moment_s, run_clock
 from hpckit.report.document.thinning import (
     BAND_COLUMNS,
+    COLUMNS,
     StepRange,
     band,
     column_means,
@@ -29,6 +30,8 @@ from hpckit.report.document.thinning import (
 from hpckit.views.accounts import run_spans
 
 MOST_METRICS = 12
+_MOST_COLUMNS = 12_000
+"""Of all curves of a report together: a megabyte, whatever a sweep logs."""
 
 
 @dataclass(slots=True)
@@ -97,11 +100,17 @@ def read_curves(
                 others.setdefault(key, []).append(_coarse(curve.live))
     keys = [key for key in dict.fromkeys((*chosen, *others)) if _drawable(chosen, others, key)]
     keys.sort(key=lambda key: key != first)
+    shown = keys[:MOST_METRICS]
+    columns = _columns(sum(len(chosen.get(key, ())) for key in shown))
     found = (
-        _metric(key, chosen.get(key, {}), others.get(key, ()), clocks)
-        for key in keys[:MOST_METRICS]
+        _metric(key, chosen.get(key, {}), others.get(key, ()), clocks, columns) for key in shown
     )
     return tuple(found), max(len(keys) - MOST_METRICS, 0)
+
+
+def _columns(curves: int) -> int:
+    """Return how many columns each of these curves may have: together a part of a report's size."""
+    return min(max(_MOST_COLUMNS // max(curves, 1), BAND_COLUMNS), COLUMNS)
 
 
 def _drawable(
@@ -151,30 +160,39 @@ def _metric(
     chosen: dict[str, MetricPoints],
     others: Sequence[CurveValues],
     clocks: Mapping[str, RunClock | None],
+    columns: int,
 ) -> MetricCurves:
     pieces = [one.live.steps for one in chosen.values()]
     pieces += [piece.steps for one in chosen.values() for piece in one.undone.values()]
     shown = step_range([*pieces, *(one.steps for one in others)])
     return MetricCurves(
         metric=key,
-        runs=tuple(_run_curve(run, curve, shown, clocks[run]) for run, curve in chosen.items()),
+        runs=tuple(
+            _run_curve(run, curve, shown, clocks[run], columns) for run, curve in chosen.items()
+        ),
         band=band([column_means(one.steps, one.values, shown) for one in others], shown),
     )
 
 
-def _run_curve(run: str, curve: MetricPoints, shown: StepRange, clock: RunClock | None) -> RunCurve:
+def _run_curve(
+    run: str, curve: MetricPoints, shown: StepRange, clock: RunClock | None, columns: int
+) -> RunCurve:
     return RunCurve(
         run=run,
-        live=_timed(curve.live, shown, clock),
-        undone=tuple(_timed(piece, shown, clock) for _, piece in sorted(curve.undone.items())),
+        live=_timed(curve.live, shown, clock, columns),
+        undone=tuple(
+            _timed(piece, shown, clock, columns) for _, piece in sorted(curve.undone.items())
+        ),
         not_finite=curve.not_finite,
     )
 
 
-def _timed(points: CurveValues, shown: StepRange, clock: RunClock | None) -> CurvePoints:
+def _timed(
+    points: CurveValues, shown: StepRange, clock: RunClock | None, columns: int
+) -> CurvePoints:
     """Return fewer points, with when each was logged if that is known of all of them."""
-    found = thinned(points.steps, points.values, shown)
-    kept = kept_places(points.steps, points.values, shown)
+    found = thinned(points.steps, points.values, shown, columns)
+    kept = kept_places(points.steps, points.values, shown, columns)
     moments = [points.at_s[place] for place in kept] if points.at_s else []
     if clock is None or not moments or any(map(math.isnan, moments)):
         return found
