@@ -127,6 +127,7 @@ class NodeSamples:
             self.writer.append(event, at)
         self._total.add(row)
         self.writer.append(row, at)
+        self.writer.total = self._total.total
         self._rows += 1
         due = self._rows % ROWS_A_TOTAL == 0 or self._rows & (self._rows - 1) == 0
         if (last or due) and self._total.total is not None:

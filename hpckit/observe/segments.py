@@ -32,6 +32,7 @@ from hpckit.record.telemetry import (
     later_segments,
     latest_telemetry,
     read_segment,
+    segment_end,
     segment_header,
 )
 
@@ -43,7 +44,8 @@ class SegmentWriter:
     """Writes the telemetry of `node` in an attempt, with rows of `row_s` seconds.
 
     `earlier` are attempts of the same run whose files it makes coarser as they age: together they
-    stay below `max_mb` megabytes, but for the newest segment. All methods raise OSError.
+    stay below `max_mb` megabytes, but for the newest segment. `total` is that of all rows so far,
+    with which the next segment begins. All methods raise OSError.
     """
 
     attempt: AttemptPaths
@@ -53,7 +55,7 @@ class SegmentWriter:
     earlier: tuple[AttemptPaths, ...] = ()
     devices: tuple[GpuDevice, ...] = ()
     _start: datetime | None = field(default=None, init=False)
-    _total: TelemetryTotal | None = field(default=None, init=False)
+    total: TelemetryTotal | None = field(default=None, init=False)
     _named_late: bool = field(default=False, init=False)
     _due: list[tuple[Path, float]] = field(default_factory=list, init=False)
 
@@ -63,12 +65,12 @@ class SegmentWriter:
         append_line(self.attempt.telemetry(self.node), encode_telemetry(record))
 
     def append_total(self, total: TelemetryTotal, at: datetime) -> None:
-        """Append a total; each later segment begins with the latest one.
+        """Append a total.
 
         Devices that the segment does not begin with stand again before each total, where readers
         look.
         """
-        self._total = total
+        self.total = total
         if not self._begin_if_due(at) and self._named_late:
             for device in self.devices:
                 self.append(device, at)
@@ -100,7 +102,7 @@ class SegmentWriter:
         append_line(file, encode_telemetry(header))
         # Only now has it begun: without its header, all of it would be put aside later.
         self._start, self._named_late = at, True
-        totals = () if self._total is None else (self._total,)
+        totals = () if self.total is None else (self.total,)
         for record in (*self.devices, *totals):
             append_line(file, encode_telemetry(record))
         self._named_late = False
@@ -160,20 +162,22 @@ def _described(files: Iterable[Path]) -> Iterator[ClosedSegment]:
 def coarsen_segment(file: Path, row_s: float) -> None:
     """Replace a closed segment by one with rows of `row_s` seconds; raises OSError.
 
-    Its last total stays if no later segment has one: it may be all that is known of an attempt.
+    Its last total stays, with the rows behind it, if no later segment has one: it may be all that
+    is known of an attempt.
     """
-    total = not any(map(has_total, later_segments(file)))
+    last = not any(map(has_total, later_segments(file)))
+    total = complete_total(segment_end(file)) if last else None
     records = coarser_records(lambda: read_segment(file), row_s, total=total)
     text = b"".join(json_line(encode_telemetry(record)) for record in records)
     write_text(file, text.decode(), lasting=False)
 
 
 def coarser_records(
-    read: Callable[[], Iterator[TelemetryRecord]], row_s: float, *, total: bool
+    read: Callable[[], Iterator[TelemetryRecord]], row_s: float, *, total: TelemetryTotal | None
 ) -> Iterator[TelemetryRecord]:
     """Yield a segment's records with coarser rows: the header, devices, events, then rows.
 
-    With `total` the last total follows. `read` reads the segment. It is called twice, as a
+    A `total` comes last. `read` reads the segment. It is called twice, as a
     segment's rows are too many to be held.
     """
     span = timedelta(seconds=row_s)
@@ -184,5 +188,5 @@ def coarser_records(
     yield from dict.fromkeys(record for record in others if isinstance(record, GpuDevice))
     yield from coarser_events((one for one in others if isinstance(one, TelemetryEvent)), span)
     yield from coarser_rows((one for one in read() if isinstance(one, TelemetryRow)), span)
-    if total:
-        yield from [one for one in others if isinstance(one, TelemetryTotal)][-1:]
+    if total is not None:
+        yield total

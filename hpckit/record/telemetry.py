@@ -107,17 +107,21 @@ def latest_telemetry(attempt: AttemptPaths, node: str) -> LatestTelemetry:
     Usually they are in the newest file. If that has no total, as it has just begun or was closed by
     a later attempt, they are looked for in the closed ones. No file is read whole.
     """
-    total, devices, later = None, dict[str, GpuDevice](), list[TelemetryRow]()
+    found = _FileEnd()
     for file in _newest_first(attempt, node):
         end = _end_of(file)
-        if total is None:
-            total, later = end.total, [*later, *end.rows]
-        devices = {**end.devices, **devices}
-        if total is not None and (devices or not total.row.gpus):
+        devices = {**end.devices, **found.devices}
+        if found.total is None:
+            found = replace(end, rows=[*found.rows, *end.rows])
+        found.devices = devices
+        if found.total is not None and (devices or not found.total.row.gpus):
             break
-    before = later.pop() if total is not None and later and later[-1].end <= total.row.end else None
-    rows = tuple(reversed(later))
-    return LatestTelemetry(total=total, devices=tuple(devices.values()), rows=rows, before=before)
+    return found.latest()
+
+
+def segment_end(file: Path) -> LatestTelemetry:
+    """Return the end of one file, as `latest_telemetry` does; raises OSError."""
+    return _end_of(file).latest()
 
 
 def last_total(attempt: AttemptPaths, node: str) -> TelemetryTotal | None:
@@ -139,12 +143,17 @@ def _newest_first(attempt: AttemptPaths, node: str) -> Iterator[Path]:
 class _FileEnd:
     """The last total of a file, the devices beside it, and rows from the end.
 
-    `rows` are the newest first: those behind the total, and the one before it.
+    `rows` are the newest first: those behind the total. `before` is the one before it.
     """
 
     total: TelemetryTotal | None = None
     devices: dict[str, GpuDevice] = field(default_factory=dict)
     rows: list[TelemetryRow] = field(default_factory=list)
+    before: TelemetryRow | None = None
+
+    def latest(self) -> LatestTelemetry:
+        devices, rows = tuple(self.devices.values()), tuple(reversed(self.rows))
+        return LatestTelemetry(total=self.total, devices=devices, rows=rows, before=self.before)
 
 
 def _end_of(file: Path) -> _FileEnd:
@@ -161,11 +170,11 @@ def _last_of(lines: Iterable[bytes]) -> _FileEnd:
     end = _FileEnd()
     for line in lines:
         if line.startswith(_ROW):
-            wanted = end.total is None or end.rows
-            row = _row_of(line) if wanted and len(end.rows) <= _MOST_ROWS else None
-            end.rows += [] if row is None else [row]
             if end.total is not None:
+                end.before = _row_of(line) if end.rows else None
                 break
+            row = _row_of(line) if len(end.rows) < _MOST_ROWS else None
+            end.rows += [] if row is None else [row]
             continue
         record = _end_record(line)
         if isinstance(record, GpuDevice):

@@ -32,8 +32,8 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryTotal,
 )
 from hpckit.observe.gpu_choice import gpu_choice
-from hpckit.observe.segments import SegmentWriter
-from hpckit.observe.totals import RunningTotal
+from hpckit.observe.segments import SegmentWriter, close_segment, coarsen_segment
+from hpckit.observe.totals import RunningTotal, complete_total
 from hpckit.planning.diagnosis.diagnose import diagnose
 from hpckit.planning.diagnosis.evidence import GpuUse, RunEvidence, TimeShares
 from hpckit.planning.diagnosis.usage import gpu_uses, run_energy
@@ -156,6 +156,51 @@ def test_a_clock_that_is_set_back_loses_no_energy(tmp_path: Path) -> None:
     total = latest_telemetry(first, "n1").total
     assert total is not None
     assert total.row.gpus[0].counters[GpuCounter.energy_j] == 299_000
+
+
+def hour_of_rows(attempt: AttemptPaths, begin: datetime, count: int, jump: int = -1) -> None:
+    """Write rows of 30 s and 1 kJ as a sampler does, with a total every ten; then be killed."""
+    writer = SegmentWriter(attempt=attempt, node="n1", row_s=30.0, max_mb=60.0)
+    running, at = RunningTotal(), begin
+    for number in range(count):
+        at += timedelta(seconds=30) - (timedelta(hours=7) if number == jump else timedelta())
+        counters = {GpuCounter.energy_j: 1000.0 * number}
+        gpu = GpuRow(uuid="A", samples=6, gauges={}, counters=counters)
+        row = TelemetryRow(start=at - timedelta(seconds=30), end=at, gpus=(gpu,))
+        running.add(row)
+        writer.append(row, at)
+        assert running.total is not None
+        writer.total = running.total
+        if number % 10 == 9:
+            writer.append_total(running.total, at)
+
+
+def known(attempt: AttemptPaths) -> tuple[float, float]:
+    """Return joules and seconds."""
+    total = complete_total(latest_telemetry(attempt, "n1"))
+    assert total is not None
+    return total.row.gpus[0].counters[GpuCounter.energy_j], total.length_s
+
+
+def test_rows_behind_the_last_total_survive_that_their_file_ages(tmp_path: Path) -> None:
+    """A coarser file ends with a total of all of it."""
+    attempt = AttemptPaths(make_folder(tmp_path / "001"))
+    hour_of_rows(attempt, START, 25)
+    assert known(attempt) == (24_000, 750)
+    close_segment(attempt, "n1")
+    (file,) = closed_segments(attempt, "n1")
+    coarsen_segment(file, 300.0)
+    assert known(attempt) == (24_000, 750)
+
+
+@pytest.mark.parametrize("jump", [-1, 10])
+def test_a_segment_that_has_just_begun_knows_what_was_before(tmp_path: Path, jump: int) -> None:
+    """A new file in the middle of ten rows, also by a clock that is set back."""
+    attempt = AttemptPaths(make_folder(tmp_path / "001"))
+    hour_of_rows(attempt, START + timedelta(hours=5, minutes=52), 18, jump)
+    joules, seconds = known(attempt)
+    assert seconds == 18 * 30
+    assert joules >= 16_000, "the increase up to a file's first row may be unknown, no more"
 
 
 def test_a_resume_changes_the_energy_of_no_other_run(desk: Desk) -> None:

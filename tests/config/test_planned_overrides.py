@@ -50,6 +50,7 @@ def test_overrides_of_a_plan_compose_to_its_layout(
         settings = composed[0].settings
         assert layout_of(settings) == one.setup.layout
         assert settings.parallel.recompute is KEYS[one.setup.recompute]
-        assert settings.parallel.compile
+        kept = settings.parallel.recompute is Recompute.selective
+        assert settings.parallel.compile is not (kept and one.setup.layout.tensor > 1)
         if one.setup.layout.pipeline > 1:
             assert settings.parallel.microbatches == one.setup.microbatches

@@ -70,7 +70,8 @@ def _overrides(setup: TrainingSetup) -> Iterator[str]:
     if setup.recompute is not Recomputation.none:
         full = setup.recompute is Recomputation.full
         yield f"parallel.recompute={'blocks' if full else 'selective'}"
-    if setup.fused:
+    cut = setup.layout.tensor > 1 and setup.recompute is Recomputation.selective
+    if setup.fused and not cut:  # torch cannot compile both
         yield "parallel.compile=true"
     yield from _resources(setup)
 
