@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 _STEPPED = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 _MOST = 10_000_000
@@ -14,6 +14,19 @@ def ranges(numbers: Iterable[int]) -> str:
     """Return numbers as ranges, smallest first: `0-3, 7`."""
     pieces = _pieces(numbers)
     return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in pieces)
+
+
+def few_ranges(numbers: Collection[int], most: int = 8) -> str:
+    """Return numbers as ranges; of more than `most` only the first, and how many numbers there are.
+
+    ```python
+    few_ranges(range(0, 4096, 8), 3)  # 0, 8, 16, … (512 in all)
+    ```
+    """
+    pieces = ranges(numbers).split(", ")
+    if len(pieces) <= most:
+        return ", ".join(pieces)
+    return f"{', '.join(pieces[:most])}, … ({len(numbers)} in all)"
 
 
 def _pieces(numbers: Iterable[int]) -> list[tuple[int, int]]:

@@ -13,6 +13,7 @@ from report_launches import gathered
 
 from hpckit.model import events
 from hpckit.model.diagnosis.collectives import UNNAMED, RankCollectives
+from hpckit.model.parallel.naming import name_ranks
 from hpckit.planning.recovery.collective_wait import find_wait
 from hpckit.planning.recovery.flight_recorder import DumpedBy, read_dumps
 from hpckit.record.launches import Launch
@@ -151,6 +152,7 @@ def test_flight_recorder_blames_one_rank_of_any_world(world: int) -> None:
     assert found is not None
     assert (found.missing, found.culprit) == ((8,), 8)
     assert "rank 8 " in found.words
+    assert len(found.words) < 300
 
 
 def test_members_that_no_message_holds_blame_nobody_outside() -> None:
@@ -162,3 +164,13 @@ def test_members_that_no_message_holds_blame_nobody_outside() -> None:
     found = find_wait(unnamed, 64)
     assert found is not None
     assert (found.missing, found.culprit) == ((8,), 8)
+
+
+def test_message_counts_ranks_that_it_does_not_name() -> None:
+    """Of very many ranks the first ones are named; a few, or neighbours, are named whole."""
+    found = find_wait(every_eighth(4096, absent=8), 4096)
+    assert found is not None
+    assert "ranks 0, 16, 24, 32, 40, 48, 56, 64, … (511 in all) wait in it" in found.words
+    assert len(found.waiting) == 511
+    assert name_ranks(range(4096), None) == "ranks 0-4095"
+    assert name_ranks(range(0, 64, 8), None) == "ranks 0, 8, 16, 24, 32, 40, 48, 56"

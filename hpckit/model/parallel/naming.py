@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpckit.model.parallel.layout import Layout
-from hpckit.model.ranges import ranges
+from hpckit.model.ranges import few_ranges
 
 
 def rank_place(ranks: Sequence[int], layout: Layout | None) -> str:
@@ -27,7 +27,10 @@ def name_rank(rank: int, place: str) -> str:
 
 
 def name_ranks(numbers: Sequence[int], layout: Layout | None, node: str = "") -> str:
-    """Return ranks with the place that they share, and their node: `ranks 4-7 (replica 1 of 2)`."""
+    """Return ranks with the place that they share, and their node: `ranks 4-7 (replica 1 of 2)`.
+
+    Of very many that are not next to each other, the first ones are named, and their number.
+    """
     details = "; ".join(filter(None, (rank_place(numbers, layout), node)))
     word = "rank" if len(numbers) == 1 else "ranks"
-    return f"{word} {ranges(numbers)}" + (f" ({details})" if details else "")
+    return f"{word} {few_ranges(numbers)}" + (f" ({details})" if details else "")
