@@ -174,3 +174,49 @@ def test_message_counts_ranks_that_it_does_not_name() -> None:
     assert len(found.waiting) == 511
     assert name_ranks(range(4096), None) == "ranks 0-4095"
     assert name_ranks(range(0, 64, 8), None) == "ranks 0, 8, 16, 24, 32, 40, 48, 56"
+
+
+def test_report_of_many_restarts_is_no_larger_than_of_few(desk: Desk) -> None:
+    """What forty restarts have undone of a curve has as many columns as the curve."""
+    launch = desk.freeze("wide", sweep=[(f"a={number}",) for number in range(4)])
+    for index in range(4):
+        writer = Writer(launch=launch, index=index)
+        writer.start()
+        lines = []
+        for again in range(40):
+            writer.tell(events.StepReached(at=START, round=again, step=20 * again))
+            for step in range(20 * again, 20 * again + 100):
+                row = {"at": START.isoformat(), "round": again, "step": step}
+                lines.append(row | {f"m{name}": (step * 7919 + name) % 997 for name in range(12)})
+        paths = launch.paths.run(index).attempt(1)
+        paths.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    curves = [run for metric in gathered(desk, launch).curves for run in metric.runs]
+    assert len(curves) == 48
+    assert all(len(run.undone) == 39 for run in curves)
+    assert sum(len(piece.steps) for run in curves for piece in run.undone) <= 36_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "metrics"), [(434, 12), (3, 200)])
+def test_report_of_a_thousand_runs_is_below_eight_megabytes_whatever_they_log(
+    desk: Desk, rows: int, metrics: int
+) -> None:
+    """Neither long curves nor many metrics make it larger, and it says what it leaves out."""
+    pytest.importorskip("plotly")
+    launch = desk.freeze("wide", sweep=[(f"a={number}",) for number in range(1000)])
+    for index in range(1000):
+        Writer(launch=launch, index=index).start()
+        lines = (
+            {
+                "at": (START + timedelta(seconds=step)).isoformat(),
+                "step": step,
+                **{f"metric_{name}": (step * 7919 + name + index) / 7 for name in range(metrics)},
+            }
+            for step in range(rows)
+        )
+        paths = launch.paths.run(index).attempt(1)
+        paths.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert desk.say("report", launch.id, "-o", "big.html").code == 0
+    text = (desk.folder / "big.html").read_bytes()
+    assert len(text) < 8_000_000
+    assert (b"184 more metrics not in this table" in text) is (metrics == 200)

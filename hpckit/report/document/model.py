@@ -43,7 +43,8 @@ class CurvePoints:
 class RunCurve:
     """A metric of one run: what holds, and what restarts have undone, a piece for each round.
 
-    `not_finite` counts values that are NaN or infinite, of what holds.
+    Of very many pieces it has the longest. `not_finite` counts values that are NaN or infinite, of
+    what holds.
     """
 
     run: str

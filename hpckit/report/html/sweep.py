@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from hpckit.model.counted import counted
 from hpckit.report.document.model import ReportDocument
 from hpckit.report.document.words import short_name
 from hpckit.report.html.charts import VIRIDIS, Chart, label
@@ -16,6 +17,9 @@ from hpckit.report.results import Results, shown_cells, shown_header
 from hpckit.report.text import number
 
 _MOST_AXES = 8
+_MOST_CELLS = 16_000
+"""Of all metrics in the table of results."""
+_LEAST_METRICS = 8
 _MOST_TICKS = 12
 _LOG_RATIO = 50.0
 _HEIGHT = 420
@@ -30,15 +34,29 @@ def sweep_section(document: ReportDocument) -> Section:
         why = f"No sweep: {one}."
         if not results.metrics:
             return empty_section("sweep", "Sweep", why)
-        return section("sweep", "Sweep", [paragraph(why, "remark"), _table(results)])
+        return section("sweep", "Sweep", [paragraph(why, "remark"), *_table(document)])
     parts: list[Html | Chart] = []
     chart = _lines(document)
     if chart is not None:
         parts += [chart, paragraph(_how(document), "remark")]
-    return section("sweep", "Sweep", [*parts, _table(results)])
+    return section("sweep", "Sweep", [*parts, *_table(document)])
 
 
-def _table(results: Results) -> Html:
+def _table(document: ReportDocument) -> Sequence[Html]:
+    """Return the table, and how many metrics it leaves out: a thousand runs fit into a report."""
+    results, first = document.results, _metric(document)
+    most = max(_MOST_CELLS // max(len(results.rows), 1), _LEAST_METRICS)
+    shown_ones = set(sorted(results.metrics, key=lambda name: name != first)[:most])
+    left = len(results.metrics) - len(shown_ones)
+    kept = tuple(name for name in results.metrics if name in shown_ones)
+    whole = _cells(replace(results, metrics=kept))
+    if not left:
+        return [whole]
+    more = f"{counted(left, 'more metric')} not in this table; `hpckit results --csv` has all."
+    return [whole, paragraph(more, "remark")]
+
+
+def _cells(results: Results) -> Html:
     rows = [
         [*map(shown, line[:-1]), Figure(line[-1], row.wall_s)]
         for line, row in zip(shown_cells(results), results.rows, strict=True)

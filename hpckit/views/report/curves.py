@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -31,7 +31,9 @@ from hpckit.views.accounts import run_spans
 
 MOST_METRICS = 12
 _MOST_COLUMNS = 12_000
-"""Of all curves of a report together: a megabyte, whatever a sweep logs."""
+"""Of all curves of a report together, and again of all that was undone: two megabytes at most."""
+_LEAST_COLUMNS = 4
+"""Of a piece that was undone: its ends and extremes are seen."""
 
 
 @dataclass(slots=True)
@@ -180,11 +182,25 @@ def _run_curve(
     return RunCurve(
         run=run,
         live=_timed(curve.live, shown, clock, columns),
-        undone=tuple(
-            _timed(piece, shown, clock, columns) for _, piece in sorted(curve.undone.items())
-        ),
+        undone=tuple(_undone(curve, clock, columns)),
         not_finite=curve.not_finite,
     )
+
+
+def _undone(curve: MetricPoints, clock: RunClock | None, columns: int) -> Iterator[CurvePoints]:
+    """Yield the pieces in their order: together they have as many columns as the curve.
+
+    Each has a share by its length. Of very many pieces these are the longest ones.
+    """
+    found = [piece for _, piece in sorted(curve.undone.items())]
+    most = columns // _LEAST_COLUMNS
+    if len(found) > most:
+        places = sorted(range(len(found)), key=lambda one: -len(found[one].steps))[:most]
+        found = [found[place] for place in sorted(places)]
+    total = sum(len(piece.steps) for piece in found)
+    for piece in found:
+        share = max(columns * len(piece.steps) // total, _LEAST_COLUMNS)
+        yield _timed(piece, step_range([piece.steps]), clock, share)
 
 
 def _timed(
