@@ -16,6 +16,9 @@ _CONTROLS = (
 )
 _OBEYED = re.compile(f"[{_CONTROLS}]")
 _OBEYED_IN_CELLS = re.compile(f"[{_CONTROLS}\t\n]")
+_LOOKS_ESCAPED = re.compile(r"\\(?=x[0-9a-f]{2}|u[0-9a-f]{4}|[tnr])")
+_COMPUTED = re.compile("'*[=+\\-@\uff1d\uff0b\uff0d\uff20]")
+"""How a cell begins that a spreadsheet computes, also in full width; or one of `guarded`."""
 _NAMES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
@@ -27,6 +30,34 @@ def escaped(text: str) -> str:
 def escaped_cell(text: str) -> str:
     """Return the same on one line, for tables."""
     return _OBEYED_IN_CELLS.sub(_shown, text)
+
+
+def escaped_name(text: str) -> str:
+    r"""Return a name on one line, so that different names stay different.
+
+    A backslash that would read as the beginning of an escape is `\x5c`; any other one stays.
+    """
+    return escaped_cell(_LOOKS_ESCAPED.sub(r"\\x5c", text))
+
+
+def guarded(cell: str) -> str:
+    """Return a text for CSV with an apostrophe in front if a spreadsheet would compute it.
+
+    Numbers, also `-inf`, stay as they are. Different texts stay different.
+
+    ```python
+    guarded("=1+1")  # '=1+1
+    ```
+    """
+    return f"'{cell}" if _COMPUTED.match(cell) and not _is_number(cell) else cell
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def escaped_json(document: str) -> str:

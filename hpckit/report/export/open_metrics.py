@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 from hpckit.model.goodput import TimeParts
 from hpckit.model.states import RunState
-from hpckit.report.escape import escaped
+from hpckit.report.escape import escaped_name
 from hpckit.report.rows import RunRow
 
 Labels = dict[str, str]
@@ -123,7 +123,7 @@ def _family(name: str, kind: str, about: str, samples: Iterable[Sample]) -> Iter
 
 
 def _quoted(text: str) -> str:
-    return escaped(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return escaped_name(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _number(number: float) -> str:

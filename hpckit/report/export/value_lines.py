@@ -11,7 +11,7 @@ from typing import Any
 
 from hpckit.model.ids import split_run_id
 from hpckit.model.metrics.rows import MetricValue, number_of
-from hpckit.report.escape import escaped_cell, escaped_json
+from hpckit.report.escape import escaped_cell, escaped_json, escaped_name, guarded
 
 COLUMNS = ("launch", "run", "attempt", "round", "step", "at", "key", "value", "undone")
 
@@ -20,7 +20,10 @@ RunValues = tuple[str, Iterable[MetricValue]]
 
 
 def csv_lines(runs: Iterable[RunValues]) -> Iterator[str]:
-    """Yield a header and a line per value; numbers in full, null as an empty field."""
+    """Yield a header and a line per value; numbers in full, null as an empty field.
+
+    No text is one that a spreadsheet computes, and keys that differ stay different.
+    """
     line = io.StringIO()
     writer = csv.writer(line, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -42,8 +45,9 @@ def _taken(line: io.StringIO) -> str:
 def _cells(launch: str, run: str, one: MetricValue) -> tuple[Any, ...]:
     attempt, round_number = one.place
     undone = "true" if one.undone else "false"
-    first = (launch, run, attempt, round_number, one.step, escaped_cell(one.at))
-    return (*first, escaped_cell(one.key), _cell(one.value), undone)
+    names = (guarded(escaped_cell(launch)), guarded(escaped_cell(run)))
+    place = (attempt, round_number, one.step, guarded(escaped_cell(one.at)))
+    return (*names, *place, guarded(escaped_name(one.key)), _cell(one.value), undone)
 
 
 def _cell(value: Any) -> Any:
@@ -51,7 +55,7 @@ def _cell(value: Any) -> Any:
         return "true" if value else "false"
     if isinstance(value, int | float) or value is None:
         return value
-    return escaped_cell(_text(value))
+    return guarded(escaped_cell(_text(value)))
 
 
 def _text(value: Any) -> str:

@@ -30,7 +30,7 @@ from hpckit.operations.next_step import all_results
 from hpckit.record.launches import read_launch_history
 from hpckit.record.trials import read_search
 from hpckit.report.best import best_first, best_line, best_object, best_row
-from hpckit.report.escape import escaped
+from hpckit.report.escape import escaped_cell, escaped_name, guarded
 from hpckit.report.machine import results_document, spread_document
 from hpckit.report.results import (
     ACCOUNT_COLUMNS,
@@ -146,11 +146,11 @@ def _over(chosen: Sequence[ChosenRuns], results: Results, arguments: argparse.Na
     if key is not None:
         found = sort_spread(found, key)
     shown = replace(found, rows=tuple(limited(found.rows, arguments.limit)))
-    lines = [spread_header(shown), *spread_cells(shown)]
+    names = tuple(map(_safe_name, spread_header(shown)))
     return _Answer(
         page=spread_page(shown),
         document={**spread_document(_launch(chosen), shown), **_counts(chosen, results)},
-        table=[tuple(map(_safe, line)) for line in lines],
+        table=[names, *(tuple(map(_safe, line)) for line in spread_cells(shown))],
         shown=len(shown.rows),
         total=len(found.rows),
     )
@@ -212,11 +212,16 @@ def _rest_line(
 
 def _csv(results: Results) -> Iterable[Sequence[Any]]:
     """Yield a header and a line per run: full numbers, `time` in seconds, no value as empty."""
-    yield (*map(escaped, header(results)), *ACCOUNT_COLUMNS)
+    yield (*map(_safe_name, header(results)), *ACCOUNT_COLUMNS)
     for line, row in zip(cells(results), results.rows, strict=True):
         account = account_values(row.goodput)
         yield (*map(_safe, line), *(account.get(name) for name in ACCOUNT_COLUMNS))
 
 
 def _safe(value: Any) -> Any:
-    return escaped(value) if isinstance(value, str) else value
+    """Return a value as a cell that no program obeys: neither a terminal nor a spreadsheet."""
+    return guarded(escaped_cell(value)) if isinstance(value, str) else value
+
+
+def _safe_name(name: str) -> str:
+    return guarded(escaped_name(name))
