@@ -42,7 +42,8 @@ class Context:
     """The environment of one invocation: `now` gives aware UTC, `sleep` takes seconds.
 
     `answer` waits for a line; ask only if a person watches. `meter` draws the progress of a long
-    step; without one, nothing is drawn.
+    step; without one, nothing is drawn. `output_open` is whether the process began with a standard
+    output; if not, what is written there is lost.
     """
 
     environ: Mapping[str, str]
@@ -55,6 +56,7 @@ class Context:
     heard: dict[tuple[str, ...], str] = field(default_factory=dict)
     answer: Callable[[], str] = read_answer
     meter: Callable[[str, Context], AbstractContextManager[Tell]] | None = None
+    output_open: bool = True
 
     @property
     def terminal(self) -> bool:

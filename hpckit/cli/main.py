@@ -157,6 +157,7 @@ def main(argv: Sequence[str] | None = None, context: Context | None = None) -> i
 
 def process_context() -> Context:
     """Return the context of this process."""
+    output_open = sys.stdout is not None
     stdout, stderr = open_standard_streams()
     return Context(
         environ=environment(),
@@ -166,6 +167,7 @@ def process_context() -> Context:
         now=lambda: datetime.now(UTC),
         sleep=time.sleep,
         meter=progress_bar,
+        output_open=output_open,
     )
 
 

@@ -49,6 +49,19 @@ def test_streams_that_are_closed_do_not_stop_a_verb(desk: Any, redirection: str)
         assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
 
 
+@pytest.mark.parametrize(
+    ("redirection", "why"), [(">&-", "it is closed"), (">/dev/full", "No space left on device")]
+)
+def test_export_that_nobody_gets_is_an_error(desk: Any, redirection: str, why: str) -> None:
+    """Its work is what it writes: exit code 1, unless it writes a file."""
+    launch = desk.freeze()
+    done = call(desk, redirection, "export", "csv", launch.id)
+    said = f"hpckit: error: standard output cannot be written: {why}"
+    assert (done.returncode, done.stderr.decode().splitlines()[0]) == (1, said)
+    target = str(desk.folder / "o.csv")
+    assert call(desk, redirection, "export", "csv", launch.id, "-o", target).returncode == 0
+
+
 def test_streams_that_were_closed_lend_no_number_to_a_file(desk: Any, shell: Any) -> None:
     """A launch without standard streams writes whole files: nothing is printed into them."""
     words = ("launch", "experiment=command", "command=true", "code.snapshot=false")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.context import Context
-from hpckit.errors import UsageError
+from hpckit.errors import OutputError, UsageError
 from hpckit.model.counted import counted
 from hpckit.operations.export.documents import ExportDocument
 from hpckit.operations.export.exported_run import ExportedRun, Written
@@ -60,8 +60,15 @@ class ExportOutcome:
 
 
 def export_runs(request: ExportRequest, context: Context) -> ExportOutcome:
-    """Export runs; raises UsageError, and HeldError if another process writes the same target."""
+    """Export runs; raises UsageError, and HeldError if another process writes the same target.
+
+    Raises OutputError where standard output, without a target, is closed or cannot be written.
+    """
     _check(request)
+    if request.target is None and not context.output_open:
+        raise OutputError(
+            "standard output cannot be written: it is closed", hint="name a file with -o PATH"
+        )
     known: dict[str, Any] = {}
     with _target(request, context):
         while True:
