@@ -84,7 +84,9 @@ def progress_of(attempt: AttemptPaths) -> tuple[int | None, int | None]:
 
 
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and is_within(value, LARGEST) else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if is_within(value, LARGEST) else None
 
 
 def read_attempts(

@@ -30,6 +30,7 @@ from hpckit.report.spread import SpreadResults, SpreadRow, spread_text
 SHOWN_WARNINGS = 5
 SHOWN_METRICS = 3
 CELL_WIDTH = 120
+NAME_WIDTH = 40
 HEAD_WIDTH = 80
 
 
@@ -180,7 +181,8 @@ def _attempt(row: RunRow) -> str:
 
 def metrics_text(metrics: Mapping[str, Any], *, shown: int = SHOWN_METRICS) -> str:
     """Return the first metrics, short: `loss 0.1234, accuracy 0.98`."""
-    words = [f"{name} {number(value)}" for name, value in list(metrics.items())[:shown]]
+    few = list(metrics.items())[:shown]
+    words = [f"{shortened(name, NAME_WIDTH)} {number(value)}" for name, value in few]
     return ", ".join([*words, "…"] if len(metrics) > shown else words)
 
 
@@ -281,13 +283,17 @@ def plain(page: Page) -> str:
 
 
 def harmless(sheet: TextTable) -> TextTable:
-    """Return a table with its control characters escaped."""
+    """Return a table with its control characters escaped, and its headings short."""
     return TextTable(
-        header=tuple(map(escaped_cell, sheet.header)),
+        header=tuple(map(_heading, sheet.header)),
         rows=tuple(tuple(map(escaped_cell, row)) for row in sheet.rows),
-        spare=tuple(map(escaped_cell, sheet.spare)),
-        flexible=tuple(map(escaped_cell, sheet.flexible)),
+        spare=tuple(map(_heading, sheet.spare)),
+        flexible=tuple(map(_heading, sheet.flexible)),
     )
+
+
+def _heading(name: str) -> str:
+    return shortened(escaped_cell(name), CELL_WIDTH)
 
 
 def _aligned(sheet: TextTable) -> str:

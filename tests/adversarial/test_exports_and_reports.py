@@ -70,6 +70,16 @@ def test_damaged_last_values_are_made_anew(desk: Desk, damage: dict[str, Any]) -
     assert run_metrics(launch.paths.run(0), (1, 0)) == {"loss": 1, "other": 2}
 
 
+def test_progress_that_is_no_number_is_unknown(desk: Desk) -> None:
+    """What JSON calls true is no step, nor a number of OpenMetrics."""
+    launch = desk.freeze()
+    Writer(launch=launch).start()
+    progress = {"round": 0, "step": True, "total": True, "at": START.isoformat()}
+    launch.paths.run(0).attempt(1).progress.write_text(json.dumps(progress))
+    assert "hpckit_run_step{" not in desk.say("export", "openmetrics", launch.id).out
+    assert json.loads(desk.say("status", launch.id, "--json").out)["runs"][0]["step"] is None
+
+
 @pytest.mark.parametrize("at", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
 def test_event_of_an_impossible_time_is_damaged(desk: Desk, at: str) -> None:
     """Verbs that read it go on without it."""
@@ -265,3 +275,14 @@ def test_no_cell_of_csv_is_a_formula(desk: Desk, attack: str) -> None:
     table = list(csv.DictReader(io.StringIO(desk.say("results", launch.id, "--csv").out)))
     assert [row["x"] for row in table] == [f"'{attack}", "-1"]
     assert [row[f"'{attack}"] for row in table] == [f"'{attack}"] * 2
+
+
+def test_names_of_metrics_are_short_for_people(desk: Desk) -> None:
+    """`status` and `results` stay readable whatever a key is; JSON has it whole."""
+    launch = desk.freeze()
+    Writer(launch=launch).start()
+    log(launch, 1, step=0, round=0, **{"k" * 5000: 1})
+    for verb in ("status", "results"):
+        lines = desk.say(verb, launch.id).out.splitlines()
+        assert max(map(len, lines)) < 400
+    assert "k" * 5000 in desk.say("status", launch.id, "--json").out

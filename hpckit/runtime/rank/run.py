@@ -437,8 +437,8 @@ class Run(ParallelRun):
     def timed(self, name: str) -> AbstractContextManager[None]:
         """Measure how much of the steps a part of them takes: `with run.timed("data"):`.
 
-        `data` is waiting for the next batch, and counts as that in verdicts; other names, 16 at
-        most, are your own phases. Outside of a step loop nothing is measured.
+        `data` is waiting for the next batch, and counts as that in verdicts; other names are your
+        own phases, of which the first 16 are counted. Outside of a step loop nothing is measured.
 
         Raises UsageError for a name that is empty or longer than 40 characters.
         """
