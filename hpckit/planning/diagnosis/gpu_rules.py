@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from hpckit.model.diagnosis.verdict import Verdict, VerdictKind, VerdictSeverity
 from hpckit.planning.diagnosis.evidence import GpuUse, RunEvidence
 from hpckit.planning.diagnosis.summary import (
+    StepSummary,
     busy,
-    data_loss,
     judged_gpus,
     judged_ranks,
     mean,
@@ -143,7 +143,7 @@ def memory_bound(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]
 def compute_bound(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
     """Yield a remark if the GPUs compute all the time: nothing is wrong."""
     gpus = _working(evidence, limits)
-    if _is_memory_bound(gpus, limits) or _waits(evidence, limits):
+    if _is_memory_bound(gpus, limits) or _waits(step_summary(evidence, limits), limits):
         return
     active, measured = _activity(gpus)
     if active is None or not _is_full(active, measured, gpus, limits):
@@ -184,12 +184,11 @@ def _working(evidence: RunEvidence, limits: Thresholds) -> list[GpuUse]:
     ]
 
 
-def _waits(evidence: RunEvidence, limits: Thresholds) -> bool:
-    steps = step_summary(evidence, limits)
+def _waits(steps: StepSummary | None, limits: Thresholds) -> bool:
     if steps is None:
         return False
     others = steps.least_waiting_share or 0.0
-    return data_loss(evidence, limits) >= limits.data_share or others >= limits.waiting_share
+    return steps.data_loss >= limits.data_share or others >= limits.waiting_share
 
 
 def _activity(gpus: Sequence[GpuUse]) -> tuple[float | None, str]:

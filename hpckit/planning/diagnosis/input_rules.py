@@ -8,7 +8,6 @@ from hpckit.model.diagnosis.verdict import Verdict, VerdictKind
 from hpckit.planning.diagnosis.evidence import RunEvidence
 from hpckit.planning.diagnosis.summary import (
     busy,
-    data_loss,
     judged_gpus,
     judged_hosts,
     mean,
@@ -25,8 +24,7 @@ _WAITING_FOR_DISKS = 0.2
 def input_bound(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
     """Yield a verdict if ranks wait for data."""
     steps = step_summary(evidence, limits)
-    loss = data_loss(evidence, limits)
-    if steps is None or steps.data_share is None or loss < limits.data_share:
+    if steps is None or steps.data_share is None or steps.data_loss < limits.data_share:
         return
     gpus = mean(map(busy, judged_gpus(evidence, limits)))
     data_s = steps.data_share * steps.step_s
@@ -37,7 +35,7 @@ def input_bound(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
     message += "." if gpus is None else f"; the GPUs were busy {share(gpus)}."
     yield lossy(
         VerdictKind.input_bound,
-        loss,
+        steps.data_loss,
         (message, _faster_input(evidence, limits)),
         limits,
         data_share=steps.data_share,

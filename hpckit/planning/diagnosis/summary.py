@@ -14,12 +14,14 @@ from hpckit.planning.diagnosis.thresholds import Thresholds
 class StepSummary:
     """What a step of the run consists of; shares of the step, None where no rank knows.
 
+    `data_loss` is what waiting for data costs: a GPU that computes meanwhile loses nothing.
     `least_waiting_share` is that of the rank that waits least for others, None with one rank.
     """
 
     ranks: int
     step_s: float
     data_share: float | None
+    data_loss: float
     least_waiting_share: float | None
     own_share: float | None
 
@@ -37,10 +39,13 @@ def step_summary(evidence: RunEvidence, limits: Thresholds) -> StepSummary | Non
     if not ranks:
         return None
     waits = [one.waiting_s / one.seconds for one in ranks if one.waiting_s is not None]
+    data_share = _weighted(ranks, lambda one: one.data_s)
+    used = mean(map(busy, judged_gpus(evidence, limits))) or 0.0
     return StepSummary(
         ranks=len(ranks),
         step_s=sum(one.seconds for one in ranks) / sum(one.steps for one in ranks),
-        data_share=_weighted(ranks, lambda one: one.data_s),
+        data_share=data_share,
+        data_loss=min(data_share or 0.0, max(1 - used, 0.0)),
         least_waiting_share=min(waits) if len(ranks) > 1 and len(waits) == len(ranks) else None,
         own_share=_weighted(ranks, lambda one: one.computing_s),
     )
@@ -56,14 +61,6 @@ def _weighted(
 def judged_gpus(evidence: RunEvidence, limits: Thresholds) -> list[GpuUse]:
     """Return the GPUs with enough samples."""
     return [one for one in evidence.gpus if one.samples >= limits.samples]
-
-
-def data_loss(evidence: RunEvidence, limits: Thresholds) -> float:
-    """Return the share of step time that waiting for data costs: a GPU that computes loses none."""
-    steps = step_summary(evidence, limits)
-    waited = 0.0 if steps is None else steps.data_share or 0.0
-    used = mean(map(busy, judged_gpus(evidence, limits)))
-    return waited if used is None else min(waited, max(1 - used, 0.0))
 
 
 def judged_hosts(evidence: RunEvidence, limits: Thresholds) -> list[HostUse]:
