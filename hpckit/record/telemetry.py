@@ -110,11 +110,11 @@ def latest_telemetry(attempt: AttemptPaths, node: str) -> LatestTelemetry:
     found = _FileEnd()
     for file in _newest_first(attempt, node):
         end = _end_of(file)
-        devices = {**end.devices, **found.devices}
         if found.total is None:
-            found = replace(end, rows=[*found.rows, *end.rows])
-        found.devices = devices
-        if found.total is not None and (devices or not found.total.row.gpus):
+            found.total, found.before = end.total, end.before
+            found.rows += end.rows
+        found.devices = {**end.devices, **found.devices}
+        if found.total is not None and (found.devices or not found.total.row.gpus):
             break
     return found.latest()
 
@@ -122,11 +122,6 @@ def latest_telemetry(attempt: AttemptPaths, node: str) -> LatestTelemetry:
 def segment_end(file: Path) -> LatestTelemetry:
     """Return the end of one file, as `latest_telemetry` does; raises OSError."""
     return _end_of(file).latest()
-
-
-def last_total(attempt: AttemptPaths, node: str) -> TelemetryTotal | None:
-    """Return the latest total of a node in an attempt, None without any; raises OSError."""
-    return latest_telemetry(attempt, node).total
 
 
 def telemetry_devices(attempt: AttemptPaths, node: str) -> tuple[GpuDevice, ...]:

@@ -42,7 +42,7 @@ from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_line, make_folder
 from hpckit.record.telemetry import (
     closed_segments,
-    last_total,
+    latest_telemetry,
     read_telemetry,
     telemetry_devices,
 )
@@ -161,7 +161,7 @@ def test_a_file_without_a_total_hides_no_earlier_one(tmp_path: Path) -> None:
     write(attempt, 5)
     again = SegmentWriter(attempt=attempt, node=NODE, row_s=ROW_S, max_mb=60)
     again.append(node_row(9), BEGIN + timedelta(minutes=9))
-    total = last_total(attempt, NODE)
+    total = latest_telemetry(attempt, NODE).total
     assert total is not None
     assert total.row.gpus[0].counters == {GpuCounter.energy_j: 36000}
     assert telemetry_devices(attempt, NODE) == (device("GPU-1"),)
@@ -174,7 +174,7 @@ def test_a_torn_total_costs_that_total_alone(tmp_path: Path, end: bytes) -> None
     write(attempt, 5)
     with attempt.telemetry(NODE).open("ab") as file:
         file.write(end)
-    assert last_total(attempt, NODE) is not None
+    assert latest_telemetry(attempt, NODE).total is not None
 
 
 @pytest.mark.parametrize("verb", ["status", "report"])
@@ -234,7 +234,7 @@ def test_a_clock_that_is_set_is_no_hour_of_gpus(tmp_path: Path, hours: int) -> N
     lasted = time.monotonic() - began
     rows = [one for one in read_telemetry(attempt, NODE) if isinstance(one, TelemetryRow)]
     assert all(timedelta() <= row.end - row.start < timedelta(minutes=1) for row in rows)
-    total = last_total(attempt, NODE)
+    total = latest_telemetry(attempt, NODE).total
     assert total is not None
     assert total.span_s > 3000, "the clock was set"
     assert 1 < total.length_s <= lasted + 0.001, "records keep milliseconds"
@@ -258,7 +258,7 @@ def test_a_part_of_a_gpu_that_appears_late_is_known_as_one(tmp_path: Path) -> No
     attempt = AttemptPaths(make_folder(tmp_path / "001"))
     writer = write(attempt, 300)
     writer.name_devices((device("GPU-1"), device("MIG-1", "GPU-1")), node_row(300).start)
-    total = RunningTotal(last_total(attempt, NODE))
+    total = RunningTotal(latest_telemetry(attempt, NODE).total)
     for number in range(300, 310):
         part = replace(gpu_row("MIG-1", 0), gauges={}, counters={})
         row = node_row(number, gpu_row("GPU-1", 9000.0 * number), part)
@@ -266,7 +266,7 @@ def test_a_part_of_a_gpu_that_appears_late_is_known_as_one(tmp_path: Path) -> No
         writer.append(row, row.end)
     assert total.total is not None
     writer.append_total(total.total, row.end)
-    read = last_total(attempt, NODE)
+    read = latest_telemetry(attempt, NODE).total
     assert read is not None
     devices = telemetry_devices(attempt, NODE)
     usage = NodeUsage(node=NODE, seconds=9300, row=read.row, devices=devices)

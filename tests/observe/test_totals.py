@@ -28,7 +28,7 @@ from hpckit.observe.sampler import NodeSampler
 from hpckit.observe.totals import RunningTotal, merge_totals
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import make_folder
-from hpckit.record.telemetry import last_total, read_telemetry
+from hpckit.record.telemetry import latest_telemetry, read_telemetry
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 COUNTS = st.lists(st.integers(0, 1000), min_size=1, max_size=12)
@@ -147,7 +147,7 @@ def test_sampler_writes_what_ranks_report_and_a_total_that_has_all(tmp_path: Pat
         sampler.note_steps(report)
         sampler.start()
         assert sampler.stop(20)
-    total = last_total(attempt, "n1")
+    total = latest_telemetry(attempt, "n1").total
     assert total is not None
     both = replace(report, node="", steps=20, seconds=4.0, data_s=0.5)
     assert total.row.ranks == (both,)
@@ -169,6 +169,6 @@ def test_steps_are_not_measured_if_the_settings_say_so(tmp_path: Path) -> None:
     sampler.note_steps(RankSteps(rank=0, steps=1, seconds=1.0))
     sampler.start()
     assert sampler.stop(20)
-    total = last_total(attempt, "n1")
+    total = latest_telemetry(attempt, "n1").total
     assert total is not None
     assert total.row.ranks == ()
