@@ -21,9 +21,9 @@ from hpckit.model.parallel.settings import (
     BatchRule,
     Parallel,
     Precision,
-    Recompute,
     Reduction,
     SizeWord,
+    can_compile,
 )
 from hpckit.model.ranges import ranges
 
@@ -298,8 +298,8 @@ def _check_reduction(parallel: Parallel, layout: Layout) -> None:
 
 
 def _check_compiling(parallel: Parallel, layout: Layout) -> None:
-    """Refuse what torch's compiler stops at: it cannot keep results that are parts of matrices."""
-    if not parallel.compile or parallel.recompute is not Recompute.selective or layout.tensor == 1:
+    """Refuse what torch's compiler stops at."""
+    if not parallel.compile or can_compile(parallel.recompute, layout.tensor):
         return
     raise ConfigError(
         "torch cannot compile units that keep some results (parallel.recompute=selective) and "

@@ -40,6 +40,14 @@ class Recompute(StrEnum):
     """every unit but for its matrix products, which are kept; attention is computed again"""
 
 
+def can_compile(recompute: Recompute, tensor: int) -> bool:
+    """Return whether torch can compile units: not if they keep products of matrices that are cut.
+
+    `tensor` is the number of ranks that share a matrix.
+    """
+    return recompute is not Recompute.selective or tensor == 1
+
+
 class BatchRule(StrEnum):
     """What becomes of the batch of a step while a run has fewer replicas, or more."""
 

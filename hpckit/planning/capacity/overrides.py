@@ -17,11 +17,16 @@ from hpckit.model.capacity.setup import (
 )
 from hpckit.model.counted import counted
 from hpckit.model.parallel.layout import MeshAxis
-from hpckit.model.parallel.settings import SCHEDULES
+from hpckit.model.parallel.settings import SCHEDULES, Recompute, can_compile
 
 _MOST_PER_NODE = 8
 """A fast fabric that joins more GPUs joins nodes; how many each has, the catalogue does not say."""
 _MOST_GROUPS = max(SCHEDULES.values())
+_RECOMPUTE = {
+    Recomputation.none: Recompute.none,
+    Recomputation.selective: Recompute.selective,
+    Recomputation.full: Recompute.blocks,
+}
 
 
 def launch_words(setup: TrainingSetup) -> LaunchWords:
@@ -67,11 +72,10 @@ def _overrides(setup: TrainingSetup) -> Iterator[str]:
         yield "parallel.sequence=false"
     if setup.precision is NumberType.bf16:
         yield "parallel.params=bf16"
-    if setup.recompute is not Recomputation.none:
-        full = setup.recompute is Recomputation.full
-        yield f"parallel.recompute={'blocks' if full else 'selective'}"
-    cut = setup.layout.tensor > 1 and setup.recompute is Recomputation.selective
-    if setup.fused and not cut:  # torch cannot compile both
+    recompute = _RECOMPUTE[setup.recompute]
+    if recompute is not Recompute.none:
+        yield f"parallel.recompute={recompute}"
+    if setup.fused and can_compile(recompute, setup.layout.tensor):
         yield "parallel.compile=true"
     yield from _resources(setup)
 
