@@ -21,6 +21,7 @@ from hpckit.config.session import Session, open_session
 from hpckit.config.staged import for_all, read_words
 from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
+from hpckit.model.plain import is_number
 from hpckit.planning.sweep.point_file import place
 
 _TYPED = frozenset(field.name for field in fields(LaunchConfig)) - {"params"}
@@ -55,15 +56,7 @@ def _concerns_user(word: str) -> bool:
     key, _, values = word.partition("=")
     if "/" in key or key.partition(".")[0].lstrip("+~") in _TYPED:
         return False
-    return not all(_is_number(value) for value in values.split(","))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return not all(is_number(value) for value in values.split(","))
 
 
 def _sets_text(word: Word) -> bool:
@@ -79,7 +72,7 @@ def _sets_text(word: Word) -> bool:
 def _is_text(value: str) -> bool:
     """Whether a value in Hydra's grammar is a text: nothing else that the grammar knows."""
     other = value.lower() in {"null", "true", "false"} or value[:1] in {"[", "{"} or "${" in value
-    return not (other or _is_number(value))
+    return not (other or is_number(value))
 
 
 def _given(word: Word) -> Iterator[tuple[str, str]]:
@@ -98,7 +91,7 @@ def _given(word: Word) -> Iterator[tuple[str, str]]:
 def _refuse_half_number(word: Word, number: float) -> None:
     key = word.override.key_or_group
     for given, text in _given(word):
-        if _HALF_NUMBER.match(text) and not _is_number(text) and not _is_quoted(given, text):
+        if _HALF_NUMBER.match(text) and not is_number(text) and not _is_quoted(given, text):
             raise ConfigError(
                 f"{given}: {text!r} is not a number, and {key} is {number:g} without it.",
                 hint=f"Write a number; if a text is meant: '{key}=\"{text}\"'",

@@ -45,6 +45,15 @@ def is_within(value: float, most: float = _LARGEST_FLOAT) -> bool:
     return -most <= value <= most
 
 
+def is_number(text: str) -> bool:
+    """Return whether a text is a number as Python writes it, such as `-1e3` or `inf`."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def to_plain(value: Any) -> Any:
     """Return `value` as dicts, lists, strings, numbers, booleans and None."""
     if type(value) in _PLAIN:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from hpckit.model.plain import is_number
+
 _CONTROLS = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, DEL, C1
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that turn the direction of text
@@ -49,15 +51,7 @@ def guarded(cell: str) -> str:
     guarded("=1+1")  # '=1+1
     ```
     """
-    return f"'{cell}" if _COMPUTED.match(cell) and not _is_number(cell) else cell
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return f"'{cell}" if _COMPUTED.match(cell) and not is_number(cell) else cell
 
 
 def escaped_json(document: str) -> str:
