@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from runtime.conftest import Workshop, ranks
+from small_disk import small_disk
 
 from hpckit.model.failure import Cause
 from hpckit.runtime.agent.disk_room import without_room
@@ -19,13 +18,8 @@ FILL = '#!/bin/sh\ncat /dev/zero >"$HPCKIT_RUN_DIR/fill" 2>/dev/null\nexit 1\n'
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """Return a file system of 16 MB; as root only."""
-    mount = tmp_path / "small"
-    mount.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(mount)]
-    if os.geteuid() or subprocess.run(words, capture_output=True, check=False).returncode:
-        pytest.skip("this machine lets nobody mount a file system here")
-    yield mount
-    subprocess.run(["umount", "--lazy", str(mount)], check=True)
+    with small_disk(tmp_path / "small", "16m") as disk:
+        yield disk
 
 
 def test_folder_without_room_is_named_with_its_free_bytes(small: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 from cli_world import Writer
 from hypothesis import HealthCheck, given, settings
+from small_disk import small_disk
 from training_record import (
     Trained,
     TrainingRecord,
@@ -95,13 +94,8 @@ def test_export_that_was_killed_is_made_good_by_the_next(tmp_path: Path, export:
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """Return a file system of 64 KB; as root only."""
-    mount = tmp_path / "small"
-    mount.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount)]
-    if os.geteuid() or subprocess.run(words, capture_output=True, check=False).returncode:
-        pytest.skip("this machine lets nobody mount a file system here")
-    yield mount
-    subprocess.run(["umount", "--lazy", str(mount)], check=True)
+    with small_disk(tmp_path / "small", "64k") as disk:
+        yield disk
 
 
 def test_export_to_a_full_disk_is_an_error_and_keeps_the_one_before(

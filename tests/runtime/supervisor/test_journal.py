@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_disk import small_disk
 
 from hpckit.model import events
 from hpckit.model.failure import RankExit
@@ -40,13 +39,8 @@ def exited(rank: int) -> events.RankExited:
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
     """Return a small file system that a test may fill; as root only."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
-    if os.geteuid() or subprocess.run(words, capture_output=True, check=False).returncode:
-        pytest.skip("this machine lets nobody mount a file system here")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        yield disk
 
 
 def fill(folder: Path) -> None:
