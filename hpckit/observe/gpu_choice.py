@@ -67,7 +67,7 @@ def gpu_choice(environ: Mapping[str, str]) -> GpuChoice:
         if numbers:
             return _chosen(numbers, places)
     numbers = tuple(_numbers(visible or ""))
-    return GpuChoice(numbers=frozenset(numbers), named=len(numbers)) if numbers else GpuChoice()
+    return _chosen(numbers, ()) if numbers else GpuChoice()
 
 
 def _chosen(numbers: Sequence[int], places: Sequence[int]) -> GpuChoice:

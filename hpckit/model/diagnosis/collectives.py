@@ -27,6 +27,7 @@ class RecordedCollective:
 
 
 UNNAMED = "?"
+"""In the place of members that no message holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ form differs, and their content is not trusted: what has another type than it sh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, TypeGuard
@@ -112,9 +112,7 @@ def _groups(
     )
 
 
-def _text_of(members: Sequence[int]) -> str:
-    if not members:
-        return ""
+def _text_of(members: Iterable[int]) -> str:
     text = stepped_ranges(members)
     return text if len(text) <= _LONGEST_RANKS else UNNAMED
 
