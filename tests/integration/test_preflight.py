@@ -37,6 +37,7 @@ def main(config, run):
 WORDS = (
     *("cluster=sandbox", "entry_point=tiny:main", "code.snapshot=false", "resources.timeout_min=3"),
     *("resources.nodes=2", "resources.tasks_per_node=1", "runtime.device=cpu", "observe=off"),
+    "preflight.limit_s=60",
 )
 DYING = """
 import os, signal
@@ -153,6 +154,20 @@ def verdicts(run: dict[str, Any]) -> dict[str, tuple[str, list[str]]]:
     }
 
 
+TIMED = frozenset({"run folder"})
+"""What a healthy node may be warned of, on a machine that is busy with other tests."""
+
+
+def of_healthy_nodes(run: dict[str, Any], bad: str) -> list[dict[str, Any]]:
+    """Return what was found on all nodes but one, apart from how long something took."""
+    return [
+        finding
+        for one in run["preflight"]
+        for finding in one["findings"]
+        if one["node"] != bad and finding["check"] not in TIMED
+    ]
+
+
 def bad_memory(fake: FakeNvml) -> None:
     """Let a GPU have uncorrectable memory errors."""
     fake.change({"g1.field.4": 3})
@@ -186,7 +201,7 @@ def test_spare_takes_the_place_of_a_node_with_a_bad_gpu(
     found = verdicts(run)
     assert found.pop(first) == ("crit", [check])
     assert len(found) == 2
-    assert {verdict for verdict, _ in found.values()} == {"ok"}
+    assert not of_healthy_nodes(run, first)
     assert sorted(run["nodes"]) == sorted(found)
     assert (run["attempt"], run["round"]) == (1, 0)
 

@@ -96,8 +96,3 @@ class HealthReport:
     ahead_least_s: float = 0.0
     ahead_most_s: float = 0.0
     problem: str = ""
-
-    @property
-    def ahead_s(self) -> float:
-        """The best estimate of how far its clock is ahead, in seconds."""
-        return (self.ahead_least_s + self.ahead_most_s) / 2

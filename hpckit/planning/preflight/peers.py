@@ -71,10 +71,12 @@ _EQUAL = "ranks of one run need the same software: name a Python on a shared fil
 def _clocks(reports: Sequence[HealthReport], clock_s: float) -> Found:
     if len(reports) < 2:  # noqa: PLR2004  # nothing to compare with
         return
-    # The supervisor's own clock may be the one that is wrong.
-    usual = statistics.median(one.ahead_s for one in reports)
+    # The supervisor's own clock may be the one that is wrong. What most nodes have in common lies
+    # between these two, however long their answers were under way.
+    usual_least = statistics.median(one.ahead_least_s for one in reports)
+    usual_most = statistics.median(one.ahead_most_s for one in reports)
     for one in reports:
-        least, most = one.ahead_least_s - usual, one.ahead_most_s - usual
+        least, most = one.ahead_least_s - usual_most, one.ahead_most_s - usual_least
         surely = max(least, min(most, 0.0))
         if abs(surely) < min(_CLOCK_WARN_S, clock_s):
             continue

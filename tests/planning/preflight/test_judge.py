@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hpckit.model.environment.facts import (
@@ -199,6 +199,28 @@ def test_clock_is_compared_with_most_nodes() -> None:
     assert criticals(judged(FINE, ahead_s=29.0)) == {}
     two = judged(FINE, ahead_s=100.0, others=1)
     assert {one.verdict for one in two} == {HealthVerdict.warn}
+
+
+@given(
+    ways=st.lists(st.tuples(st.floats(0, 60), st.floats(0, 60)), min_size=2, max_size=6),
+    supervisor_s=st.floats(-600, 600),
+)
+@example(ways=[(9, 0), (9, 0), (0, 0)], supervisor_s=0)
+def test_answers_that_are_long_under_way_blame_no_clock(
+    ways: list[tuple[float, float]], supervisor_s: float
+) -> None:
+    """Clocks that agree are never said to differ, however slow a busy machine's answers are."""
+    reports = [
+        HealthReport(
+            node=f"n{place}",
+            health=FINE,
+            ahead_least_s=supervisor_s - back,
+            ahead_most_s=supervisor_s + there,
+        )
+        for place, (there, back) in enumerate(ways)
+    ]
+    found = judge_nodes(reports, PreflightLevel.fast, asked_of_node(SETTINGS), SETTINGS)
+    assert {one.verdict for one in found} == {HealthVerdict.ok}
 
 
 def test_wrong_clock_of_the_supervisor_blames_no_other_node() -> None:
