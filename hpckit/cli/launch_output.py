@@ -39,6 +39,10 @@ def nothing_left(
         context.say_json({**nobody, "runs": [], "jobs": [], **more})
     else:
         context.say(f"nothing to launch: {what} known already (--rerun launches anyway)")
+        context.note(
+            "a run is known by what it computes: its name, tracker, notices and telemetry do not "
+            "count"
+        )
     if not arguments.wait or arguments.dry_run:
         return 0
     how = Waiting(quiet=arguments.json, follow=arguments.follow)

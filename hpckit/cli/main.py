@@ -218,7 +218,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise UsageError in words, naming the option or value that was probably meant."""
         message, guess = plain(message)
-        hint = guess or f"`{self.prog} --help` lists the options"
+        hint = guess or self._choices_hint(message) or f"`{self.prog} --help` lists the options"
         unknown = message.removeprefix(_UNRECOGNIZED).split() if _UNRECOGNIZED in message else ()
         if unknown:
             hint = option_hint(
@@ -230,6 +230,13 @@ class _Parser(argparse.ArgumentParser):
                 takes_command=self.takes_command,
             )
         raise UsageError(message, hint=hint)
+
+    def _choices_hint(self, message: str) -> str:
+        """Return what the first argument that is said to be missing can be, if that is a list."""
+        for action in self._actions:
+            if action.choices and message.startswith(f"{action.metavar} ") and "missing" in message:
+                return f"{action.metavar} is one of {', '.join(map(str, action.choices))}"
+        return ""
 
     def parse_known_intermixed_args(  # type: ignore[override]
         self, args: Sequence[str], namespace: argparse.Namespace | None = None

@@ -141,6 +141,7 @@ def add_references(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "references",
         nargs="*",
+        default=[],  # else argparse says that it is required, if something else is missing
         metavar="LAUNCH|RUN",
         help="ids, unique beginnings of them, or folders of launches or runs (default: latest "
         "launch)",

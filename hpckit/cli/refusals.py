@@ -14,7 +14,8 @@ _CHOICE = re.compile(
 )
 _OTHER = re.compile(r"argument (?P<name>\S+): (?P<why>.*)", re.DOTALL)
 _WORDS = {"int": "a whole number, such as 3", "float": "a number, such as 1.5"}
-_ALIKE = 0.7
+_MISSING = re.compile(r"the following arguments are required: (?P<names>.*)", re.DOTALL)
+_ALIKE = 0.6
 _NO_VALUE = "expected one argument"
 
 
@@ -27,6 +28,9 @@ def plain(message: str) -> tuple[str, str]:
         near = difflib.get_close_matches(found["value"].strip("'\""), known, n=1, cutoff=_ALIKE)
         hint = f"did you mean {near[0]}?" if near else ""
         return f"{_name(found)} is {found['value']}; it is one of {', '.join(known)}", hint
+    if found := _MISSING.fullmatch(message):
+        names = [one.split("/")[0] for one in found["names"].split(", ")]
+        return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} missing", ""
     if found := _OTHER.fullmatch(message):
         why = found["why"]
         return f"{_name(found)} {'needs a value' if why == _NO_VALUE else why}", ""

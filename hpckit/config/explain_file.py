@@ -31,6 +31,13 @@ _NOT_OVERRIDDEN = re.compile(r"(?:Could not override|No earlier Group Default fo
 """The wording in hydra-core 1.3 and 1.4."""
 
 
+_NEEDLESS = {
+    ("tracker", "tensorboard"): "TensorBoard needs none: write below $HPCKIT_RUN_DIR, or make its "
+    "files of what run.log wrote: hpckit export tensorboard",
+}
+"""Options that users look for, and need not have."""
+
+
 def explain_unreadable_file(error: Exception, session: Session) -> ConfigError | None:
     """Return an error with the place of invalid or unreadable text; None for other causes."""
     for link in causes(error):
@@ -109,6 +116,9 @@ def explain_missing_file(
             f"{place}: {group} has no option {option!r}, as Hydra reads files that end in .yaml.",
             hint=_rename(other),
         )
+    if (group, option) in _NEEDLESS:
+        said = f"{place}: {group} has no option {option!r}."
+        return ConfigError(said, hint=_NEEDLESS[group, option])
     nowhere = "" if own_files.user_folders(session.folders) else ", and there is no ./conf here"
     return ConfigError(
         f"{place}: {group} has no option {option!r}.{question(nearest(option, groups[group]))}",

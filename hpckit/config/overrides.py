@@ -44,6 +44,8 @@ _QUOTED = re.compile(r"'([^'\\$]*)'\Z")
 # Lines of the parser's message that only repeat the override; 1.4 has more of them than 1.3.
 _WITHOUT_NEWS = ("Error parsing override", "Error when parsing index")
 
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+
 
 def parse(overrides: Sequence[str], loader: ConfigLoader) -> tuple[Override, ...]:
     """Parse overrides; raises ConfigError for the first one that is not in the grammar."""
@@ -184,6 +186,9 @@ def _needs_multirun(override: Override) -> ConfigError:
     simple = override.value_type is ValueType.SIMPLE_CHOICE_SWEEP
     if key == "command":
         hint = f"A command stands behind --: hpckit launch -- {values}"
+    elif _DECIMAL_COMMA.fullmatch(values):
+        hint = f"A decimal number has a point: {key}={values.replace(',', '.')}; for a sweep add -m"
+        hint += " (--multirun)."
     elif simple and text is not None:
         hint = f"For one text write {text}; for a sweep add -m (--multirun)."
     elif not simple or is_scalar(key):

@@ -222,7 +222,10 @@ class RanksExited(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(Event):
-    """A checkpoint was committed. Training stood still for `stall_s` of the save's `duration_s`."""
+    """A checkpoint was committed, from which `step` is the next: that many steps are in it.
+
+    Training stood still for `stall_s` of the save's `duration_s`.
+    """
 
     kind: ClassVar[str] = "checkpoint_saved"
     round: int

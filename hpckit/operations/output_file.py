@@ -1,26 +1,42 @@
-"""Files that a user named with `-o`: replaced as a whole, and never a device or a pipe."""
+"""Files that a user named with `-o`: replaced as a whole, and only what hpckit wrote before."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from hpckit.errors import UsageError
-from hpckit.record.store import PRIVATE_FILE, make_folder, write_chunks
+from hpckit.record.store import PRIVATE_FILE, open_plain, write_chunks
+
+_BEGINNING, _END = 4096, 65536
 
 
-def check_output_file(target: Path, what: str) -> None:
-    """Raise UsageError if `target` is something that a file must not replace, such as a device.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputKind:
+    """A kind of file that hpckit writes: its noun, for messages, and how an earlier one is known.
 
-    `what` is the noun of the content, for the message.
+    One of the `marks` is in the first 4 or the last 64 KiB of each such file. Without marks, any
+    file is replaced.
+    """
+
+    noun: str
+    marks: tuple[bytes, ...] = ()
+
+
+def check_output_file(target: Path, kind: OutputKind) -> None:
+    """Raise UsageError if `target` must not be replaced by such a file, or has no folder to be in.
+
+    A device is never replaced, nor is a file that is not empty and that hpckit did not write.
 
     ```python
-    check_output_file(Path("/dev/null"), "report")  # UsageError: /dev/null is not a regular file
+    check_output_file(Path("/dev/null"), kind)  # UsageError: /dev/null is not a regular file
     ```
     """
+    what = kind.noun
     if target.name == "-":
         raise UsageError(
             "`-` names no file here", hint=f"name the file of the {what}, or leave the option out"
@@ -30,8 +46,40 @@ def check_output_file(target: Path, what: str) -> None:
     if target.exists() and not target.is_file():
         raise UsageError(
             f"{target} is not a regular file",
-            hint=f"the {what} makes a new file, or replaces one: name a file",
+            hint=f"the {what} makes a new file, or replaces an earlier {what}: name a file",
         )
+    folder = _place(target).parent
+    if not folder.is_dir():
+        raise UsageError(
+            f"{target} cannot be written: there is no folder {folder}",
+            hint=f"make it first (mkdir -p), or name another file for the {what}",
+        )
+    if kind.marks and target.exists() and not _is_earlier(target, kind):
+        raise UsageError(
+            f"{target} exists, and is no {what} that hpckit wrote",
+            hint="name another file, or remove this one first",
+        )
+
+
+def _place(target: Path) -> Path:
+    """Return the file itself, behind symbolic links; raises UsageError for a loop of them."""
+    try:
+        return target.resolve()
+    except (OSError, RuntimeError) as error:
+        raise unwritable(target, error) from error
+
+
+def _is_earlier(target: Path, kind: OutputKind) -> bool:
+    """Whether a file is of this kind, or empty; what cannot be read is neither."""
+    try:
+        with open_plain(target) as file:
+            size = os.fstat(file.fileno()).st_size
+            text = file.read(_BEGINNING)
+            file.seek(max(0, size - _END))
+            text += b"\0" + file.read(_END)
+    except OSError:
+        return False
+    return size == 0 or any(mark in text for mark in kind.marks)
 
 
 def check_suffix(target: Path, suffixes: tuple[str, ...], what: str) -> None:
@@ -48,16 +96,15 @@ def check_suffix(target: Path, suffixes: tuple[str, ...], what: str) -> None:
         )
 
 
-def write_output_file(target: Path, pieces: Iterable[str | bytes], what: str) -> None:
+def write_output_file(target: Path, pieces: Iterable[str | bytes], kind: OutputKind) -> None:
     """Replace the file, or what a symbolic link of this name points at; its permissions stay.
 
-    A new file is the user's alone. Missing folders are made. Raises UsageError if the file cannot
-    be written; then the old one is unchanged.
+    A new file is the user's alone. Raises UsageError if the file cannot be written, or is none to
+    replace; then it is unchanged.
     """
-    check_output_file(target, what)
+    check_output_file(target, kind)
     try:
-        place = target.resolve()
-        make_folder(place.parent)
+        place = _place(target)
         mode = place.stat().st_mode & 0o777 if place.exists() else PRIVATE_FILE
         write_chunks(place, pieces, mode=mode)
     except (OSError, RuntimeError) as error:
@@ -65,15 +112,14 @@ def write_output_file(target: Path, pieces: Iterable[str | bytes], what: str) ->
 
 
 @contextmanager
-def replaced_file(target: Path, what: str) -> Iterator[IO[bytes]]:
+def replaced_file(target: Path, kind: OutputKind) -> Iterator[IO[bytes]]:
     """Yield a new file, open for reading and writing, that replaces `target` once it is whole.
 
     For content that is not written from start to end; otherwise as `write_output_file`.
     """
-    check_output_file(target, what)
+    check_output_file(target, kind)
     try:
-        place = target.resolve()
-        make_folder(place.parent)
+        place = _place(target)
         mode = place.stat().st_mode & 0o777 if place.exists() else PRIVATE_FILE
         part = place.with_name(f".{place.name}.{os.urandom(4).hex()}")
         handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)

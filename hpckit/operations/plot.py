@@ -10,14 +10,16 @@ from pathlib import Path
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.operations.export.figure import FigureForm, FigureLook, FigureStyle, drawn
-from hpckit.operations.output_file import check_output_file, write_output_file
+from hpckit.operations.output_file import OutputKind, check_output_file, write_output_file
 from hpckit.report.document.figure import CurveFigure
 from hpckit.views.across_launches import named_runs
 from hpckit.views.report.plotted import PlotQuestion, curve_figure
 
 _LARGEST_INCHES = 100.0
 _MOST_SMOOTHED = 1_000_000
-_WHAT = "figure"
+FIGURE = OutputKind(
+    noun="figure", marks=(b"/Creator (hpckit)", b"Software\0hpckit", b"<dc:title>hpckit<")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +50,10 @@ def write_plot(request: PlotRequest, context: Context) -> CurveFigure:
             f"--smooth is {request.question.smooth}; it is the number of values to take the mean "
             f"of, from 1 to {_MOST_SMOOTHED}"
         )
-    check_output_file(request.target, _WHAT)
+    check_output_file(request.target, FIGURE)
     named = named_runs(request.references, request.base, context)
     figure = curve_figure(named, request.question, context)
-    write_output_file(request.target, (drawn(figure, look),), _WHAT)
+    write_output_file(request.target, (drawn(figure, look),), FIGURE)
     return figure
 
 

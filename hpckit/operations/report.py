@@ -9,19 +9,23 @@ from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.operations.output_file import check_output_file, check_suffix, write_output_file
-from hpckit.record.store import open_plain
-from hpckit.report.document.junit import junit_text
+from hpckit.operations.output_file import (
+    OutputKind,
+    check_output_file,
+    check_suffix,
+    write_output_file,
+)
+from hpckit.report.document.junit import MARK, junit_text
 from hpckit.report.document.model import ReportDocument
 from hpckit.report.html.page import GENERATOR, page_chunks
 from hpckit.views.across_launches import named_runs
 from hpckit.views.freshness import Freshness
 from hpckit.views.report.gather import report_document
 
-_BEGINNING = 4096
 _LEAST_REFRESH_S = 1.0
 _MOST_REFRESH_S = 24 * 3600
-_WHAT = "report"
+_PAGE = OutputKind(noun="report", marks=(f'content="{GENERATOR}"'.encode(),))
+_TESTS = OutputKind(noun="report", marks=(MARK.encode(),))
 _HTML, _JUNIT = (".html", ".htm"), (".xml",)
 
 
@@ -59,10 +63,14 @@ def write_report(request: ReportRequest, context: Context) -> ReportOutcome:
             f"--refresh is {seconds:g}; it is in seconds, from {_LEAST_REFRESH_S:g} to "
             f"{_MOST_REFRESH_S} (a day)"
         )
-    for target, suffixes in ((request.html, _HTML), (request.junit, _JUNIT)):
+    for target, suffixes, kind in (
+        (request.html, _HTML, _PAGE),
+        (request.junit, _JUNIT, _TESTS),
+    ):
         if target is not None:
-            check_output_file(target, _WHAT)
-            check_suffix(target, suffixes, f"{_WHAT} in {suffixes[0].removeprefix('.').upper()}")
+            if not target.is_dir():
+                check_suffix(target, suffixes, f"report in {suffixes[0].removeprefix('.').upper()}")
+            check_output_file(target, kind)
     plotly = plotly_script() if request.writes_html else ""
     named = named_runs(request.references, request.base, context)
     document = report_document(named, context, Freshness(now=request.fresh))
@@ -70,9 +78,9 @@ def write_report(request: ReportRequest, context: Context) -> ReportOutcome:
     if request.writes_html:
         target = request.html or _default_target(document, context)
         chunks = page_chunks(document, plotly, refresh_s=request.refresh_s)
-        write_output_file(target, chunks, _WHAT)
+        write_output_file(target, chunks, _PAGE)
     if request.junit is not None:
-        write_output_file(request.junit, (junit_text(document),), _WHAT)
+        write_output_file(request.junit, (junit_text(document),), _TESTS)
     return ReportOutcome(document=document, html=target, junit=request.junit)
 
 
@@ -89,20 +97,5 @@ def plotly_script() -> str:
 
 
 def _default_target(document: ReportDocument, context: Context) -> Path:
-    """Return the file in the current folder; raises UsageError if another program wrote it."""
     name = document.title if len(document.launches) == 1 else "report"
-    target = context.cwd / f"{name}.html"
-    if target.exists() and not _is_report(target):
-        raise UsageError(
-            f"{target} exists, and is no report of hpckit",
-            hint=f"-o {target.name} replaces it; -o OTHER.html leaves it",
-        )
-    return target
-
-
-def _is_report(path: Path) -> bool:
-    try:
-        with open_plain(path) as file:
-            return f'content="{GENERATOR}"'.encode() in file.read(_BEGINNING)
-    except OSError:
-        return False
+    return context.cwd / f"{name}.html"

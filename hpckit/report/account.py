@@ -116,7 +116,7 @@ def _shares_line(account: Goodput) -> str:
     if account.ettr_expected is None:
         return words
     since, formula = percent(account.ettr_since_first_step), percent(account.ettr_expected)
-    return f"{words}\nETTR since the first step {since}; by Daly's formula for its times {formula}"
+    return f"{words}\nETTR since the first step {since}; to be expected of its times: {formula} (Daly's formula)"
 
 
 def _parts_table(parts: TimeParts) -> TextTable:

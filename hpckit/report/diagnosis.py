@@ -66,7 +66,12 @@ def usage_lines(found: RunFindings | None) -> list[str]:
 
 
 def _phase_lines(phases: Sequence[TimedPhase]) -> list[str]:
-    """Return what the run's own code timed, as a line: `timed: forward 0.31 s a step (62 %)`."""
+    """Return what the run's own code timed, as a line.
+
+    ```text
+    timed: forward 0.31 s a step (62 %); mean of all ranks, with waits for others in it
+    ```
+    """
     words = [
         f"{shortened(escaped_cell(one.name), _PHASE_NAME)} {one.step_s:.2g} s a step "
         f"({whole_percent(one.share)})"
@@ -74,7 +79,8 @@ def _phase_lines(phases: Sequence[TimedPhase]) -> list[str]:
     ]
     left = len(phases) - len(words)
     more = [f"{left} more in `hpckit report`"] if left > 0 else []
-    return [f"timed: {', '.join([*words, *more])}"] if words else []
+    said = "mean of all ranks, with waits for others in it"
+    return [f"timed: {', '.join([*words, *more])}; {said}"] if words else []
 
 
 def unmeasured_lines(rows: Iterable[RunRow]) -> list[str]:

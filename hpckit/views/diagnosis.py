@@ -150,7 +150,7 @@ def run_evidence(
         allocation=allocation,
         stragglers=_stragglers(launch, view.record),
         nccl=nccl_transport(launch, index) if fast else None,
-        settings=run_settings(settings, view.record.layout),
+        settings=run_settings(view.record.id, settings, view.record.layout),
         trained=bool(ranks) or _trained(view.record, settings),
     )
 

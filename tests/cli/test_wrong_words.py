@@ -54,6 +54,23 @@ _CASES = {
         "asks for a sweep, and this is a single run",
         "A command stands behind --: hpckit launch -- python train.py --lr 0.1,0.2",
     ),
+    "an argument left out": (
+        ("export",),
+        "KIND is missing",
+        "KIND is one of csv, jsonl, openmetrics, trace",
+    ),
+    "an option left out": (("plot",), "-o is missing", "`hpckit plot --help` lists the options"),
+    "a letter transposed": (("export", "cvs"), "KIND is 'cvs'; it is one of", "did you mean csv?"),
+    "a decimal comma": (
+        ("check", "cluster.price_per_gpu_hour=2,5"),
+        "asks for a sweep, and this is a single run",
+        "A decimal number has a point: cluster.price_per_gpu_hour=2.5; for a sweep add -m",
+    ),
+    "a tracker that needs no settings": (
+        ("check", "experiment=digits", "tracker=tensorboard"),
+        "tracker has no option 'tensorboard'",
+        "TensorBoard needs none: write below $HPCKIT_RUN_DIR",
+    ),
     "a list taken apart": (
         ("launch", "command=[python,", "train.py]"),
         "what is opened in it is not closed",

@@ -10,16 +10,53 @@ from pathlib import Path
 import pytest
 
 from hpckit.errors import UsageError
-from hpckit.operations.output_file import check_suffix, write_output_file
+from hpckit.operations.output_file import (
+    OutputKind,
+    check_output_file,
+    check_suffix,
+    write_output_file,
+)
+
+ANY = OutputKind(noun="model")
+MARKED = OutputKind(noun="report", marks=(b"by hpckit",))
 
 
-def test_new_file_and_its_folders_are_private(tmp_path: Path) -> None:
+def test_new_file_is_private(tmp_path: Path) -> None:
     """Text and bytes may be mixed; nobody else may read them."""
-    target = tmp_path / "figures" / "a.txt"
-    write_output_file(target, ("ä", b"\xff"), "figure")
+    target = tmp_path / "a.txt"
+    write_output_file(target, ("ä", b"\xff"), ANY)
     assert target.read_bytes() == "ä".encode() + b"\xff"
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
-    assert stat.S_IMODE(target.parent.stat().st_mode) == 0o700
+
+
+def test_missing_folder_is_named_and_not_made(tmp_path: Path) -> None:
+    """A slip in a path makes no folders."""
+    target = tmp_path / "figrues" / "a.txt"
+    with pytest.raises(UsageError, match=f"there is no folder {target.parent}"):
+        write_output_file(target, ("text",), ANY)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"mine", b"x" * 5000 + b"by hpckit" + b"x" * 70000])
+def test_file_of_another_program_is_never_replaced(tmp_path: Path, content: bytes) -> None:
+    """Only what hpckit wrote itself may be lost, and what is empty."""
+    target, link = tmp_path / "a.txt", tmp_path / "link.txt"
+    target.write_bytes(content)
+    link.symlink_to(target)
+    for one in (target, link):
+        with pytest.raises(UsageError, match="is no report that hpckit wrote"):
+            write_output_file(one, ("new",), MARKED)
+    assert target.read_bytes() == content
+
+
+@pytest.mark.parametrize("content", [b"", b"by hpckit" + b"x" * 99999, b"x" * 99999 + b"by hpckit"])
+def test_earlier_file_of_hpckit_is_replaced(tmp_path: Path, content: bytes) -> None:
+    """Its mark is near its beginning or its end."""
+    target = tmp_path / "a.txt"
+    target.write_bytes(content)
+    check_output_file(target, MARKED)
+    write_output_file(target, ("new",), MARKED)
+    assert target.read_text() == "new"
 
 
 def test_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
@@ -27,7 +64,7 @@ def test_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
     target = tmp_path / "a.txt"
     target.write_text("old")
     target.chmod(0o644)
-    write_output_file(target, ("new",), "report")
+    write_output_file(target, ("new",), ANY)
     assert target.read_text() == "new"
     assert stat.S_IMODE(target.stat().st_mode) == 0o644
 
@@ -38,7 +75,7 @@ def test_symbolic_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
     link = tmp_path / "a.txt"
     link.symlink_to(tmp_path / "site" / "b.txt")
     for text in ("one", "two"):
-        write_output_file(link, (text,), "report")
+        write_output_file(link, (text,), ANY)
         assert link.is_symlink()
         assert (tmp_path / "site" / "b.txt").read_text() == text
 
@@ -52,7 +89,7 @@ def test_what_is_no_file_is_never_replaced(tmp_path: Path, *, linked: bool) -> N
         target = tmp_path / "link"
         target.symlink_to(pipe)
     with pytest.raises(UsageError, match="is not a regular file"):
-        write_output_file(target, ("text",), "report")
+        write_output_file(target, ("text",), ANY)
     assert pipe.is_fifo()
     assert target.is_symlink() == linked
 
@@ -61,7 +98,7 @@ def test_dash_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     """Who means standard output is told so, and gets no file of that name."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="names no file"):
-        write_output_file(tmp_path / "-", ("text",), "report")
+        write_output_file(tmp_path / "-", ("text",), ANY)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -83,7 +120,7 @@ def test_failure_on_the_way_leaves_the_old_file(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(UsageError, match="cannot be written: No space left on device"):
-        write_output_file(target, pieces(), "report")
+        write_output_file(target, pieces(), ANY)
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
 
@@ -93,4 +130,4 @@ def test_link_to_itself_is_one_error(tmp_path: Path) -> None:
     target = tmp_path / "a.txt"
     target.symlink_to(target)
     with pytest.raises(UsageError, match="cannot be written"):
-        write_output_file(target, ("text",), "report")
+        write_output_file(target, ("text",), ANY)

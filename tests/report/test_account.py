@@ -162,7 +162,10 @@ def test_page_says_what_each_ratio_and_interval_is_of() -> None:
     record = RunRecord(id="demo.0", index=0, overrides=(), folder="/x")
     text = plain(run_page(run_row(RunView(record=record)), found, whole=True))
     assert "40.0 GiB: one every 0.36 s of training, checkpoint stall 0.41 s each" in text
-    assert "\nETTR since the first step 46.7 %; by Daly's formula for its times 47.1 %" in text
+    assert (
+        "\nETTR since the first step 46.7 %; to be expected of its times: 47.1 % (Daly's formula)"
+        in text
+    )
 
 
 @pytest.mark.parametrize(

@@ -231,8 +231,8 @@ def test_step_time_is_over_all_ranks() -> None:
 
 
 def test_events_count_steps_as_tables_do() -> None:
-    """From 1: the save of the last of 600 steps is that of step 600."""
-    saved = events.CheckpointSaved(at=AT, round=0, step=599, size=1, stall_s=0.1, duration_s=2.0)
+    """From 1: the save after the last of 600 steps is that of step 600, which is the next one."""
+    saved = events.CheckpointSaved(at=AT, round=0, step=600, size=1, stall_s=0.1, duration_s=2.0)
     assert event_words(saved) == "saved step 600 in 2.0 s"
     assert event_words(events.StepReached(at=AT, round=1, step=0)) == "round 1: first step 1"
 

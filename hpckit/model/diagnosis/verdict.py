@@ -77,10 +77,11 @@ class Verdict:
 class Straggler:
     """A rank whose own work takes longer than that of its peers.
 
-    `slower_by` is a fraction: 0.3 is 30 % longer than the peers' median. `own_s` and `peers_s` are
-    seconds of own work a step, `step_s` those of a whole step. It was slow in `windows` of the last
-    `judged` windows. `gpu` is the uuid of its GPU, null without one. `place` is where the rank is
-    in the layout, in words; empty in plain data parallelism.
+    `slower_by` is a fraction: 0.3 is 30 % longer than the peers' median. `peers_s` are their
+    seconds of own work a step, `own_s` is longer than that by `slower_by`, and `step_s` are those
+    of a whole step: medians of the last `judged` windows. It was slow in `windows` of these. `gpu`
+    is the uuid of its GPU, null without one. `place` is where the rank is in the layout, in words;
+    empty in plain data parallelism.
     """
 
     rank: int

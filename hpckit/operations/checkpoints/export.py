@@ -9,13 +9,13 @@ from typing import Any
 
 from hpckit.errors import NotFoundError, UsageError
 from hpckit.operations.checkpoints.find import RunCheckpoints
-from hpckit.operations.output_file import check_output_file, replaced_file
+from hpckit.operations.output_file import OutputKind, check_output_file, replaced_file
 from hpckit.runtime.checkpoint import manifest
 from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.folder import CheckpointEntry
 from hpckit.runtime.checkpoint.manifest import Manifest
 
-_WHAT = "model"
+_MODEL = OutputKind(noun="model")
 SAFETENSORS = ".safetensors"
 
 
@@ -34,7 +34,7 @@ def export_model(found: RunCheckpoints, step: int | None, target: Path) -> Model
 
     All files are verified first. Raises NotFoundError, UsageError, CheckpointError.
     """
-    check_output_file(target, _WHAT)
+    check_output_file(target, _MODEL)
     weights_module = _weights_module()
     entry, record = _chosen(found, step)
     try:
@@ -47,7 +47,7 @@ def export_model(found: RunCheckpoints, step: int | None, target: Path) -> Model
         if target.suffix.lower() == SAFETENSORS
         else weights_module.write_torch
     )
-    with replaced_file(target, _WHAT) as file:
+    with replaced_file(target, _MODEL) as file:
         write(weights, file)
     return ModelExport(
         step=entry.step,

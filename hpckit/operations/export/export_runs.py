@@ -1,6 +1,6 @@
 """Exports the metrics of runs to a file, a stream or a tracker's folder, once or again and again.
 
-An export is made from the record alone and replaces an earlier one of the same runs, so that it
+An export is made from the record alone and replaces an earlier one of its kind, so that it
 holds one value per step however often, and after whatever restarts, it is made.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 from hpckit.context import Context
 from hpckit.errors import OutputError, UsageError
 from hpckit.model.counted import counted
-from hpckit.operations.export.documents import ExportDocument
+from hpckit.operations.export.documents import ExportDocument, output_kind
 from hpckit.operations.export.exported_run import ExportedRun, Written
 from hpckit.operations.export.kinds import ExportKind, tracker_module
 from hpckit.operations.output_file import check_output_file, unwritable, write_output_file
@@ -31,7 +31,6 @@ INTERVAL_S = 30.0
 """How often `--follow` looks for news."""
 
 _SHARE = 10
-_WHAT = "export"
 """Following takes at most one part in _SHARE of a processor's time."""
 
 
@@ -95,7 +94,7 @@ def _check(request: ExportRequest) -> None:
     if request.target is not None and request.kind.is_tracker and request.target.is_file():
         raise UsageError(f"{request.target} is a file", hint=f"{request.kind} writes a folder")
     if request.target is not None and not request.kind.is_tracker:
-        check_output_file(request.target, _WHAT)
+        check_output_file(request.target, output_kind(request.kind))
 
 
 @contextmanager
@@ -105,15 +104,27 @@ def _target(request: ExportRequest, context: Context) -> Iterator[None]:
     if target is None:
         yield
         return
-    # Next to the target, so that other hosts that see the file see the lock, too.
-    lock = target.with_name(f".{target.name}.lock")
-    what = f"has been exporting to {target}"
     try:
-        make_folder(target.parent)
-        with exclusive(lock, at=context.now(), what=what, passing=True):
+        if request.kind.is_tracker:
+            make_folder(target.parent)
+        with ExitStack() as stack:
+            _lock(target, stack, context)
             yield
     except OSError as error:
         raise unwritable(target, error) from error
+
+
+def _lock(target: Path, stack: ExitStack, context: Context) -> None:
+    """Take the lock next to the target, so that other hosts that see the file see the lock, too."""
+    lock = target.with_name(f".{target.name}.lock")
+    what = f"has been exporting to {target}"
+    try:
+        stack.enter_context(exclusive(lock, at=context.now(), what=what, passing=True))
+    except UsageError as error:
+        # Of the lock nobody has heard: its place is the target's.
+        if isinstance(error.__cause__, OSError):
+            raise unwritable(target, error.__cause__) from error
+        raise
 
 
 def _runs(request: ExportRequest, context: Context) -> list[ExportedRun]:
@@ -161,5 +172,5 @@ def _write_document(
         context.stdout.writelines(document)
         context.stdout.flush()
     else:
-        write_output_file(request.target, document, _WHAT)
+        write_output_file(request.target, document, output_kind(request.kind))
     return document.written

@@ -7,26 +7,25 @@ from pathlib import Path
 from hpckit.model.interconnect.measurement import InterconnectMeasurement, OperationTimes
 from hpckit.operations.export.figure import FigureLook, drawn
 from hpckit.operations.output_file import check_output_file, write_output_file
-from hpckit.operations.plot import form_of
+from hpckit.operations.plot import FIGURE, form_of
 from hpckit.planning.interconnect.bandwidth import bus_bandwidth
 from hpckit.report.document.figure import XY, CurveFigure, FigureLine, FigurePanel
 from hpckit.report.document.run_clock import CurveAxis
 
 _GIGA = 1e9
 _MICRO = 1e-6
-_WHAT = "figure"
 
 
 def check_plot(target: Path) -> None:
     """Raise UsageError unless `target` may become a figure: before anything is launched."""
     form_of(target)
-    check_output_file(target, _WHAT)
+    check_output_file(target, FIGURE)
 
 
 def write_bench_plot(measured: InterconnectMeasurement, target: Path) -> None:
     """Write the figure; raises UsageError without matplotlib."""
     look = FigureLook(form=form_of(target), log=True, log_x=True)
-    write_output_file(target, (drawn(bench_figure(measured), look),), _WHAT)
+    write_output_file(target, (drawn(bench_figure(measured), look),), FIGURE)
 
 
 def bench_figure(measured: InterconnectMeasurement) -> CurveFigure:

@@ -79,6 +79,7 @@ def profile_run(selection: Selection, order: ProfileOrder, context: Context) -> 
     RunError if it ends meanwhile, or its supervisor does not answer.
     """
     launch = selection.launch
+    _check_steps(order)
     record = running_run(selection, context, "profiled").record
     settings, _ = load_settings(launch, record.index)
     wanted = _wanted(order, settings, record.id)
@@ -139,13 +140,17 @@ def _name(at: datetime, token: str) -> str:
     return f"{at:%Y%m%dT%H%M%SZ}-{_DIGITS.sub('', token)[:32] or '0'}"
 
 
-def _wanted(order: ProfileOrder, settings: LaunchConfig, run: str) -> tuple[int, ...]:
-    """Return the ranks that are meant, none for all; raises UsageError for what cannot be."""
+def _check_steps(order: ProfileOrder) -> None:
+    """Raise UsageError for a number of steps that no profile has."""
     if not 0 < order.steps <= MOST_STEPS:
         raise UsageError(
             f"--steps is {order.steps}; a profile has 1 to {MOST_STEPS} steps",
             hint="5 steps show what each step does; traces grow by megabytes a step",
         )
+
+
+def _wanted(order: ProfileOrder, settings: LaunchConfig, run: str) -> tuple[int, ...]:
+    """Return the ranks that are meant, none for all; raises UsageError for what cannot be."""
     size = settings.resources.nodes * settings.resources.tasks_per_node
     ranks = _parsed(order.ranks, size, run)
     if len(ranks or range(size)) > MOST_RANKS:

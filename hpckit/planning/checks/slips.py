@@ -16,6 +16,7 @@ from hpckit.model.finding import Finding, warning
 from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig, Sampler
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.planning.checks.command_slips import command_slips
+from hpckit.planning.checks.idle_words import idle_words
 from hpckit.planning.checks.layout_slips import layout_slips
 
 _SHOWN = 5
@@ -36,6 +37,7 @@ def plan_slips(plan: LaunchPlan) -> tuple[Finding, ...]:
         found.update(dict.fromkeys(_in_variables(run.settings)))
         words = (*plan.arguments, *run.overrides)
         found.update(dict.fromkeys(layout_slips(run.settings, words)))
+        found.update(dict.fromkeys(idle_words(run.settings, words)))
     if plan.cluster.kind is ClusterKind.local:
         found.update(dict.fromkeys(_ignored_here(plan.arguments)))
     found.update(dict.fromkeys(_equal_runs(plan)))

@@ -119,8 +119,12 @@ class RunAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """What remedies depend on; `local`: the run had no Slurm. `layout` is null if unknown."""
+    """What remedies depend on; `local`: the run had no Slurm. `layout` is null if unknown.
 
+    `run` is its id.
+    """
+
+    run: str = ""
     interval_steps: int | None = None
     interval_min: float | None = None
     spare_nodes: int = 0

@@ -75,13 +75,13 @@ def straggler(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
         message = (
             f"Rank {one.rank} ({where}) took {share(one.slower_by)} longer for its own work than "
             f"its peers ({duration(one.own_s)} a step, they {duration(one.peers_s)}) in "
-            f"{one.windows} of {counted(one.judged, 'window')}; the others wait for it."
+            f"{one.windows} of {counted(one.judged, 'window')} looked at; the others wait for it."
         )
         message += f" {' '.join(causes)}" if causes else ""
         yield lossy(
             VerdictKind.straggler,
             one.loss,
-            (message, _remedy(one, causes, _neighbour(one, evidence))),
+            (message, _remedy(one, causes, _neighbour(one, evidence), evidence.settings.run)),
             limits,
             rank=one.rank,
             node=one.node,
@@ -101,7 +101,7 @@ def _neighbour(one: Straggler, evidence: RunEvidence) -> int | None:
     return min((rank for rank in here if rank not in slow), default=None)
 
 
-def _remedy(one: Straggler, causes: Sequence[str], neighbour: int | None) -> str:
+def _remedy(one: Straggler, causes: Sequence[str], neighbour: int | None, run: str) -> str:
     if any("CPU" in cause for cause in causes):
         return (
             "Ask for more CPUs for each rank (resources.cpus_per_task), or for whole nodes "
@@ -113,7 +113,9 @@ def _remedy(one: Straggler, causes: Sequence[str], neighbour: int | None) -> str
         ranks = ",".join(map(str, sorted((neighbour, one.rank))))
         return (
             f"Rank {neighbour} on the same node is not slow, so see what rank {one.rank} does and "
-            f"others do not (files it alone writes, longer samples): hpckit profile --ranks {ranks}"
+            f"others do not (files it alone writes, longer samples): hpckit profile {run} --ranks "
+            f"{ranks} while it trains; of a later launch observe.profile.ranks=[{ranks}] "
+            "observe.profile.at_step=100."
         )
     return (
         f"See what this rank does and others do not (files it alone writes, longer samples); if "

@@ -54,9 +54,10 @@ def run_allocation(
     )
 
 
-def run_settings(settings: LaunchConfig, reported: LayoutReport | None) -> RunSettings:
-    """Return what remedies depend on; `reported` is what ranks say of their layout."""
+def run_settings(run: str, settings: LaunchConfig, reported: LayoutReport | None) -> RunSettings:
+    """Return what remedies for a run depend on; `reported` is what ranks say of their layout."""
     return RunSettings(
+        run=run,
         interval_steps=settings.checkpoint.interval_steps,
         interval_min=settings.checkpoint.interval_min,
         spare_nodes=settings.resources.spare_nodes,

@@ -162,15 +162,17 @@ def _scatter(histories: Sequence[Sequence[_Comparison]]) -> float:
 def _straggler(
     history: Sequence[_Comparison], slow: Sequence[_Comparison], slower_by: float
 ) -> Straggler:
+    """Return the straggler: `slower_by` is the median over all windows, and its times follow it."""
     latest = history[-1].of
+    peers_s = median(one.peers_s for one in history)
     return Straggler(
         rank=latest.rank,
         node=latest.node,
         gpu=latest.gpu,
         slower_by=slower_by,
-        own_s=median(one.own_s for one in slow),
-        peers_s=median(one.peers_s for one in slow),
-        step_s=median(one.step_s for one in slow),
+        own_s=peers_s * (1 + slower_by),
+        peers_s=peers_s,
+        step_s=median(one.step_s for one in history),
         windows=len(slow),
         judged=len(history),
     )

@@ -14,6 +14,9 @@ from hpckit.report.escape import escaped
 from hpckit.report.failures import failure_words
 from hpckit.report.rows import RunRow
 
+MARK = "<!-- a report of hpckit -->"
+"""Stands in each file, by which it is known as one that may be replaced."""
+
 _NOT_XML = re.compile("[\ufffe\uffff]")
 _WELL = frozenset({RunState.completed})
 _OPEN = frozenset({RunState.pending, RunState.running})
@@ -39,7 +42,8 @@ def junit_text(document: ReportDocument) -> str:
         )
         suite.extend(cases)
     indent(suites)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(suites, encoding="unicode") + "\n"
+    declared = f'<?xml version="1.0" encoding="UTF-8"?>\n{MARK}\n'
+    return f"{declared}{tostring(suites, encoding='unicode')}\n"
 
 
 def _case(row: RunRow) -> Element:

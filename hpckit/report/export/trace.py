@@ -54,7 +54,7 @@ def trace_text(runs: Sequence[TracedRun]) -> str:
     drawn = (_drawn(run, one, start) for run, found in spans for one in found if start)
     document = {
         "displayTimeUnit": "ms",
-        "otherData": {"start": None if start is None else start.isoformat()},
+        "otherData": {"by": "hpckit", "start": None if start is None else start.isoformat()},
         "traceEvents": [*named, *drawn],
     }
     return escaped_json(json.dumps(document, ensure_ascii=False, allow_nan=False)) + "\n"

@@ -63,9 +63,7 @@ _WORDS: Mapping[type[events.Event], Callable[[Any], str]] = {
     events.StepReached: lambda event: f"round {event.round}: first step {steps_text(event.step)}",
     events.RankExited: _rank_exited,
     events.RanksExited: lambda event: f"ranks {event.ranks} ended: {event.reason}",
-    events.CheckpointSaved: lambda event: (
-        f"saved step {steps_text(event.step)} in {event.duration_s:.1f} s"
-    ),
+    events.CheckpointSaved: lambda event: f"saved step {event.step} in {event.duration_s:.1f} s",
     events.RoundEnded: _round_ended,
     events.AttemptEnded: lambda event: f"attempt ended: {event.state}{_why(event.failure)}",
     events.NodeLost: lambda event: f"node {event.node} was silent for {event.silent_s:.0f} s",

@@ -447,8 +447,14 @@ class Run(ParallelRun):
     def timed_batches(self, loader: Iterable[T]) -> TimedBatches[T]:
         """Return the same batches, each waited for within `run.timed("data")`.
 
-        Example: `for batch in run.timed_batches(loader):`. Its length is that of `loader`.
+        Example: `for batch in run.timed_batches(loader):`. Its length is that of `loader`. Raises
+        UsageError for what cannot be looped over.
         """
+        if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+            raise UsageError(
+                f"run.timed_batches({loader!r}): this is nothing to loop over",
+                hint="pass the loader itself: `for batch in run.timed_batches(loader):`",
+            )
         return TimedBatches(loader, self)
 
     def log(self, *, step: int | None = None, **metrics: Any) -> None:

@@ -10,10 +10,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
@@ -29,6 +30,7 @@ _MOST_PHASES = 16
 _LONGEST_NAME = 40
 
 Batch = TypeVar("Batch")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class OwnWork(Protocol):
@@ -126,6 +128,7 @@ class StepTimes:
     _inside: bool = field(default=False, init=False)
     _names: set[str] = field(default_factory=set, init=False)
     _full: bool = field(default=False, init=False)
+    _missed_once: bool = field(default=False, init=False)
 
     def begin(self, step: int) -> None:
         """Note that a step begins, and that the one before has ended."""
@@ -192,18 +195,28 @@ class StepTimes:
         computing_s = max(now - sums.own_at - sums.apart_own_s, 0.0)
         return min(computing_s + sums.apart_s[_Apart.data], most_s)
 
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
+    def timed(self, name: str) -> AbstractContextManager[None]:
         """Count what is done within as this phase; `data` is waiting for data.
 
-        Of more than 16 different names only the first 16 are counted, and a warning says so.
-        Raises UsageError for a name that is none.
+        Of more than 16 different names only the first 16 are counted, and a warning says so; so
+        does one if the phase is never entered, as its `with` is missing. Raises UsageError for a
+        name that is none.
         """
         if name == DATA_PHASE:
-            with self._apart(_Apart.data):
-                yield
-            return
+            return PhaseMeasurement(partial(self._apart, _Apart.data), partial(self._missed, name))
         self._check(name)
+        return PhaseMeasurement(partial(self._phase, name), partial(self._missed, name))
+
+    def _missed(self, name: str) -> None:
+        if not self._missed_once:
+            self._missed_once = True
+            self.warn(
+                f"run.timed({name!r}) measures nothing without `with`: "
+                f"write `with run.timed({name!r}):`"
+            )
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
         began = self.clock()
         try:
             yield
@@ -260,6 +273,38 @@ class StepTimes:
                 f"run.timed({name!r}): only the first {_MOST_PHASES} phases of a run are counted "
                 f"({', '.join(sorted(self._names))}); name phases, not steps or batches"
             )
+
+
+class PhaseMeasurement(ContextDecorator):
+    """A phase to be measured, once or as often as a function is called that it decorates.
+
+    `missed` is called if it goes away without having been used.
+    """
+
+    def __init__(
+        self, begin: Callable[[], AbstractContextManager[None]], missed: Callable[[], object]
+    ) -> None:
+        self._begin, self._missed = begin, missed
+        self._under_way: list[AbstractContextManager[None]] = []
+        self._used = False
+
+    def __call__(self, function: Function) -> Function:
+        """Return the function, each call of which is the phase."""
+        self._used = True
+        return super().__call__(function)
+
+    def __enter__(self) -> None:
+        self._used = True
+        entered = self._begin()
+        entered.__enter__()
+        self._under_way.append(entered)
+
+    def __exit__(self, *error: object) -> None:
+        self._under_way.pop().__exit__(*error)  # type: ignore[arg-type]
+
+    def __del__(self) -> None:
+        if not self._used:
+            self._missed()
 
 
 @dataclass(frozen=True, slots=True)

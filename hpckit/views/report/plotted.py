@@ -120,7 +120,7 @@ def _check(metrics: Iterable[str], read: Mapping[str, _Read]) -> None:
     for metric in metrics:
         if metric not in known:
             raise UsageError(
-                f"--metric {metric}: no run has two values of it or more",
+                f"--metric {metric}: no run has two values of that name",
                 hint=f"there are {', '.join(known[:20]) or 'no curves at all'}",
             )
 

@@ -39,6 +39,7 @@ def test_export_to_a_file_says_what_it_wrote(tmp_path: Path) -> None:
     """How many runs and values, and where; a relative path is of the working folder."""
     record = killed_training(tmp_path)
     desk = Desk(folder=tmp_path / "outputs")
+    (desk.folder / "table").mkdir()
     said = desk.say("export", "csv", record.launch.id, "-o", "table/values.csv")
     target = desk.folder / "table" / "values.csv"
     assert said.out == ""

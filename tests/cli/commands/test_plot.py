@@ -46,6 +46,7 @@ def test_plot_writes_the_same_private_file_every_time(desk: Desk, form: str) -> 
     """One file, of the form that its suffix says, without a date; then it is replaced."""
     troubled_launch(desk)
     target = desk.folder / "figures" / f"loss.{form}"
+    target.parent.mkdir()
     said = desk.say("plot", "-o", f"figures/loss.{form}")
     assert (said.code, said.out) == (0, "")
     assert said.err == f"hpckit: plotted loss of 1 run to {target}\n"

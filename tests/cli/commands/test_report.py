@@ -37,23 +37,32 @@ def test_report_writes_one_private_file(desk: Desk) -> None:
 
 @needs_plotly
 def test_report_replaces_its_own_file_and_no_other(desk: Desk) -> None:
-    """A file that is no report is replaced only by name."""
+    """A file that is no report is never replaced, whoever named it."""
     launch = desk.freeze("new", sweep=[("a=1",), ("a=2",)])
     target = desk.folder / f"{launch.id}.html"
     assert desk.say("report").code == desk.say("report").code == 0
     target.write_text("my notes")
-    with pytest.raises(UsageError, match="exists, and is no report of hpckit") as caught:
-        desk.say("report")
-    assert f"-o {target.name} replaces it" in caught.value.hint
+    for words in ([], ["-o", target.name]):
+        with pytest.raises(UsageError, match="exists, and is no report that hpckit wrote"):
+            desk.say("report", *words)
     assert target.read_text() == "my notes"
-    assert desk.say("report", "-o", target.name).code == 0
+    (desk.folder / "junit.xml").write_text("<testsuites name='mine'/>")
+    with pytest.raises(UsageError, match="is no report that hpckit wrote"):
+        desk.say("report", "--junit", "junit.xml")
+    target.unlink()
+    (desk.folder / "junit.xml").unlink()
+    for _ in range(2):
+        assert desk.say("report", "-o", target.name, "--junit", "junit.xml").code == 0
     assert target.read_text().startswith("<!DOCTYPE html>")
 
 
 @needs_plotly
 def test_report_goes_where_it_is_told(desk: Desk) -> None:
-    """-o makes folders, keeps permissions that a file was given, and refuses a folder."""
+    """-o keeps permissions that a file was given, makes no folder, and refuses one."""
     desk.freeze("new")
+    with pytest.raises(UsageError, match="there is no folder"):
+        desk.say("report", "-o", "site/run.html")
+    (desk.folder / "site").mkdir()
     target = desk.folder / "site" / "run.html"
     desk.say("report", "-o", "site/run.html")
     target.chmod(0o644)

@@ -7,9 +7,19 @@ from typing import Any
 
 import pytest
 
-from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Resources
+from hpckit.model.launch import (
+    Cluster,
+    ClusterKind,
+    LaunchConfig,
+    Recovery,
+    Resources,
+    StragglerPolicy,
+)
+from hpckit.model.outside.notices import NoticeKind, Notify
+from hpckit.model.outside.tracker import Tracker, TrackerKind
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
+from hpckit.model.telemetry.settings import Observe, Profile
 from hpckit.planning.checks.slips import plan_slips, value_keys
 from hpckit.planning.plan import LaunchIdentity, make_plan
 
@@ -71,6 +81,38 @@ def test_what_files_say_for_slurm_is_not_named() -> None:
     assert plan_slips(plan("experiment=big", resources=asked)) == ()
     typed = plan("resources.timeout_min=60", kind=ClusterKind.slurm, resources=asked)
     assert plan_slips(typed) == ()
+
+
+IDLE: dict[str, dict[str, Any]] = {
+    "observe.profile.ranks=[9]": {"observe": Observe(profile=Profile(ranks=[9]))},
+    "tracker.project=x": {"tracker": Tracker(project="x")},
+    "+notify.file=/x": {"notify": Notify(file="/x")},
+    "recovery.on_straggler=move": {"recovery": Recovery(on_straggler=StragglerPolicy.move)},
+}
+BUSY: dict[str, dict[str, Any]] = {
+    "observe.profile.ranks=[0]": {"observe": Observe(profile=Profile(at_step=1))},
+    "tracker.project=x": {"tracker": Tracker(project="x", kind=TrackerKind.wandb)},
+    "+notify.file=/x": {"notify": Notify(file="/x", events=[NoticeKind.failed])},
+    "recovery.on_straggler=move": IDLE["recovery.on_straggler=move"]
+    | {"resources": Resources(spare_nodes=1)},
+    "recovery.on_straggler=warn": {},
+}
+
+
+@pytest.mark.parametrize("word", IDLE)
+def test_word_that_changes_nothing_is_said_if_it_was_typed(word: str) -> None:
+    """A value in a file may be meant for other launches."""
+    (found,) = plan_slips(plan(word, **IDLE[word]))
+    assert found.key == word.lstrip("+").partition("=")[0]
+    assert found.message.startswith(f"{word.lstrip('+')} ")
+    assert found.hint
+    assert plan_slips(plan(**IDLE[word])) == ()
+
+
+@pytest.mark.parametrize("word", BUSY)
+def test_word_with_what_it_needs_is_not_said(word: str) -> None:
+    """One spare node, one planned step, one event is enough."""
+    assert plan_slips(plan(word, kind=ClusterKind.slurm, **BUSY[word])) == ()
 
 
 def test_keys_of_a_configuration_are_dotted() -> None:

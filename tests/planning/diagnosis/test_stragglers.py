@@ -118,6 +118,14 @@ def test_named_rank_has_node_gpu_and_times() -> None:
     assert one.loss == pytest.approx(0.1 / one.step_s)
 
 
+@given(seed=st.integers(0, 99), factor=st.floats(1.3, 4))
+@settings(max_examples=30, deadline=None)
+def test_figures_of_a_straggler_agree(seed: int, factor: float) -> None:
+    """Its own time is longer than its peers' by what is said, whatever windows scatter."""
+    for one in watched(reports(4, {1: factor}, seed, noise=0.3), 30).found.values():
+        assert one.own_s / one.peers_s - 1 == pytest.approx(one.slower_by)
+
+
 def test_five_windows_after_warm_up_are_enough_without_noise() -> None:
     """A clear straggler is named after five windows, and after four it is not."""
     told = list(steady([0.2, 0.3], windows=6))

@@ -385,10 +385,13 @@ def test_busy_node_is_no_reason_if_another_rank_on_it_is_not_slow() -> None:
     """Both share its CPUs: then it is what the rank does, and a profile of both shows it."""
     busy = host(node="n1", cores=16, cores_busy=15.8)
     peers = (rank(4, node="n1"), rank(5, node="n1"))
-    verdict = only(RunEvidence(ranks=peers, hosts=(busy,), stragglers=(slow_rank(),)))
+    named = RunSettings(run="digits.3")
+    evidence = RunEvidence(ranks=peers, hosts=(busy,), stragglers=(slow_rank(),), settings=named)
+    verdict = only(evidence)
     assert "CPU" not in verdict.message
     assert verdict.remedy.startswith("Rank 4 on the same node is not slow")
-    assert verdict.remedy.endswith("hpckit profile --ranks 4,5")
+    assert "hpckit profile digits.3 --ranks 4,5 while it trains" in verdict.remedy
+    assert "observe.profile.ranks=[4,5] observe.profile.at_step=100" in verdict.remedy
     both = (slow_rank(), slow_rank(rank=4, gpu="GPU-4"))
     for one in diagnose(RunEvidence(ranks=peers, hosts=(busy,), stragglers=both)):
         assert "16 of 16 CPUs were busy" in one.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -230,6 +231,42 @@ def test_phases_are_few() -> None:
     assert "step 15" in found
     (warning,) = said
     assert warning.startswith("run.timed('step 16'): only the first 16 phases")
+
+
+@pytest.mark.parametrize("name", ["data", "forward"])
+def test_phase_without_with_is_said_once(name: str) -> None:
+    """`run.timed("data")` alone measures nothing: silence would look like a fast loader."""
+    day, said = Day(), list[str]()
+    times = replace(day.times(), warn=said.append)
+    for _ in range(3):
+        times.timed(name)
+    gc.collect()
+    (warning,) = said
+    assert f"write `with run.timed('{name}'):`" in warning
+
+
+def test_function_can_be_a_phase() -> None:
+    """As a decorator, each call counts, also one within another."""
+    day, said = Day(), list[str]()
+    times = replace(day.times(), warn=said.append)
+
+    @times.timed("forward")
+    def forward(depth: int) -> None:
+        day.work(1.0)
+        if depth:
+            forward(depth - 1)
+
+    times.begin(0)
+    times.begin(1)
+    forward(0)
+    forward(0)
+    times.end()
+    assert day.reports[0].phases == {"forward": 2.0}
+    times.begin(2)
+    times.begin(3)
+    forward(1)
+    times.end()
+    assert (day.reports[1].phases["forward"], said) == (3.0, [])
 
 
 def test_batches_are_waited_for_within_data() -> None:

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         *("-o", "--to"),
         metavar="FILE",
         required=True,
-        help="the file to write: .pdf, .svg or .png; one that exists is replaced",
+        help="the file to write: .pdf, .svg or .png; an earlier figure is replaced",
     )
     parser.add_argument(
         "--metric",

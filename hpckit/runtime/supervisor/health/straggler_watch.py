@@ -41,7 +41,7 @@ class StragglerWatch:
     _detector: StragglerDetector = field(default_factory=StragglerDetector, init=False)
     _waiting: list[RankSteps] = field(default_factory=list, init=False)
     _compared_at: float = field(default=-math.inf, init=False)
-    _told: dict[tuple[int, str], float] = field(default_factory=dict, init=False)
+    _told: dict[tuple[int, str], Straggler] = field(default_factory=dict, init=False)
 
     async def take(self, message: NodeSteps, node: str, at: float) -> None:
         """Take what a node of the round reports; record and tell who is slow."""
@@ -56,9 +56,10 @@ class StragglerWatch:
         found = self._detector.advance(waiting)
         named = [replace(one, place=rank_place((one.rank,), self.layout)) for one in found]
         news = [one for one in named if self._is_news(one)]
-        for one in news:
-            self._told[one.rank, one.node] = one.slower_by
-            self.record(events.StragglerFound(at=now(), round=self._round, straggler=one))
+        for one in named:
+            if one in news or self._is_surer(one):
+                self._told[one.rank, one.node] = one
+                self.record(events.StragglerFound(at=now(), round=self._round, straggler=one))
         if news:
             await self.act(words_of(named))
 
@@ -66,7 +67,12 @@ class StragglerWatch:
         known = self._told.get((one.rank, one.node))
         if known is None:
             return len(self._told) < _MOST_TOLD
-        return one.slower_by >= _WORSE * known
+        return one.slower_by >= _WORSE * known.slower_by
+
+    def _is_surer(self, one: Straggler) -> bool:
+        """Whether it is known from as many windows as there ever are, and was not when told of."""
+        known = self._told.get((one.rank, one.node))
+        return known is not None and known.judged < one.judged == self._detector.thresholds.windows
 
 
 def words_of(stragglers: Sequence[Straggler]) -> dict[str, str]:

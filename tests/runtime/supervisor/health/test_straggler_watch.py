@@ -16,6 +16,7 @@ from hpckit.model.run import RunRecord
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.settings import Observe
 from hpckit.planning.diagnosis.stragglers import StragglerDetector
+from hpckit.planning.diagnosis.thresholds import DEFAULT
 from hpckit.runtime.channel.messages import NodeSteps
 from hpckit.runtime.supervisor.health.straggler_watch import StragglerWatch
 
@@ -66,12 +67,15 @@ class Cluster:
             self.step += steps
 
 
-def test_straggler_is_recorded_once_with_rank_node_and_gpu() -> None:
-    """A rank that stays slow is news once; what is told names its node."""
+def test_straggler_is_told_once_with_rank_node_and_gpu() -> None:
+    """A rank that stays slow is news once; the record has it again once all windows are known."""
     cluster = Cluster(nodes=4, slow={3: 1.5})
-    cluster.run(40)
-    (found,) = cluster.recorded
+    cluster.run(80)
+    first, found = cluster.recorded
+    assert isinstance(first, events.StragglerFound)
     assert isinstance(found, events.StragglerFound)
+    assert first.straggler.judged < found.straggler.judged == DEFAULT.windows
+    assert found.straggler.windows == DEFAULT.windows
     assert (found.straggler.rank, found.straggler.node, found.straggler.gpu) == (3, "n1", "GPU-7")
     assert 0.4 < found.straggler.slower_by < 0.6
     assert cluster.told == [{"n1": "rank 3 on n1 takes 50 % longer than its peers"}]
