@@ -116,7 +116,8 @@ def _shares_line(account: Goodput) -> str:
     if account.ettr_expected is None:
         return words
     since, formula = percent(account.ettr_since_first_step), percent(account.ettr_expected)
-    return f"{words}\nETTR since the first step {since}; to be expected of its times: {formula} (Daly's formula)"
+    expected = f"to be expected of its times: {formula} (Daly's formula)"
+    return f"{words}\nETTR since the first step {since}; {expected}"
 
 
 def _parts_table(parts: TimeParts) -> TextTable:
