@@ -39,13 +39,27 @@ class XidSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PcieLink:
+    """The PCIe link of a GPU during a transfer: its generation, its lanes, and the most of each.
+
+    The most is what GPU and host are both able to.
+    """
+
+    generation: int | None = None
+    generation_max: int | None = None
+    width: int | None = None
+    width_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpeed:
     """What a device computed: a GPU by its UUID, or `cpu`.
 
     `matmul_flops` in floating point operations per second, `copy_bytes_s` and the rates between
     host and device in bytes per second. `checksum` is a digest of the exact result of a product of
     matrices of whole numbers, `repeats` whether a second one gave the same. `all_reduce_bytes_s` is
-    the bus bandwidth of a sum over all GPUs of the node. `problem` says what went wrong, if
+    the bus bandwidth of a sum over all GPUs of the node. `pcie` is the link while data went to the
+    device. `problem` says what went wrong, if
     something did.
     """
 
@@ -58,6 +72,7 @@ class DeviceSpeed:
     to_device_bytes_s: float | None = None
     to_host_bytes_s: float | None = None
     all_reduce_bytes_s: float | None = None
+    pcie: PcieLink | None = None
     problem: str = ""
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from hpckit.model.environment.facts import EnvironmentFacts
-from hpckit.model.preflight.health import DeviceSpeed, HealthReport
+from hpckit.model.preflight.health import DeviceSpeed, HealthReport, PcieLink
 from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict
 
 _LEAST_PEERS = 3
@@ -98,6 +98,7 @@ def _speeds(reports: Sequence[HealthReport]) -> Found:
     for name in dict.fromkeys(speed.name for _, speed in devices if speed.name):
         alike = [(node, speed) for node, speed in devices if speed.name == name]
         yield from _slow_ones(alike)
+        yield from _slow_links(alike)
         yield from _wrong_results(alike)
     for node, speed in devices:
         if speed.problem:
@@ -129,6 +130,33 @@ def _slow_ones(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:
 
 
 _SLOW = "heat, a power limit, another job or a broken link: every rank would wait for it"
+
+
+def _slow_links(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:
+    """Yield links that are below what GPU and host are able to, while data goes over them.
+
+    Peers that are faster show that it is not the site's usual state.
+    """
+    for check, words, read in _LINKS:
+        links = [(node, one, *read(one.pcie)) for node, one in alike if one.pcie is not None]
+        known = [(node, one, now, able) for node, one, now, able in links if now and able]
+        usual = max((now for _, _, now, _ in known), default=0)
+        for node, one, now, able in known:
+            if now < able:
+                verdict = HealthVerdict.crit if now < usual else HealthVerdict.warn
+                told = f"{one.device} on {node} {words.format(now=now, able=able)} under load"
+                yield node, _device(one, check, verdict, told, _LINK)
+
+
+_LINKS: Sequence[tuple[str, str, Callable[[PcieLink], tuple[int | None, int | None]]]] = (
+    (
+        "pcie",
+        "runs PCIe at generation {now} of {able}",
+        lambda link: (link.generation, link.generation_max),
+    ),
+    ("pcie", "uses {now} of {able} lanes of PCIe", lambda link: (link.width, link.width_max)),
+)
+_LINK = "its card or riser sits badly, or the slot is set to less: tell the administrators"
 
 
 def _wrong_results(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:

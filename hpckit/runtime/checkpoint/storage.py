@@ -7,6 +7,7 @@ group.py).
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -61,7 +62,13 @@ class _Writer(FileSystemWriter):
             return super().write_data(plan, planner)
 
     def finish(self, metadata: Any, results: Any) -> None:
-        """Write torch's own metadata; raises OSError if the disk is full or away."""
+        """Write torch's own metadata; raises OSError if the disk is full or away.
+
+        Older versions of torch tell the files to their file alone, and not to the caller of `save`.
+        """
+        metadata.storage_data = {
+            one.index: one.storage_data for written in results for one in written
+        }
         with _disk_named():
             super().finish(metadata, results)
 
@@ -137,11 +144,17 @@ def write_tensors(folder: Path, capture: StateCapture, group: Group) -> WrittenF
             storage_writer=writer,
             planner=_Planner(capture.pieces),
             process_group=group.process_group,
-            no_dist=group.process_group is None,
+            **_alone_if(group),
         )
         sums = files.settle()
     names = {one.relative_path for one in metadata.storage_data.values()}
     return WrittenFiles(names=frozenset(names), sums=sums)
+
+
+def _alone_if(group: Group) -> dict[str, bool]:
+    """Return what tells `save` that a rank is by itself; before torch 2.9 it finds out itself."""
+    known = "no_dist" in inspect.signature(save).parameters
+    return {"no_dist": group.process_group is None} if known else {}
 
 
 @contextmanager
@@ -189,7 +202,8 @@ def read_skeletons(folder: Path, keys: Iterable[str]) -> dict[str, Any]:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Keep torch from warning that each rank works by itself: it is meant to."""
+    """Keep torch from warning of itself, and that each rank works by itself: it is meant to."""
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield

@@ -306,14 +306,15 @@ def _shard(
     for part in parts:
         known = dict(part.module.named_modules())
         for module in [*(known[one] for one in units if one in known), part.module]:
-            # A pipeline runs many microbatches between two reshards, and schedules that split the
-            # backward pass lose gradients otherwise.
+            # What a forward pass uses last, its backward pass needs first. A pipeline runs many
+            # microbatches between two reshards, and schedules that split the backward pass lose
+            # gradients otherwise.
             sharded = fully_shard(
                 module,
                 mesh=mesh.data,
                 mp_policy=policy,
                 offload_policy=offload,
-                reshard_after_forward=False if pipelined else None,
+                reshard_after_forward=not pipelined and module is not part.module,
             )
             _sum_rightly(sharded, mesh)
 

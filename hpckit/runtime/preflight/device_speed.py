@@ -22,7 +22,8 @@ import torch
 import torch.distributed as dist
 
 from hpckit.model.plain import to_plain
-from hpckit.model.preflight.health import DeviceSpeed
+from hpckit.model.preflight.health import DeviceSpeed, PcieLink
+from hpckit.observe.health.pcie import read_pcie_link
 from hpckit.runtime.preflight.speeds import MARK
 
 _SIZE = {"cuda": 8192, "cpu": 1024}
@@ -46,9 +47,9 @@ def measure(name: str, cpus: int, limit_s: float) -> DeviceSpeed:
     share_s = limit_s / 4
     flops, checksum, repeats = _matmul(device, share_s)
     copied = _copy(device, share_s)
-    there = back = None
+    there = back = link = None
     if kind == "cuda":
-        there, back = _transfers(device, share_s)
+        there, back, link = _transfers(device, name, share_s)
     return DeviceSpeed(
         device=name,
         name=torch.cuda.get_device_name() if kind == "cuda" else cpu_model(),
@@ -58,6 +59,7 @@ def measure(name: str, cpus: int, limit_s: float) -> DeviceSpeed:
         copy_bytes_s=copied,
         to_device_bytes_s=there,
         to_host_bytes_s=back,
+        pcie=link,
     )
 
 
@@ -101,12 +103,19 @@ def _copy(device: torch.device, limit_s: float) -> float:
     return 2 * source.numel() / _median_s(lambda: target.copy_(source), device, limit_s)
 
 
-def _transfers(device: torch.device, limit_s: float) -> tuple[float, float]:
+def _transfers(
+    device: torch.device, name: str, limit_s: float
+) -> tuple[float, float, PcieLink | None]:
+    """Return bytes per second to the device and back, and its link while data is under way."""
     host = torch.empty(_TRANSFER_BYTES, dtype=torch.uint8).pin_memory()
     on_device = torch.empty(_TRANSFER_BYTES, dtype=torch.uint8, device=device)
     there = _median_s(lambda: on_device.copy_(host, non_blocking=True), device, limit_s)
     back = _median_s(lambda: host.copy_(on_device, non_blocking=True), device, limit_s)
-    return _TRANSFER_BYTES / there, _TRANSFER_BYTES / back
+    for _ in range(_REPEATS):
+        on_device.copy_(host, non_blocking=True)
+    link = read_pcie_link(name)
+    _finish(device)
+    return _TRANSFER_BYTES / there, _TRANSFER_BYTES / back, link
 
 
 def all_reduce(device: torch.device, place: int, count: int, file: str, limit_s: float) -> float:

@@ -195,7 +195,7 @@ class StepTimes:
         computing_s = max(now - sums.own_at - sums.apart_own_s, 0.0)
         return min(computing_s + sums.apart_s[_Apart.data], most_s)
 
-    def timed(self, name: str) -> AbstractContextManager[None]:
+    def timed(self, name: str) -> PhaseMeasurement:
         """Count what is done within as this phase; `data` is waiting for data.
 
         Of more than 16 different names only the first 16 are counted, and a warning says so; so

@@ -155,6 +155,14 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **to) {
     *to = one;
     return fault(__func__, one);
 }
+int nvmlDeviceGetHandleByUUID(const char *uuid, Device **to) {
+    CHECK(NULL);
+    for (int gpu = 0; gpu < (int)number(find("gpus"), 0) && gpu < MOST_GPUS; gpu++) {
+        const char *own = find("g%d.uuid", gpu);
+        if (own && !strcmp(own, uuid)) return nvmlDeviceGetHandleByIndex_v2((unsigned)gpu, to);
+    }
+    return NOT_FOUND;
+}
 int nvmlDeviceGetUUID(Device *one, char *to, unsigned size) {
     CHECK(one);
     return copy(to, size, one->part < 0 ? find("g%d.uuid", one->gpu) : find("g%d.mig%d.uuid", one->gpu, one->part));

@@ -26,6 +26,7 @@ from hpckit.model.preflight.health import (
     GpuHealth,
     HealthReport,
     NodeHealth,
+    PcieLink,
     XidSeen,
 )
 from hpckit.model.preflight.settings import Preflight, PreflightLevel
@@ -82,6 +83,7 @@ FACTS = EnvironmentFacts(
     ),
 )
 FINE = NodeHealth(environment=FACTS, gpus=GPUS, write_s=0.01, available_bytes=190 * GIB)
+LINK = PcieLink(generation=5, generation_max=5, width=16, width_max=16)
 SPEED = DeviceSpeed(
     device="GPU-0",
     name="H100",
@@ -90,6 +92,7 @@ SPEED = DeviceSpeed(
     repeats=True,
     copy_bytes_s=3e12,
     all_reduce_bytes_s=4e11,
+    pcie=LINK,
 )
 
 
@@ -309,6 +312,11 @@ def speedy(**about: Any) -> NodeHealth:
         ({"checksum": "b"}, HealthVerdict.crit, "checksum"),
         ({"repeats": False}, HealthVerdict.crit, "checksum"),
         ({"matmul_flops": None, "problem": "out of memory"}, HealthVerdict.warn, "compute"),
+        ({"pcie": replace(LINK, generation=3)}, HealthVerdict.crit, "pcie"),
+        ({"pcie": replace(LINK, width=8)}, HealthVerdict.crit, "pcie"),
+        ({"pcie": replace(LINK, generation=4, generation_max=4)}, HealthVerdict.ok, None),
+        ({"pcie": PcieLink()}, HealthVerdict.ok, None),
+        ({"pcie": None}, HealthVerdict.ok, None),
     ],
 )
 def test_devices_are_compared_with_their_peers(
@@ -319,6 +327,15 @@ def test_devices_are_compared_with_their_peers(
     assert found[0].verdict is verdict
     assert {one.check for one in found[0].findings} == ({check} if check else set())
     assert {one.verdict for one in found[1:]} == {HealthVerdict.ok}
+
+
+def test_link_that_is_slow_on_all_nodes_blames_none() -> None:
+    """A site may have set its slots to less: worth a word, and no reason to leave its nodes."""
+    slow = speedy(pcie=replace(LINK, generation=4))
+    found = judged(slow, health=slow)
+    assert {one.verdict for one in found} == {HealthVerdict.warn}
+    (first, *_) = found[0].findings
+    assert "runs PCIe at generation 4 of 5 under load" in first.message
 
 
 def test_two_devices_that_differ_blame_nobody() -> None:

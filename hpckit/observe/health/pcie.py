@@ -1,0 +1,36 @@
+"""What a GPU's PCIe link does now: GPUs lower it while they are idle, so ask during a transfer."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from hpckit.model.preflight.health import PcieLink
+from hpckit.observe.nvml.bindings import load_bindings
+from hpckit.observe.nvml.job_gpus import tried
+
+
+def read_pcie_link(uuid: str) -> PcieLink | None:
+    """Return the link of the GPU with this UUID; None if NVML cannot say.
+
+    ```python
+    read_pcie_link("GPU-3f2a...")  # PcieLink(generation=5, generation_max=5, width=16, ...)
+    ```
+    """
+    try:
+        nvml = load_bindings()
+    except ImportError:
+        return None
+    if tried(nvml, lambda: (nvml.nvmlInit(), True)) is None:
+        return None
+    try:
+        handle = tried(nvml, partial(nvml.nvmlDeviceGetHandleByUUID, uuid))
+        if handle is None:
+            return None
+        return PcieLink(
+            generation=tried(nvml, partial(nvml.nvmlDeviceGetCurrPcieLinkGeneration, handle)),
+            generation_max=tried(nvml, partial(nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)),
+            width=tried(nvml, partial(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle)),
+            width_max=tried(nvml, partial(nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)),
+        )
+    finally:
+        tried(nvml, nvml.nvmlShutdown)
