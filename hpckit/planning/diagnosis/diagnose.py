@@ -72,7 +72,8 @@ RULES = (
         find=gpu_rules.launch_bound,
         measured="SM activity (without it, utilization) of the GPUs, while ranks do their own work",
         thresholds=("own_share", "low_sm_activity", "low_utilization", "samples", "steps"),
-        remedy="larger batches, torch.compile, CUDA graphs, fewer waits for the GPU",
+        remedy="larger batches, torch.compile, CUDA graphs, fewer waits for the GPU; more CPUs "
+        "if tasks wait for them",
     ),
     DiagnosisRule(
         kind=VerdictKind.gpu_idle,

@@ -9,13 +9,14 @@ from hpckit.planning.diagnosis.evidence import GpuUse, RunEvidence
 from hpckit.planning.diagnosis.summary import (
     StepSummary,
     busy,
+    cpu_pressure,
     judged_gpus,
     judged_ranks,
     mean,
     step_summary,
 )
 from hpckit.planning.diagnosis.thresholds import Thresholds
-from hpckit.planning.diagnosis.words import listed, lossless, lossy, share
+from hpckit.planning.diagnosis.words import MORE_CPUS, listed, lossless, lossy, share
 
 
 def gpu_idle(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
@@ -100,10 +101,14 @@ def launch_bound(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]
         f"{what} were active only {share(active)}: the program gives them work too slowly, or in "
         "pieces that are too small."
     )
-    remedy = (
+    pressure = cpu_pressure(evidence, limits)
+    if pressure is not None:
+        message += f" Tasks of these nodes waited {share(pressure)} of the time for a CPU."
+    fewer_launches = (
         "Raise the batch size, use torch.compile (mode='reduce-overhead' records CUDA graphs), and "
         "avoid what waits for the GPU in each step: .item(), .cpu(), printing losses."
     )
+    remedy = fewer_launches if pressure is None else MORE_CPUS
     yield lossy(
         VerdictKind.launch_bound,
         steps.own_share * (1 - active),
@@ -113,6 +118,7 @@ def launch_bound(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]
         activity_share=active,
         measured=measured,
         power_w=mean(one.power_w for one in gpus),
+        cpu_pressure=pressure,
     )
 
 

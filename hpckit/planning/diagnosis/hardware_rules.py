@@ -13,13 +13,11 @@ from hpckit.model.diagnosis.verdict import (
     VerdictSeverity,
 )
 from hpckit.planning.diagnosis.evidence import GpuUse, HostUse, RunEvidence
-from hpckit.planning.diagnosis.summary import judged_gpus, mean
+from hpckit.planning.diagnosis.summary import CPU_PRESSURE, judged_gpus, mean
 from hpckit.planning.diagnosis.thresholds import Thresholds
-from hpckit.planning.diagnosis.words import duration, listed, lossless, lossy, share
+from hpckit.planning.diagnosis.words import MORE_CPUS, duration, listed, lossless, lossy, share
 
 _NEARLY_ALL = 0.9
-_CPU_PRESSURE = 0.2
-"""Share of time in which some task waited for a CPU: they are too few, or others use them."""
 
 
 def throttled(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
@@ -103,10 +101,7 @@ def _neighbour(one: Straggler, evidence: RunEvidence) -> int | None:
 
 def _remedy(one: Straggler, causes: Sequence[str], neighbour: int | None, run: str) -> str:
     if any("CPU" in cause for cause in causes):
-        return (
-            "Ask for more CPUs for each rank (resources.cpus_per_task), or for whole nodes "
-            "(resources.exclusive=true) if other jobs use them."
-        )
+        return MORE_CPUS
     if causes:
         return f"Report the node to the site, and leave it out: resources.exclude={one.node}"
     if neighbour is not None:
@@ -157,7 +152,7 @@ def _of_gpu(gpu: GpuUse, limits: Thresholds) -> Iterator[str]:
 def _of_host(host: HostUse) -> Iterator[str]:
     if host.cores and host.cores_busy is not None and host.cores_busy >= _NEARLY_ALL * host.cores:
         yield f"On its node {host.cores_busy:.0f} of {host.cores} CPUs were busy."
-    elif host.cpu_pressure is not None and host.cpu_pressure >= _CPU_PRESSURE:
+    elif host.cpu_pressure is not None and host.cpu_pressure >= CPU_PRESSURE:
         yield f"On its node tasks waited {share(host.cpu_pressure)} of the time for a CPU."
 
 

@@ -9,12 +9,16 @@ from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.evidence import GpuUse, HostUse, RunEvidence
 from hpckit.planning.diagnosis.thresholds import Thresholds
 
+CPU_PRESSURE = 0.2
+"""Share of time in which some task waited for a CPU: they are too few, or others use them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSummary:
     """What a step of the run consists of; shares of the step, None where no rank knows.
 
-    `data_loss` is what waiting for data costs: a GPU that computes meanwhile loses nothing.
+    `data_loss` is what waiting for data costs: a GPU that computes meanwhile loses nothing. GPUs
+    without a rank do not count there.
     `least_waiting_share` is that of the rank that waits least for others, None with one rank.
     """
 
@@ -40,7 +44,9 @@ def step_summary(evidence: RunEvidence, limits: Thresholds) -> StepSummary | Non
         return None
     waits = [one.waiting_s / one.seconds for one in ranks if one.waiting_s is not None]
     data_share = _weighted(ranks, lambda one: one.data_s)
-    used = mean(map(busy, judged_gpus(evidence, limits))) or 0.0
+    gpus = judged_gpus(evidence, limits)
+    own = {one.gpu for one in ranks}
+    used = mean(map(busy, [one for one in gpus if one.uuid in own] or gpus)) or 0.0
     return StepSummary(
         ranks=len(ranks),
         step_s=sum(one.seconds for one in ranks) / sum(one.steps for one in ranks),
@@ -66,6 +72,12 @@ def judged_gpus(evidence: RunEvidence, limits: Thresholds) -> list[GpuUse]:
 def judged_hosts(evidence: RunEvidence, limits: Thresholds) -> list[HostUse]:
     """Return the nodes with enough samples."""
     return [one for one in evidence.hosts if one.samples >= limits.samples]
+
+
+def cpu_pressure(evidence: RunEvidence, limits: Thresholds) -> float | None:
+    """Return the mean share of time in which tasks waited for a CPU; None if that is little."""
+    found = mean(one.cpu_pressure for one in judged_hosts(evidence, limits))
+    return found if found is not None and found >= CPU_PRESSURE else None
 
 
 def busy(one: GpuUse) -> float | None:

@@ -15,6 +15,12 @@ _GB = 1e9
 _MINUTE_S = 60
 _TENTH = 0.1
 
+MORE_CPUS = (
+    "Ask for more CPUs for each rank (resources.cpus_per_task), or for whole nodes "
+    "(resources.exclusive=true) if other jobs use them."
+)
+"""The remedy where tasks wait for CPUs."""
+
 
 def share(value: float) -> str:
     """Return a share of 1 in two digits: `41 %`, `4.2 %`."""

@@ -397,6 +397,26 @@ def test_busy_node_is_no_reason_if_another_rank_on_it_is_not_slow() -> None:
         assert "16 of 16 CPUs were busy" in one.message
 
 
+@pytest.mark.parametrize(("pressure", "cpus"), [(None, False), (0.19, False), (0.21, True)])
+def test_idle_gpus_beside_busy_cpus_need_cpus(pressure: float | None, *, cpus: bool) -> None:
+    """A larger batch does not help a program that waits for a CPU to run on."""
+    verdict = only(replace(gaps(0.3), hosts=(host(cpu_pressure=pressure),)))
+    assert verdict.kind is KIND.launch_bound
+    assert ("resources.cpus_per_task" in verdict.remedy) == cpus
+    assert ("waited 21 % of the time for a CPU" in verdict.message) == cpus
+
+
+def test_gpu_without_a_rank_does_not_raise_what_waiting_costs() -> None:
+    """The GPU of the rank is busy while it waits for data: nothing is lost, whatever idles."""
+    evidence = RunEvidence(
+        ranks=(rank(0, data_s=100.0),),
+        gpus=(gpu(0, utilization=0.95), gpu(1, utilization=0.0)),
+    )
+    kinds = [one.kind for one in diagnose(evidence)]
+    assert KIND.input_bound not in kinds
+    assert KIND.gpu_idle in kinds
+
+
 def test_throttling_of_slow_clocks_is_lost_time() -> None:
     """With known clocks the loss is the time at lower clocks, times how much lower."""
     assert only(hot(0.5)).loss == pytest.approx(0.2)
