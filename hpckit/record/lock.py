@@ -118,13 +118,20 @@ def _text(at: datetime) -> str:
 
 
 def _take(folder: Path, text: str, what: str, *, passing: bool) -> _Claim:
+    missing: OSError | None = None
     for _ in range(_TRIES):
         # Its holder may be removing it: mkdir and link then say that it exists, or does not.
-        with suppress(FileNotFoundError, FileExistsError):
+        try:
             mine = _try(folder, text, what, passing=passing)
-            if mine is not None:
-                return mine
-    raise _held(_latest(folder) or _Claim(folder=folder, number=0), what)
+        except (FileNotFoundError, FileExistsError) as error:
+            missing = error
+            continue
+        if mine is not None:
+            return mine
+    latest = _latest(folder)
+    if latest is None and missing is not None:
+        raise missing
+    raise _held(latest or _Claim(folder=folder, number=0), what)
 
 
 def _try(folder: Path, text: str, what: str, *, passing: bool) -> _Claim | None:

@@ -69,6 +69,7 @@ def export_runs(request: ExportRequest, context: Context) -> ExportOutcome:
             "standard output cannot be written: it is closed", hint="name a file with -o PATH"
         )
     known: dict[str, Any] = {}
+    named_runs(request.references, request.base, context)  # before a folder is made for nothing
     with _target(request, context):
         while True:
             began = time.monotonic()

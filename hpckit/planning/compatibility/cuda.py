@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from hpckit.model.counted import counted
 from hpckit.model.environment.comparison import EnvironmentComparison
 from hpckit.model.environment.facts import EnvironmentFacts, GpuFacts
+from hpckit.model.environment.torch_version import OLDEST_TORCH, is_older, text_of
 from hpckit.model.finding import Finding, Severity, error, warning
 
 LEAST_DRIVER: Mapping[int, tuple[int, ...]] = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}
@@ -68,6 +69,16 @@ def _torch(comparison: EnvironmentComparison) -> Iterator[Finding]:
             message=f"torch cannot be imported on {facts.host}: {torch.problem}",
             hint=f"run `{facts.python.executable} -c 'import torch'` there; a module or a library "
             "path may be missing (cluster.modules, cluster.setup)",
+        )
+    elif is_older(torch.version, OLDEST_TORCH):
+        yield Finding(
+            severity=level,
+            key="torch",
+            value=torch.version or "",
+            message=f"torch is {torch.version} on {facts.host}; functions (entry_point) and "
+            f"attach() need {text_of(OLDEST_TORCH)} or newer",
+            hint=f"pip install 'torch>={text_of(OLDEST_TORCH)}' there, or name a Python that has "
+            "it: cluster.python=/path/to/python",
         )
 
 

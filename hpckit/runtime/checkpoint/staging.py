@@ -51,8 +51,6 @@ class Stager:
 
 
 def _make() -> Any:
-    if not hasattr(staging, "DefaultStager"):  # torch before 2.9
-        return staging.BlockingAsyncStager()
     cuda = torch.cuda.is_available()
     options = staging.StagingOptions(
         use_pinned_memory=cuda,

@@ -7,7 +7,6 @@ group.py).
 
 from __future__ import annotations
 
-import inspect
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -144,17 +143,11 @@ def write_tensors(folder: Path, capture: StateCapture, group: Group) -> WrittenF
             storage_writer=writer,
             planner=_Planner(capture.pieces),
             process_group=group.process_group,
-            **_alone_if(group),
+            no_dist=group.process_group is None,
         )
         sums = files.settle()
     names = {one.relative_path for one in metadata.storage_data.values()}
     return WrittenFiles(names=frozenset(names), sums=sums)
-
-
-def _alone_if(group: Group) -> dict[str, bool]:
-    """Return what tells `save` that a rank is by itself; before torch 2.9 it finds out itself."""
-    known = "no_dist" in inspect.signature(save).parameters
-    return {"no_dist": group.process_group is None} if known else {}
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from torch.distributed.fsdp import (
 from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import ConfigError, UsageError
+from hpckit.model.environment.torch_version import OLDEST_FOR_LAYOUTS, check_torch_version
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import SCHEDULES, Parallel, Precision
@@ -86,6 +87,7 @@ def lay_out_checked(
         _fill(model, initialiser)
         _prepare_units(model, units, settings)
         return LaidOutModel(module=_replicated(_placed(model, mesh.device), mesh))
+    check_torch_version(torch.__version__, "this layout", OLDEST_FOR_LAYOUTS)
     split = split_of(plan, units, mesh.layout, mesh.place(MeshAxis.pipeline), settings)
     owners = _owners(model, split) if split and _checks(settings) else {}
     outline = outline_of(model, owners)

@@ -29,6 +29,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 
 from hpckit.errors import RendezvousError
+from hpckit.model.environment.torch_version import check_torch_version
 from hpckit.model.failure import ExitReason, RankExit
 from hpckit.model.launch import DeviceKind, LaunchConfig, Pruner
 from hpckit.model.parallel.layout import Layout
@@ -64,6 +65,7 @@ def make_run(
     environ: Mapping[str, str], info: RankInfo, device: torch.device, link: AgentLink | None
 ) -> Run:
     """Build the Run of a rank that an agent started, from its frozen folder."""
+    check_torch_version(torch.__version__)
     launch = load_launch(Path(environ["HPCKIT_LAUNCH_DIR"]))
     index = int(environ["HPCKIT_RUN_INDEX"])
     settings, config = load_settings(launch, index)
@@ -155,8 +157,9 @@ def attach(*, timeout_s: float = 120.0, checkpoint_dir: str | Path | None = None
     names a folder for it. Under hpckit the run has its own checkpoint folder, and `checkpoint_dir`
     is ignored.
 
-    Raises RankInfoError and RendezvousError.
+    Raises RankInfoError and RendezvousError, and UsageError for a torch that is too old.
     """
+    check_torch_version(torch.__version__)
     shield_children()
     environ = environment()
     info = rank_info(environ)

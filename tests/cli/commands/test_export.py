@@ -78,6 +78,23 @@ def test_export_of_nothing_is_an_error(desk: Desk) -> None:
         desk.say("export", "csv", "missing")
 
 
+def test_refused_export_leaves_nothing_behind(desk: Desk) -> None:
+    """Neither the folder of a tracker nor a lock next to a file is made for a run that is not."""
+    pytest.importorskip("tensorboard")
+    before = sorted(desk.folder.rglob("*"))
+    for words in (["tensorboard"], ["csv", "-o", "values.csv"]):
+        with pytest.raises(NotFoundError):
+            desk.say("export", *words, "missing")
+    assert sorted(desk.folder.rglob("*")) == before
+
+
+def test_place_that_cannot_be_written_is_named(desk: Desk) -> None:
+    """It is the file that was asked for, not a lock of which nobody has heard."""
+    desk.freeze("new")
+    with pytest.raises(UsageError, match=r"/proc/values\.csv cannot be written: No such file"):
+        desk.say("export", "csv", "-o", "/proc/values.csv")
+
+
 @pytest.mark.parametrize("kind", ["tensorboard", "wandb", "mlflow"])
 def test_export_without_its_library_names_the_extra(kind: str, tmp_path: Path) -> None:
     """One error, with the words that install it."""

@@ -21,6 +21,7 @@ from hpckit.model.environment.facts import (
     TorchFacts,
 )
 from hpckit.model.environment.roles import FolderRole
+from hpckit.model.finding import Severity
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.planning.compatibility.cuda import runs_on
 from hpckit.planning.compatibility.judge import judge_environment
@@ -239,6 +240,14 @@ def test_rule_finds_its_case_and_not_the_one_below(
     """What breaks is found with its level under the name of the fact; what just suffices is not."""
     assert judged(**bad) == [(level, fact)]
     assert judged(**fine) == []
+
+
+def test_torch_that_is_too_old_is_an_error() -> None:
+    """Also if both sides have the same: hpckit's checkpoints do not work with it."""
+    facts = replace(UNKNOWN, torch=TorchFacts(installed=True, version="2.8.1+cu128"), token=TOKEN)
+    compared = EnvironmentComparison(here=facts, node=facts, asked=ASKED, token=TOKEN)
+    (found,) = [one for one in judge_environment(compared) if one.key == "torch"]
+    assert (found.severity, "need 2.9 or newer" in found.message) == (Severity.error, True)
 
 
 @pytest.mark.parametrize("clock", [None, ClockOffset(least_s=-1e6, most_s=1e6)])

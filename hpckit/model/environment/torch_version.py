@@ -1,0 +1,46 @@
+"""Which versions of torch hpckit works with. Pure.
+
+All tests of checkpoints, data, ranks and layouts pass with the oldest ones. Older ones are refused:
+some fail in the first save, others load wrong values without a word.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hpckit.errors import UsageError
+
+OLDEST_TORCH = (2, 9)
+OLDEST_FOR_LAYOUTS = (2, 11)
+"""Of layouts other than data parallelism: `fully_shard` with DTensor restores other values from a
+checkpoint in 2.9."""
+
+_VERSION = re.compile(r"(\d+)\.(\d+)")
+
+
+def is_older(version: str | None, oldest: tuple[int, int]) -> bool:
+    """Return whether a version is older; one that cannot be read is not.
+
+    ```python
+    is_older("2.8.0a0+git1234", (2, 9))  # True
+    ```
+    """
+    found = _VERSION.match(version or "")
+    return found is not None and (int(found[1]), int(found[2])) < oldest
+
+
+def check_torch_version(
+    version: str, what: str = "a run of hpckit", oldest: tuple[int, int] = OLDEST_TORCH
+) -> None:
+    """Raise UsageError if this version of torch is too old for `what`."""
+    if is_older(version, oldest):
+        raise UsageError(
+            f"torch {version} is installed, and {what} needs torch {text_of(oldest)} or newer",
+            hint=f"pip install 'torch>={text_of(oldest)}', or name a Python that has it: "
+            "cluster.python=/path/to/python",
+        )
+
+
+def text_of(version: tuple[int, int]) -> str:
+    """Return a version as it is written: `2.9`."""
+    return ".".join(map(str, version))
