@@ -11,7 +11,7 @@ import re
 from hpckit.errors import UsageError
 
 OLDEST_TORCH = (2, 9)
-OLDEST_FOR_LAYOUTS = (2, 11)
+OLDEST_FOR_LAYOUTS = (2, 12)
 """Of layouts other than data parallelism: `fully_shard` with DTensor restores other values from a
 checkpoint in 2.9."""
 

@@ -43,9 +43,11 @@ class Stager:
         return buffer.copy_(rows, non_blocking=rows.is_cuda)
 
     def close(self) -> None:
-        """Release the buffers."""
-        if self._stager is not None:
-            self._stager.close()
+        """Release the buffers.
+
+        The stager is only let go: its own `close` leaves no other stager of the process usable in
+        torch 2.11 and 2.12, and has nothing else to end without threads.
+        """
         self._stager = None
         self._buffers.clear()
 
