@@ -28,10 +28,22 @@ class Stager:
         if self._stager is None:
             self._stager = _make()
         pieces = tuple(replace(one, tensor=self._copy_rows(one)) for one in taken.pieces)
-        tensors = dict(self._stager.stage(dict(taken.tensors)))
+        tensors = self._copy_all(dict(taken.tensors))
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         return replace(taken, tensors=tensors, pieces=pieces)
+
+    def _copy_all(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        """Copy whole tensors by torch's stager.
+
+        In torch 2.11 and 2.12 it closes itself after its first copy, and the next one is a KeyError
+        before anything is copied: there, each copy has a new one, and new buffers.
+        """
+        try:
+            return dict(self._stager.stage(tensors))
+        except KeyError:
+            self._stager = _make()
+            return dict(self._stager.stage(tensors))
 
     def _copy_rows(self, piece: TensorPiece) -> torch.Tensor:
         """Copy a piece into its own buffer: torch's stager would copy the whole tensor."""
@@ -43,11 +55,9 @@ class Stager:
         return buffer.copy_(rows, non_blocking=rows.is_cuda)
 
     def close(self) -> None:
-        """Release the buffers.
-
-        The stager is only let go: its own `close` leaves no other stager of the process usable in
-        torch 2.11 and 2.12, and has nothing else to end without threads.
-        """
+        """Release the buffers."""
+        if self._stager is not None:
+            self._stager.close()
         self._stager = None
         self._buffers.clear()
 
