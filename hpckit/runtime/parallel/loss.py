@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
@@ -74,6 +74,30 @@ def quotient(value: Tensor, weight: Tensor) -> Tensor:
     return torch.where(weight == 0, 0.0, value / weight)
 
 
+class Pending(Protocol):
+    """A number that ranks are still adding up."""
+
+    def wait(self) -> Tensor:
+        """Return it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingScale:
+    """What a sum over targets is multiplied by, once the targets of all ranks are counted.
+
+    `alike` ranks each have the same ones; a mean of `parts` is taken after.
+    """
+
+    count: Pending
+    parts: int
+    alike: int
+
+    def wait(self) -> Tensor:
+        """Return the scale, 0 without any target; waits for the ranks that still count."""
+        count = self.count.wait() / self.alike
+        return quotient(torch.full_like(count, self.parts), count)
+
+
 @dataclass(slots=True, kw_only=True)
 class StepLoss:
     """What one rank has of the loss of a step; without a function it is the cross entropy.
@@ -84,7 +108,7 @@ class StepLoss:
     """
 
     function: LossFunction | None
-    scale: Tensor | float
+    scale: Tensor | float | PendingScale
     check: LossCheck | None = None
     total: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
     weights: list[Tensor] = field(default_factory=list)
@@ -106,11 +130,17 @@ class StepLoss:
         if found.pair:
             self.weights.append(found.weight)
         elif self.function is None:
-            value = value * self.scale
+            value = value * self.settle()
         else:
-            value = value * (self.scale * part)
+            value = value * (self.settle() * part)
         self.total = self.total.to(value.device) + value.detach()
         return value
+
+    def settle(self) -> Tensor | float:
+        """Return the scale; waits for it if ranks still count."""
+        if isinstance(self.scale, PendingScale):
+            self.scale = self.scale.wait()
+        return self.scale
 
     @property
     def weight(self) -> Tensor:

@@ -16,6 +16,19 @@ _SHARDS = "shard_context"
 """The axes over which parameters are sharded, as one."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingSum:
+    """A sum over ranks that has been begun; `total` is this rank's part until it is done."""
+
+    total: torch.Tensor
+    work: dist.Work
+
+    def wait(self) -> torch.Tensor:
+        """Return the sum; waits for the ranks that have not begun it."""
+        self.work.wait()
+        return self.total
+
+
 @dataclass(frozen=True)
 class RankMesh:
     """The mesh of all ranks, and this rank's groups in it. All ranks make it at the same time.
@@ -71,6 +84,14 @@ class RankMesh:
         total = value.detach().double().clone()
         dist.all_reduce(total)
         return total
+
+    def begin_sum(self, value: torch.Tensor) -> PendingSum:
+        """Begin the sum of a number over all ranks, in float64; collective."""
+        total = value.detach().double().clone()
+        work = dist.all_reduce(total, async_op=True)
+        if work is None:  # torch says so to a process that is in no group
+            raise RuntimeError("this rank has no process group")
+        return PendingSum(total=total, work=work)
 
     def gather_all(self, value: Any) -> list[Any]:
         """Return a small value of each rank; collective."""

@@ -23,6 +23,7 @@ from hpckit.runtime.parallel.build import LaidOutModel
 from hpckit.runtime.parallel.gradients import clip, local_part, set_aside, total_norm
 from hpckit.runtime.parallel.loss import (
     LossFunction,
+    PendingScale,
     StepLoss,
     count_targets,
     measure,
@@ -154,6 +155,7 @@ class ModelTraining:
         pieces = _cut(rows, *self._own_positions(inputs, targets))
         own.scale = self._scale(inputs, pieces, own.function, share)
         self._accumulate(pieces, own)
+        own.settle()
         for tied in self.model.tied:
             tied.sum_gradient()
         if not self._checked:
@@ -220,7 +222,7 @@ class ModelTraining:
         pieces: Sequence[_Piece],
         loss: LossFunction | None,
         share: BatchShare | None,
-    ) -> Tensor | float:
+    ) -> Tensor | float | PendingScale:
         """Return what losses are multiplied by, as gradients are averaged over data ranks."""
         layout = self.mesh.layout
         if loss is not None:
@@ -228,16 +230,18 @@ class ModelTraining:
         counted = [count_targets(one.targets) for one in pieces if one.weight]
         return self._target_scale(torch.stack(counted).sum(), layout.data_size * layout.context)
 
-    def _target_scale(self, own: Tensor, parts: int) -> Tensor:
+    def _target_scale(self, own: Tensor, parts: int) -> Tensor | PendingScale:
         """Return what a sum over targets is multiplied by, if a mean of `parts` is taken after.
 
-        `own` is the number of this rank's targets. Without any on all ranks it is 0.
+        `own` is the number of this rank's targets. Without any on all ranks it is 0. Ranks count
+        while they compute: nobody waits for the others before the loss is known.
         """
         layout = self.mesh.layout
         count = own.double()
-        if layout.data_size * layout.context > 1:
-            count = self.mesh.sum_over_world(count) / (layout.tensor * layout.pipeline)
-        return quotient(torch.full_like(count, parts), count)
+        if layout.data_size * layout.context == 1:
+            return quotient(torch.full_like(count, parts), count)
+        alike = layout.tensor * layout.pipeline
+        return PendingScale(count=self.mesh.begin_sum(count), parts=parts, alike=alike)
 
     def _step_in_tree(
         self,
@@ -271,6 +275,7 @@ class ModelTraining:
         tree = TreeReduction(module=self.model.module, rank=rank, leaves=leaves)
         with self._summing(last=False):
             value = tree.run(compute)
+        own.settle()
         if not self._are_pairs(own, known):
             return value
         weight = tree.in_order(own.weights).sum()
