@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.commands import SCRIPTS, on_path, run
 
 _RANKS = 4
-_PAIRS = 40
+_PAIRS = 120
 _REPEATS = 5
 _MIB = 2**20
 _PROGRAMS = Path(__file__).parent / "programs"
