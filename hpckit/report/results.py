@@ -107,10 +107,19 @@ def _result_row(row: RunRow, overrides: Mapping[str, str], now: datetime) -> Res
     )
 
 
+_ABOUT = frozenset({"name", "output_dir", "tracker", "notify", "observe", "preflight", "budget"})
+"""Sections that say how a launch is named, watched and reported."""
+
+
 def _differing(sweep: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the keys that not all runs set to the same value, in order of appearance."""
+    """Return the keys that not all runs set to the same value, in order of appearance.
+
+    Several launches may also differ in who is told of them, and in what is measured: no result
+    depends on that.
+    """
     keys = dict.fromkeys(key for given in sweep for key in given)
-    return tuple(key for key in keys if len({given.get(key) for given in sweep}) > 1)
+    counted = (key for key in keys if key.lstrip("+~").partition(".")[0] not in _ABOUT)
+    return tuple(key for key in counted if len({given.get(key) for given in sweep}) > 1)
 
 
 def sort_results(results: Results, key: SortKey) -> Results:

@@ -112,6 +112,14 @@ def test_results_of_a_single_run_need_no_columns_of_overrides(desk: Any) -> None
     assert row.startswith("0,pending,,,,,")
 
 
+def test_results_have_no_columns_of_how_runs_were_watched(desk: Any) -> None:
+    """Several launches may differ in who was told, and in what was measured: no result does."""
+    watched = ["lr=1", "+tracker.project=x", "notify.events=[failed]", "observe=deep", "name=a"]
+    desk.freeze(sweep=[watched, ["lr=2"]])
+    found = json.loads(desk.say("results", "--json").out)
+    assert [one["overrides"] for one in found["runs"]] == [{"lr": "1"}, {"lr": "2"}]
+
+
 def test_results_draw_a_table_on_a_terminal(swept: Any) -> None:
     """A terminal gets the same columns, drawn."""
     assert "accuracy" in swept.say("results", terminal=True).out
