@@ -22,7 +22,7 @@ from hydra.core.override_parser.types import (
 )
 from hydra.errors import HydraException, OverrideParseException
 
-from hpckit.config.types import is_scalar, is_text
+from hpckit.config.types import is_scalar, is_text, takes_decimals
 from hpckit.errors import ConfigError
 from hpckit.planning.sweep.grid import MAX_POINTS
 
@@ -186,7 +186,7 @@ def _needs_multirun(override: Override) -> ConfigError:
     simple = override.value_type is ValueType.SIMPLE_CHOICE_SWEEP
     if key == "command":
         hint = f"A command stands behind --: hpckit launch -- {values}"
-    elif _DECIMAL_COMMA.fullmatch(values):
+    elif takes_decimals(key) and _DECIMAL_COMMA.fullmatch(values):
         hint = f"A decimal number has a point: {key}={values.replace(',', '.')}; for a sweep add -m"
         hint += " (--multirun)."
     elif simple and text is not None:

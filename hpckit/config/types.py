@@ -74,6 +74,12 @@ def is_scalar(key: str) -> bool:
     )
 
 
+def takes_decimals(key: str) -> bool:
+    """Return whether a key of hpckit takes one number that need not be whole."""
+    hint = _hint(key)
+    return hint is not None and float in (hint, *get_args(hint))
+
+
 def _section(name: str) -> type[Any] | None:
     """Return the type of a section, which may lie in another one; the root has no name."""
     kind: Any = LaunchConfig

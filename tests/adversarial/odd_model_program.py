@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.settings import Parallel, Recompute
+from hpckit.model.parallel.settings import Parallel, Recompute, Reduction
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.rank.parallel_run import ParallelRun
 
@@ -26,6 +26,8 @@ def make_run(case: dict[str, Any]) -> ParallelRun:
     settings = dict(case.get("parallel", {}))
     if "recompute" in settings:
         settings["recompute"] = Recompute(settings["recompute"])
+    if "reduce" in settings:
+        settings["reduce"] = Reduction(settings["reduce"])
     return ParallelRun(
         info=rank_of_world(),
         device=torch.device("cpu"),

@@ -15,7 +15,7 @@ OLDEST_FOR_LAYOUTS = (2, 12)
 """Of layouts other than data parallelism: `fully_shard` with DTensor restores other values from a
 checkpoint in 2.9."""
 
-_VERSION = re.compile(r"(\d+)\.(\d+)")
+_VERSION = re.compile(r"v?(\d+)(?:\.(\d+))?")
 
 
 def is_older(version: str | None, oldest: tuple[int, int]) -> bool:
@@ -26,7 +26,7 @@ def is_older(version: str | None, oldest: tuple[int, int]) -> bool:
     ```
     """
     found = _VERSION.match(version or "")
-    return found is not None and (int(found[1]), int(found[2])) < oldest
+    return found is not None and (int(found[1]), int(found[2] or 0)) < oldest
 
 
 def check_torch_version(

@@ -119,13 +119,13 @@ class StreamedBatches(Dataset[Any]):
     def _ended(self, number: int) -> UsageError:
         if self.length is None:
             return UsageError(
-                f"{_name(self.dataset)} ended after {counted(number, 'sample')}, and "
+                f"the dataset {_name(self.dataset)} ended after {counted(number, 'sample')}, and "
                 "this step needs more",
                 hint=f"it lasts for {number // self.share.batch_size} steps of "
                 f"{self.share.batch_size} samples; to read it again, give it a __len__",
             )
         return UsageError(
-            f"{_name(self.dataset)} has a length of {self.length}, and ended after "
+            f"the dataset {_name(self.dataset)} has a length of {self.length}, and ended after "
             f"{counted(number % self.length, 'sample')} of an epoch",
             hint="let it yield all samples in every process: run.batches takes each rank's and "
             "each worker's share itself",

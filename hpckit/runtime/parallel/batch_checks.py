@@ -57,7 +57,7 @@ def check_batches(mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: boo
             f"data ranks have {rows[0]} to {rows[-1]} rows of the batch, and their losses would "
             "count the same",
             hint="pass the share: run.train_step(model, inputs, targets, share=share), with "
-            "share = run.share(batch_size)",
+            "share = run.share(batch_size), or with share=batches.share of run.batches",
         )
 
 

@@ -319,6 +319,19 @@ def _shard(
                 reshard_after_forward=not pipelined and module is not part.module,
             )
             _sum_rightly(sharded, mesh)
+        if not pipelined:
+            part.module.register_forward_hook(_reshard_after_look)
+
+
+def _reshard_after_look(module: nn.Module, inputs: Any, outputs: Any) -> None:
+    """Give up what a forward pass without gradients has gathered: no backward pass does.
+
+    Else the parameters of the model are gathered copies until the next backward pass, whose
+    gradients are missed, and which an optimizer does not change.
+    """
+    del inputs, outputs
+    if not torch.is_grad_enabled() and isinstance(module, FSDPModule):
+        module.reshard()
 
 
 def _sum_rightly(module: FSDPModule, mesh: RankMesh) -> None:

@@ -27,7 +27,9 @@ _TORCH = str(Path(torch.__file__).parent)
 _HINTS = {
     MeshAxis.pipeline: "each stage has its own units only: forward skips what is None elsewhere",
     MeshAxis.tensor: "forward takes sizes from its tensors, such as unflatten(-1, (-1, "
-    "head_width)), and the plan lists every projection in columns or rows",
+    "head_width)), and the plan lists every projection in columns or rows; parallel.tensor is no "
+    "more than the (key-value) heads, which Plan(heads=...) tells; inputs without a sequence, "
+    "[rows, features], need parallel.sequence=false",
     MeshAxis.context: "forward takes positions, and looks at its own part of each sequence",
 }
 

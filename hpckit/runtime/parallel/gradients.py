@@ -18,10 +18,12 @@ from hpckit.errors import UsageError
 class TiedWeight:
     """A weight of which several pipeline stages have a copy: this rank and others, in `ranks`.
 
-    Gradients meet on `device`, wherever they are kept.
+    Gradients meet on `device`, wherever they are kept. `learns` is whether it required gradients
+    when the model was laid out: copies must agree on that.
     """
 
     parameter: nn.Parameter
+    learns: bool
     ranks: tuple[int, ...]
     rank: int
     group: dist.ProcessGroup
@@ -34,6 +36,8 @@ class TiedWeight:
 
     def sum_gradient(self) -> None:
         """Add the gradients of all copies, in the order of `ranks`; all of them call this."""
+        if not self.learns:
+            return
         gradient = self.parameter.grad
         if gradient is None:
             gradient = self.parameter.grad = torch.zeros_like(self.parameter)

@@ -27,11 +27,12 @@ def find_tied_weights(
     for names in plan.ties():
         here = next((own[name] for name in names if name in own), None)
         places = sorted({split.stage_of(name) % split.places for name in names})
-        if here is None or not here.requires_grad or len(places) == 1:
+        if here is None or len(places) == 1:
             continue
         found.append(
             TiedWeight(
                 parameter=here,
+                learns=here.requires_grad,
                 ranks=tuple(line[place] for place in places),
                 rank=mesh.rank,
                 group=mesh.group(MeshAxis.pipeline),

@@ -84,9 +84,12 @@ class ModelTraining:
     full_data_size: int
     _checked: bool = field(default=False)
     _losses: KnownLosses = field(default_factory=KnownLosses)
+    _learning: tuple[tuple[str, nn.Parameter, bool], ...] = field(init=False)
 
     def __post_init__(self) -> None:
         """Prepare the model; raises UsageError if its gradients cannot be summed as asked for."""
+        named = self.model.module.named_parameters()
+        self._learning = tuple((name, one, one.requires_grad) for name, one in named)
         if self.settings.reduce is Reduction.tree:
             refuse_other_reductions(self.model.module)
 
@@ -94,6 +97,13 @@ class ModelTraining:
         self, inputs: Tensor, targets: Any, loss: LossFunction | None, share: BatchShare | None
     ) -> Tensor:
         """Add the gradients of a batch; return its loss over all data ranks."""
+        self._check_changes()
+        if not len(inputs):
+            raise UsageError(
+                "this data rank's batch has no rows",
+                hint="take them by share = run.share(batch_size), and pass it: share=share",
+            )
+        _reshard_root(self.model)
         if not self._checked:
             batch_checks.check_batches(self.mesh, inputs, targets, weighted=share is not None)
             self.check_shapes(inputs, targets, share)
@@ -101,12 +111,34 @@ class ModelTraining:
         known = None if loss is None else self._losses.of(loss)
         if known is not None and known.looks:
             own.check = LossCheck(positions=self._own_length(inputs))
-        with self._watched(), set_aside(self._unfinished(known)):
-            value = self._compute(inputs, targets, own, share, known)
+        try:
+            with self._watched(), set_aside(self._unfinished(known)):
+                value = self._compute(inputs, targets, own, share, known)
+        except BaseException:
+            _reshard(self.model)  # who catches this goes on with the shards
+            raise
         if not self._checked:
             self._check_stages(inputs)
         self._checked = True
         return value
+
+    def _check_changes(self) -> None:
+        """Raise UsageError if what learns has changed, and gradients would be missed for it."""
+        layout, module = self.mesh.layout, self.model.module
+        followed = isinstance(module, FSDPModule) or self.settings.reduce is Reduction.tree
+        changed = [one for one in self.model.tied if one.parameter.requires_grad != one.learns]
+        if not changed and (followed or layout.replicate == 1):
+            return
+        names = [name for name, one, learns in self._learning if one.requires_grad != learns]
+        if names and (changed or not self.model.pipeline):
+            shown = ", ".join(name.removeprefix("module.") for name in names[:3])
+            more = f" and {len(names) - 3} more" if len(names) > len(names[:3]) else ""
+            raise UsageError(
+                f"{shown}{more} {'has' if len(names) == 1 else 'have'} been frozen or unfrozen "
+                "since run.parallelize, which no other rank would hear of",
+                hint="set requires_grad in the function that builds the model; parallel=fsdp "
+                "follows later changes; a learning rate of 0 lets parameters wait in any layout",
+            )
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -163,7 +195,8 @@ class ModelTraining:
                 self.mesh, self.model.module, pipelined=self.model.pipeline is not None
             )
         if not self._are_pairs(own, known):
-            return self._mean(own.total)
+            even = own.function is not None and share is None
+            return self._mean_of_equal(own.total, len(inputs)) if even else self._mean(own.total)
         layout = self.mesh.layout
         totals = torch.stack([own.total, own.weight]).to(self.mesh.device)
         totals = self.mesh.sum_over_world(totals) / layout.tensor
@@ -308,6 +341,7 @@ class ModelTraining:
 
     def clip(self, max_norm: float) -> Tensor:
         """Scale the gradients to a 2-norm of `max_norm` at most; return what it was."""
+        _reshard_root(self.model)
         parameters = list(self.model.module.parameters())
         if isinstance(self.model.module, DistributedDataParallel):
             return nn.utils.clip_grad_norm_(parameters, max_norm)
@@ -381,12 +415,36 @@ class ModelTraining:
             module.set_requires_all_reduce(last)
         return nullcontext()
 
+    def _mean_of_equal(self, value: Tensor, rows: int) -> Tensor:
+        """Return the mean as `_mean` does; raises UsageError on all ranks if rows are uneven."""
+        numbers = torch.tensor([rows, rows**2], dtype=torch.float64, device=self.mesh.device)
+        both = torch.cat([value.detach().double().reshape(1).to(self.mesh.device), numbers])
+        total, all_rows, squares = self.mesh.sum_over_world(both)
+        if all_rows**2 != squares * self.mesh.layout.world_size:
+            raise UsageError(
+                "data ranks have different numbers of rows of this batch, and their losses would "
+                "count the same",
+                hint="pass the share: run.train_step(model, inputs, targets, share=share), with "
+                "share = run.share(batch_size), or with share=batches.share of run.batches",
+            )
+        mean: Tensor = total / self._alike
+        return mean
+
     def _mean(self, value: Tensor) -> Tensor:
         """Return the mean over data ranks of what the ranks of each data rank have."""
+        return self.mesh.sum_over_world(value) / self._alike
+
+    @property
+    def _alike(self) -> int:
+        """Number of losses that are added: of a pipeline only the last stage has one, not 0."""
         layout = self.mesh.layout
-        # Of a pipeline only the ranks with the last stage have a loss; the others have 0.
-        alike = layout.tensor * layout.context * layout.data_size
-        return self.mesh.sum_over_world(value) / alike
+        return layout.tensor * layout.context * layout.data_size
+
+
+def _reshard_root(model: LaidOutModel) -> None:
+    """Free what a forward pass of the user's has left gathered: units free their own parts."""
+    if isinstance(model.module, FSDPModule):
+        model.module.reshard()
 
 
 def _reshard(model: LaidOutModel) -> None:

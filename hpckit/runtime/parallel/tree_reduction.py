@@ -84,15 +84,21 @@ class TreeReduction:
         `compute` returns the mean loss of this rank's leaf with a number, counted from 0. The loss
         is float64. Memory for gradients is needed about log2 of this rank's leaves times.
         """
-        before = [one.grad for one in self._parameters]
-        for number, leaf in enumerate(self.own):
-            for one in self._parameters:
-                one.grad = None
-            loss = compute(number)
-            torch.autograd.backward(loss)
-            self._losses.append(loss.detach().double())
-            self._add(TreeNode(0, leaf), self._flat_gradients())
-        self._meet()
+        parameters = self._parameters
+        before = [one.grad for one in parameters]
+        try:
+            for number, leaf in enumerate(self.own):
+                for one in parameters:
+                    one.grad = None
+                loss = compute(number)
+                torch.autograd.backward(loss)
+                self._losses.append(loss.detach().double())
+                self._add(TreeNode(0, leaf), self._flat_gradients())
+            self._meet()
+        except BaseException:
+            for one, gradient in zip(parameters, before, strict=True):
+                one.grad = gradient
+            raise
         self._give(before)
         return self._mean_loss()
 

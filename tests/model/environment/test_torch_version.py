@@ -24,6 +24,8 @@ from hpckit.model.environment.torch_version import (
         ("2.8.0a0+5228986c39.nv25.06", True),
         ("2.9.0", False),
         ("2.10.1", False),
+        ("v2.8", True),
+        ("2", True),
         ("3.0.0", False),
         ("git", False),
         (None, False),
