@@ -6,13 +6,13 @@ What was frozen stays as it is; an event says from when on the section `parallel
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 from hpckit.context import Context
 from hpckit.errors import ConfigError, UsageError
 from hpckit.model.events import LayoutChanged
-from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.parallel.words import is_layout_word
 from hpckit.model.ranges import ranges
@@ -34,10 +34,14 @@ class LayoutOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewLayout:
-    """The section `parallel` that a run gets, and the layout that it makes of the run's ranks."""
+    """The section `parallel` that a run gets, and the layout that it makes of the run's ranks.
+
+    `settings` are the words of what else changes in it, such as `params=bf16`.
+    """
 
     parallel: Parallel
     layout: Layout
+    settings: tuple[str, ...] = ()
 
 
 def check_layout_words(words: Iterable[str]) -> None:
@@ -46,7 +50,7 @@ def check_layout_words(words: Iterable[str]) -> None:
         if not is_layout_word(word):
             raise UsageError(
                 f"resume cannot change {word.partition('=')[0]}: a run continues with what it was "
-                "frozen with, and only its layout may be another one",
+                "frozen with, and only the section parallel may be another one",
                 hint="for another layout: parallel=hsdp, parallel.shard=2, …; for anything else "
                 f"start another run: hpckit launch … {word}",
             )
@@ -68,8 +72,24 @@ def new_layouts(
             where = f"{launch.runs[run].id} cannot continue with {' '.join(order.words)}: "
             raise ConfigError(where + error.message, hint=error.hint) from error
         if changed.parallel != settings.parallel:
-            found[run] = NewLayout(parallel=changed.parallel, layout=layout_of(changed))
+            found[run] = NewLayout(
+                parallel=changed.parallel,
+                layout=layout_of(changed),
+                settings=_other_settings(settings.parallel, changed.parallel),
+            )
     return found
+
+
+def _other_settings(before: Parallel, after: Parallel) -> tuple[str, ...]:
+    """Return what differs apart from sizes, as words: `params=bf16`."""
+    sizes = {axis.value for axis in MeshAxis}
+    names = [one.name for one in fields(Parallel) if one.name not in sizes]
+    changed = [name for name in names if getattr(after, name) != getattr(before, name)]
+    return tuple(f"{name}={_text(getattr(after, name))}" for name in changed)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def record_layouts(
@@ -89,8 +109,8 @@ def record_layouts(
 
 
 def layout_lines(layouts: Mapping[int, NewLayout]) -> list[str]:
-    """Return a line for each layout: `0-3: replicate 2 x tensor 4`."""
-    alike = _alike(layouts, lambda one: one.layout)
+    """Return a line for each layout: `0-3: replicate 2 x tensor 4, params=bf16`."""
+    alike = _alike(layouts, lambda one: ", ".join([str(one.layout), *one.settings]))
     return [f"{ranges(runs)}: {layout}" for layout, runs in alike.items()]
 
 

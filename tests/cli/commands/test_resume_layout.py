@@ -120,7 +120,10 @@ def test_dry_run_says_the_layout_and_records_nothing(shell: Any) -> None:
     """`resume --dry-run` is the way to try a layout."""
     folder = failed(shell)
     shown = shell("resume", "parallel=fsdp", "--dry-run")
-    assert "layout  0: shard 2" in shown.out
+    assert "layout  0: shard 2\n" in shown.out
+    words = ("parallel=fsdp", "parallel.params=bf16", "parallel.compile=true")
+    shown = shell("resume", *words, "--dry-run")
+    assert "layout  0: shard 2, params=bf16, compile=true\n" in shown.out
     document = json.loads(shell("resume", "parallel=fsdp", "--dry-run", "--json").out)
     assert document["new_layouts"][0]["layout"]["shard"] == 2
     assert changes(shell, folder) == []
