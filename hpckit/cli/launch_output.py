@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,9 @@ from hpckit.operations.next_step import reference
 from hpckit.planning.layout import planned_layouts
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.layout import LaunchPaths
+from hpckit.report.escape import escaped_cell
+
+_SHOWN_FILES = 3
 
 if TYPE_CHECKING:  # they import Hydra, which --help does not need
     from hpckit.operations.deduplicate import KnownRun, KnownRuns
@@ -83,10 +86,20 @@ def say_known(division: KnownRuns, context: Context, *, dry: bool = False) -> No
             "does not count"
         )
     if division.changed:
+        how = _differing(division.changed_files) or ", or code that was not recorded"
         context.note(
-            f"{division.changed} completed with other code, or code that was not recorded, the "
-            f"latest in {division.changed_in}: that does not count (--any-code counts such)"
+            f"{division.changed} completed with other code{how}, the latest in "
+            f"{division.changed_in}: that does not count (--any-code counts such)"
         )
+
+
+def _differing(files: Sequence[str]) -> str:
+    """Return the first files that differ, in brackets; nothing without any."""
+    if not files:
+        return ""
+    more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
+    names = ", ".join(map(escaped_cell, files[:_SHOWN_FILES]))
+    return f" ({names}{more} {'differs' if len(files) == 1 else 'differ'})"
 
 
 def _by_launch(found: Iterable[KnownRun]) -> Mapping[Path, list[KnownRun]]:

@@ -22,6 +22,7 @@ from hpckit.operations.prepare import Prepared, narrowed
 from hpckit.record.launch_events import merged_events, record_event
 from hpckit.record.launches import Launch, load_launch, read_launch_history
 from hpckit.record.layout import LaunchPaths
+from hpckit.record.snapshot.changes import files_that_differ
 from hpckit.record.snapshot.identity import (
     EarlierLaunch,
     code_identity,
@@ -62,14 +63,16 @@ class KnownRuns:
     """The known runs of a launch: `skipped` have completed, `adopted` wait or run elsewhere.
 
     `changed` counts runs that would be known, but their code has changed or cannot be identified;
-    `changed_in` is the newest launch with such runs. `elsewhere` are completed runs that a resume
-    had given another layout, with the words that asked for it: they are not what is asked for now.
+    `changed_in` is the newest launch with such runs, and `changed_files` are those that differ from
+    its code. `elsewhere` are completed runs that a resume had given another layout, with the words
+    that asked for it: they are not what is asked for now.
     """
 
     skipped: list[KnownRun] = field(default_factory=list)
     adopted: list[KnownRun] = field(default_factory=list)
     changed: int = 0
     changed_in: str = ""
+    changed_files: tuple[str, ...] = ()
     elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -162,6 +165,7 @@ class _Search:
             completed = {signature for signature, _ in _completed(holding, left)}
             if completed and not self.found.changed_in:
                 self.found.changed_in = holding.paths.folder.name
+                self.found.changed_files = files_that_differ(self.prepared.snapshot, holding.paths)
             self.found.changed += sum(len(self.wanted[signature]) for signature in completed)
             left -= completed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,7 +93,13 @@ def test_launch_with_changed_code_is_another_one_unless_told(project: Any) -> No
         script.write("# changed\n")
     assert "would be skipped" in project("launch", "--dry-run", "--any-code", *words).err
     said = project("launch", "--wait", *words)
-    assert "with other code" in said.err
+    assert "1 completed with other code (say.sh differs), the latest in " in said.err
+    for name in ("a.png", "b.csv", "c.pt"):
+        (project.cwd / name).write_text(name)
+    dry = project("launch", "--dry-run", *words)
+    for name in ("a.png", "b.csv", "c.pt"):
+        (project.cwd / name).unlink()
+    assert re.search(r"other code \(a\.png, b\.csv, c\.pt( and 1 more)? differ\), the lat", dry.err)
     assert "launched anew" not in said.err
     assert len(project.outputs) == 2
     assert "nothing to launch" in project("launch", *words).out

@@ -87,6 +87,23 @@ def foreign_files(paths: LaunchPaths) -> Iterator[str]:
                 yield inside
 
 
+def files_that_differ(snapshot: CodeSnapshot, paths: LaunchPaths) -> tuple[str, ...]:
+    """Return the files in which code that is to be frozen differs from a launch's, without links.
+
+    Empty if either has no list of files.
+    """
+    try:
+        before = dict(frozen_sums(paths))
+    except (OSError, ValueError):
+        return ()  # only for information
+    if snapshot.files is None or not before:
+        return ()
+    here = [file.path for file in snapshot.files if file.link is None]
+    now = {path: digest_of(snapshot.root / path) for path in here}
+    both = sorted(before.keys() | now.keys())
+    return tuple(path for path in both if before.get(path) != now.get(path))
+
+
 def edited_since(paths: LaunchPaths) -> tuple[str, ...]:
     """Return the project's files that differ from the snapshot; new files do not count.
 
