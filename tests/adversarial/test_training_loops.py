@@ -12,6 +12,7 @@ import pytest
 from runtime.parallel.conftest import run_world
 
 COPIES, SHARD, TENSOR, PIPELINE = {"replicate": 2}, {"shard": 2}, {"tensor": 2}, {"pipeline": 2}
+CONTEXT = {"context": 2}
 TREE = {"parallel": {"reduce": "tree"}}
 SAME: dict[str, dict[str, Any]] = {
     f"{loop}, {layout}": {"loop": loop, "layout": layout}
@@ -28,6 +29,10 @@ SAME: dict[str, dict[str, Any]] = {
     "unfreezes, tree": {"loop": "unfreezes", "model": "frozen", "layout": COPIES} | TREE,
     "unfreezes, sharded": {"loop": "unfreezes", "model": "frozen", "layout": SHARD},
     "unfreezes, stages": {"loop": "unfreezes", "model": "frozen", "layout": PIPELINE},
+    "unfreezes, tensor": {"loop": "unfreezes", "model": "frozen", "layout": TENSOR},
+    "unfreezes, context": {"loop": "unfreezes", "model": "frozen", "layout": CONTEXT},
+    "freezes, context": {"loop": "freezes", "layout": CONTEXT},
+    "skips a bad batch, context": {"loop": "skips a bad batch", "layout": CONTEXT},
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "freezes": ({"loop": "freezes", "layout": COPIES}, "have been frozen or unfrozen since"),
