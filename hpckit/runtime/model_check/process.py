@@ -19,7 +19,12 @@ import torch
 from hpckit.errors import ConfigError, UsageError
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.layout import MeshAxis
-from hpckit.model.parallel.model_check import ModelAnswer, ModelQuestion, StageMemory
+from hpckit.model.parallel.model_check import (
+    LayoutProblem,
+    ModelAnswer,
+    ModelQuestion,
+    StageMemory,
+)
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.planning.fallback import layout_of_world
 from hpckit.runtime.environ import environment, rank_info
@@ -27,7 +32,7 @@ from hpckit.runtime.model_check.checked_run import CheckedRun, CheckFinished
 from hpckit.runtime.parallel.forward_fit import ForwardUnknownError, said
 from hpckit.runtime.parallel.model_fit import fake_group, memory_of, told
 from hpckit.runtime.rank.attach import make_logger, seed_everything
-from hpckit.runtime.rank.config import Config
+from hpckit.runtime.rank.config import Config, MissingKeyError
 from hpckit.runtime.rank.parent_watch import die_with_parent
 from hpckit.runtime.rank.user_function import call, calls, load_function
 
@@ -97,6 +102,13 @@ def _run_function(run: CheckedRun, settings: LaunchConfig) -> str:
         return run.unknown
     except UsageError as error:
         run.problems.append(told(error))
+    except MissingKeyError as error:
+        run.problems.append(
+            LayoutProblem(
+                message=f"{settings.entry_point} ends where {error}",
+                hint="set it: +KEY=VALUE on the command line, or in the experiment's file",
+            )
+        )
     except Exception as error:  # noqa: BLE001  # the user's code
         return said(error)
     except SystemExit as error:

@@ -6,6 +6,10 @@ from collections.abc import ItemsView, Mapping, ValuesView
 from typing import Any, NoReturn
 
 
+class MissingKeyError(AttributeError):
+    """The configuration has no such key, here or at any time of this run."""
+
+
 class Config(dict[str, Any]):
     """A read-only dict whose keys are also attributes: `config.params.lr`, `config["seed"]`.
 
@@ -20,12 +24,14 @@ class Config(dict[str, Any]):
         return _wrapped(super().__getitem__(key))
 
     def __getattr__(self, key: str) -> Any:
-        """Return the value of a key; raises AttributeError that lists the existing keys."""
+        """Return the value of a key; raises MissingKeyError, which lists the existing keys."""
         try:
             return self[key]
         except KeyError:
             known = ", ".join(map(str, self))
-            raise AttributeError(f"the configuration has no {key!r} here; it has {known}") from None
+            raise MissingKeyError(
+                f"the configuration has no {key!r} here; it has {known}"
+            ) from None
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, or the default."""

@@ -69,6 +69,10 @@ def misspelt(config, run):
 def early(config, run):
     raise ValueError("no data here")
 
+def keyless(config, run):
+    run.parallelize(Model, PLAN)
+    print(config.learning_rate)
+
 def unfit(config, run):
     run.parallelize(lambda: nn.ModuleDict({"blocks": nn.ModuleList([Block()])}), PLAN)
 
@@ -147,6 +151,15 @@ def test_what_does_not_fit_is_an_error(project: Any, words: tuple[str, ...], mes
     code, found = checked(project, *words)
     assert code == 2
     assert f"error parallel: {message}" in messages(found)
+
+
+def test_a_key_that_is_missing_is_an_error(project: Any) -> None:
+    """The run is frozen with this configuration: it would end there after waiting in the queue."""
+    code, found = checked(project, "parallel=fsdp", function="keyless")
+    assert code == 2
+    said = "error parallel: train:keyless ends where the configuration has no 'learning_rate' here"
+    assert said in messages(found)
+    assert "set it: +KEY=VALUE" in str(found["findings"])
 
 
 def test_a_loop_of_ones_own_over_stages_is_an_error(project: Any) -> None:

@@ -153,6 +153,7 @@ def test_checkpoint_export_has_every_tensor_of_the_model(
 ) -> None:
     """The newest by itself: all tensors bit for bit, under all names, and no optimizer."""
     target = tmp_path / "new" / name
+    target.parent.mkdir()
     said = desk.say("checkpoint", "export", "-o", str(target))
     assert said.code == 0
     assert "left out _extra_state: no tensors" in said.err

@@ -105,7 +105,7 @@ def test_rm_json_has_the_documented_fields(desk: Any, completed: Any) -> None:
 
 def test_rm_wants_a_name_and_takes_no_run(desk: Any, completed: Any) -> None:
     """It never means the latest launch by itself, nor a part of one."""
-    with pytest.raises(UsageError, match="required: LAUNCH"):
+    with pytest.raises(UsageError, match="LAUNCH is missing"):
         desk.say("rm", "--yes")
     with pytest.raises(UsageError, match="rm deletes whole launches") as caught:
         desk.say("rm", f"{completed.id}.0", "--yes")
