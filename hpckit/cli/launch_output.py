@@ -22,12 +22,12 @@ from hpckit.record.launches import Launch, load_launch
 from hpckit.record.layout import LaunchPaths
 from hpckit.report.escape import escaped_cell
 
-_SHOWN_FILES = 3
-
 if TYPE_CHECKING:  # they import Hydra, which --help does not need
     from hpckit.operations.deduplicate import KnownRun, KnownRuns
     from hpckit.operations.prepare import Prepared
     from hpckit.operations.started import Started
+
+_SHOWN_FILES = 3
 
 
 def nothing_left(

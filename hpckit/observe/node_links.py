@@ -18,8 +18,13 @@ from hpckit.model.interconnect.node_links import (
     NodeLinks,
 )
 from hpckit.observe.infiniband import find_ports, is_active
-from hpckit.observe.nvml.bindings import load_bindings
-from hpckit.observe.nvml.job_gpus import MOST_NVLINKS, job_handles, pci_folder, tried
+from hpckit.observe.nvml.job_gpus import (
+    MOST_NVLINKS,
+    job_handles,
+    opened_nvml,
+    pci_folder,
+    tried,
+)
 from hpckit.observe.sysfs import folders, read_count, read_small
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
@@ -77,17 +82,9 @@ def _numa(device: Path) -> int | None:
 
 
 def _read_gpus(environ: Mapping[str, str], root: Path) -> tuple[GpuLinks, ...] | None:
-    try:
-        nvml = load_bindings()
-    except ImportError:
-        return None
-    if tried(nvml, lambda: (nvml.nvmlInit(), True)) is None:
-        return None
-    try:
-        handles = job_handles(nvml, environ)
+    with opened_nvml() as nvml:
+        handles = None if nvml is None else job_handles(nvml, environ)
         return None if handles is None else tuple(_gpu(nvml, one, root) for one in handles)
-    finally:
-        tried(nvml, nvml.nvmlShutdown)
 
 
 def _gpu(nvml: Any, handle: Any, root: Path) -> GpuLinks:

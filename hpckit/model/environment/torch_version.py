@@ -36,9 +36,16 @@ def check_torch_version(
     if is_older(version, oldest):
         raise UsageError(
             f"torch {version} is installed, and {what} needs torch {text_of(oldest)} or newer",
-            hint=f"pip install 'torch>={text_of(oldest)}', or name a Python that has it: "
-            "cluster.python=/path/to/python",
+            hint=how_to_get(oldest),
         )
+
+
+def how_to_get(oldest: tuple[int, int]) -> str:
+    """Return what to do about a torch that is too old."""
+    return (
+        f"pip install 'torch>={text_of(oldest)}' there, or name a Python that has it: "
+        "cluster.python=/path/to/python"
+    )
 
 
 def text_of(version: tuple[int, int]) -> str:

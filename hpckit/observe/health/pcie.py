@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from hpckit.model.preflight.health import PcieLink
-from hpckit.observe.nvml.bindings import load_bindings
-from hpckit.observe.nvml.job_gpus import tried
+from hpckit.observe.nvml.job_gpus import opened_nvml, tried
 
 
 def read_pcie_link(uuid: str) -> PcieLink | None:
@@ -16,13 +15,9 @@ def read_pcie_link(uuid: str) -> PcieLink | None:
     read_pcie_link("GPU-3f2a...")  # PcieLink(generation=5, generation_max=5, width=16, ...)
     ```
     """
-    try:
-        nvml = load_bindings()
-    except ImportError:
-        return None
-    if tried(nvml, lambda: (nvml.nvmlInit(), True)) is None:
-        return None
-    try:
+    with opened_nvml() as nvml:
+        if nvml is None:
+            return None
         handle = tried(nvml, partial(nvml.nvmlDeviceGetHandleByUUID, uuid))
         if handle is None:
             return None
@@ -32,5 +27,3 @@ def read_pcie_link(uuid: str) -> PcieLink | None:
             width=tried(nvml, partial(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle)),
             width_max=tried(nvml, partial(nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)),
         )
-    finally:
-        tried(nvml, nvml.nvmlShutdown)

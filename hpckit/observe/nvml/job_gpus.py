@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hpckit.observe.gpu_choice import gpu_choice
+from hpckit.observe.nvml.bindings import load_bindings
 
 T = TypeVar("T")
 
@@ -21,6 +23,23 @@ def tried(nvml: Any, call: Callable[[], T]) -> T | None:
         return call()
     except nvml.NVMLError:
         return None
+
+
+@contextmanager
+def opened_nvml() -> Iterator[Any | None]:
+    """Yield NVML, initialised until the end of the block; None without it or without a driver."""
+    try:
+        nvml = load_bindings()
+    except ImportError:
+        yield None
+        return
+    if tried(nvml, lambda: (nvml.nvmlInit(), True)) is None:
+        yield None
+        return
+    try:
+        yield nvml
+    finally:
+        tried(nvml, nvml.nvmlShutdown)
 
 
 def job_handles(nvml: Any, environ: Mapping[str, str]) -> Iterator[Any] | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from hpckit.model.counted import counted
 from hpckit.model.environment.comparison import EnvironmentComparison
 from hpckit.model.environment.facts import EnvironmentFacts, GpuFacts
-from hpckit.model.environment.torch_version import OLDEST_TORCH, is_older, text_of
+from hpckit.model.environment.torch_version import OLDEST_TORCH, how_to_get, is_older, text_of
 from hpckit.model.finding import Finding, Severity, error, warning
 
 LEAST_DRIVER: Mapping[int, tuple[int, ...]] = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}
@@ -77,8 +77,7 @@ def _torch(comparison: EnvironmentComparison) -> Iterator[Finding]:
             value=torch.version or "",
             message=f"torch is {torch.version} on {facts.host}; functions (entry_point) and "
             f"attach() need {text_of(OLDEST_TORCH)} or newer",
-            hint=f"pip install 'torch>={text_of(OLDEST_TORCH)}' there, or name a Python that has "
-            "it: cluster.python=/path/to/python",
+            hint=how_to_get(OLDEST_TORCH),
         )
 
 

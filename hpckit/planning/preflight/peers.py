@@ -137,7 +137,7 @@ def _slow_links(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:
 
     Peers that are faster show that it is not the site's usual state.
     """
-    for check, words, read in _LINKS:
+    for words, read in _LINKS:
         links = [(node, one, *read(one.pcie)) for node, one in alike if one.pcie is not None]
         known = [(node, one, now, able) for node, one, now, able in links if now and able]
         usual = max((now for _, _, now, _ in known), default=0)
@@ -145,16 +145,15 @@ def _slow_links(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:
             if now < able:
                 verdict = HealthVerdict.crit if now < usual else HealthVerdict.warn
                 told = f"{one.device} on {node} {words.format(now=now, able=able)} under load"
-                yield node, _device(one, check, verdict, told, _LINK)
+                yield node, _device(one, "pcie", verdict, told, _LINK)
 
 
-_LINKS: Sequence[tuple[str, str, Callable[[PcieLink], tuple[int | None, int | None]]]] = (
+_LINKS: Sequence[tuple[str, Callable[[PcieLink], tuple[int | None, int | None]]]] = (
     (
-        "pcie",
         "runs PCIe at generation {now} of {able}",
         lambda link: (link.generation, link.generation_max),
     ),
-    ("pcie", "uses {now} of {able} lanes of PCIe", lambda link: (link.width, link.width_max)),
+    ("uses {now} of {able} lanes of PCIe", lambda link: (link.width, link.width_max)),
 )
 _LINK = "its card or riser sits badly, or the slot is set to less: tell the administrators"
 

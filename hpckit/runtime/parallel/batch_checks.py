@@ -33,6 +33,13 @@ def digest(*values: Any) -> str:
     return found.hexdigest()
 
 
+SHARE_HINT = (
+    "pass the share: run.train_step(model, inputs, targets, share=share), with "
+    "share = run.share(batch_size), or with share=batches.share of run.batches"
+)
+"""What to do where data ranks have different numbers of rows."""
+
+
 def check_batches(mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: bool) -> None:
     """Check that ranks with one data rank have one batch, and shares are even; collective.
 
@@ -56,8 +63,7 @@ def check_batches(mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: boo
         raise UsageError(
             f"data ranks have {rows[0]} to {rows[-1]} rows of the batch, and their losses would "
             "count the same",
-            hint="pass the share: run.train_step(model, inputs, targets, share=share), with "
-            "share = run.share(batch_size), or with share=batches.share of run.batches",
+            hint=SHARE_HINT,
         )
 
 

@@ -424,8 +424,7 @@ class ModelTraining:
             raise UsageError(
                 "data ranks have different numbers of rows of this batch, and their losses would "
                 "count the same",
-                hint="pass the share: run.train_step(model, inputs, targets, share=share), with "
-                "share = run.share(batch_size), or with share=batches.share of run.batches",
+                hint=batch_checks.SHARE_HINT,
             )
         mean: Tensor = total / self._alike
         return mean
