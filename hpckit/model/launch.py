@@ -268,8 +268,8 @@ class Runtime:
     numa_binding: NumaBinding = NumaBinding.auto
     """On which CPUs ranks, and the data-loader workers that they start, run."""
     preload_torch: bool = True
-    """On this machine and in shared jobs, fork the ranks of functions from a process that has
-    imported torch. False: each rank imports it."""
+    """Fork the ranks of functions from a process that has imported torch, one on each node, or one
+    for all runs on this machine or in a shared job. False: each rank imports it."""
     agent_timeout_s: float = 120.0
     """Seconds until every node has to have reported."""
     rendezvous_timeout_s: float = 120.0

@@ -43,7 +43,8 @@ from hpckit.runtime.channel.pace import BEAT_S, PATIENCE
 from hpckit.runtime.descriptors import allow_many_files
 from hpckit.runtime.environ import ON_SUPERVISOR_LOST, SATELLITE, environment, rank_info
 from hpckit.runtime.foreground import in_foreground
-from hpckit.runtime.fork_server.client import ForkServerClient, connect_fork_server
+from hpckit.runtime.fork_server.client import ForkServerClient
+from hpckit.runtime.fork_server.owner import node_fork_server
 from hpckit.runtime.signals import NOTICES
 
 FOLDER_WAIT_S = 30.0
@@ -262,8 +263,13 @@ async def _appeared(path: Path) -> Path:
     return path
 
 
-async def attend(launch: Launch, index: int, attempt: int) -> int:
-    """Take part in an attempt as this node's agent; return the exit code."""
+async def attend(
+    launch: Launch, index: int, attempt: int, forks: socket.socket | None = None
+) -> int:
+    """Take part in an attempt as this node's agent; return the exit code.
+
+    `forks` is a connection to a fork server.
+    """
     run = LaunchPaths(launch.folder).run(index)
     settings, _ = load_settings(launch, index)
     secrets = read_secrets(launch.paths, index, settings)
@@ -289,8 +295,8 @@ async def attend(launch: Launch, index: int, attempt: int) -> int:
     )
     reports = StepReports(keep=sampler.note_steps)
     agent = Agent(info=info, channel=channel, outlook=outlook, reports=reports)
-    if settings.runtime.preload_torch and settings.command is None:
-        agent.fork_server = connect_fork_server(environment())
+    if forks is not None:
+        agent.fork_server = ForkServerClient(connection=forks)
     loop = asyncio.get_running_loop()
     for number in NOTICES:
         loop.add_signal_handler(number, agent.hear, number)
@@ -328,10 +334,12 @@ def print_error(message: str, hint: str) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run the agent; print one clear line about what keeps this node from taking part."""
-    folder, index, attempt = arguments
+    folder, index, attempt = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     try:
         allow_many_files()
-        return asyncio.run(attend(load_launch(Path(folder)), int(index), int(attempt)))
+        launch = load_launch(folder)
+        with node_fork_server(launch, index, environment()) as forks:
+            return asyncio.run(attend(launch, index, attempt, forks))
     except (FrozenFolderError, NotFoundError) as error:
         print_error(f"node {node_name()} {FROZEN_FOLDER_UNREADABLE}: {error.message}", error.hint)
         return FROZEN_FOLDER_EXIT

@@ -125,7 +125,7 @@ def _settle(future: asyncio.Future[int] | None, value: int) -> None:
         future.set_result(value)
 
 
-def connect_fork_server(environ: Mapping[str, str]) -> ForkServerClient | None:
+def open_connection(environ: Mapping[str, str]) -> socket.socket | None:
     """Connect to the fork server that these variables name; None if there is none for this job.
 
     One of another job or user is not asked: its ranks would have that job's limits.
@@ -138,11 +138,17 @@ def connect_fork_server(environ: Mapping[str, str]) -> ForkServerClient | None:
         connection.connect(path)
         if _is_ours(connection, environ):
             connection.setblocking(False)  # noqa: FBT003  # the socket's own signature
-            return ForkServerClient(connection=connection)
+            return connection
     except OSError:
         pass
     connection.close()
     return None
+
+
+def connect_fork_server(environ: Mapping[str, str]) -> ForkServerClient | None:
+    """Return a client of the fork server that `open_connection` finds; needs a running loop."""
+    connection = open_connection(environ)
+    return None if connection is None else ForkServerClient(connection=connection)
 
 
 def _is_ours(connection: socket.socket, environ: Mapping[str, str]) -> bool:

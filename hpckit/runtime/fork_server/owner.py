@@ -14,7 +14,8 @@ from pathlib import Path
 from hpckit.errors import HpckitError
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.secret_variables import read_secrets
-from hpckit.runtime.environ import FORK_SERVER, without_rank
+from hpckit.runtime.environ import FORK_SERVER, TERMINAL, without_rank
+from hpckit.runtime.fork_server.client import open_connection
 from hpckit.runtime.fork_server.fresh import rank_words
 from hpckit.runtime.fork_server.protocol import LISTENER, OWNER
 from hpckit.runtime.run_variables import run_variables
@@ -47,6 +48,29 @@ def fork_server(
             yield {}
             return
         yield {FORK_SERVER: str(path)}
+
+
+@contextlib.contextmanager
+def node_fork_server(
+    launch: Launch, run: int, environ: Mapping[str, str]
+) -> Iterator[socket.socket | None]:
+    """Yield an agent's connection to the fork server of its job, or else to one of its own.
+
+    None if the run's ranks have to be Pythons of their own. Its own one imports while the agent
+    calls the supervisor, and is there for the ranks of all rounds.
+    """
+    settings, _ = load_settings(launch, run)
+    if settings.command is not None or not settings.runtime.preload_torch or TERMINAL in environ:
+        yield None
+        return
+    with contextlib.ExitStack() as stack:
+        connection = open_connection(environ)
+        if connection is None:
+            others = {name: value for name, value in environ.items() if name != FORK_SERVER}
+            connection = open_connection(
+                {**others, **stack.enter_context(fork_server(launch, [run], others))}
+            )
+        yield connection
 
 
 def _first_variables(

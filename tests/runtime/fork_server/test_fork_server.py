@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -16,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fork_server_session import fork_server_of_job
 
 from hpckit.model.fault import FaultTarget
+from hpckit.model.launch import Recovery
 from hpckit.record.process import start_mark
 from hpckit.runtime.environ import FORK_SERVER
 from hpckit.runtime.fork_server.client import ForkedRank, ForkServerClient, connect_fork_server
@@ -455,3 +458,34 @@ def test_rank_can_be_told_not_to_be_forked(workshop: Any, ranks: Any) -> None:
     ended = workshop.attempt(RANK.format(import_time="", expression="0"), **wanted)
     assert ended.code == 0, ended.output
     assert "forked False" in ended.log(0)
+
+
+AGAIN = """
+import os, sys
+BEFORE = "torch" in sys.modules
+
+def main(config, run):
+    print("forked", BEFORE, "by", os.getppid())
+    for step in run.steps(2):
+        if run.round == 0 and step == 1:
+            os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("server_of", ["no job", "another job"])
+def test_agent_has_a_fork_server_of_its_own_for_all_rounds(
+    workshop: Any, ranks: Any, monkeypatch: pytest.MonkeyPatch, server_of: str
+) -> None:
+    """Where its job has none: a rank that starts again does not import torch again."""
+    with contextlib.ExitStack() as stack:
+        monkeypatch.delenv(FORK_SERVER)
+        if server_of == "another job":
+            monkeypatch.setenv(FORK_SERVER, stack.enter_context(fork_server_of_job("4711")))
+        again = Recovery(restarts={"signal": 1})
+        ended = workshop.attempt(AGAIN, **ranks(1, recovery=again))
+    assert ended.code == 0, ended.output
+    first, second = (ended.log(0, round_=round_).splitlines()[0] for round_ in (0, 1))
+    assert first == second
+    assert first.startswith("forked True by ")
+    assert not Path("/proc", first.split()[-1]).exists()
