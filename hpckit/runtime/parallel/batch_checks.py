@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -16,8 +16,11 @@ from hpckit.errors import RunError, UsageError
 from hpckit.model.counted import counted
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.ranges import ranges
-from hpckit.runtime.parallel.loss_check import leaves_of
+from hpckit.runtime.parallel.loss_graph import leaves_of
 from hpckit.runtime.parallel.mesh import RankMesh
+
+if TYPE_CHECKING:
+    from hpckit.runtime.parallel.build import ReplacedParameter
 
 _SHOWN = 5
 
@@ -154,12 +157,46 @@ def check_stages(mesh: RankMesh, problem: str) -> None:
         )
 
 
-def check_gradients(mesh: RankMesh, model: nn.Module, *, pipelined: bool) -> None:
+_UNEVEN_HINT = (
+    "have each parameter take part in each step, for example by adding 0 * expert(rows[:1]).sum() "
+    "of an expert that gets no rows"
+)
+
+
+def check_gradient_sets(sums: Tensor, layout: Layout) -> None:
+    """Raise RunError if ranks got gradients of different parameters.
+
+    `sums` has the sum of a number for each rank, which tells its parameters, and of its square.
+    """
+    total, squares = (int(one) for one in sums.tolist())
+    if total**2 == squares * layout.world_size:
+        return
+    raise RunError(
+        f"in this step ranks got gradients of different parameters, and with {layout} those of "
+        "different ones were added up",
+        hint=f"{_UNEVEN_HINT}, or call model.set_reduce_scatter_unused_params(True) after "
+        "run.parallelize (torch 2.13): a gradient of zero takes part then",
+    )
+
+
+def check_gradients(
+    mesh: RankMesh, model: nn.Module, *, pipelined: bool, replaced: Sequence[ReplacedParameter]
+) -> None:
     """Check gradients after the first backward pass; collective; raises RunError on all ranks.
 
     With pipeline stages each parameter must have one, and with DDP, which waits for all of them; a
-    parameter that all ranks of a tensor group hold whole must have the same on each.
+    parameter that all ranks of a tensor group hold whole must have the same on each. One that was
+    `replaced` must have none.
     """
+    used = [one.name for one in replaced if one.is_used]
+    strays = [one for names in mesh.gather_all(used) for one in names]
+    if strays:
+        raise RunError(
+            f"{_names(dict.fromkeys(strays))} of before run.parallelize was used in forward, and "
+            "another parameter is trained in its place",
+            hint="take it from its module in forward (self.tokens.weight), not from a list or "
+            "another place that build filled",
+        )
     named = dict(model.named_parameters())
     problem = _unequal(mesh, _sums_of_whole(named))
     lost = [name for name, one in named.items() if one.requires_grad and one.grad is None]
@@ -173,8 +210,7 @@ def check_gradients(mesh: RankMesh, model: nn.Module, *, pipelined: bool) -> Non
     if problems:
         raise RunError(
             f"wrong gradients at the first step: {problems[0]}",
-            hint="use these parameters in each forward pass, give them requires_grad=False, or "
-            "choose parallel=fsdp"
+            hint=f"{_UNEVEN_HINT}; or give those that never learn requires_grad=False"
             if replicated
             else "is a module with weights between the plan's columns and rows? It works on other "
             "heads on each rank; name it in the plan, or use another layout",

@@ -6,6 +6,7 @@ this order. Sharding comes last, so that each rank then holds its own part only.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,12 +37,27 @@ from hpckit.runtime.parallel.recompute import prepare_unit
 from hpckit.runtime.parallel.self_check import SelfCheck, UnitCheck, whole_units
 from hpckit.runtime.parallel.sharding_checks import (
     is_sharded,
+    lost_in_new_parameters,
     needs_fsdp,
     unsharded_parameters,
 )
 from hpckit.runtime.parallel.stage_check import StageCheck, outline_of
 from hpckit.runtime.parallel.tensor_parallel import TensorCut
 from hpckit.runtime.parallel.tied_weights import find_tied_weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacedParameter:
+    """A parameter that has another one in its place; it lives only if something else holds it."""
+
+    name: str
+    earlier: weakref.ref[nn.Parameter]
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a backward pass gave it a gradient."""
+        one = self.earlier()
+        return one is not None and one.grad is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +68,7 @@ class LaidOutModel:
     pipeline: Pipeline | None = None
     context: ContextShards | None = None
     tied: tuple[TiedWeight, ...] = ()
+    replaced: tuple[ReplacedParameter, ...] = ()
     check: SelfCheck | None = None
     stages: StageCheck | None = None
 
@@ -96,12 +113,15 @@ def lay_out_checked(
     _placed(holder, mesh.device)
     here = dict(holder.named_modules())
     own = [unit for unit in units if unit in here]
+    earlier = dict(holder.named_parameters())
     wholes = whole_units(holder, own) if _needs_check(mesh.layout, settings) else {}
     cut = _cut_matrices(holder, own, plan, mesh, settings)
-    context = _join_context(holder, own, mesh)
+    context = _join_context([*(here[one] for one in own), *(one.module for one in parts)], mesh)
     _prepare_units(holder, own, settings)
     _shard(parts, own, mesh, settings, pipelined=split is not None)
     _fill(holder, initialiser)
+    replaced = _take_over_marks(earlier, holder)
+    del earlier
     if cut is not None:
         if not _shards(mesh, settings):
             cut.place_gradients(holder)
@@ -113,9 +133,25 @@ def lay_out_checked(
         pipeline=None if split is None else _pipeline(split, parts, mesh, settings),
         context=context,
         tied=find_tied_weights(holder, plan, mesh, split),
+        replaced=replaced,
         check=_self_check(holder, wholes, context, mesh, settings),
         stages=_stage_check(holder, outline, owners, parts, split, mesh),
     )
+
+
+def _take_over_marks(
+    earlier: Mapping[str, nn.Parameter], model: nn.Module
+) -> tuple[ReplacedParameter, ...]:
+    """Have new parameters carry the attributes that were set on earlier ones; return the latter."""
+    replaced = []
+    for name, one in model.named_parameters():
+        before = earlier.get(name)
+        if before is not None and before is not one:
+            vars(one).update(
+                {key: mark for key, mark in vars(before).items() if key not in vars(one)}
+            )
+            replaced.append(ReplacedParameter(name=name, earlier=weakref.ref(before)))
+    return tuple(replaced)
 
 
 def _owners(model: nn.Module, split: PipelineSplit) -> dict[str, int]:
@@ -228,6 +264,8 @@ def sharding_problems(
     if is_sharded(layout, settings):
         split = split_of(plan, units, layout, 0, settings)
         yield from unsharded_parameters(model, plan, units, split)
+    if is_sharded(layout, settings) or layout.tensor > 1:
+        yield from lost_in_new_parameters(model)
 
 
 def split_of(
@@ -270,12 +308,13 @@ def _join_parts(cut: TensorCut, parts: Sequence[StagePart], stages: int) -> None
             cut.end(part.module)
 
 
-def _join_context(holder: nn.Module, units: Sequence[str], mesh: RankMesh) -> ContextShards | None:
+def _join_context(modules: Sequence[nn.Module], mesh: RankMesh) -> ContextShards | None:
+    """Cut sequences over ranks; units are joined by themselves, as they may be recomputed alone."""
     if mesh.layout.context == 1:
         return None
     place = mesh.place(MeshAxis.context)
     shards = ContextShards(mesh.group(MeshAxis.context), place, mesh.layout.context)
-    shards.join([holder.get_submodule(one) for one in units])
+    shards.join(modules)
     return shards
 
 

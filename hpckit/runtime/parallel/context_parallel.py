@@ -2,7 +2,7 @@
 
 Each rank has two pieces of every sequence, one from its beginning and one from its end, so that
 causal attention is as much work on each. Keys and values are gathered from all ranks; queries stay.
-It works with what calls `torch.nn.functional.scaled_dot_product_attention` inside of units.
+It works with what calls `torch.nn.functional.scaled_dot_product_attention`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class ContextShards:
     size: int
     _length: int | None = field(default=None)
     _positions: Tensor | None = field(default=None)
+    is_attending: bool = field(default=False)
+    """Whether the attention of this rank's own queries is computed just now."""
 
     def cut(self, length: int, device: torch.device) -> Tensor:
         """Return the positions of this rank in sequences of this length: int [length / size].
@@ -63,11 +65,11 @@ class ContextShards:
         dist.all_gather(parts, own.contiguous(), group=self.group)
         return torch.cat(parts, dim=1)[:, self._positions.flatten().argsort()]
 
-    def join(self, units: Sequence[nn.Module]) -> None:
-        """Have the attention of these modules look at all positions."""
+    def join(self, modules: Sequence[nn.Module]) -> None:
+        """Have the attention of these modules, and of what they call, look at all positions."""
         mode = _GatheringAttention(self)
-        for unit in units:
-            unit.forward = _under(mode, unit.forward)
+        for one in modules:
+            one.forward = _under(mode, one.forward)
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool, **other: Any
@@ -84,7 +86,11 @@ class ContextShards:
         if is_causal:
             everyone = self._positions.flatten()
             mask = self._positions[self.place][:, None] >= everyone[None, :]
-        return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, **other)
+        self.is_attending = True
+        try:
+            return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, **other)
+        finally:
+            self.is_attending = False
 
     def _gather(self, own: Tensor) -> Tensor:
         """Return the parts of all ranks; in the backward pass their gradients are added up."""
@@ -127,9 +133,24 @@ class _GatheringAttention(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if func is not F.scaled_dot_product_attention:
+        if func in _WITH_ATTENTION:
+            raise UsageError(
+                f"{func.__name__} attends to this rank's part of each sequence only",
+                hint="call torch.nn.functional.scaled_dot_product_attention in place of "
+                "nn.MultiheadAttention, or choose parallel.context=1",
+            )
+        if func is not F.scaled_dot_product_attention or self._shards.is_attending:
             return func(*args, **(kwargs or {}))
         return _gathered(self._shards, *args, **(kwargs or {}))
+
+
+_WITH_ATTENTION = frozenset(
+    {
+        F.multi_head_attention_forward,
+        torch._native_multi_head_attention,  # noqa: SLF001  # what nn.MultiheadAttention calls
+        torch._transformer_encoder_layer_fwd,  # noqa: SLF001  # what its encoder layers call
+    }
+)
 
 
 def _gathered(  # noqa: PLR0913, PLR0917  # torch's signature

@@ -126,6 +126,7 @@ class StepLoss:
         if not part:  # also what is NaN
             return torch.nan_to_num(value) * 0.0
         if self.check is not None and self.function is not None:
+            self.check.trace(value, outputs)
             self.check.see(self.function, outputs, targets)
         if found.pair:
             self.weights.append(found.weight)
@@ -154,5 +155,5 @@ class StepLoss:
         """
         if self.function is None or self.check is None:
             return "", ""
-        self.check.end(self.function)
+        self.check.end(self.function, pair=self.pair is True)
         return self.check.problem, self.check.hint

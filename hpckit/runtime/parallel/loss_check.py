@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpckit.runtime.parallel.loss_graph import LossGraph, leaves_of
+
 _log = logging.getLogger("hpckit.rank")
 _LEAST = 2
 
@@ -44,10 +46,18 @@ class LossCheck:
     """
 
     positions: int = 0
+    graph: LossGraph | None = None
     problem: str = ""
     hint: str = ""
     _kept: list[tuple[Tensor, Any]] = field(default_factory=list)
     _done: bool = False
+    _traced: bool = False
+
+    def trace(self, value: Tensor, outputs: Any) -> None:
+        """Look at the graph of the loss of the first part of a batch."""
+        if self.graph is not None and not self._traced:
+            self._traced = True
+            self.graph.trace(value, outputs)
 
     def see(self, function: Callable[[Any, Any], Any], outputs: Any, targets: Any) -> None:
         """Look at a part of a batch; a single row is kept until the next one comes."""
@@ -61,8 +71,11 @@ class LossCheck:
         if sum(len(one) for one, _ in self._kept) >= _HALVES:
             self._compare(function)
 
-    def end(self, function: Callable[[Any, Any], Any]) -> None:
+    def end(self, function: Callable[[Any, Any], Any], *, pair: bool) -> None:
         """Look at a single row, if there was no more: twice the row has to have its loss, too."""
+        if self.graph is not None and not self.problem:
+            self.problem, self.hint = self.graph.problem(pair=pair)
+            self._done |= bool(self.problem)
         if self._kept and not self._done:
             self._kept *= 2
             self._compare(function)
@@ -148,12 +161,6 @@ def _difference(
         f"the mean of its values for their halves is {mean:.6g}; the layout would change what is "
         "trained"
     )
-
-
-def leaves_of(value: Any) -> list[Any]:
-    """Return all that is in tuples, lists and dictionaries."""
-    found: list[Any] = torch.utils._pytree.tree_leaves(value)  # noqa: SLF001  # torch has no other
-    return found
 
 
 def take(value: Any, part: Any, *, axis: int, size: int) -> Any:

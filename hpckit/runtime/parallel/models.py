@@ -51,7 +51,10 @@ class ParallelModels:
         default_factory=weakref.WeakKeyDictionary
     )
 
-    _optimizers: OptimizerCheck = field(default_factory=OptimizerCheck)
+    _optimizers: OptimizerCheck = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._optimizers = OptimizerCheck(stages=self.mesh.layout.pipeline)
 
     def add(self, build: Callable[[], nn.Module], plan: Plan, init: Init | None) -> nn.Module:
         """Build a model, lay it out, and return this rank's part; collective."""
@@ -78,8 +81,13 @@ class ParallelModels:
             mesh=self.mesh,
             settings=self.settings,
             full_data_size=self._planned_data_size(),
+            is_laid_out=self._has,
         )
         return made.module
+
+    def _has(self, parameter: nn.Parameter) -> bool:
+        """Return whether a parameter is one of a model that is laid out."""
+        return any(parameter is one for model in self._known for one in model.parameters())
 
     def _planned_data_size(self) -> int:
         """Return how many data ranks a batch was planned for: with `scale`, those that it has."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
+from torch.optim import LBFGS
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from hpckit.errors import UsageError
@@ -25,8 +26,12 @@ def refer_to_parameters(model: nn.Module) -> ParameterReferences:
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class OptimizerCheck:
-    """Looks at each optimizer of this process once, before its first step, while this is kept."""
+    """Looks at each optimizer of this process once, before its first step, while this is kept.
 
+    `stages` is the number of ranks over which models are cut into pipeline stages.
+    """
+
+    stages: int = 1
     _replaced: list[tuple[str, str, weakref.ref[nn.Parameter]]] = field(default_factory=list)
     _seen: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
 
@@ -52,10 +57,17 @@ class OptimizerCheck:
         ]
 
     def look(self, optimizer: Optimizer) -> None:
-        """Raise UsageError if an optimizer has parameters of before."""
+        """Raise UsageError if an optimizer has parameters of before, or needs all of a model."""
         if optimizer in self._seen:
             return
         self._seen.add(optimizer)
+        if self.stages > 1 and isinstance(optimizer, LBFGS):
+            raise UsageError(
+                f"{type(optimizer).__name__} weighs all parameters against each other, and with "
+                "parallel.pipeline each rank has those of its stages only",
+                hint="choose an optimizer that treats each parameter by itself, such as AdamW, or "
+                "a layout with parallel.pipeline=1",
+            )
         known = {id(one()): (name, kind) for name, kind, one in self._replaced if one() is not None}
         for group in optimizer.param_groups:
             for one in group["params"]:

@@ -45,6 +45,33 @@ def unsharded_parameters(
             )
 
 
+def lost_in_new_parameters(model: nn.Module) -> Iterator[ConfigError]:
+    """Yield what a model does to parameters that would be lost when others take their place."""
+    for name, one in model.named_parameters():
+        hooks = one._backward_hooks, one._post_accumulate_grad_hooks  # noqa: SLF001  # torch has no other way
+        if any(hooks):
+            yield ConfigError(
+                f"{name} has a hook on its gradient, and this layout puts another parameter in its "
+                "place: the hook would never be called",
+                hint="change gradients between run.train_step and optimizer.step(), or choose "
+                "parallel=none or pipeline",
+            )
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            continue
+        if module.max_norm is not None:
+            yield ConfigError(
+                f"{name} has max_norm={module.max_norm:g}: it changes its weight in forward, and "
+                "in this layout that is a copy which no optimizer has",
+                hint="scale the weight after optimizer.step(), or choose parallel=none or pipeline",
+            )
+        if module.sparse:
+            yield ConfigError(
+                f"{name} has sparse=True, and this layout cannot add up sparse gradients",
+                hint="leave sparse out, or choose parallel=none or pipeline",
+            )
+
+
 def _home(name: str, units: Sequence[str]) -> str:
     """Return the unit that has a parameter; empty for one outside of all."""
     return next((unit for unit in units if name.startswith(unit + ".")), "")

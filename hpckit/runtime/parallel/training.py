@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,7 +20,13 @@ from hpckit.model.parallel.settings import Parallel, Reduction
 from hpckit.model.parallel.share import BatchShare, cut_rows, even_pieces, pieces_needed
 from hpckit.runtime.parallel import batch_checks
 from hpckit.runtime.parallel.build import LaidOutModel
-from hpckit.runtime.parallel.gradients import clip, local_part, set_aside, total_norm
+from hpckit.runtime.parallel.gradients import (
+    GradientSet,
+    clip,
+    local_part,
+    set_aside,
+    total_norm,
+)
 from hpckit.runtime.parallel.loss import (
     LossFunction,
     PendingScale,
@@ -30,9 +36,11 @@ from hpckit.runtime.parallel.loss import (
     quotient,
 )
 from hpckit.runtime.parallel.loss_check import KnownLoss, KnownLosses, LossCheck, take
+from hpckit.runtime.parallel.loss_graph import LossGraph, TrainedParameters
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.pipeline import check_microbatches
 from hpckit.runtime.parallel.rehearsal import evaluating
+from hpckit.runtime.parallel.shared_buffers import SharedBuffers
 from hpckit.runtime.parallel.tree_reduction import TreeReduction, refuse_other_reductions
 
 
@@ -75,16 +83,23 @@ class ModelTraining:
     """Training steps of one model. Every rank makes the same calls in the same order.
 
     `full_data_size` is the number of data ranks that were asked for: if fewer are left, each cuts
-    its rows into pieces, which need no more memory than its rows did before.
+    its rows into pieces, which need no more memory than its rows did before. `is_laid_out` tells
+    the parameters of all models that are trained like this one.
     """
 
     model: LaidOutModel
     mesh: RankMesh
     settings: Parallel
     full_data_size: int
+    is_laid_out: Callable[[nn.Parameter], bool]
     _checked: bool = field(default=False)
     _losses: KnownLosses = field(default_factory=KnownLosses)
     _learning: tuple[tuple[str, nn.Parameter, bool], ...] = field(init=False)
+    _buffers: SharedBuffers | None = field(init=False, default=None)
+    _gradients: GradientSet | None = field(init=False, default=None)
+    _sets: Tensor | None = field(init=False, default=None)
+    """Sums over ranks that tell whether all of them got gradients of the same parameters."""
+    _is_torn: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         """Prepare the model; raises UsageError if its gradients cannot be summed as asked for."""
@@ -92,6 +107,12 @@ class ModelTraining:
         self._learning = tuple((name, one, one.requires_grad) for name, one in named)
         if self.settings.reduce is Reduction.tree:
             refuse_other_reductions(self.model.module)
+        buffers = SharedBuffers(module=self.model.module, mesh=self.mesh)
+        if buffers.are_needed:
+            self._buffers = buffers
+        sharded = any(isinstance(one, FSDPModule) for one in self.model.module.modules())
+        if sharded and self.mesh.sums_gradients:
+            self._gradients = GradientSet([one for _, one, _ in self._learning])
 
     def step(
         self, inputs: Tensor, targets: Any, loss: LossFunction | None, share: BatchShare | None
@@ -103,24 +124,81 @@ class ModelTraining:
                 "this data rank's batch has no rows",
                 hint="take them by share = run.share(batch_size), and pass it: share=share",
             )
+        self._refuse_torn()
+        self._compare_sets()
         _reshard_root(self.model)
         if not self._checked:
             batch_checks.check_batches(self.mesh, inputs, targets, weighted=share is not None)
             self.check_shapes(inputs, targets, share)
+        self._share_buffers()
         own = StepLoss(function=loss, scale=1.0)
         known = None if loss is None else self._losses.of(loss)
         if known is not None and known.looks:
-            own.check = LossCheck(positions=self._own_length(inputs))
+            own.check = LossCheck(positions=self._own_length(inputs), graph=self._loss_graph())
         try:
             with self._watched(), set_aside(self._unfinished(known)):
+                if self._gradients is not None:
+                    self._gradients.begin()
                 value = self._compute(inputs, targets, own, share, known)
         except BaseException:
-            _reshard(self.model)  # who catches this goes on with the shards
+            self._begin_anew()
             raise
+        if self.mesh.device.type == "cpu":  # elsewhere the host would have to wait for the device
+            self._compare_sets()
         if not self._checked:
             self._check_stages(inputs)
+            if self._buffers is not None:
+                self._buffers.settle()
         self._checked = True
         return value
+
+    def _loss_graph(self) -> LossGraph | None:
+        layout = self.mesh.layout
+        if not self.settings.self_check:
+            return None
+        own = {id(one) for one in self.model.module.parameters()}
+        return LossGraph(
+            trained=TrainedParameters(
+                of_model=lambda one: id(one) in own,
+                of_others=self.is_laid_out,
+                pipelined=layout.pipeline > 1,
+                alone=layout.data_size * layout.context * layout.pipeline == 1,
+            )
+        )
+
+    def _share_buffers(self) -> None:
+        if self._buffers is None:
+            return
+        self._buffers.share()
+        if not self._checked:
+            self._buffers.watch()
+
+    def _begin_anew(self) -> None:
+        """Drop what a step that failed has left: who catches its error goes on with the shards."""
+        _reshard(self.model)
+        module, layout = self.model.module, self.mesh.layout
+        if not isinstance(module, FSDPModule):
+            return
+        if hasattr(module, "reset_iter_state"):
+            with suppress(RuntimeError):  # no forward pass has begun yet
+                module.reset_iter_state()
+        elif layout.replicate > 1:
+            self._is_torn = True
+
+    def _refuse_torn(self) -> None:
+        """Raise UsageError if torch still has gradients of a step that failed."""
+        if self._is_torn:
+            raise UsageError(
+                f"an earlier step failed, and with {self.mesh.layout} torch {torch.__version__} "
+                "would add what it left to the gradients of this one",
+                hint="let the run restart from its checkpoint, or install torch 2.13 or newer",
+            )
+
+    def _compare_sets(self) -> None:
+        """Raise RunError on all ranks if some got gradients of other parameters than others."""
+        sets, self._sets = self._sets, None
+        if sets is not None:
+            batch_checks.check_gradient_sets(sets, self.mesh.layout)
 
     def _check_changes(self) -> None:
         """Raise UsageError if what learns has changed, and gradients would be missed for it."""
@@ -192,14 +270,16 @@ class ModelTraining:
             tied.sum_gradient()
         if not self._checked:
             batch_checks.check_gradients(
-                self.mesh, self.model.module, pipelined=self.model.pipeline is not None
+                self.mesh,
+                self.model.module,
+                pipelined=self.model.pipeline is not None,
+                replaced=self.model.replaced,
             )
         if not self._are_pairs(own, known):
             even = own.function is not None and share is None
             return self._mean_of_equal(own.total, len(inputs)) if even else self._mean(own.total)
         layout = self.mesh.layout
-        totals = torch.stack([own.total, own.weight]).to(self.mesh.device)
-        totals = self.mesh.sum_over_world(totals) / layout.tensor
+        totals = self._sum(torch.stack([own.total, own.weight])) / layout.tensor
         return self._divide(totals, layout.data_size * layout.context)
 
     def _are_pairs(self, own: StepLoss, known: KnownLoss | None) -> bool:
@@ -317,6 +397,8 @@ class ModelTraining:
     def evaluate(self, inputs: Tensor, targets: Any, loss: LossFunction | None) -> Tensor:
         """Return the loss of this data rank's rows, on all ranks that share them."""
         module, layout = self.model.module, self.mesh.layout
+        if self._buffers is not None:
+            self._buffers.share()
         inputs, targets, kwargs = self._own_positions(inputs, targets)
         measured = torch.zeros(2, dtype=torch.float64, device=inputs.device)
 
@@ -417,9 +499,9 @@ class ModelTraining:
 
     def _mean_of_equal(self, value: Tensor, rows: int) -> Tensor:
         """Return the mean as `_mean` does; raises UsageError on all ranks if rows are uneven."""
-        numbers = torch.tensor([rows, rows**2], dtype=torch.float64, device=self.mesh.device)
-        both = torch.cat([value.detach().double().reshape(1).to(self.mesh.device), numbers])
-        total, all_rows, squares = self.mesh.sum_over_world(both)
+        numbers = torch.tensor([rows, rows**2], dtype=torch.float64, device=value.device)
+        both = torch.cat([value.detach().double().reshape(1), numbers])
+        total, all_rows, squares = self._sum(both)
         if all_rows**2 != squares * self.mesh.layout.world_size:
             raise UsageError(
                 "data ranks have different numbers of rows of this batch, and their losses would "
@@ -431,7 +513,23 @@ class ModelTraining:
 
     def _mean(self, value: Tensor) -> Tensor:
         """Return the mean over data ranks of what the ranks of each data rank have."""
-        return self.mesh.sum_over_world(value) / self._alike
+        return self._sum(value.reshape(1))[0] / self._alike
+
+    def _sum(self, values: Tensor) -> Tensor:
+        """Return the sums of some numbers over all ranks, float64; collective.
+
+        With those go the sums that tell whether ranks got gradients of the same parameters.
+        """
+        given = values.detach().double().to(self.mesh.device)
+        if self._gradients is None:
+            return self.mesh.sum_over_world(given)
+        own = self._gradients.digest()
+        if self.model.pipeline is not None:
+            own = min(own, 1)  # stages have other parameters
+        more = torch.tensor([own, own**2], dtype=torch.float64, device=self.mesh.device)
+        sums = self.mesh.sum_over_world(torch.cat([given, more]))
+        self._sets = sums[len(given) :]
+        return sums[: len(given)]
 
     @property
     def _alike(self) -> int:

@@ -1,0 +1,139 @@
+"""What models and losses do besides passing rows on: trained as in one process, or refused.
+
+Each of these once trained something else in some layout, and nothing told.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runtime.parallel.conftest import run_world
+
+COPIES, SHARD, TENSOR, PIPELINE = {"replicate": 2}, {"shard": 2}, {"tensor": 2}, {"pipeline": 2}
+CONTEXT = {"context": 2}
+SAME: dict[str, dict[str, Any]] = {
+    "marked parameters, fsdp": {"model": "marked", "layout": SHARD},
+    "marked parameters, tensor": {"model": "marked", "layout": TENSOR},
+    "hooks, ddp": {"model": "masked", "layout": COPIES},
+    "attention ahead, context": {"model": "attention ahead", "layout": CONTEXT},
+    "terms of units, fsdp": {"model": "balanced", "layout": SHARD, "loss": "balance"},
+    "terms of units, context": {"model": "balanced", "layout": CONTEXT, "loss": "balance"},
+    "penalty, ddp": {"model": "plain", "layout": COPIES, "loss": "penalty"},
+    "own head, tensor": {"model": "plain", "layout": TENSOR, "loss": "own head"},
+}
+ALIKE: dict[str, dict[str, Any]] = {
+    "running means, ddp": {"model": "averaging", "layout": COPIES},
+    "running means, fsdp": {"model": "averaging", "layout": SHARD},
+}
+FOUR: dict[str, dict[str, Any]] = {
+    "bad batch in pieces, hsdp": {
+        "model": "plain",
+        "layout": {"replicate": 2, "shard": 2},
+        "parallel": {"microbatches": 2},
+        "bad_batch": True,
+    },
+}
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "penalty, pipeline": (
+        {"model": "plain", "layout": PIPELINE, "loss": "penalty"},
+        "of the model by itself, and only the last pipeline stage",
+        "from forward",
+    ),
+    "terms of units, pipeline": (
+        {"model": "balanced", "layout": PIPELINE, "loss": "balance"},
+        "of the model by itself, and only the last pipeline stage",
+        "from forward",
+    ),
+    "own head, ddp": (
+        {"model": "plain", "layout": COPIES, "loss": "own head"},
+        "that the model does not have: each rank would train its own",
+        "let forward return",
+    ),
+    "own head, pair": (
+        {"model": "plain", "layout": TENSOR, "loss": "own head, pair"},
+        "their gradients would not be divided by the weight",
+        "return a mean over rows",
+    ),
+    "hooks, fsdp": ({"model": "masked", "layout": SHARD}, "has a hook on its gradient", "between"),
+    "hooks, tensor": ({"model": "masked", "layout": TENSOR}, "has a hook on its gradient", "step"),
+    "max_norm, fsdp": ({"model": "bounded", "layout": SHARD}, "max_norm=1", "after optimizer"),
+    "max_norm, tensor": ({"model": "bounded", "layout": TENSOR}, "max_norm=1", "after optimizer"),
+    "sparse, fsdp": ({"model": "sparse", "layout": SHARD}, "sparse=True", "leave sparse out"),
+    "weight in a list, fsdp": (
+        {"model": "listed", "layout": SHARD},
+        "tokens.weight of before run.parallelize was used in forward",
+        "self.tokens.weight",
+    ),
+    "another expert on each rank": (
+        {"model": "mixture", "layout": SHARD},
+        "gradients of different parameters",
+        "set_reduce_scatter_unused_params",
+    ),
+    "another expert later": (
+        {"model": "mixture", "layout": SHARD, "from_step": 1},
+        "gradients of different parameters",
+        "set_reduce_scatter_unused_params",
+    ),
+    "torch's attention module, context": (
+        {"model": "packaged attention", "layout": CONTEXT},
+        "multi_head_attention_forward attends to this rank's part",
+        "scaled_dot_product_attention",
+    ),
+    "LBFGS, pipeline": (
+        {"model": "plain", "layout": PIPELINE, "optimizer": "LBFGS"},
+        "LBFGS weighs all parameters against each other",
+        "AdamW",
+    ),
+}
+CASES = SAME | ALIKE | {name: case for name, (case, _, _) in REFUSED.items()}
+
+
+def run_program(folder: Path, cases: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
+    """Run cases in a world; return what each rank found."""
+    program = str(Path(__file__).parent / "model_habits_program.py")
+    return run_world(folder, cases, ranks=ranks, program=program)
+
+
+@pytest.fixture(scope="module", name="found")
+def found_fixture(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return what each of two ranks found, by case."""
+    return run_program(tmp_path_factory.mktemp("habits"), CASES, 2)
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", SAME)
+def test_model_trains_as_in_one_process(found: list[dict[str, Any]], name: str) -> None:
+    """The losses of three steps, in float64."""
+    for one in found:
+        assert "error" not in one[name], one[name]
+        assert one[name]["apart"] < 1e-9
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", ALIKE)
+def test_all_ranks_have_one_model(found: list[dict[str, Any]], name: str) -> None:
+    """What a forward pass keeps of a rank's own rows is that of the first rank everywhere."""
+    for one in found:
+        assert "error" not in one[name], one[name]
+        assert one[name]["ranks_apart"] == 0.0
+
+
+@pytest.mark.training
+def test_batch_that_raises_between_pieces_leaves_nothing(tmp_path: Path) -> None:
+    """Replicas of shards sum over replicas in the last piece: a failed step must not add to it."""
+    for one in run_program(tmp_path, FOUR, 4):
+        for name in FOUR:
+            assert "error" not in one[name], one[name]
+            assert one[name]["apart"] < 1e-9
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_train_something_else_is_refused(found: list[dict[str, Any]], name: str) -> None:
+    """On every rank, with what to do instead."""
+    _, message, hint = REFUSED[name]
+    for one in found:
+        assert message in one[name].get("message", ""), one[name]
+        assert hint in one[name]["hint"]
