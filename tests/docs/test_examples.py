@@ -15,6 +15,7 @@ import hydra.utils
 import omegaconf
 import pytest
 
+from hpckit.runtime.environ import FORK_SERVER
 from hpckit.runtime.rank.config import Config
 
 pytestmark = pytest.mark.training
@@ -53,6 +54,16 @@ def commands(page: str) -> list[list[str]]:
     return [shlex.split(line.removeprefix("$ ")) for line in lines]
 
 
+def environ_of_user() -> dict[str, str]:
+    """Return the environment of a user who has set nothing of hpckit's.
+
+    What forks ranks is that of all tests: each launch would import torch for its own.
+    """
+    kept = {FORK_SERVER}
+    names = [name for name in os.environ if not name.startswith("HPCKIT_") or name in kept]
+    return {name: os.environ[name] for name in names}
+
+
 def start(words: list[str], folder: Path) -> str:
     """Run one command line of a page in `folder` on the local executor; returns its output."""
     assert words[0] == "hpckit"
@@ -61,7 +72,7 @@ def start(words: list[str], folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-m", *words[:place], *local, "--json", *words[place:]],
         cwd=folder,
-        env={name: value for name, value in os.environ.items() if not name.startswith("HPCKIT_")},
+        env=environ_of_user(),
         capture_output=True,
         text=True,
         timeout=240,
@@ -139,7 +150,7 @@ def test_layout_that_does_not_fit_is_refused_as_the_page_shows(tmp_path: Path) -
     done = subprocess.run(
         [sys.executable, "-m", *shlex.split(typed.removeprefix("$ "))],
         cwd=folder,
-        env={name: value for name, value in os.environ.items() if not name.startswith("HPCKIT_")},
+        env=environ_of_user(),
         capture_output=True,
         text=True,
         timeout=240,
