@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor
 
 from hpckit.runtime.checkpoint.errors import StateError
 
@@ -44,9 +45,11 @@ _SEQUENCES: Mapping[str, Callable[[list[Any]], Any]] = {
 class StateEncoder:
     """Turns plain values into JSON, and collects the tensors in them, by key.
 
-    A tensor that comes again, the very same object, keeps its first key: it is stored once.
+    A tensor that comes again, the very same object, keeps its first key: it is stored once. With
+    `place`, the skeleton has what it returns, as JSON, for the path and the value of a DTensor.
     """
 
+    place: Callable[[str, DTensor], Mapping[str, Any]] | None = None
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     _keys: dict[int, tuple[torch.Tensor, str]] = field(default_factory=dict)
 
@@ -96,7 +99,7 @@ class StateEncoder:
 
     def _special(self, path: str, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return {"tensor": self.put(path, value)}
+            return self._tensor(path, value)
         if isinstance(value, np.generic) and _is_exact(value.dtype):
             return {"scalar": [value.dtype.str, base64.b64encode(value.tobytes()).decode()]}
         if type(value) is np.ndarray and _is_exact(value.dtype):
@@ -109,6 +112,12 @@ class StateEncoder:
         if isinstance(value, torch.dtype | torch.device):
             return {type(value).__name__: str(value).removeprefix("torch.")}
         raise _refused(path, value)
+
+    def _tensor(self, path: str, value: torch.Tensor) -> Any:
+        key = self.put(path, value)
+        if isinstance(value, DTensor) and self.place is not None:
+            return {"sharded": [key, self.place(path, value)]}
+        return {"tensor": key}
 
 
 def _is_exact(dtype: np.dtype[Any]) -> bool:
@@ -195,15 +204,30 @@ def encoded_items(skeleton: Any) -> dict[Any, Any]:
 
 def encoded_keys(value: Any) -> Iterator[str]:
     """Yield the keys of the tensors and arrays in an encoded value."""
+    for kind, content in _keyed(value):
+        yield content if kind == "tensor" else content[0]
+
+
+def encoded_tensors(value: Any) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
+    """Yield the keys of the tensors in an encoded value, each with what `place` returned."""
+    for kind, content in _keyed(value):
+        if kind == "tensor":
+            yield content, None
+        elif kind == "sharded":
+            yield content[0], content[1]
+
+
+def _keyed(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the kinds and contents of what has a key in an encoded value."""
     if isinstance(value, list):
         for one in value:
-            yield from encoded_keys(one)
+            yield from _keyed(one)
     elif isinstance(value, dict):
         ((kind, content),) = value.items()
         if kind in _KEYED:
-            yield content if kind == "tensor" else content[0]
+            yield kind, content
         elif kind in _NESTED:
-            yield from encoded_keys(content)
+            yield from _keyed(content)
 
 
 def decode_value(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -240,6 +264,7 @@ def _scalar(content: list[str]) -> Any:
 
 _LEAVES: Mapping[str, Callable[[Any, Mapping[str, torch.Tensor]], Any]] = {
     "tensor": lambda key, tensors: tensors[key],
+    "sharded": lambda content, tensors: tensors[content[0]],
     "scalar": lambda content, _: _scalar(content),
     "bytes": lambda content, _: base64.b64decode(content),
     "complex": lambda content, _: complex(*content),
@@ -247,5 +272,5 @@ _LEAVES: Mapping[str, Callable[[Any, Mapping[str, torch.Tensor]], Any]] = {
     "device": lambda name, _: torch.device(name),
 }
 
-_KEYED = frozenset({"tensor", "array"})
+_KEYED = frozenset({"tensor", "sharded", "array"})
 _NESTED = frozenset({*_SEQUENCES, *_MAPPINGS, "defaults"})

@@ -6,6 +6,7 @@ RunError
     ├── ForeignFolderError   a folder belongs to another user, or others may write to it
     ├── UnknownOwnerError    cannot read whether this attempt still owns the run: likewise
     ├── StateError           what was registered cannot be saved or does not fit what was saved
+    ├── RefusedStateError    an object raised an error when it was given its state
     └── NoCheckpointError    there are committed checkpoints, but none could be loaded
 """
 
@@ -32,6 +33,10 @@ class UnknownOwnerError(CheckpointError):
 
 class StateError(CheckpointError):
     """What was registered cannot be saved, or does not fit what was saved."""
+
+
+class RefusedStateError(CheckpointError):
+    """An object raised an error when it was given its state; the checkpoint itself is whole."""
 
 
 class NoCheckpointError(CheckpointError):

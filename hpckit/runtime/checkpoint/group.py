@@ -21,6 +21,7 @@ from hpckit.errors import causes
 from hpckit.runtime.checkpoint.errors import (
     CheckpointError,
     FencedError,
+    RefusedStateError,
     StateError,
     UnknownOwnerError,
 )
@@ -48,13 +49,15 @@ _AWAY = frozenset(
 class ProblemKind(StrEnum):
     """What a failure means for the next try.
 
-    `full` and `away` may pass: a disk without room, a file system that does not answer.
+    `full` and `away` may pass: a disk without room, a file system that does not answer. `refused`
+    is by an object of the user's.
     """
 
     full = "full"
     away = "away"
     fenced = "fenced"
     state = "state"
+    refused = "refused"
     other = "other"
 
 
@@ -69,7 +72,11 @@ class Problem:
 
     def error(self, doing: str) -> CheckpointError:
         """Return the exception for this problem."""
-        kinds = {ProblemKind.fenced: FencedError, ProblemKind.state: StateError}
+        kinds = {
+            ProblemKind.fenced: FencedError,
+            ProblemKind.state: StateError,
+            ProblemKind.refused: RefusedStateError,
+        }
         kind = kinds.get(self.kind, CheckpointError)
         return kind(f"{doing} failed on rank {self.rank}: {self.text}", hint=self.hint)
 
@@ -177,6 +184,8 @@ def _kind_of(error: CheckpointError) -> ProblemKind:
             return ProblemKind.fenced
         case StateError():
             return ProblemKind.state
+        case RefusedStateError():
+            return ProblemKind.refused
         case UnknownOwnerError():
             return ProblemKind.away
         case _:

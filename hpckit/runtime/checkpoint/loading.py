@@ -6,6 +6,7 @@ objects after every rank has read all of it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -18,18 +19,26 @@ import torch
 
 from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.checkpoint import journal, manifest, rng, sharding, state, storage
-from hpckit.runtime.checkpoint.errors import NoCheckpointError, StateError
+from hpckit.runtime.checkpoint.errors import (
+    CheckpointError,
+    NoCheckpointError,
+    RefusedStateError,
+    StateError,
+)
 from hpckit.runtime.checkpoint.folder import CheckpointEntry, CheckpointFolder
 from hpckit.runtime.checkpoint.group import Group, Problem, ProblemKind, first_problem
 from hpckit.runtime.checkpoint.journal import CheckpointFate, CheckpointHistory
 from hpckit.runtime.checkpoint.manifest import Manifest
 from hpckit.runtime.checkpoint.model_state import TiedNames, name_parameters
+from hpckit.runtime.checkpoint.placement import ModelTensors, Placements
 from hpckit.runtime.checkpoint.readers import (
     ReadingContext,
     SavedTensors,
     StateReader,
     make_reader,
 )
+
+_log = logging.getLogger("hpckit.rank")
 
 OnAttempt = Callable[[str, int], None]
 
@@ -69,12 +78,16 @@ class LoadedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Folders newest first; those to try, in this order; reasons against the rest, by name."""
+    """Folders newest first; those to try, in this order; reasons against the rest, by name.
+
+    `refusals` are the problems of those that an object of the user's has refused.
+    """
 
     entries: tuple[CheckpointEntry, ...]
     candidates: tuple[tuple[CheckpointEntry, Manifest], ...]
     fatal: frozenset[str]
     reasons: dict[str, str]
+    refusals: list[Problem] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +128,9 @@ class Loader:
             problem = self._load(entry, record, registered, attempting)
             if problem is None:
                 return self._restored(entry, record, choice)
-            choice.reasons[entry.name] = problem
+            choice.reasons[entry.name] = _reason(problem)
+            if problem.kind is ProblemKind.refused:
+                choice.refusals.append(problem)
         if all(one.torn for one in choice.entries):
             return None
         raise _none_left(self.checkpoint_folder.folder, choice)
@@ -153,8 +168,8 @@ class Loader:
         record: Manifest,
         registered: RegisteredObjects,
         attempting: Callable[[], None],
-    ) -> str | None:
-        """Load one checkpoint; return the reason if that fails, None otherwise.
+    ) -> Problem | None:
+        """Load one checkpoint; return the problem if that fails, None otherwise.
 
         Raises StateError if it does not have what the objects need: no older one has, either.
         """
@@ -162,7 +177,10 @@ class Loader:
         loading = _Loading(entry.folder, record, registered, self)
         verified = first_problem(self.group.each(loading.verify))
         if verified is not None:
-            return self._reject(entry, verified, damaged=True)
+            self.group.first(
+                lambda: self._record(CheckpointFate.rejected, entry, _reason(verified))
+            )
+            return verified
         found = self._failed(entry, loading.fit)
         if found is None:
             orphans = loading.orphans()
@@ -176,20 +194,12 @@ class Loader:
             rng.reseed(self.seed, record.step)
         return found
 
-    def _failed(self, entry: CheckpointEntry, stage: Callable[[], None]) -> str | None:
-        """Let every rank do a stage of loading; return the reason if that fails."""
+    def _failed(self, entry: CheckpointEntry, stage: Callable[[], None]) -> Problem | None:
+        """Let every rank do a stage of loading; return the problem if that fails."""
         problem = first_problem(self.group.each(stage))
-        if problem is None:
-            return None
-        if problem.kind is ProblemKind.state:
+        if problem is not None and problem.kind is ProblemKind.state:
             raise problem.error(f"loading {entry.name}")
-        return self._reject(entry, problem, damaged=False)
-
-    def _reject(self, entry: CheckpointEntry, problem: Problem, *, damaged: bool) -> str:
-        reason = f"{problem.text} (rank {problem.rank})"
-        if damaged:
-            self.group.first(lambda: self._record(CheckpointFate.rejected, entry, reason))
-        return reason
+        return problem
 
     def _record(self, fate: CheckpointFate, entry: CheckpointEntry, reason: str = "") -> None:
         journal.record(
@@ -250,13 +260,20 @@ class _Loading:
         ]
 
     def _context(self, saved: SavedTensors) -> ReadingContext:
-        rank, record = self.loader.group.rank, self.record
+        rank, record, layout = self.loader.group.rank, self.record, self.loader.layout
+        source = f"the checkpoint of step {record.step} ({record.layout})"
         return ReadingContext(
             saved=saved,
             tied=self.registered.tied,
             names=name_parameters(self.registered.objects, self.registered.tied),
-            where=self.loader.layout.describe(rank) or f"rank {rank}",
-            source=f"the checkpoint of step {record.step} ({record.layout})",
+            placements=Placements(
+                models=ModelTensors(self.registered.objects, self.registered.tied),
+                same_layout=record.layout == layout,
+                cut=not layout.is_data_parallel,
+                source=source,
+            ),
+            where=layout.describe(rank) or f"rank {rank}",
+            source=source,
         )
 
     def orphans(self) -> dict[str, list[str]]:
@@ -283,9 +300,22 @@ class _Loading:
         storage.read_tensors(self.folder, self.tensors)
 
     def give(self) -> None:
-        """Load the data into the user's objects, then set the generators."""
-        for reader in self.readers.values():
-            reader.give(self.tensors)
+        """Load the data into the user's objects, then set the generators.
+
+        Raises RefusedStateError if one raises an error.
+        """
+        for path, reader in self.readers.items():
+            try:
+                reader.give(self.tensors)
+            except CheckpointError:
+                raise
+            except Exception as error:
+                _log.warning("%s raised an error when it was given its state", path, exc_info=True)
+                raise _refused(path, error) from error
+
+
+def _reason(problem: Problem) -> str:
+    return f"{problem.text} (rank {problem.rank})"
 
 
 def _why_not(entry: CheckpointEntry, history: CheckpointHistory) -> str:
@@ -312,6 +342,14 @@ def _check_names(objects: Mapping[str, Any], record: Manifest) -> None:
         )
 
 
+def _refused(path: str, error: Exception) -> RefusedStateError:
+    return RefusedStateError(
+        f"{path} refused its state in load_state_dict: {type(error).__name__}: {error}",
+        hint="the checkpoint is whole: leave it where it is. The cause is the load_state_dict of "
+        f"{path}, which has to take what its state_dict returned for the save",
+    )
+
+
 def _names(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "nothing"
 
@@ -320,5 +358,7 @@ def _none_left(folder: Path, choice: _Choice) -> NoCheckpointError:
     reasons = "; ".join(f"{name}: {reason}" for name, reason in choice.reasons.items())
     return NoCheckpointError(
         f"none of the checkpoints in {folder} can be loaded: {reasons}",
-        hint="move them away to start the run from the beginning",
+        hint=choice.refusals[0].hint
+        if choice.refusals
+        else "move them away to start the run from the beginning",
     )

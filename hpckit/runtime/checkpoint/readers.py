@@ -7,6 +7,7 @@ trace in the objects.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +19,19 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from hpckit.runtime.checkpoint import model_state, optimizer_state
-from hpckit.runtime.checkpoint.encoding import decode_value, encoded_items, encoded_keys
+from hpckit.runtime.checkpoint.encoding import (
+    StateEncoder,
+    decode_value,
+    encoded_items,
+    encoded_keys,
+    encoded_tensors,
+)
 from hpckit.runtime.checkpoint.errors import StateError
 from hpckit.runtime.checkpoint.model_state import ParameterNames, TiedNames
 from hpckit.runtime.checkpoint.optimizer_state import SavedGroup
+from hpckit.runtime.checkpoint.placement import Placements
+
+_log = logging.getLogger("hpckit.rank")
 
 SavedTensors = Mapping[str, tuple[torch.Size, torch.dtype]]
 """Shape and type of each tensor of a checkpoint, by key."""
@@ -32,12 +42,13 @@ class ReadingContext:
     """What all readers of a load share.
 
     `where` is this rank's place in the layout, and `source` names the checkpoint and its layout:
-    words for messages.
+    words for messages. `placements` says how tensors of other objects than models are cut.
     """
 
     saved: SavedTensors
     tied: TiedNames
     names: ParameterNames
+    placements: Placements
     where: str
     source: str
 
@@ -84,19 +95,46 @@ def empty_like_live(saved: SavedTensors, key: str, live: Any = None) -> torch.Te
 
 @dataclass(slots=True)
 class PlainReader(StateReader):
-    """Reads all of a state, which is the same on every rank."""
+    """Reads all of a state, which is the same on every rank, or sharded over them."""
 
+    path: str
     value: Any
     skeleton: Any
     context: ReadingContext
+    _templates: dict[str, torch.Tensor | None] = field(default_factory=dict)
 
-    def take_up(self, orphans: Sequence[str]) -> None:
-        """Do nothing: every rank reads all there is."""
+    def take_up(self, orphans: Sequence[str]) -> None:  # noqa: ARG002  # every rank reads all
+        """Find how its tensors are cut here; raises StateError if nothing tells."""
+        live, saved = self._live(), self.context.saved
+        for key, placement in encoded_tensors(self.skeleton):
+            shape, _ = saved[key]
+            found = self.context.placements.template(key, (shape, placement), live.get(key))
+            self._templates[key] = found
+
+    def _live(self) -> Mapping[str, torch.Tensor]:
+        """Return what the object has now, by key; nothing where no tensor of it may be sharded.
+
+        Asking is left out where it can be: a loader of data may start its workers for it.
+        """
+        kept = [
+            placement is not None or self.context.saved[key][1] != torch.uint8
+            for key, placement in encoded_tensors(self.skeleton)
+        ]
+        if not any(kept) or not self.context.placements.may_shard:
+            return {}
+        encoder = StateEncoder()
+        try:
+            encoder.encode(self.path, self.value.state_dict())
+        except Exception as error:  # noqa: BLE001  # the user's code: it may have no state yet
+            _log.debug("%s has no state before it is loaded: %s", self.path, error)
+            return {}
+        return encoder.tensors
 
     def wanted(self) -> dict[str, torch.Tensor]:
         """Return an empty tensor for each key of the state."""
         return {
-            key: empty_like_live(self.context.saved, key) for key in encoded_keys(self.skeleton)
+            key: empty_like_live(self.context.saved, key, self._templates.get(key))
+            for key in encoded_keys(self.skeleton)
         }
 
     def give(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -307,4 +345,4 @@ def make_reader(
         return ModelReader(path, value, join_model(skeletons), context)
     if isinstance(value, Optimizer) and optimizer_state.is_saved_by_name(skeletons[0]):
         return OptimizerReader(path, value, join_optimizer(skeletons), context)
-    return PlainReader(value, skeletons[0], context)
+    return PlainReader(path, value, skeletons[0], context)

@@ -30,6 +30,7 @@ from hpckit.runtime.checkpoint.encoding import (
 from hpckit.runtime.checkpoint.errors import StateError
 from hpckit.runtime.checkpoint.group import Group, Part
 from hpckit.runtime.checkpoint.model_state import ParameterNames, TiedNames
+from hpckit.runtime.checkpoint.placement import ModelTensors
 from hpckit.runtime.checkpoint.sharding import TensorPiece, own_pieces
 
 
@@ -157,21 +158,23 @@ def encode_objects(objects: Mapping[str, Any], tied: TiedNames, *, staged: bool)
     `staged`: ranks hold different stages of the models.
     """
     names = model_state.name_parameters(objects, tied)
-    encoded = {name: _encode(name, one, names, tied) for name, one in objects.items()}
+    models = ModelTensors(objects, tied)
+    encoded = {name: _encode(name, one, names, models) for name, one in objects.items()}
     if staged:
         _refuse_numbers(objects, names)
     return EncodedObjects(objects=encoded, copied=_copied(objects, encoded, tied))
 
 
-def _encode(name: str, value: Any, names: ParameterNames, tied: TiedNames) -> EncodedObject:
+def _encode(name: str, value: Any, names: ParameterNames, models: ModelTensors) -> EncodedObject:
     encoder = StateEncoder()
     if isinstance(value, nn.Module):
-        aliases = model_state.aliases_of(value, tied)
+        aliases = model_state.aliases_of(value, models.tied)
         skeleton = model_state.encode_model(encoder, name, value, aliases)
         tensors = encoder.tensors
         return EncodedObject(skeleton=skeleton, tensors=tensors, by_name=True, is_model=True)
     state = value.state_dict()
     if not (isinstance(value, Optimizer) and optimizer_state.is_by_parameter(value, state)):
+        encoder.place = models.describe
         skeleton = encoder.encode(name, state)
         return EncodedObject(skeleton=skeleton, tensors=encoder.tensors, by_name=False)
     return EncodedObject(

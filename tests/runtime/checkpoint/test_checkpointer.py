@@ -248,14 +248,27 @@ def test_refusal_by_an_object_falls_back(shop: Shop) -> None:
     shop.save(1, 2)
     restored = shop.load(refused=frozenset({2}))
     assert restored.step == 1
-    assert restored.rejected[0].reason == "KeyError: 'refused' (rank 0)"
+    (one,) = restored.rejected
+    assert one.reason == "values refused its state in load_state_dict: KeyError: 'refused' (rank 0)"
 
 
 def test_restore_never_begins_anew_over_committed_checkpoints(shop: Shop) -> None:
     """Where none of them can be loaded it says why for each, instead of losing the run's work."""
     shop.save(1, 2)
-    with pytest.raises(NoCheckpointError, match=r"step-00000002.*refused.*step-00000001.*refused"):
+    words = r"step-00000002.*refused.*step-00000001.*refused"
+    with pytest.raises(NoCheckpointError, match=words) as caught:
         shop.load(refused=frozenset({1, 2}))
+    assert "the cause is the load_state_dict of values" in caught.value.hint.lower()
+    assert "move" not in caught.value.hint  # they are whole
+
+
+def test_damaged_checkpoints_are_to_be_moved_away(shop: Shop) -> None:
+    """Where no object is the cause, the files are."""
+    shop.save(1)
+    next(shop.path(1).glob("*.distcp")).write_bytes(b"x")
+    with pytest.raises(NoCheckpointError, match="step-00000001") as caught:
+        shop.load()
+    assert "move them away" in caught.value.hint
 
 
 def test_other_objects_than_saved_are_refused(shop: Shop) -> None:
