@@ -18,11 +18,11 @@ from hpckit.model.parallel.model_check import LayoutProblem
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.share import BatchShare
 from hpckit.runtime.data.batches import Batches
+from hpckit.runtime.parallel import arguments
 from hpckit.runtime.parallel.build import build_on_meta
 from hpckit.runtime.parallel.forward_fit import ForwardFit
 from hpckit.runtime.parallel.loss import LossFunction
 from hpckit.runtime.parallel.model_fit import FittedModel, told
-from hpckit.runtime.rank.parameters import check_builder
 from hpckit.runtime.rank.run import Run
 from hpckit.runtime.stages import EarlierRun
 
@@ -63,12 +63,12 @@ class CheckedRun(Run):
         build: Callable[[], nn.Module],
         plan: Plan | None = None,
         *,
-        init: Callable[[str, nn.Module], None] | None = None,  # noqa: ARG002  # that of Run
+        init: Callable[[str, nn.Module], None] | None = None,
     ) -> nn.Module:
         """Return rank 0's part of the model on meta; ends the function if it does not fit."""
-        check_builder(build)
+        arguments.check_builder(build, plan, init)
         fitted = FittedModel(
-            model=build_on_meta(build),
+            model=build_on_meta(arguments.checked_builder(build)),
             plan=plan or Plan(),
             layout=self.layout,
             settings=self.parallel,
@@ -90,11 +90,13 @@ class CheckedRun(Run):
         inputs: Tensor,
         targets: Any,
         *,
-        loss: LossFunction | None = None,  # noqa: ARG002  # the signature of Run
+        loss: LossFunction | None = None,
         share: BatchShare | None = None,
     ) -> Tensor:
         """Check the shapes of the batch, and end the function."""
         try:
+            self._check_batch("train_step", model, inputs, targets, loss)
+            arguments.check_share(share)
             self._models.training(model).check_shapes(inputs, targets, share)
         except HpckitError as error:
             self._finish_with(error)

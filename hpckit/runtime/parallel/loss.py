@@ -69,6 +69,17 @@ def measure(function: LossFunction | None, outputs: Any, targets: Any) -> Measur
     return MeasuredLoss(value=value, weight=weight, pair=pair)
 
 
+def _check_graph(value: Tensor) -> None:
+    """Raise UsageError for a loss that has no gradient."""
+    if not value.requires_grad:
+        raise UsageError(
+            "the loss of this step has no gradient: no parameter that learns leads to it, or what "
+            "it is made of was detached (.detach(), .item(), torch.no_grad())",
+            hint="compute it from the outputs of the model by torch's own functions, outside of "
+            "torch.no_grad(), and leave some parameters with requires_grad",
+        )
+
+
 def quotient(value: Tensor, weight: Tensor) -> Tensor:
     """Return a sum over its weight; 0 where nothing has a weight."""
     return torch.where(weight == 0, 0.0, value / weight)
@@ -123,6 +134,7 @@ class StepLoss:
         part *= whole
         found = measure(self.function, outputs, targets)
         self.pair, value = found.pair, found.value
+        _check_graph(value)
         if not part:  # also what is NaN
             return torch.nan_to_num(value) * 0.0
         if self.check is not None and self.function is not None:

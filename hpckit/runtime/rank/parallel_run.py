@@ -19,8 +19,9 @@ from hpckit.model.parallel.reduction_tree import share_of_groups
 from hpckit.model.parallel.settings import BatchRule, Parallel, Reduction
 from hpckit.model.parallel.share import BatchShare, share_batch
 from hpckit.model.rank import RankInfo
+from hpckit.runtime.parallel import arguments
 from hpckit.runtime.parallel.loss import LossFunction
-from hpckit.runtime.rank.parameters import check_builder, is_sharded
+from hpckit.runtime.rank.parameters import is_sharded
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -100,8 +101,9 @@ class ParallelRun:
         `parallel.batch=scale` the whole batch is `share.batch_size` rows, which follow from the
         replicas that are left. With `parallel.reduce=tree` shares are whole groups of rows, and may
         differ by one group. Raises UsageError if there is less than a row, or a group, for each
-        data rank.
+        data rank, or this is no whole number.
         """
+        batch_size = arguments.batch_size_of(batch_size)
         if self.parallel.batch is BatchRule.scale:
             if batch_size % self.full_data_size:
                 raise UsageError(
@@ -153,10 +155,10 @@ class ParallelRun:
 
         Example: `model = run.parallelize(lambda: Decoder(config), Plan(units="blocks.*"))`.
         """
-        check_builder(build)
+        arguments.check_builder(build, plan, init)
         self._pairs += plan.tied if plan else ()
         plan = plan or Plan()
-        model = self._models.add(build, plan, init)
+        model = self._models.add(arguments.checked_builder(build), plan, init)
         self._tied[model] = {other: first for first, *others in plan.ties() for other in others}
         return model
 
@@ -187,6 +189,8 @@ class ParallelRun:
 
         Example: `run.train_step(model, x, y, loss=lambda o, t: ((o - t).abs().sum(), t.numel()))`.
         """
+        self._check_batch("train_step", model, inputs, targets, loss)
+        arguments.check_share(share)
         return self._models.training(model).step(inputs, targets, loss, share)
 
     def evaluate(
@@ -197,20 +201,32 @@ class ParallelRun:
         It is that of `train_step`, of these rows alone. All ranks must call it equally often.
         `mean` averages over data ranks.
         """
+        self._check_batch("evaluate", model, inputs, targets, loss)
         return self._models.training(model).evaluate(inputs, targets, loss)
 
     def clip_grad_norm_(self, model: nn.Module, max_norm: float) -> Tensor:
         """Scale gradients so that the 2-norm of the whole model's is at most `max_norm`.
 
-        Returns the norm before. Collective; takes the model, not its parameters.
+        Returns the norm before. Collective; takes the model, not its parameters. Raises UsageError
+        unless `max_norm` is above 0.
         """
-        return self._models.training(model).clip(max_norm)
+        arguments.check_model("clip_grad_norm_", model)
+        return self._models.training(model).clip(arguments.max_norm_of(max_norm))
 
     def mean(self, value: float | Tensor) -> float:
         """Return the mean of a number over all ranks, which have to call this together."""
+        arguments.check_number(value)
         total = torch.as_tensor(value).detach().to(self.device, torch.float64).clone()
         dist.all_reduce(total)
         return float(total) / self.world_size
+
+    def _check_batch(
+        self, call: str, model: Any, inputs: Any, targets: Any, loss: LossFunction | None
+    ) -> None:
+        """Raise UsageError for a batch, or a model, that is none."""
+        arguments.check_model(call, model)
+        staged = self.layout.pipeline > 1
+        arguments.check_batch(call, inputs, targets, loss, staged=staged)
 
     def check_layout_in_use(self, registered: Iterable[Any] = ()) -> None:
         """Raise UsageError if a layout was chosen and the code has laid nothing out.

@@ -8,20 +8,8 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.channel import messages
-
-
-def check_builder(build: Any) -> None:
-    """Raise UsageError for a model where the function that builds it is wanted."""
-    if isinstance(build, torch.nn.Module):
-        name = type(build).__name__
-        raise UsageError(
-            f"run.parallelize() got a model, a {name}, and takes the function that builds it: each "
-            "rank builds the model to keep its own part of it",
-            hint=f"run.parallelize(lambda: {name}(…), plan)",
-        )
 
 
 def layout_told(
