@@ -34,6 +34,9 @@ class ModelTensors:
     objects: Mapping[str, Any]
     tied: TiedNames
     _found: dict[str, torch.Tensor] | None = None
+    _sharded: dict[str, DTensor] | None = None
+    _alike: dict[tuple[Any, ...], list[str]] = field(default_factory=dict)
+    _named: dict[str, list[str]] = field(default_factory=dict)
 
     def all(self) -> dict[str, torch.Tensor]:
         """Return the tensors by name."""
@@ -49,7 +52,12 @@ class ModelTensors:
 
     def sharded(self) -> dict[str, DTensor]:
         """Return those that are sharded."""
-        return {name: one for name, one in self.all().items() if isinstance(one, DTensor)}
+        if self._sharded is None:
+            self._sharded = {n: one for n, one in self.all().items() if isinstance(one, DTensor)}
+            for name, one in self._sharded.items():
+                self._alike.setdefault(_cut(one), []).append(name)
+                self._named.setdefault(name.partition("/")[2], []).append(name)
+        return self._sharded
 
     def describe(self, path: str, tensor: DTensor) -> SavedPlacement:
         """Return how a tensor lies on ranks, to save it; raises StateError if it is no values."""
@@ -60,29 +68,34 @@ class ModelTensors:
                 hint="put .full_tensor() of it into the state",
             )
         sharded = self.sharded()
-        same_ranks = [
-            name for name, one in sharded.items() if one.device_mesh == tensor.device_mesh
-        ]
-        alike = [name for name in same_ranks if _is_alike(sharded[name], tensor)]
-        named = [name for name in alike if _ends_with(path, name)]
-        if alike:
-            return {"like": max(named, key=len, default=alike[0]), "named": bool(named)}
+        for named in (True, False):
+            names = self._named_by(path) if named else self._alike.get(_cut(tensor), [])
+            for name in names:
+                if _lies_as(sharded[name], tensor):
+                    return {"like": name, "named": named}
         placements = [_encoded(one) for one in tensor.placements]
-        if same_ranks and None not in placements:
-            return {"mesh": same_ranks[0], "placements": placements}
-        return {}
+        meshes = (name for name, one in sharded.items() if one.device_mesh == tensor.device_mesh)
+        mesh = next(meshes, None)
+        if mesh is None or None in placements:
+            return {}
+        return {"mesh": mesh, "placements": placements}
+
+    def _named_by(self, path: str) -> list[str]:
+        """Return the tensors whose bare names end a path, the longest names first.
+
+        Example: `average/shadow/blocks.0.weight` ends with `model/blocks.0.weight`'s.
+        """
+        parts = bare_name(path).split("/")
+        ends = ("/".join(parts[start:]) for start in range(1, len(parts)))
+        return [name for end in ends for name in self._named.get(end, [])]
 
 
-def _is_alike(one: DTensor, other: DTensor) -> bool:
-    return one.shape == other.shape and one.placements == other.placements
+def _lies_as(one: DTensor, other: DTensor) -> bool:
+    return _cut(one) == _cut(other) and one.device_mesh == other.device_mesh
 
 
-def _ends_with(path: str, name: str) -> bool:
-    """Return whether a path ends with the name of a parameter, which `name` has behind its model.
-
-    Example: `average/shadow/blocks.0.weight` does with `model/blocks.0.weight`.
-    """
-    return bare_name(path).endswith("/" + name.partition("/")[2])
+def _cut(tensor: DTensor) -> tuple[Any, ...]:
+    return tuple(tensor.shape), tuple(tensor.placements)
 
 
 def _encoded(placement: Placement) -> list[Any] | None:
