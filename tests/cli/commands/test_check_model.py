@@ -52,7 +52,7 @@ def train(config, run):
     share = run.share(config.rows)
     batch = torch.zeros(config.rows, 8)[share.rows][: config.get("seen", 99)]
     for step in run.steps(3):
-        run.train_step(model, batch, batch, share=share)
+        run.train_step(model, batch, batch.long(), share=share)
         raise SystemExit("a real step would come here")
 
 def by_hand(config, run):
@@ -266,7 +266,7 @@ def train(config, run):
     run.state(model=model, optimizer=optimizer)
     batch = torch.zeros(8, 65536)[run.share(8).rows]
     for step in run.steps(1):
-        run.train_step(model, batch, batch)
+        run.train_step(model, batch, batch.long())
 """
 
 
