@@ -18,11 +18,11 @@ from hpckit.model.parallel.model_check import LayoutProblem
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.share import BatchShare
 from hpckit.runtime.data.batches import Batches
+from hpckit.runtime.model_check.forward_fit import ForwardFit
+from hpckit.runtime.model_check.model_fit import FittedModel, told
 from hpckit.runtime.parallel import arguments
 from hpckit.runtime.parallel.build import build_on_meta
-from hpckit.runtime.parallel.forward_fit import ForwardFit
 from hpckit.runtime.parallel.loss import LossFunction
-from hpckit.runtime.parallel.model_fit import FittedModel, told
 from hpckit.runtime.rank.run import Run
 from hpckit.runtime.stages import EarlierRun
 

@@ -12,8 +12,8 @@ import time
 from hpckit.experiments.charlm import Transformer, plan_of
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.settings import Parallel
+from hpckit.runtime.model_check.model_fit import FittedModel, fake_group, memory_of
 from hpckit.runtime.parallel.build import build_on_meta
-from hpckit.runtime.parallel.model_fit import FittedModel, fake_group, memory_of
 
 
 def main() -> None:

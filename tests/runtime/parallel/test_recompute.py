@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import Parallel, Recompute
+from hpckit.runtime.model_check.model_fit import fake_group
 from hpckit.runtime.parallel.build import build_seeded, lay_out
 from hpckit.runtime.parallel.mesh import RankMesh
-from hpckit.runtime.parallel.model_fit import fake_group
 
 BLOCKS = 2
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.model_check import LayoutProblem
 from hpckit.model.parallel.settings import SCHEDULES, Precision, Recompute
+from hpckit.runtime.model_check.model_fit import FittedModel, fake_group
 from hpckit.runtime.parallel.model_checks import units_of
-from hpckit.runtime.parallel.model_fit import FittedModel, fake_group
 
 _OURS = str(Path(__file__).parents[2])
 _TORCH = str(Path(torch.__file__).parent)

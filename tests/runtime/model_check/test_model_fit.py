@@ -11,9 +11,9 @@ from torch.distributed.tensor.debug import CommDebugMode
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.model_check import StageMemory
 from hpckit.model.parallel.settings import Parallel
+from hpckit.runtime.model_check.model_fit import FittedModel, fake_group, memory_of
 from hpckit.runtime.parallel.build import build_on_meta, lay_out
 from hpckit.runtime.parallel.mesh import RankMesh
-from hpckit.runtime.parallel.model_fit import FittedModel, fake_group, memory_of
 
 ELEMENTS = 103_488
 TIED_AGAIN = 64 * 32
