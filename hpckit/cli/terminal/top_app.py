@@ -267,9 +267,8 @@ class TopApp(App[None]):
             }[self.panel]
             first = self.panel is Panel.gpus
             room = height - 2
-            self._put(
-                "log", "\n".join([self.panel, *(whole[:room] if first else _last(whole, room))])
-            )
+            lines = whole[:room] if first else _last(whole, room)
+            self._put("log", "\n".join([self.panel, *(lines or ("nothing yet",))]))
         self._put("events", "\n".join(_last(detail.events, 3)))
 
     def _put(self, name: str, text: str) -> None:
@@ -330,7 +329,7 @@ class TopApp(App[None]):
         """Ask for the words of a filter."""
         box = self.query_one("#filter", Input)
         box.add_class("open")
-        box.focus()
+        self.set_focus(box)  # at once: the next key may be here already, and is no command
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter as the words are typed."""
