@@ -267,8 +267,8 @@ class TopApp(App[None]):
             }[self.panel]
             first = self.panel is Panel.gpus
             room = height - 2
-            lines = whole[:room] if first else _last(whole, room)
-            self._put("log", "\n".join([self.panel, *(lines or ("nothing yet",))]))
+            shown = whole[:room] if first else _last(whole, room)
+            self._put("log", "\n".join([self.panel, *(shown or ("nothing yet",))]))
         self._put("events", "\n".join(_last(detail.events, 3)))
 
     def _put(self, name: str, text: str) -> None:
