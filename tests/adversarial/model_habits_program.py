@@ -157,6 +157,76 @@ class Experts(nn.Module):
         return hidden + moved
 
 
+class Dropped(OddModel):
+    """Leaves out its last unit in every step but the first, the same on all ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = 0
+
+    def forward(self, hidden: Tensor, positions: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Run what this rank has of the model."""
+        hidden = self.begin(hidden)
+        for block in self.blocks:
+            if not (torch.is_grad_enabled() and DROPS[0] and block.number == 3):
+                hidden = block(hidden)
+        return self.end(hidden)
+
+
+DROPS = [False]
+"""Whether units are left out now."""
+
+
+class NumberedUnit(OddUnit):
+    """A unit that knows its number."""
+
+    number = 0
+
+
+def dropped() -> nn.Module:
+    """Return a model that leaves out a unit."""
+    model = Dropped()
+    model.blocks = nn.ModuleList(NumberedUnit() for _ in range(4))
+    for number, block in enumerate(model.blocks):
+        block.number = number  # type: ignore[assignment]
+    return model
+
+
+class Counting(nn.Module):
+    """Counts in a small type."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int16))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the hidden states after this unit."""
+        if self.training:
+            self.seen += 1
+        moved: Tensor = hidden + self.linear(hidden) / self.seen
+        return moved
+
+
+class Centred(nn.Module):
+    """A loss that centres outputs by their running mean."""
+
+    centre: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(VALUES, dtype=torch.float64))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of centred outputs."""
+        value = mean_loss(outputs - self.centre, targets)
+        with torch.no_grad():
+            self.centre.lerp_(outputs.mean((0, 1)), 0.1)
+        return value
+
+
 class Mixture(OddModel):
     """Routes by the tokens themselves."""
 
@@ -187,6 +257,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "balanced": with_units(Balanced),
     "averaging": with_units(Averaging),
     "mixture": Mixture,
+    "dropped": dropped,
+    "counting": with_units(Counting),
 }
 
 
@@ -206,6 +278,11 @@ class Training:
     run: ParallelRun | None
     model: nn.Module
     head: nn.Linear = field(init=False)
+    centred: Centred = field(default_factory=Centred)
+    teacher: nn.Module | None = None
+    temperature: Tensor = field(
+        default_factory=lambda: torch.ones(1, dtype=torch.float64, requires_grad=True)
+    )
 
     def __post_init__(self) -> None:
         """Have a head besides the model, the same everywhere."""
@@ -228,8 +305,19 @@ class Training:
             case "own head, pair":
                 logits = self.head(outputs).flatten(0, 1)
                 return F.cross_entropy(logits, targets.flatten(), reduction="sum"), targets.numel()
-            case _:
-                return mean_loss(outputs, targets)
+            case "temperature":
+                return mean_loss(outputs / self.temperature, targets)
+            case kind:
+                return (self.centred if kind == "centred" else mean_loss)(outputs, targets)
+
+    def follow(self, inputs: Tensor) -> None:
+        """Run the teacher, with gradients on, and move it towards the model."""
+        if self.teacher is not None:
+            self.teacher(inputs)
+            with torch.no_grad():
+                pairs = zip(self.teacher.parameters(), self.model.parameters(), strict=True)
+                for one, other in pairs:
+                    one.lerp_(other, 0.1)
 
     def rows(self, step: int) -> tuple[Tensor, Tensor]:
         """Return this side's part of a batch."""
@@ -267,6 +355,7 @@ class Training:
         optimizer, found = self.optimizer(), []
         for step in range(STEPS):
             inputs, targets = self.rows(step)
+            DROPS[0] = step > 0
             if step == 1 and self.case.get("bad_batch") and self.run is not None:
                 wrong = targets.clone()
                 wrong[len(wrong) // 2 :] = 1000
@@ -279,6 +368,7 @@ class Training:
 
             value: Any = optimizer.step(turn)  # type: ignore[arg-type]
             found.append(float(value))
+            self.follow(inputs)
         return found
 
 
@@ -289,8 +379,12 @@ def tried(case: dict[str, Any]) -> dict[str, Any]:
     def build() -> nn.Module:
         return MODELS[case["model"]]().double()
 
-    ours = run.parallelize(build, plan_of(case["model"], tensor="tensor" in case["layout"]))
-    training = Training(case=case, run=run, model=ours)
+    plan = plan_of(case["model"], tensor="tensor" in case["layout"])
+    ours = run.parallelize(build, plan)
+    teacher = None
+    if case.get("teacher"):
+        teacher = run.parallelize(lambda: build().requires_grad_(requires_grad=False), plan)
+    training = Training(case=case, run=run, model=ours, teacher=teacher)
     found = training.losses()
     seen: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(seen, float(run.evaluate(ours, *batch(50), loss=mean_loss)))

@@ -22,6 +22,10 @@ SAME: dict[str, dict[str, Any]] = {
     "terms of units, context": {"model": "balanced", "layout": CONTEXT, "loss": "balance"},
     "penalty, ddp": {"model": "plain", "layout": COPIES, "loss": "penalty"},
     "own head, tensor": {"model": "plain", "layout": TENSOR, "loss": "own head"},
+    "running mean in the loss, tensor": {"model": "plain", "layout": TENSOR, "loss": "centred"},
+    "unit left out, fsdp": {"model": "dropped", "layout": SHARD},
+    "teacher that no gradient needs, fsdp": {"model": "plain", "layout": SHARD, "teacher": True},
+    "counter of two bytes, fsdp": {"model": "counting", "layout": SHARD},
 }
 ALIKE: dict[str, dict[str, Any]] = {
     "running means, ddp": {"model": "averaging", "layout": COPIES},
@@ -34,6 +38,15 @@ FOUR: dict[str, dict[str, Any]] = {
         "parallel": {"microbatches": 2},
         "bad_batch": True,
     },
+    "unit left out, pipeline x fsdp": {
+        "model": "dropped",
+        "layout": {"pipeline": 2, "shard": 2},
+    },
+}
+ALONE: dict[str, dict[str, Any]] = {
+    "unit left out": {"model": "dropped", "layout": {}},
+    "running mean in the loss": {"model": "plain", "layout": {}, "loss": "centred"},
+    "temperature": {"model": "plain", "layout": {}, "loss": "temperature"},
 }
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "penalty, pipeline": (
@@ -55,6 +68,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         {"model": "plain", "layout": TENSOR, "loss": "own head, pair"},
         "their gradients would not be divided by the weight",
         "return a mean over rows",
+    ),
+    "temperature, ddp": (
+        {"model": "plain", "layout": COPIES, "loss": "temperature"},
+        "that the model does not have: each rank would train its own",
+        "let forward return",
+    ),
+    "unit left out, ddp": (
+        {"model": "dropped", "layout": COPIES},
+        "got no gradient, and DDP waits for that of each parameter",
+        "parallel=fsdp",
     ),
     "hooks, fsdp": ({"model": "masked", "layout": SHARD}, "has a hook on its gradient", "between"),
     "hooks, tensor": ({"model": "masked", "layout": TENSOR}, "has a hook on its gradient", "step"),
@@ -121,10 +144,13 @@ def test_all_ranks_have_one_model(found: list[dict[str, Any]], name: str) -> Non
 
 
 @pytest.mark.training
-def test_batch_that_raises_between_pieces_leaves_nothing(tmp_path: Path) -> None:
-    """Replicas of shards sum over replicas in the last piece: a failed step must not add to it."""
-    for one in run_program(tmp_path, FOUR, 4):
-        for name in FOUR:
+@pytest.mark.parametrize(("ranks", "cases"), [(4, FOUR), (1, ALONE)], ids=["four", "alone"])
+def test_model_of_other_worlds_trains_as_in_one_process(
+    tmp_path: Path, ranks: int, cases: dict[str, Any]
+) -> None:
+    """Replicas of shards sum in the last piece, stages differ, and one rank sums nothing."""
+    for one in run_program(tmp_path, cases, ranks):
+        for name in cases:
             assert "error" not in one[name], one[name]
             assert one[name]["apart"] < 1e-9
 

@@ -17,6 +17,7 @@ import socket
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hpckit.runtime.environ import become
 from hpckit.runtime.fork_server.fresh import (
@@ -104,7 +105,15 @@ class _ForkServer:
                 started = self._heed(key.fileobj)
                 if started is not None:
                     return started
+        self._remove_socket()
         return None
+
+    def _remove_socket(self) -> None:
+        """Leave nothing on the node: the process that made the socket may have been killed."""
+        path = Path(self.listener.getsockname())
+        with contextlib.suppress(OSError):
+            path.unlink()
+            path.parent.rmdir()
 
     def _heed(self, source: object) -> ForkedStart | None:
         if source is self.listener:

@@ -157,26 +157,11 @@ def check_stages(mesh: RankMesh, problem: str) -> None:
         )
 
 
-_UNEVEN_HINT = (
+UNEVEN_HINT = (
     "have each parameter take part in each step, for example by adding 0 * expert(rows[:1]).sum() "
     "of an expert that gets no rows"
 )
-
-
-def check_gradient_sets(sums: Tensor, layout: Layout) -> None:
-    """Raise RunError if ranks got gradients of different parameters.
-
-    `sums` has the sum of a number for each rank, which tells its parameters, and of its square.
-    """
-    total, squares = (int(one) for one in sums.tolist())
-    if total**2 == squares * layout.world_size:
-        return
-    raise RunError(
-        f"in this step ranks got gradients of different parameters, and with {layout} those of "
-        "different ones were added up",
-        hint=f"{_UNEVEN_HINT}, or call model.set_reduce_scatter_unused_params(True) after "
-        "run.parallelize (torch 2.13): a gradient of zero takes part then",
-    )
+"""What to do if ranks got gradients of different parameters."""
 
 
 def check_gradients(
@@ -192,8 +177,8 @@ def check_gradients(
     strays = [one for names in mesh.gather_all(used) for one in names]
     if strays:
         raise RunError(
-            f"{_names(dict.fromkeys(strays))} of before run.parallelize was used in forward, and "
-            "another parameter is trained in its place",
+            f"{shown_names(dict.fromkeys(strays))} of before run.parallelize was used in forward, "
+            "and another parameter is trained in its place",
             hint="take it from its module in forward (self.tokens.weight), not from a list or "
             "another place that build filled",
         )
@@ -203,14 +188,17 @@ def check_gradients(
     replicated = isinstance(model, DistributedDataParallel) and mesh.layout.replicate > 1
     if lost and replicated:
         lost = [name.removeprefix("module.") for name in lost]
-        problem = f"{_names(lost)} got none, and DDP waits for that of each parameter that learns"
+        problem = (
+            f"{shown_names(lost)} got none, and DDP waits for that of each parameter that learns"
+        )
     elif lost and pipelined:
-        problem = f"{_names(lost)} got no gradient"
+        problem = f"{shown_names(lost)} got no gradient"
     problems = [one for one in mesh.gather_all(problem) if one]
     if problems:
         raise RunError(
             f"wrong gradients at the first step: {problems[0]}",
-            hint=f"{_UNEVEN_HINT}; or give those that never learn requires_grad=False"
+            hint=f"{UNEVEN_HINT}; give those that never learn requires_grad=False; or choose "
+            "parallel=fsdp for layers that a step leaves out on all ranks"
             if replicated
             else "is a module with weights between the plan's columns and rows? It works on other "
             "heads on each rank; name it in the plan, or use another layout",
@@ -237,7 +225,7 @@ def _unequal(mesh: RankMesh, sums: Mapping[str, float]) -> str:
     everyone: list[Any] = [None] * mesh.layout.tensor
     dist.all_gather_object(everyone, dict(sums), group=mesh.group(MeshAxis.tensor))
     wrong = [name for name in sums if not _close([one.get(name, 0.0) for one in everyone])]
-    return f"{_names(wrong)} differ between the ranks of a tensor group" if wrong else ""
+    return f"{shown_names(wrong)} differ between the ranks of a tensor group" if wrong else ""
 
 
 def _close(values: Sequence[float]) -> bool:
@@ -245,7 +233,8 @@ def _close(values: Sequence[float]) -> bool:
     return most - least <= 1e-3 * max(abs(most), 1e-30)
 
 
-def _names(names: Iterable[str]) -> str:
+def shown_names(names: Iterable[str]) -> str:
+    """Return the first of some names, and how many there are besides."""
     listed = list(names)
     shown = ", ".join(listed[:_SHOWN])
     more = len(listed) - _SHOWN

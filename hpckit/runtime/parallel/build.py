@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -30,6 +30,7 @@ from hpckit.model.parallel.settings import SCHEDULES, Parallel, Precision
 from hpckit.runtime.parallel.context_parallel import ContextShards
 from hpckit.runtime.parallel.gradients import TiedWeight
 from hpckit.runtime.parallel.initialise import PartInitialiser
+from hpckit.runtime.parallel.loss_graph import leaves_of
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.model_checks import check_plan
 from hpckit.runtime.parallel.pipeline import Pipeline, PipelineSplit, StagePart
@@ -363,13 +364,14 @@ def _shard(
 
 
 def _reshard_after_look(module: nn.Module, inputs: Any, outputs: Any) -> None:
-    """Give up what a forward pass without gradients has gathered: no backward pass does.
+    """Give up what a forward pass without gradients has gathered: no backward pass follows.
 
     Else the parameters of the model are gathered copies until the next backward pass, whose
     gradients are missed, and which an optimizer does not change.
     """
-    del inputs, outputs
-    if not torch.is_grad_enabled() and isinstance(module, FSDPModule):
+    del inputs
+    learns = any(isinstance(one, Tensor) and one.requires_grad for one in leaves_of(outputs))
+    if not learns and isinstance(module, FSDPModule):
         module.reshard()
 
 

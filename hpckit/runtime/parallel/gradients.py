@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -60,37 +59,6 @@ class TiedWeight:
         for one in others:
             total += one
         local.copy_(total)
-
-
-@dataclass(slots=True)
-class GradientSet:
-    """Which parameters of a model get no gradient in a step: FSDP adds up those that get one.
-
-    If ranks differ in that, it adds gradients of different parameters.
-    """
-
-    parameters: Sequence[nn.Parameter]
-    _before: list[tuple[nn.Parameter, object]] = field(default_factory=list)
-
-    def begin(self) -> None:
-        """Look at what is there before a backward pass."""
-        self._before = [(one, _mark(one.grad)) for one in self.parameters if one.requires_grad]
-
-    def missing(self) -> list[int]:
-        """Return the places of the parameters whose gradient has not changed since."""
-        return [place for place, (one, mark) in enumerate(self._before) if _mark(one.grad) == mark]
-
-    def digest(self) -> int:
-        """Return a number below 2**16 that tells these places; 0 if there are none."""
-        missing = self.missing()
-        return zlib.crc32(repr(missing).encode()) % 65535 + 1 if missing else 0
-
-
-def _mark(gradient: Tensor | None) -> object:
-    """Return what changes when a gradient is added to, or takes another one's place."""
-    if gradient is None:
-        return None
-    return id(gradient), local_part(gradient)._version  # noqa: SLF001  # in torch's documentation
 
 
 @contextmanager

@@ -138,7 +138,7 @@ class StepLoss:
         if not part:  # also what is NaN
             return torch.nan_to_num(value) * 0.0
         if self.check is not None and self.function is not None:
-            self.check.trace(value, outputs)
+            self.check.trace(value, outputs, targets)
             self.check.see(self.function, outputs, targets)
         if found.pair:
             self.weights.append(found.weight)

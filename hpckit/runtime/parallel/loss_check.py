@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpckit.runtime.parallel.kept_state import keep_state_of
 from hpckit.runtime.parallel.loss_graph import LossGraph, leaves_of
 
 _log = logging.getLogger("hpckit.rank")
@@ -53,11 +54,11 @@ class LossCheck:
     _done: bool = False
     _traced: bool = False
 
-    def trace(self, value: Tensor, outputs: Any) -> None:
+    def trace(self, value: Tensor, outputs: Any, targets: Any) -> None:
         """Look at the graph of the loss of the first part of a batch."""
         if self.graph is not None and not self._traced:
             self._traced = True
-            self.graph.trace(value, outputs)
+            self.graph.trace(value, outputs, targets)
 
     def see(self, function: Callable[[Any, Any], Any], outputs: Any, targets: Any) -> None:
         """Look at a part of a batch; a single row is kept until the next one comes."""
@@ -118,7 +119,8 @@ class LossCheck:
         cuts = [slice(0, count), slice(0, count), slice(0, half), slice(half, count)]
         on_gpu = [outputs.device] if outputs.device.type == "cuda" else []
         try:
-            with torch.random.fork_rng(devices=on_gpu), torch.no_grad():
+            kept = keep_state_of(function)
+            with kept, torch.random.fork_rng(devices=on_gpu), torch.no_grad():
                 values = [
                     function(*(take(one, cut, axis=axis, size=count) for one in given))
                     for cut in cuts

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 
 _REACHED = (
     "return such terms from forward, among the outputs, and add them up there; or choose a layout "
@@ -32,8 +31,8 @@ class TrainedParameters:
     a part of the batch.
     """
 
-    of_model: Callable[[nn.Parameter], bool]
-    of_others: Callable[[nn.Parameter], bool]
+    of_model: Callable[[Tensor], bool]
+    of_others: Callable[[Tensor], bool]
     pipelined: bool
     alone: bool
 
@@ -47,16 +46,19 @@ class LossGraph:
     """
 
     trained: TrainedParameters
-    _direct: list[nn.Parameter] = field(default_factory=list)
+    _direct: list[Tensor] = field(default_factory=list)
     _through: set[int] = field(default_factory=set)
 
-    def trace(self, value: Tensor, outputs: Any) -> None:
-        """Look at the graph of a loss, before its backward pass."""
-        ends = {one.grad_fn for one in leaves_of(outputs) if isinstance(one, Tensor)} - {None}
-        self._direct = list(_parameters_below(value.grad_fn, ends))
+    def trace(self, value: Tensor, outputs: Any, targets: Any) -> None:
+        """Look at the graph of a loss of these, before its backward pass."""
+        given = [one for one in leaves_of((outputs, targets)) if isinstance(one, Tensor)]
+        ends = {one.grad_fn for one in given} - {None}
+        known = {id(one) for one in given}
+        below = _leaves_below(value.grad_fn, ends)
+        self._direct = [one for one in below if id(one) not in known]
         if self._direct:
-            below = (_parameters_below(one, set()) for one in ends)
-            self._through = {id(one) for found in below for one in found}
+            every = (_leaves_below(one, set()) for one in ends)
+            self._through = {id(one) for found in every for one in found}
 
     def problem(self, *, pair: bool) -> tuple[str, str]:
         """Return what is wrong, and what to do, after the backward pass; empty if nothing is."""
@@ -85,19 +87,23 @@ class LossGraph:
             return problem, _OWN
         return "", ""
 
-    def _is_of_a_stage(self, one: nn.Parameter) -> bool:
-        sharded = isinstance(one, DTensor)
-        return id(one) in self._through or (sharded and self.trained.of_model(one))
+    def _is_of_a_stage(self, one: Tensor) -> bool:
+        return id(one) in self._through or (_is_sharded(one) and self.trained.of_model(one))
 
-    def _is_its_own(self, one: nn.Parameter) -> bool:
+    def _is_its_own(self, one: Tensor) -> bool:
         if id(one) in self._through or self.trained.of_model(one):
             return False
         # FSDP gathers parameters into others, which have no memory after the backward pass.
-        return isinstance(one, DTensor) or one.untyped_storage().size() > 0
+        return _is_sharded(one) or one.untyped_storage().size() > 0
 
 
-def _parameters_below(node: Any, ends: Collection[Any]) -> Iterator[nn.Parameter]:
-    """Yield the parameters that a value depends on, but for what is below these ends."""
+def _is_sharded(one: Tensor) -> bool:
+    """Return whether this is a DTensor; to import that would take each rank half a second."""
+    return hasattr(one, "full_tensor")
+
+
+def _leaves_below(node: Any, ends: Collection[Any]) -> Iterator[Tensor]:
+    """Yield what learns of what a value depends on, but for what is below these ends."""
     seen, waiting = set(ends), [node]
     while waiting:
         one = waiting.pop()
@@ -105,12 +111,12 @@ def _parameters_below(node: Any, ends: Collection[Any]) -> Iterator[nn.Parameter
             continue
         seen.add(one)
         found = getattr(one, "variable", None)
-        if isinstance(found, nn.Parameter):
+        if isinstance(found, Tensor):
             yield found
         waiting += [below for below, _ in one.next_functions]
 
 
-def _shapes(parameters: Sequence[nn.Parameter]) -> str:
+def _shapes(parameters: Sequence[Tensor]) -> str:
     """Return how many parameters these are, and the shape of the first."""
     first = f"a parameter {list(parameters[0].shape)}"
     return first if len(parameters) == 1 else f"{len(parameters)} parameters, such as {first}"

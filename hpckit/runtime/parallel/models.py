@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout
@@ -85,7 +85,7 @@ class ParallelModels:
         )
         return made.module
 
-    def _has(self, parameter: nn.Parameter) -> bool:
+    def _has(self, parameter: Tensor) -> bool:
         """Return whether a parameter is one of a model that is laid out."""
         return any(parameter is one for model in self._known for one in model.parameters())
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import ScheduleGPipe, ScheduleLoopedBFS
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, ScheduleLoopedBFS
 from torch.distributed.pipelining.schedules import get_schedule_class
 
 from hpckit.errors import ConfigError, UsageError
@@ -25,7 +25,7 @@ from hpckit.model.counted import counted
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import SCHEDULES
 from hpckit.runtime.parallel.gradients import set_aside
-from hpckit.runtime.parallel.rehearsal import Rehearsal, RehearsedStage
+from hpckit.runtime.parallel.kept_state import keep_state
 
 PartLoss = Callable[[Any, Any, float], Tensor]
 """Takes outputs and targets of some rows, and which part they are of all rows."""
@@ -186,6 +186,55 @@ def _without(module: nn.Module, prefix: str, units: set[str], ends: set[str]) ->
         elif child is not None:
             made._modules[key] = _without(child, name + ".", units, ends)  # noqa: SLF001
     return made
+
+
+@dataclass(slots=True)
+class Rehearsal:
+    """Whether a rehearsal runs on this rank."""
+
+    runs: bool = False
+
+
+class RehearsedStage(PipelineStage):
+    """A stage that rehearses apart from its model, and says in `rehearsal` that it does.
+
+    Before the first batch of each shape torch runs every stage once, to learn the shapes of what
+    stages send to each other: all but the first on memory that holds anything, in the mode of the
+    step. Here they run on zeros, on copies of the buffers, and what they set is set back.
+    """
+
+    def __init__(self, rehearsal: Rehearsal, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        super().__init__(module, *args, **kwargs)
+        self._rehearsal = rehearsal
+
+    def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
+        with _apart(self.submod, self._rehearsal, on_zeros=not self.is_first):
+            return super()._prepare_forward_infra(*args, **kwargs)
+
+    def _prepare_backward_infra(self, *args: Any, **kwargs: Any) -> Any:
+        # With parallel.recompute the backward pass runs units again.
+        with _apart(self.submod, self._rehearsal, on_zeros=False):
+            return super()._prepare_backward_infra(*args, **kwargs)
+
+
+@contextmanager
+def _apart(module: nn.Module, rehearsal: Rehearsal, *, on_zeros: bool) -> Iterator[None]:
+    handle = module.register_forward_pre_hook(_zero, prepend=True) if on_zeros else None
+    rehearsal.runs = True
+    try:
+        with keep_state(module):
+            yield
+    finally:
+        rehearsal.runs = False
+        if handle is not None:
+            handle.remove()
+
+
+def _zero(_: nn.Module, args: tuple[Any, ...]) -> None:
+    with torch.no_grad():
+        for one in args:
+            if isinstance(one, Tensor):
+                one.detach().zero_()
 
 
 @dataclass(slots=True, kw_only=True)

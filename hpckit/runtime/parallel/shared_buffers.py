@@ -55,18 +55,22 @@ class SharedBuffers:
         self._names = sorted(everyone)
 
     def share(self) -> None:
-        """Take over the changing buffers of the first rank with this part; collective."""
+        """Take over the changing buffers of the first rank with this part; collective.
+
+        They are sent as bytes: not every backend sends every type.
+        """
         if not self._names:
             return
         known = dict(self.module.named_buffers())
         held = [known[name] for name in self._names if name in known]
         for alike in _by_type(held):
-            flat = torch.cat([one.detach().reshape(-1) for one in alike])
+            flat = torch.cat([one.detach().reshape(-1) for one in alike]).view(torch.uint8)
             for axis in range(self.mesh.data.ndim):
                 dist.broadcast(flat, group=self.mesh.data.get_group(axis), group_src=0)
             with torch.no_grad():
+                whole = flat.view(alike[0].dtype)
                 sizes = [one.numel() for one in alike]
-                for one, new in zip(alike, torch.split(flat, sizes), strict=True):
+                for one, new in zip(alike, torch.split(whole, sizes), strict=True):
                     one.copy_(new.view_as(one))
 
 

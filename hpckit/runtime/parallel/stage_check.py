@@ -23,8 +23,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from hpckit.runtime.parallel.kept_state import keep_state
 from hpckit.runtime.parallel.pipeline import PipelineSplit, StagePart
-from hpckit.runtime.parallel.rehearsal import keep_state
 from hpckit.runtime.parallel.self_check import distance_of_outputs
 
 _log = logging.getLogger("hpckit.rank")

@@ -20,13 +20,9 @@ from hpckit.model.parallel.settings import Parallel, Reduction
 from hpckit.model.parallel.share import BatchShare, cut_rows, even_pieces, pieces_needed
 from hpckit.runtime.parallel import batch_checks
 from hpckit.runtime.parallel.build import LaidOutModel
-from hpckit.runtime.parallel.gradients import (
-    GradientSet,
-    clip,
-    local_part,
-    set_aside,
-    total_norm,
-)
+from hpckit.runtime.parallel.gradient_sets import GradientSets
+from hpckit.runtime.parallel.gradients import clip, local_part, set_aside, total_norm
+from hpckit.runtime.parallel.kept_state import evaluating
 from hpckit.runtime.parallel.loss import (
     LossFunction,
     PendingScale,
@@ -39,7 +35,6 @@ from hpckit.runtime.parallel.loss_check import KnownLoss, KnownLosses, LossCheck
 from hpckit.runtime.parallel.loss_graph import LossGraph, TrainedParameters
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.pipeline import check_microbatches
-from hpckit.runtime.parallel.rehearsal import evaluating
 from hpckit.runtime.parallel.shared_buffers import SharedBuffers
 from hpckit.runtime.parallel.tree_reduction import TreeReduction, refuse_other_reductions
 
@@ -91,14 +86,12 @@ class ModelTraining:
     mesh: RankMesh
     settings: Parallel
     full_data_size: int
-    is_laid_out: Callable[[nn.Parameter], bool]
+    is_laid_out: Callable[[Tensor], bool]
     _checked: bool = field(default=False)
     _losses: KnownLosses = field(default_factory=KnownLosses)
     _learning: tuple[tuple[str, nn.Parameter, bool], ...] = field(init=False)
     _buffers: SharedBuffers | None = field(init=False, default=None)
-    _gradients: GradientSet | None = field(init=False, default=None)
-    _sets: Tensor | None = field(init=False, default=None)
-    """Sums over ranks that tell whether all of them got gradients of the same parameters."""
+    _sets: GradientSets = field(init=False)
     _is_torn: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
@@ -110,9 +103,7 @@ class ModelTraining:
         buffers = SharedBuffers(module=self.model.module, mesh=self.mesh)
         if buffers.are_needed:
             self._buffers = buffers
-        sharded = any(isinstance(one, FSDPModule) for one in self.model.module.modules())
-        if sharded and self.mesh.sums_gradients:
-            self._gradients = GradientSet([one for _, one, _ in self._learning])
+        self._sets = GradientSets(module=self.model.module, mesh=self.mesh)
 
     def step(
         self, inputs: Tensor, targets: Any, loss: LossFunction | None, share: BatchShare | None
@@ -125,7 +116,7 @@ class ModelTraining:
                 hint="take them by share = run.share(batch_size), and pass it: share=share",
             )
         self._refuse_torn()
-        self._compare_sets()
+        self._sets.compare(may_wait=True)
         _reshard_root(self.model)
         if not self._checked:
             batch_checks.check_batches(self.mesh, inputs, targets, weighted=share is not None)
@@ -137,14 +128,12 @@ class ModelTraining:
             own.check = LossCheck(positions=self._own_length(inputs), graph=self._loss_graph())
         try:
             with self._watched(), set_aside(self._unfinished(known)):
-                if self._gradients is not None:
-                    self._gradients.begin()
+                self._sets.begin()
                 value = self._compute(inputs, targets, own, share, known)
         except BaseException:
             self._begin_anew()
             raise
-        if self.mesh.device.type == "cpu":  # elsewhere the host would have to wait for the device
-            self._compare_sets()
+        self._sets.compare(may_wait=False)
         if not self._checked:
             self._check_stages(inputs)
             if self._buffers is not None:
@@ -193,12 +182,6 @@ class ModelTraining:
                 "would add what it left to the gradients of this one",
                 hint="let the run restart from its checkpoint, or install torch 2.13 or newer",
             )
-
-    def _compare_sets(self) -> None:
-        """Raise RunError on all ranks if some got gradients of other parameters than others."""
-        sets, self._sets = self._sets, None
-        if sets is not None:
-            batch_checks.check_gradient_sets(sets, self.mesh.layout)
 
     def _check_changes(self) -> None:
         """Raise UsageError if what learns has changed, and gradients would be missed for it."""
@@ -275,6 +258,7 @@ class ModelTraining:
                 pipelined=self.model.pipeline is not None,
                 replaced=self.model.replaced,
             )
+        self._sets.end()
         if not self._are_pairs(own, known):
             even = own.function is not None and share is None
             return self._mean_of_equal(own.total, len(inputs)) if even else self._mean(own.total)
@@ -492,7 +476,9 @@ class ModelTraining:
         """
         module = self.model.module
         if isinstance(module, DistributedDataParallel):
-            return nullcontext() if last else module.no_sync()
+            # Alone there is nothing to sum, and a step may leave parameters out.
+            summed = last and self.mesh.sums_gradients
+            return nullcontext() if summed else module.no_sync()
         if isinstance(module, FSDPModule):
             module.set_requires_all_reduce(last)
         return nullcontext()
@@ -516,20 +502,8 @@ class ModelTraining:
         return self._sum(value.reshape(1))[0] / self._alike
 
     def _sum(self, values: Tensor) -> Tensor:
-        """Return the sums of some numbers over all ranks, float64; collective.
-
-        With those go the sums that tell whether ranks got gradients of the same parameters.
-        """
-        given = values.detach().double().to(self.mesh.device)
-        if self._gradients is None:
-            return self.mesh.sum_over_world(given)
-        own = self._gradients.digest()
-        if self.model.pipeline is not None:
-            own = min(own, 1)  # stages have other parameters
-        more = torch.tensor([own, own**2], dtype=torch.float64, device=self.mesh.device)
-        sums = self.mesh.sum_over_world(torch.cat([given, more]))
-        self._sets = sums[len(given) :]
-        return sums[: len(given)]
+        """Return the sums of some numbers over all ranks, float64; collective."""
+        return self._sets.sum_with(values.to(self.mesh.device))
 
     @property
     def _alike(self) -> int:

@@ -230,10 +230,12 @@ def test_fork_server_leaves_when_neither_owner_nor_agent_is_left(server: Server)
         os.close(null)
         assert await rank.wait() == 0
         assert server.process.poll() is None
+        server.log.unlink()
         client.close()
 
     run(work())
     assert server.process.wait(30) == 0
+    assert not server.folder.exists()  # its owner may have been killed
 
 
 def test_notices_end_neither_the_server_nor_hide_from_its_ranks(server: Server) -> None:

@@ -1,0 +1,106 @@
+"""Whether data ranks got gradients of the same parameters in a step.
+
+DDP waits for the gradient of each parameter that learns. FSDP adds up those that there are: if
+ranks differ in which, gradients of different parameters.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hpckit.errors import RunError
+from hpckit.model.parallel.layout import MeshAxis
+from hpckit.runtime.parallel.batch_checks import UNEVEN_HINT, shown_names
+from hpckit.runtime.parallel.gradients import local_part
+from hpckit.runtime.parallel.mesh import RankMesh
+
+
+@dataclass(slots=True, kw_only=True)
+class GradientSets:
+    """Compares what the ranks of one pipeline stage got; what it exchanges goes with the loss.
+
+    On a GPU ranks hear of it in the next step: the host would else have to wait for the device.
+    """
+
+    module: nn.Module
+    mesh: RankMesh
+    _named: Sequence[tuple[str, nn.Parameter]] = field(init=False)
+    _before: list[tuple[str, nn.Parameter, object]] = field(default_factory=list, init=False)
+    _sums: Tensor | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Take the parameters as they are: what learns may change."""
+        named = self.module.named_parameters()
+        self._named = [(name.removeprefix("module."), one) for name, one in named]
+
+    def begin(self) -> None:
+        """Look at what is there before a backward pass."""
+        if self.mesh.sums_gradients:
+            self._before = [
+                (name, one, _mark(one)) for name, one in self._named if one.requires_grad
+            ]
+
+    def end(self) -> None:
+        """Look at what the backward pass has left out; raises RunError with DDP."""
+        if not isinstance(self.module, DistributedDataParallel):
+            return
+        missing = [name for name, one, mark in self._before if _mark(one) == mark]
+        if missing:
+            raise RunError(
+                f"in this step {shown_names(missing)} got no gradient, and DDP waits for that of "
+                "each parameter that learns",
+                hint=f"{UNEVEN_HINT}; or choose parallel=fsdp for layers that a step leaves out on "
+                "all ranks",
+            )
+
+    def sum_with(self, values: Tensor) -> Tensor:
+        """Return the sums of some numbers over all ranks, float64; collective."""
+        if not self.mesh.sums_gradients or isinstance(self.module, DistributedDataParallel):
+            return self.mesh.sum_over_world(values)
+        stages, place = self.mesh.layout.pipeline, self.mesh.place(MeshAxis.pipeline)
+        own = self._digest()
+        more = [0.0] * (2 * stages)
+        more[place], more[stages + place] = own, own**2
+        sets = torch.tensor(more, dtype=torch.float64, device=values.device)
+        sums = self.mesh.sum_over_world(torch.cat([values.detach().double(), sets]))
+        self._sums = sums[len(values) :]
+        return sums[: len(values)]
+
+    def _digest(self) -> int:
+        """Return a number below 2**16 that tells which are missing; 0 if none is."""
+        missing = [place for place, (_, one, mark) in enumerate(self._before) if _mark(one) == mark]
+        return zlib.crc32(repr(missing).encode()) % 65535 + 1 if missing else 0
+
+    def compare(self, *, may_wait: bool) -> None:
+        """Raise RunError on all ranks if those of one stage differ in what they got.
+
+        `may_wait`: also if the sums are still being computed on a device.
+        """
+        if self._sums is None or not (may_wait or self.mesh.device.type == "cpu"):
+            return
+        numbers, self._sums = [int(one) for one in self._sums.tolist()], None
+        stages = self.mesh.layout.pipeline
+        ranks = self.mesh.layout.world_size // stages
+        pairs = zip(numbers[:stages], numbers[stages:], strict=True)
+        if all(total**2 == squares * ranks for total, squares in pairs):
+            return
+        raise RunError(
+            f"in this step ranks got gradients of different parameters, and with "
+            f"{self.mesh.layout} those of different ones were added up",
+            hint=f"{UNEVEN_HINT}, or call model.set_reduce_scatter_unused_params(True) after "
+            "run.parallelize (torch 2.13): a gradient of zero takes part then",
+        )
+
+
+def _mark(parameter: nn.Parameter) -> object:
+    """Return what changes when a gradient is added to, or takes another one's place."""
+    gradient = parameter.grad
+    if gradient is None:
+        return None
+    return id(gradient), local_part(gradient)._version  # noqa: SLF001  # in torch's documentation
