@@ -73,12 +73,13 @@ def test_time_limit_is_left_ahead_of_without_a_signal(
 ) -> None:
     """A run that takes longer than its time limit goes on in the next attempt, by itself."""
     training.launch(
-        *("resources.timeout_min=1", "runtime.save_before_timeout_s=40", "+params.steps=250"),
+        *("resources.timeout_min=1", "runtime.save_before_timeout_s=30", "+params.steps=330"),
         "checkpoint.interval_steps=1000",
     )
-    attempts = training.over()["attempt"]
+    # On a busy machine an attempt may spend most of its half minute on its start.
+    attempts = training.over(patience_s=200)["attempt"]
     training.completed(attempts)
-    lost_nothing(training, calm, "time_limit", 250)
+    lost_nothing(training, calm, "time_limit", 330)
     assert not [one for one in training.events("notice_heard") if one["signal"].startswith("SIG")]
 
 
