@@ -112,7 +112,8 @@ def test_demo_installs_once(checkout: Checkout) -> None:
     for _ in range(2):
         assert checkout.run("scripts/demo").returncode == 0
     installs = [call for call in checkout.calls() if "pip install" in call]
-    assert installs == ["python -m pip install -q --no-compile -c constraints.txt -e .[examples,report]"]
+    words = "-q --no-compile -c constraints.txt -e .[examples,report]"
+    assert installs == [f"python -m pip install {words}"]
 
 
 def test_demo_fails_where_the_run_fails(checkout: Checkout) -> None:
