@@ -20,15 +20,15 @@ _IGNORED = -100
 """Targets that torch's cross entropy leaves out."""
 
 
-def summed_cross_entropy(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the summed cross entropy of logits [..., classes] for whole numbers [...].
+def summed_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the summed cross entropy of logits [..., classes] for whole numbers [...], in float64.
 
-    The second is the number of targets that count, all but -100.
+    Targets of -100 do not count.
     """
     summed = F.cross_entropy(
         outputs.flatten(0, -2), targets.flatten(), reduction="sum", ignore_index=_IGNORED
     )
-    return summed, count_targets(targets)
+    return summed.double()
 
 
 def count_targets(targets: Tensor) -> Tensor:
@@ -51,8 +51,8 @@ def measure(function: LossFunction | None, outputs: Any, targets: Any) -> Measur
     Raises UsageError if a function returns neither a number nor a sum and its weight.
     """
     if function is None:
-        summed, count = summed_cross_entropy(outputs, targets)
-        return MeasuredLoss(value=summed.double(), weight=count.double(), pair=False)
+        summed, count = summed_cross_entropy(outputs, targets), count_targets(targets)
+        return MeasuredLoss(value=summed, weight=count.double(), pair=False)
     found = function(outputs, targets)
     pair = isinstance(found, tuple) and len(found) == len(("sum", "weight"))
     given: Any = found[0] if pair else found
@@ -132,20 +132,24 @@ class StepLoss:
         is float64.
         """
         part *= whole
-        found = measure(self.function, outputs, targets)
-        self.pair, value = found.pair, found.value
+        if self.function is None:  # the targets of the whole batch are counted once, for the scale
+            self.pair, value = False, summed_cross_entropy(outputs, targets)
+        else:
+            found = measure(self.function, outputs, targets)
+            self.pair, value = found.pair, found.value
         _check_graph(value)
         if not part:  # also what is NaN
             return torch.nan_to_num(value) * 0.0
-        if self.check is not None and self.function is not None:
-            self.check.trace(value, outputs, targets)
-            self.check.see(self.function, outputs, targets)
-        if found.pair:
-            self.weights.append(found.weight)
-        elif self.function is None:
+        if self.function is None:
             value = value * self.settle()
         else:
-            value = value * (self.settle() * part)
+            if self.check is not None:
+                self.check.trace(value, outputs, targets)
+                self.check.see(self.function, outputs, targets)
+            if found.pair:
+                self.weights.append(found.weight)
+            else:
+                value = value * (self.settle() * part)
         self.total = self.total.to(value.device) + value.detach()
         return value
 
