@@ -11,7 +11,16 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from adversarial.odd_model_program import make_run
-from adversarial.odd_models import LENGTH, VALUES, WIDTH, OddModel, OddUnit, batch, mean_loss
+from adversarial.odd_models import (
+    LENGTH,
+    VALUES,
+    WIDTH,
+    MeasuringUnit,
+    OddModel,
+    OddUnit,
+    batch,
+    mean_loss,
+)
 from byte_world import run_cases
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -210,6 +219,20 @@ class Counting(nn.Module):
         return moved
 
 
+class CountedAhead(OddModel):
+    """Counts its calls in front of its units: of a pipeline, the first stage has the counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead: MeasuringUnit | None = MeasuringUnit()
+
+    def begin(self, hidden: Tensor) -> Tensor:
+        """Return the embeddings, once they are counted."""
+        embedded = super().begin(hidden)
+        counted: Tensor = embedded if self.ahead is None else self.ahead(embedded)
+        return counted
+
+
 class Centred(nn.Module):
     """A loss that centres outputs by their running mean."""
 
@@ -259,12 +282,13 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "mixture": Mixture,
     "dropped": dropped,
     "counting": with_units(Counting),
+    "counted ahead": CountedAhead,
 }
 
 
 def plan_of(name: str, *, tensor: bool) -> Plan:
     """Return the plan of a model; only those that are cut need to name matrices."""
-    first = ("tokens", "ahead") if name == "attention ahead" else "tokens"
+    first = ("tokens", "ahead") if name.endswith("ahead") else "tokens"
     last = () if name == "listed" else "head"
     plan = Plan(units="blocks.*", first=first, last=last)
     return replace(plan, **PARTS) if tensor else plan

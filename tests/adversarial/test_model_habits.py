@@ -38,6 +38,10 @@ FOUR: dict[str, dict[str, Any]] = {
         "parallel": {"microbatches": 2},
         "bad_batch": True,
     },
+    "buffers of one stage, pipeline x fsdp": {
+        "model": "counted ahead",
+        "layout": {"pipeline": 2, "shard": 2},
+    },
     "unit left out, pipeline x fsdp": {
         "model": "dropped",
         "layout": {"pipeline": 2, "shard": 2},

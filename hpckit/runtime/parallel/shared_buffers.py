@@ -32,9 +32,12 @@ class SharedBuffers:
 
     @property
     def are_needed(self) -> bool:
-        """Whether ranks could come to have different ones."""
+        """Whether ranks could come to have different ones; the same on all ranks.
+
+        Whether there are any does not count: of a pipeline, some stages may have none.
+        """
         sharded = any(isinstance(one, FSDPModule) for one in self.module.modules())
-        return sharded and self.mesh.sums_gradients and any(True for _ in self.module.buffers())
+        return sharded and self.mesh.sums_gradients
 
     def watch(self) -> None:
         """Begin to look which buffers change."""
