@@ -145,12 +145,6 @@ def open_connection(environ: Mapping[str, str]) -> socket.socket | None:
     return None
 
 
-def connect_fork_server(environ: Mapping[str, str]) -> ForkServerClient | None:
-    """Return a client of the fork server that `open_connection` finds; needs a running loop."""
-    connection = open_connection(environ)
-    return None if connection is None else ForkServerClient(connection=connection)
-
-
 def _is_ours(connection: socket.socket, environ: Mapping[str, str]) -> bool:
     """Return whether the process that listens is of this user and job, and sees what this one does.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,9 +18,7 @@ from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.ranges import ranges
 from hpckit.runtime.parallel.loss_graph import leaves_of
 from hpckit.runtime.parallel.mesh import RankMesh
-
-if TYPE_CHECKING:
-    from hpckit.runtime.parallel.build import ReplacedParameter
+from hpckit.runtime.parallel.optimizer_check import ReplacedParameter
 
 _SHOWN = 5
 

@@ -33,6 +33,7 @@ from hpckit.runtime.parallel.initialise import PartInitialiser
 from hpckit.runtime.parallel.loss_graph import leaves_of
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.model_checks import check_plan
+from hpckit.runtime.parallel.optimizer_check import ReplacedParameter
 from hpckit.runtime.parallel.pipeline import Pipeline, PipelineSplit, StagePart
 from hpckit.runtime.parallel.recompute import prepare_unit
 from hpckit.runtime.parallel.self_check import SelfCheck, UnitCheck, whole_units
@@ -45,20 +46,6 @@ from hpckit.runtime.parallel.sharding_checks import (
 from hpckit.runtime.parallel.stage_check import StageCheck, outline_of
 from hpckit.runtime.parallel.tensor_parallel import TensorCut
 from hpckit.runtime.parallel.tied_weights import find_tied_weights
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplacedParameter:
-    """A parameter that has another one in its place; it lives only if something else holds it."""
-
-    name: str
-    earlier: weakref.ref[nn.Parameter]
-
-    @property
-    def is_used(self) -> bool:
-        """Whether a backward pass gave it a gradient."""
-        one = self.earlier()
-        return one is not None and one.grad is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,9 @@ from hpckit.runtime.parallel.batch_checks import UNEVEN_HINT, shown_names
 from hpckit.runtime.parallel.gradients import local_part
 from hpckit.runtime.parallel.mesh import RankMesh
 
+_DIGESTS = 2**16 - 1
+"""Numbers that stand for what is missing: sums of their squares over many ranks stay exact."""
+
 
 @dataclass(slots=True, kw_only=True)
 class GradientSets:
@@ -50,7 +53,7 @@ class GradientSets:
         """Look at what the backward pass has left out; raises RunError with DDP."""
         if not isinstance(self.module, DistributedDataParallel):
             return
-        missing = [name for name, one, mark in self._before if _mark(one) == mark]
+        missing = self._missing()
         if missing:
             raise RunError(
                 f"in this step {shown_names(missing)} got no gradient, and DDP waits for that of "
@@ -64,7 +67,8 @@ class GradientSets:
         if not self.mesh.sums_gradients or isinstance(self.module, DistributedDataParallel):
             return self.mesh.sum_over_world(values)
         stages, place = self.mesh.layout.pipeline, self.mesh.place(MeshAxis.pipeline)
-        own = self._digest()
+        missing = self._missing()
+        own = zlib.crc32(repr(missing).encode()) % _DIGESTS + 1 if missing else 0
         more = [0.0] * (2 * stages)
         more[place], more[stages + place] = own, own**2
         sets = torch.tensor(more, dtype=torch.float64, device=values.device)
@@ -72,10 +76,8 @@ class GradientSets:
         self._sums = sums[len(values) :]
         return sums[: len(values)]
 
-    def _digest(self) -> int:
-        """Return a number below 2**16 that tells which are missing; 0 if none is."""
-        missing = [place for place, (_, one, mark) in enumerate(self._before) if _mark(one) == mark]
-        return zlib.crc32(repr(missing).encode()) % 65535 + 1 if missing else 0
+    def _missing(self) -> list[str]:
+        return [name for name, one, mark in self._before if _mark(one) == mark]
 
     def compare(self, *, may_wait: bool) -> None:
         """Raise RunError on all ranks if those of one stage differ in what they got.

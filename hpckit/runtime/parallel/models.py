@@ -18,7 +18,7 @@ from hpckit.model.parallel.settings import BatchRule, Parallel
 from hpckit.runtime.parallel.build import LaidOutModel, build_on_meta, build_seeded, lay_out
 from hpckit.runtime.parallel.initialise import Init, PartInitialiser
 from hpckit.runtime.parallel.mesh import RankMesh
-from hpckit.runtime.parallel.optimizer_check import OptimizerCheck, refer_to_parameters
+from hpckit.runtime.parallel.optimizer_check import OptimizerCheck
 from hpckit.runtime.parallel.training import ModelTraining
 
 
@@ -60,10 +60,9 @@ class ParallelModels:
         """Build a model, lay it out, and return this rank's part; collective."""
         if init is None:
             model = build_seeded(build, self.seed)
-            earlier = refer_to_parameters(model)
-            made = self.keep(lay_out(model, plan, self.mesh, self.settings))
-            self._optimizers.add(earlier, made)
-            return made
+            made = lay_out(model, plan, self.mesh, self.settings)
+            self._optimizers.add(made.replaced, made.module)
+            return self.keep(made)
         model = build_on_meta(build)
         initialiser = PartInitialiser(
             whole=copy.deepcopy(model),

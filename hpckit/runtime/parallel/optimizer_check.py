@@ -7,6 +7,7 @@ the old ones, which get no gradients: it would train nothing, and nothing would 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +17,19 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from hpckit.errors import UsageError
 
-ParameterReferences = dict[str, "weakref.ref[nn.Parameter]"]
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacedParameter:
+    """A parameter that has another one in its place; it lives only if something else holds it."""
 
-def refer_to_parameters(model: nn.Module) -> ParameterReferences:
-    """Return the parameters of a model, by name, without keeping them."""
-    return {name: weakref.ref(one) for name, one in model.named_parameters()}
+    name: str
+    earlier: weakref.ref[nn.Parameter]
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a backward pass gave it a gradient."""
+        one = self.earlier()
+        return one is not None and one.grad is not None
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -46,15 +54,10 @@ class OptimizerCheck:
         handle = register_optimizer_step_pre_hook(before)
         weakref.finalize(self, handle.remove)
 
-    def add(self, earlier: ParameterReferences, model: nn.Module) -> None:
+    def add(self, replaced: Iterable[ReplacedParameter], model: nn.Module) -> None:
         """Take note of what a model no longer has, since it is laid out."""
-        now = {name.removeprefix("module."): one for name, one in model.named_parameters()}
         kind = type(model).__name__.removeprefix("FSDP")
-        self._replaced += [
-            (name, kind, one)
-            for name, one in earlier.items()
-            if name in now and one() is not None and one() is not now[name]
-        ]
+        self._replaced += [(one.name, kind, one.earlier) for one in replaced]
 
     def look(self, optimizer: Optimizer) -> None:
         """Raise UsageError if an optimizer has parameters of before, or needs all of a model."""

@@ -23,7 +23,7 @@ from hpckit.model.fault import FaultTarget
 from hpckit.model.launch import Recovery
 from hpckit.record.process import start_mark
 from hpckit.runtime.environ import FORK_SERVER
-from hpckit.runtime.fork_server.client import ForkedRank, ForkServerClient, connect_fork_server
+from hpckit.runtime.fork_server.client import ForkedRank, ForkServerClient, open_connection
 from hpckit.runtime.fork_server.fresh import hides_module, read_at_start
 from hpckit.runtime.fork_server.owner import listen, start_fork_server
 from hpckit.runtime.processes import ProcessQuery, find_processes
@@ -53,7 +53,8 @@ class Server:
 
     def client(self, **more: str) -> ForkServerClient | None:
         """Connect as an agent with these variables more does."""
-        return connect_fork_server({**self.environ, **more})
+        connection = open_connection({**self.environ, **more})
+        return None if connection is None else ForkServerClient(connection=connection)
 
 
 @pytest.fixture
@@ -294,8 +295,8 @@ def test_fork_server_of_another_job_is_not_asked(server: Server) -> None:
 
     async def work() -> None:
         assert server.client(SLURM_JOB_ID="17") is None
-        assert connect_fork_server({}) is None
-        assert connect_fork_server({FORK_SERVER: str(server.folder / "none")}) is None
+        assert open_connection({}) is None
+        assert open_connection({FORK_SERVER: str(server.folder / "none")}) is None
 
     run(work())
 
@@ -305,8 +306,8 @@ def test_fork_server_of_another_namespace_is_not_asked(server: Server) -> None:
     """Its ranks would see other files: a container or a private /tmp has a namespace of its own."""
     program = """
 import asyncio, os
-from hpckit.runtime.fork_server.client import connect_fork_server
-async def look(): print(connect_fork_server(dict(os.environ)) is not None)
+from hpckit.runtime.fork_server.client import open_connection
+async def look(): print(open_connection(dict(os.environ)) is not None)
 asyncio.run(look())
 """
     words = [sys.executable, "-c", program]
