@@ -191,9 +191,17 @@ class TopApp(App[None]):
 
     @work(thread=True, exclusive=True, group="look")
     def _look(self) -> None:
-        began = time.monotonic()
-        frame = self._read(self.source.look)
-        spent_s = time.monotonic() - began
+        spent_s = 0.0
+
+        def look(request: TopRequest) -> TopFrame:
+            nonlocal spent_s
+            began = time.monotonic()  # only now: waiting for the application is not reading
+            try:
+                return self.source.look(request)
+            finally:
+                spent_s = time.monotonic() - began
+
+        frame = self._read(look)
         if frame is not None:
             self.call_from_thread(self.take, frame, max(self.interval_s, spent_s * _SHARE))
 
