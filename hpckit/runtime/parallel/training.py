@@ -33,7 +33,7 @@ from hpckit.runtime.parallel.loss import (
 )
 from hpckit.runtime.parallel.loss_check import KnownLoss, KnownLosses, LossCheck, take
 from hpckit.runtime.parallel.loss_graph import LossGraph, TrainedParameters
-from hpckit.runtime.parallel.mesh import RankMesh
+from hpckit.runtime.parallel.mesh import PendingSum, RankMesh
 from hpckit.runtime.parallel.pipeline import check_microbatches
 from hpckit.runtime.parallel.shared_buffers import SharedBuffers
 from hpckit.runtime.parallel.tree_reduction import TreeReduction, refuse_other_reductions
@@ -247,6 +247,7 @@ class ModelTraining:
         rows = self._pieces(len(inputs), batch_size)
         pieces = _cut(rows, *self._own_positions(inputs, targets))
         own.scale = self._scale(inputs, pieces, own.function, share)
+        coming = self._begin_loss(pieces, known)
         self._accumulate(pieces, own)
         own.settle()
         for tied in self.model.tied:
@@ -259,12 +260,30 @@ class ModelTraining:
                 replaced=self.model.replaced,
             )
         self._sets.end()
-        if not self._are_pairs(own, known):
-            even = own.function is not None and share is None
-            return self._mean_of_equal(own.total, len(inputs)) if even else self._mean(own.total)
         layout = self.mesh.layout
+        if coming is not None:
+            return coming.wait()[0] / self._alike
+        if not self._are_pairs(own, known):
+            even = own.function is not None and share is None and layout.data_size > 1
+            return self._mean_of_equal(own.total, len(inputs)) if even else self._mean(own.total)
         totals = self._sum(torch.stack([own.total, own.weight])) / layout.tensor
         return self._divide(totals, layout.data_size * layout.context)
+
+    def _begin_loss(self, pieces: Sequence[_Piece], known: KnownLoss | None) -> PendingSum | None:
+        """Begin the sum of the loss on a rank of a pipeline that has none of it; None on others.
+
+        So stages need not wait for each other once they have their gradients. On a GPU the host
+        does not wait anyway, and exchanges must begin in the same order on all ranks.
+        """
+        pipeline = self.model.pipeline
+        if pipeline is None or pipeline.has_last or self.mesh.device.type != "cpu":
+            return None
+        is_known = self._checked and (known is None or known.pair is False)
+        if not is_known or self.mesh.sums_gradients:  # those exchange more, and other, numbers
+            return None
+        for piece in pieces:  # what all ranks refuse is refused before
+            pipeline.parts_of_batch(len(piece.inputs))
+        return self.mesh.begin_sum(torch.zeros(1))
 
     def _are_pairs(self, own: StepLoss, known: KnownLoss | None) -> bool:
         """Return whether losses of this step are sums with weights; the first time collective.
