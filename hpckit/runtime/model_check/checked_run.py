@@ -22,7 +22,7 @@ from hpckit.runtime.model_check.forward_fit import ForwardFit
 from hpckit.runtime.model_check.model_fit import FittedModel, told
 from hpckit.runtime.parallel import arguments
 from hpckit.runtime.parallel.build import build_on_meta
-from hpckit.runtime.parallel.loss import LossFunction
+from hpckit.runtime.parallel.loss.step_loss import LossFunction
 from hpckit.runtime.rank.run import Run
 from hpckit.runtime.stages import EarlierRun
 
@@ -97,7 +97,7 @@ class CheckedRun(Run):
         try:
             self._check_batch("train_step", model, inputs, targets, loss)
             arguments.check_share(share)
-            self._models.training(model).check_shapes(inputs, targets, share)
+            self._models.training(model).cut.check_shapes(inputs, targets, share)
         except HpckitError as error:
             self._finish_with(error)
         self.forward = ForwardFit(

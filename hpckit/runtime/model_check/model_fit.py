@@ -30,7 +30,7 @@ from hpckit.runtime.parallel.build import (
 from hpckit.runtime.parallel.gradients import local_part
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.model_checks import plan_problems, units_of
-from hpckit.runtime.parallel.pipeline import stages_of_units
+from hpckit.runtime.parallel.pipeline_split import stages_of_units
 
 _MOST_PROBLEMS = 20
 """A plan that fits nowhere is wrong in each unit alike."""

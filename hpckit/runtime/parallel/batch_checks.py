@@ -16,7 +16,7 @@ from hpckit.errors import RunError, UsageError
 from hpckit.model.counted import counted
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.ranges import ranges
-from hpckit.runtime.parallel.loss_graph import leaves_of
+from hpckit.runtime.parallel.loss.loss_graph import leaves_of
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.optimizer_check import ReplacedParameter
 

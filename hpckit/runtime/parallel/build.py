@@ -30,11 +30,12 @@ from hpckit.model.parallel.settings import SCHEDULES, Parallel, Precision
 from hpckit.runtime.parallel.context_parallel import ContextShards
 from hpckit.runtime.parallel.gradients import TiedWeight
 from hpckit.runtime.parallel.initialise import PartInitialiser
-from hpckit.runtime.parallel.loss_graph import leaves_of
+from hpckit.runtime.parallel.loss.loss_graph import leaves_of
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.model_checks import check_plan
 from hpckit.runtime.parallel.optimizer_check import ReplacedParameter
-from hpckit.runtime.parallel.pipeline import Pipeline, PipelineSplit, StagePart
+from hpckit.runtime.parallel.pipeline import Pipeline
+from hpckit.runtime.parallel.pipeline_split import PipelineSplit, StagePart, find_tied_weights
 from hpckit.runtime.parallel.recompute import prepare_unit
 from hpckit.runtime.parallel.self_check import SelfCheck, UnitCheck, whole_units
 from hpckit.runtime.parallel.sharding_checks import (
@@ -45,7 +46,6 @@ from hpckit.runtime.parallel.sharding_checks import (
 )
 from hpckit.runtime.parallel.stage_check import StageCheck, outline_of
 from hpckit.runtime.parallel.tensor_parallel import TensorCut
-from hpckit.runtime.parallel.tied_weights import find_tied_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,9 @@
-"""Cuts a model into pipeline stages, and runs batches through them by torch's schedules.
-
-A stage is a copy of the model's outer modules that holds only its own units, under their own names;
-what stands before the first or after the last unit is None elsewhere. So names stay those of the
-whole model, and its `forward` runs a part if it skips what is None.
-"""
+"""Runs batches through the stages of a pipeline by torch's schedules."""
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,64 +14,18 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, ScheduleLoopedBFS
 from torch.distributed.pipelining.schedules import get_schedule_class
 
-from hpckit.errors import ConfigError, UsageError
+from hpckit.errors import UsageError
 from hpckit.model.counted import counted
-from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import SCHEDULES
 from hpckit.runtime.parallel.gradients import set_aside
 from hpckit.runtime.parallel.kept_state import keep_state
+from hpckit.runtime.parallel.pipeline_split import StagePart
 
 PartLoss = Callable[[Any, Any, float], Tensor]
 """Takes outputs and targets of some rows, and which part they are of all rows."""
 
 _KEPT_SCHEDULES = 8
 """Batches of more shapes than these in turn are rehearsed again."""
-
-
-_OWN_ATTRIBUTES = vars(nn.Module()).keys() - {"training"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagePart:
-    """One stage of this rank: its number among all stages, and the module that runs it."""
-
-    number: int
-    module: nn.Module
-    copies: Sequence[CopiedModule] = ()
-
-    def follow(self) -> None:
-        """Take over what was set on the modules that this rank's code has."""
-        for one in self.copies:
-            one.follow()
-
-
-@dataclass(slots=True)
-class CopiedModule:
-    """A module of a stage that is a copy, and its source, which the user's code has.
-
-    What the code sets on the source, such as its mode or a temperature, is set on the copy, too.
-    """
-
-    source: nn.Module
-    copy: nn.Module
-    _seen: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._seen = self._attributes()
-
-    def follow(self) -> None:
-        """Set what was set on the source since the last call."""
-        now = self._attributes()
-        changed = {
-            key: one
-            for key, one in now.items()
-            if key not in self._seen or self._seen[key] is not one
-        }
-        vars(self.copy).update(changed)
-        self._seen = now
-
-    def _attributes(self) -> dict[str, Any]:
-        return {key: one for key, one in vars(self.source).items() if key not in _OWN_ATTRIBUTES}
 
 
 def check_microbatches(rows: int, count: int) -> None:
@@ -88,104 +36,6 @@ def check_microbatches(rows: int, count: int) -> None:
             f"parallel.microbatches={count} equal parts",
             hint="take a multiple, or leave parallel.microbatches out",
         )
-
-
-def stages_of_units(units: Sequence[str], stages: int) -> list[list[str]]:
-    """Return the units of each stage, in order; earlier stages have the one more.
-
-    Raises ConfigError if there are fewer units than stages.
-    """
-    if len(units) < stages:
-        raise ConfigError(
-            f"{counted(len(units), 'unit')} of the plan cannot make {counted(stages, 'stage')}",
-            hint="choose a smaller parallel.pipeline, or smaller units in the plan",
-        )
-    even, more = divmod(len(units), stages)
-    found, start = [], 0
-    for stage in range(stages):
-        stop = start + even + (stage < more)
-        found.append(list(units[start:stop]))
-        start = stop
-    return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineSplit:
-    """How one rank's part of a model is cut out of the whole. `stages` is the number of all."""
-
-    plan: Plan
-    units: tuple[str, ...]
-    stages: int
-    own: tuple[int, ...]
-
-    def holder(self, model: nn.Module) -> nn.Module:
-        """Return a module with everything this rank has, to register and to optimise."""
-        return self._only(model, self.own)
-
-    def parts(self, holder: nn.Module) -> list[StagePart]:
-        """Return the modules that run, which share their units with the holder."""
-        here = dict(holder.named_modules())
-        parts = []
-        for number in self.own:
-            module = self._only(holder, (number,))
-            pairs = ((here[name], one) for name, one in module.named_modules())
-            copies = [CopiedModule(source, one) for source, one in pairs if source is not one]
-            parts.append(StagePart(number=number, module=module, copies=copies))
-        return parts
-
-    @property
-    def places(self) -> int:
-        """Number of ranks of the pipeline; a stage is on the rank at its number modulo this."""
-        return self.stages // len(self.own)
-
-    def stage_of(self, name: str) -> int:
-        """Return the number of the stage that has a module or parameter, by its name."""
-        by_stage = stages_of_units(self.units, self.stages)
-        for number, units in enumerate(by_stage):
-            if any(name == unit or name.startswith(unit + ".") for unit in units):
-                return number
-        parts = name.split(".")
-        inside = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
-        return 0 if self.plan.matching(self.plan.first, inside) else self.stages - 1
-
-    def names(self, model: nn.Module, kept: Collection[int]) -> tuple[set[str], set[str]]:
-        """Return the units and the ends that a rank with these stages does not have."""
-        by_stage = stages_of_units(self.units, self.stages)
-        units = {unit for number, one in enumerate(by_stage) for unit in one if number not in kept}
-        modules = [name for name, _ in model.named_modules()]
-        ends: set[str] = set()
-        if 0 not in kept:
-            ends |= set(self.plan.matching(self.plan.first, modules))
-        if self.stages - 1 not in kept:
-            ends |= set(self.plan.matching(self.plan.last, modules))
-        return units, ends
-
-    def _only(self, model: nn.Module, kept: Collection[int]) -> nn.Module:
-        units, ends = self.names(model, kept)
-        return _without(model, "", units, ends)
-
-
-def _without(module: nn.Module, prefix: str, units: set[str], ends: set[str]) -> nn.Module:
-    """Return a copy of a module without some of those below it; what stays is shared."""
-    gone = units | ends
-    if not any(name.startswith(prefix) for name in gone):
-        return module
-    made = copy.copy(module)
-    for key, value in vars(module).items():
-        # One dictionary of buffers, which may be given other ones: moved, or set by the model.
-        if isinstance(value, dict | set | list) and key != "_buffers":
-            object.__setattr__(made, key, copy.copy(value))
-    listed = isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential)
-    for key, child in module._modules.items():  # noqa: SLF001  # names stay, also in a list
-        name = prefix + key
-        if name in gone:
-            if listed and name in units:
-                del made._modules[key]  # noqa: SLF001
-            else:
-                made._modules[key] = None  # noqa: SLF001
-        elif child is not None:
-            made._modules[key] = _without(child, name + ".", units, ends)  # noqa: SLF001
-    return made
 
 
 @dataclass(slots=True)

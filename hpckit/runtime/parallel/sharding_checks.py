@@ -10,7 +10,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import Parallel, Precision
-from hpckit.runtime.parallel.pipeline import PipelineSplit
+from hpckit.runtime.parallel.pipeline_split import PipelineSplit
 
 
 def needs_fsdp(settings: Parallel) -> bool:

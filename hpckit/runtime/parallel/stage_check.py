@@ -24,7 +24,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from hpckit.runtime.parallel.kept_state import keep_state
-from hpckit.runtime.parallel.pipeline import PipelineSplit, StagePart
+from hpckit.runtime.parallel.pipeline_split import PipelineSplit, StagePart
 from hpckit.runtime.parallel.self_check import distance_of_outputs
 
 _log = logging.getLogger("hpckit.rank")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,13 +17,16 @@ from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.reduction_tree import leaves_of_ranks, share_of_groups
 from hpckit.model.parallel.settings import Parallel, Reduction
-from hpckit.model.parallel.share import BatchShare, cut_rows, even_pieces, pieces_needed
+from hpckit.model.parallel.share import BatchShare, cut_rows
 from hpckit.runtime.parallel import batch_checks
+from hpckit.runtime.parallel.batch_pieces import BatchCut, BatchPiece, cut_batch
 from hpckit.runtime.parallel.build import LaidOutModel
 from hpckit.runtime.parallel.gradient_sets import GradientSets
 from hpckit.runtime.parallel.gradients import clip, local_part, set_aside, total_norm
 from hpckit.runtime.parallel.kept_state import evaluating
-from hpckit.runtime.parallel.loss import (
+from hpckit.runtime.parallel.loss.loss_check import KnownLoss, KnownLosses, LossCheck
+from hpckit.runtime.parallel.loss.loss_graph import LossGraph, TrainedParameters
+from hpckit.runtime.parallel.loss.step_loss import (
     LossFunction,
     PendingScale,
     StepLoss,
@@ -31,55 +34,19 @@ from hpckit.runtime.parallel.loss import (
     measure,
     quotient,
 )
-from hpckit.runtime.parallel.loss_check import KnownLoss, KnownLosses, LossCheck, take
-from hpckit.runtime.parallel.loss_graph import LossGraph, TrainedParameters
 from hpckit.runtime.parallel.mesh import PendingSum, RankMesh
 from hpckit.runtime.parallel.pipeline import check_microbatches
 from hpckit.runtime.parallel.shared_buffers import SharedBuffers
 from hpckit.runtime.parallel.tree_reduction import TreeReduction, refuse_other_reductions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Piece:
-    """Rows of a batch that are computed at once. `weight` is which part of this rank's they are."""
-
-    inputs: Tensor
-    targets: Any
-    kwargs: Mapping[str, Tensor]
-    weight: float
-
-
-def _cut(
-    pieces: Sequence[slice], inputs: Tensor, targets: Any, kwargs: Mapping[str, Tensor]
-) -> list[_Piece]:
-    """Return the pieces of a batch, by their rows.
-
-    A piece without rows gets the first one, which then counts nothing: data ranks gather
-    parameters together, so that each of them has to run the model as often as the others.
-    """
-    if len(pieces) == 1:
-        return [_Piece(inputs=inputs, targets=targets, kwargs=kwargs, weight=1.0)]
-    cut = []
-    for piece in pieces:
-        rows = piece if piece.stop > piece.start else slice(0, 1)
-        cut.append(
-            _Piece(
-                inputs=inputs[rows],
-                targets=take(targets, rows, axis=0, size=len(inputs)),
-                kwargs={name: one[rows] for name, one in kwargs.items()},
-                weight=(piece.stop - piece.start) / len(inputs),
-            )
-        )
-    return cut
-
-
 @dataclass(slots=True, kw_only=True)
 class ModelTraining:
     """Training steps of one model. Every rank makes the same calls in the same order.
 
-    `full_data_size` is the number of data ranks that were asked for: if fewer are left, each cuts
-    its rows into pieces, which need no more memory than its rows did before. `is_laid_out` tells
-    the parameters of all models that are trained like this one.
+    `full_data_size` is the number of data ranks that were asked for. `is_laid_out` tells the
+    parameters of all models that are trained like this one. `cut` says what this rank has of a
+    batch.
     """
 
     model: LaidOutModel
@@ -87,6 +54,7 @@ class ModelTraining:
     settings: Parallel
     full_data_size: int
     is_laid_out: Callable[[Tensor], bool]
+    cut: BatchCut = field(init=False)
     _checked: bool = field(default=False)
     _losses: KnownLosses = field(default_factory=KnownLosses)
     _learning: tuple[tuple[str, nn.Parameter, bool], ...] = field(init=False)
@@ -104,6 +72,13 @@ class ModelTraining:
         if buffers.are_needed:
             self._buffers = buffers
         self._sets = GradientSets(module=self.model.module, mesh=self.mesh)
+        self.cut = BatchCut(
+            layout=self.mesh.layout,
+            settings=self.settings,
+            full_data_size=self.full_data_size,
+            pipeline=self.model.pipeline,
+            context=self.model.context,
+        )
 
     def step(
         self, inputs: Tensor, targets: Any, loss: LossFunction | None, share: BatchShare | None
@@ -120,12 +95,12 @@ class ModelTraining:
         _reshard_root(self.model)
         if not self._checked:
             batch_checks.check_batches(self.mesh, inputs, targets, weighted=share is not None)
-            self.check_shapes(inputs, targets, share)
+            self.cut.check_shapes(inputs, targets, share)
         self._share_buffers()
         own = StepLoss(function=loss, scale=1.0)
         known = None if loss is None else self._losses.of(loss)
         if known is not None and known.looks:
-            own.check = LossCheck(positions=self._own_length(inputs), graph=self._loss_graph())
+            own.check = LossCheck(positions=self.cut.own_length(inputs), graph=self._loss_graph())
         try:
             with self._watched(), set_aside(self._unfinished(known)):
                 self._sets.begin()
@@ -220,7 +195,7 @@ class ModelTraining:
         check = self.model.stages
         if check is None:
             return
-        row, _, kwargs = self._own_positions(inputs[:1], None)
+        row, _, kwargs = self.cut.own_positions(inputs[:1], None)
         try:
             batch_checks.check_stages(self.mesh, check.problem(row, kwargs))
         finally:
@@ -241,11 +216,10 @@ class ModelTraining:
         known: KnownLoss | None,
     ) -> Tensor:
         """Make the gradients of a batch; return its loss over all data ranks."""
-        batch_size = self._batch_size(inputs, share)
         if self.settings.reduce is Reduction.tree:
+            batch_size = self.cut.batch_size(len(inputs), share)
             return self._step_in_tree(inputs, targets, own, batch_size, known)
-        rows = self._pieces(len(inputs), batch_size)
-        pieces = _cut(rows, *self._own_positions(inputs, targets))
+        pieces = self.cut.pieces(inputs, targets, share)
         own.scale = self._scale(inputs, pieces, own.function, share)
         coming = self._begin_loss(pieces, known)
         self._accumulate(pieces, own)
@@ -269,7 +243,9 @@ class ModelTraining:
         totals = self._sum(torch.stack([own.total, own.weight])) / layout.tensor
         return self._divide(totals, layout.data_size * layout.context)
 
-    def _begin_loss(self, pieces: Sequence[_Piece], known: KnownLoss | None) -> PendingSum | None:
+    def _begin_loss(
+        self, pieces: Sequence[BatchPiece], known: KnownLoss | None
+    ) -> PendingSum | None:
         """Begin the sum of the loss on a rank of a pipeline that has none of it; None on others.
 
         So stages need not wait for each other once they have their gradients. On a GPU the host
@@ -313,36 +289,17 @@ class ModelTraining:
                 local.mul_(factor.to(local.device))
         return quotient(value, weight)
 
-    def check_shapes(self, inputs: Tensor, targets: Any, share: BatchShare | None) -> None:
-        """Raise UsageError if this rank's rows of a batch do not fit the layout."""
-        if share is not None:
-            self._weight(inputs, share)
-        batch_checks.check_targets(inputs, targets)
-        length = inputs.shape[1] if inputs.dim() > 1 else 0
-        if self.model.context is not None:
-            self.model.context.cut(length, inputs.device)
-            batch_checks.check_positions(inputs, targets)
-        if self.settings.reduce is Reduction.tree:
-            return
-        pieces = self._pieces(len(inputs), self._batch_size(inputs, share))
-        if self.model.pipeline is None:
-            return
-        for piece in pieces:
-            self.model.pipeline.parts_of_batch(piece.stop - piece.start)
-        if self.settings.sequence:
-            batch_checks.check_sequence(self.mesh.layout, length)
-
     def _scale(
         self,
         inputs: Tensor,
-        pieces: Sequence[_Piece],
+        pieces: Sequence[BatchPiece],
         loss: LossFunction | None,
         share: BatchShare | None,
     ) -> Tensor | float | PendingScale:
         """Return what losses are multiplied by, as gradients are averaged over data ranks."""
         layout = self.mesh.layout
         if loss is not None:
-            return 1.0 if share is None else self._weight(inputs, share) * layout.data_size
+            return 1.0 if share is None else self.cut.weight(inputs, share) * layout.data_size
         counted = [count_targets(one.targets) for one in pieces if one.weight]
         return self._target_scale(torch.stack(counted).sum(), layout.data_size * layout.context)
 
@@ -380,7 +337,7 @@ class ModelTraining:
             )
         check_microbatches(batch_size // full, parts)
         leaves = leaves_of_ranks(size, full, parts)
-        pieces = _cut(cut_rows(len(inputs), len(leaves[rank])), inputs, targets, {})
+        pieces = cut_batch(cut_rows(len(inputs), len(leaves[rank])), inputs, targets, {})
         if own.function is None:
             own.scale = self._target_scale(count_targets(targets), leaves[-1].stop)
 
@@ -402,7 +359,7 @@ class ModelTraining:
         module, layout = self.model.module, self.mesh.layout
         if self._buffers is not None:
             self._buffers.share()
-        inputs, targets, kwargs = self._own_positions(inputs, targets)
+        inputs, targets, kwargs = self.cut.own_positions(inputs, targets)
         measured = torch.zeros(2, dtype=torch.float64, device=inputs.device)
 
         def compute(outputs: Any, wanted: Any, _part: float) -> Tensor:
@@ -437,43 +394,7 @@ class ModelTraining:
         clip(parameters, total, max_norm)
         return total
 
-    def _weight(self, inputs: Tensor, share: BatchShare) -> float:
-        if len(inputs) != len(share):
-            raise UsageError(
-                f"the batch has {len(inputs)} rows, and the share {len(share)}",
-                hint="index the whole batch by share.rows",
-            )
-        return share.weight
-
-    def _own_positions(self, inputs: Tensor, targets: Any) -> tuple[Tensor, Any, dict[str, Tensor]]:
-        """Return this rank's positions of each sequence, and the arguments that tell them."""
-        length = inputs.shape[1] if inputs.dim() > 1 else 0
-        if self.model.context is None:
-            return inputs, targets, {}
-        positions = self.model.context.cut(length, inputs.device)
-        batch_checks.check_positions(inputs, targets)
-        targets = take(targets, positions, axis=1, size=length)
-        everywhere = positions.expand(len(inputs), -1)
-        return inputs[:, positions], targets, {"positions": everywhere}
-
-    def _own_length(self, inputs: Tensor) -> int:
-        """Return how many positions of each sequence this rank has; 0 if it has all."""
-        return 0 if self.model.context is None else inputs.shape[1] // self.mesh.layout.context
-
-    def _batch_size(self, inputs: Tensor, share: BatchShare | None) -> int:
-        return len(inputs) * self.mesh.layout.data_size if share is None else share.batch_size
-
-    def _pieces(self, rows: int, batch_size: int) -> list[slice]:
-        """Return the rows of each part of a batch that is computed at once."""
-        size, full, pipeline = self.mesh.layout.data_size, self.full_data_size, self.model.pipeline
-        if pipeline is not None:
-            return cut_rows(rows, even_pieces(batch_size, size, full, pipeline.fits))
-        count = pieces_needed(batch_size, size, full)
-        if count == 1:
-            check_microbatches(rows, self.settings.microbatches or 1)
-        return cut_rows(rows, count * (self.settings.microbatches or 1))
-
-    def _accumulate(self, pieces: Sequence[_Piece], loss: StepLoss) -> None:
+    def _accumulate(self, pieces: Sequence[BatchPiece], loss: StepLoss) -> None:
         """Run forward and backward over the pieces of a batch."""
         for piece in pieces:
             if self.model.pipeline is not None:

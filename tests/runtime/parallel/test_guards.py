@@ -18,9 +18,9 @@ from hpckit.model.rank import RankInfo, RankSource
 from hpckit.runtime.model_check.model_fit import FittedModel
 from hpckit.runtime.parallel.batch_checks import check_sequence, check_targets
 from hpckit.runtime.parallel.build import build_seeded, sharding_problems
-from hpckit.runtime.parallel.loss_check import KnownLosses
+from hpckit.runtime.parallel.loss.loss_check import KnownLosses
 from hpckit.runtime.parallel.model_checks import check_plan
-from hpckit.runtime.parallel.pipeline import stages_of_units
+from hpckit.runtime.parallel.pipeline_split import stages_of_units
 from hpckit.runtime.rank.parallel_run import ParallelRun
 
 TENSOR = Layout(tensor=2)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hpckit.runtime.parallel.kept_state import keep_state_of
-from hpckit.runtime.parallel.loss_graph import LossGraph, leaves_of
+from hpckit.runtime.parallel.loss.loss_graph import LossGraph, leaves_of
 
 _log = logging.getLogger("hpckit.rank")
 _LEAST = 2

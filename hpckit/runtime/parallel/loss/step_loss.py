@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from torch import Tensor
 
 from hpckit.errors import UsageError
-from hpckit.runtime.parallel.loss_check import LossCheck
+from hpckit.runtime.parallel.loss.loss_check import LossCheck
 
 LossFunction = Callable[[Any, Any], Tensor | tuple[Tensor, Tensor | float]]
 """Takes outputs and targets of some rows; returns a mean over them, or a sum and its weight."""

@@ -1,0 +1,129 @@
+"""What one rank has of a batch, and in which pieces it computes that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from hpckit.errors import UsageError
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.settings import Parallel, Reduction
+from hpckit.model.parallel.share import BatchShare, cut_rows, even_pieces, pieces_needed
+from hpckit.runtime.parallel import batch_checks
+from hpckit.runtime.parallel.context_parallel import ContextShards
+from hpckit.runtime.parallel.loss.loss_check import take
+from hpckit.runtime.parallel.pipeline import Pipeline, check_microbatches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPiece:
+    """Rows of a batch that are computed at once. `weight` is which part of this rank's they are."""
+
+    inputs: Tensor
+    targets: Any
+    kwargs: Mapping[str, Tensor]
+    weight: float
+
+
+def cut_batch(
+    pieces: Sequence[slice], inputs: Tensor, targets: Any, kwargs: Mapping[str, Tensor]
+) -> list[BatchPiece]:
+    """Return the pieces of a batch, by their rows.
+
+    A piece without rows gets the first one, which then counts nothing: data ranks gather
+    parameters together, so that each of them has to run the model as often as the others.
+    """
+    if len(pieces) == 1:
+        return [BatchPiece(inputs=inputs, targets=targets, kwargs=kwargs, weight=1.0)]
+    cut = []
+    for piece in pieces:
+        rows = piece if piece.stop > piece.start else slice(0, 1)
+        cut.append(
+            BatchPiece(
+                inputs=inputs[rows],
+                targets=take(targets, rows, axis=0, size=len(inputs)),
+                kwargs={name: one[rows] for name, one in kwargs.items()},
+                weight=(piece.stop - piece.start) / len(inputs),
+            )
+        )
+    return cut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCut:
+    """How batches of one model are cut.
+
+    `full_data_size` is the number of data ranks that were asked for: if fewer are left, each cuts
+    its rows into pieces, which need no more memory than its rows did before.
+    """
+
+    layout: Layout
+    settings: Parallel
+    full_data_size: int
+    pipeline: Pipeline | None
+    context: ContextShards | None
+
+    def pieces(self, inputs: Tensor, targets: Any, share: BatchShare | None) -> list[BatchPiece]:
+        """Return what this rank computes at once, each with its positions of the sequences."""
+        return cut_batch(self.rows(len(inputs), share), *self.own_positions(inputs, targets))
+
+    def check_shapes(self, inputs: Tensor, targets: Any, share: BatchShare | None) -> None:
+        """Raise UsageError if this rank's rows of a batch do not fit the layout."""
+        if share is not None:
+            self.weight(inputs, share)
+        batch_checks.check_targets(inputs, targets)
+        length = inputs.shape[1] if inputs.dim() > 1 else 0
+        if self.context is not None:
+            self.context.cut(length, inputs.device)
+            batch_checks.check_positions(inputs, targets)
+        if self.settings.reduce is Reduction.tree:
+            return
+        pieces = self.rows(len(inputs), share)
+        if self.pipeline is None:
+            return
+        for piece in pieces:
+            self.pipeline.parts_of_batch(piece.stop - piece.start)
+        if self.settings.sequence:
+            batch_checks.check_sequence(self.layout, length)
+
+    def weight(self, inputs: Tensor, share: BatchShare) -> float:
+        """Return which part of the batch this rank's rows are; raises UsageError for others."""
+        if len(inputs) != len(share):
+            raise UsageError(
+                f"the batch has {len(inputs)} rows, and the share {len(share)}",
+                hint="index the whole batch by share.rows",
+            )
+        return share.weight
+
+    def own_positions(self, inputs: Tensor, targets: Any) -> tuple[Tensor, Any, dict[str, Tensor]]:
+        """Return this rank's positions of each sequence, and the arguments that tell them."""
+        length = inputs.shape[1] if inputs.dim() > 1 else 0
+        if self.context is None:
+            return inputs, targets, {}
+        positions = self.context.cut(length, inputs.device)
+        batch_checks.check_positions(inputs, targets)
+        targets = take(targets, positions, axis=1, size=length)
+        everywhere = positions.expand(len(inputs), -1)
+        return inputs[:, positions], targets, {"positions": everywhere}
+
+    def own_length(self, inputs: Tensor) -> int:
+        """Return how many positions of each sequence this rank has; 0 if it has all."""
+        return 0 if self.context is None else inputs.shape[1] // self.layout.context
+
+    def rows(self, rows: int, share: BatchShare | None) -> list[slice]:
+        """Return which of this rank's rows of a batch are computed at once."""
+        batch_size = self.batch_size(rows, share)
+        size, full, pipeline = self.layout.data_size, self.full_data_size, self.pipeline
+        if pipeline is not None:
+            return cut_rows(rows, even_pieces(batch_size, size, full, pipeline.fits))
+        count = pieces_needed(batch_size, size, full)
+        if count == 1:
+            check_microbatches(rows, self.settings.microbatches or 1)
+        return cut_rows(rows, count * (self.settings.microbatches or 1))
+
+    def batch_size(self, rows: int, share: BatchShare | None) -> int:
+        """Return the rows of the whole batch, if this rank has so many of it."""
+        return rows * self.layout.data_size if share is None else share.batch_size
