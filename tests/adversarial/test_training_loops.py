@@ -22,6 +22,7 @@ SAME: dict[str, dict[str, Any]] = {
         ("skips a bad batch", (COPIES, SHARD, TENSOR)),
         ("adds beside a bad batch", (COPIES,)),
         ("freezes", (SHARD, TENSOR, PIPELINE)),
+        ("skips targets of other rows", (SHARD, PIPELINE)),
     )
     for layout in layouts
 } | {
@@ -34,6 +35,7 @@ SAME: dict[str, dict[str, Any]] = {
     "freezes, context": {"loop": "freezes", "layout": CONTEXT},
     "skips a bad batch, context": {"loop": "skips a bad batch", "layout": CONTEXT},
 }
+OTHER_ROWS = "both need a row for each sample"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "freezes": ({"loop": "freezes", "layout": COPIES}, "have been frozen or unfrozen since"),
     "unfreezes": (
@@ -53,6 +55,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "data ranks have different numbers of rows of this batch",
     ),
     "no rows": ({"loop": "no rows", "layout": SHARD}, "this data rank's batch has no rows"),
+} | {
+    f"{loop}, {layout}": ({"loop": loop, "layout": layout, **more}, OTHER_ROWS)
+    for loop in ("targets of other rows", "evaluates targets of other rows")
+    for layout, more in (
+        (PIPELINE, {}),
+        (TENSOR, {"parallel": {"microbatches": 2}}),
+        (SHARD, {}),
+    )
 }
 CASES = SAME | {name: case for name, (case, _) in REFUSED.items()}
 

@@ -13,6 +13,7 @@ from adversarial.odd_models import OddModel, TiedEnds, batch, mean_loss, plan
 from byte_world import run_cases
 from torch import Tensor, nn
 
+from hpckit.errors import UsageError
 from hpckit.runtime.rank.parallel_run import ParallelRun
 
 STEPS = 4
@@ -141,6 +142,42 @@ def has_no_rows(side: Side, step: int) -> float:
     return side.learn(inputs[:0], targets[:0]) if step == 1 else side.learn(inputs, targets)
 
 
+def has_targets_of_other_rows(side: Side, step: int) -> float:
+    """Lose some inputs of a later batch, with a loss that spreads any targets over outputs."""
+    inputs, targets = side.rows(step)
+    if step == 1:
+        inputs = inputs[:1]
+    return side.learn(inputs, targets, loss=spread_loss)
+
+
+def evaluates_targets_of_other_rows(side: Side, step: int) -> float:
+    """Lose some inputs of what a model is evaluated on."""
+    inputs, targets = side.rows(step)
+    if side.run is None:
+        return 0.0
+    return float(side.run.evaluate(side.model, inputs[:1], targets, loss=spread_loss))
+
+
+def skips_targets_of_other_rows(side: Side, step: int) -> float:
+    """Catch what such a batch raises, and go on with the next one."""
+    inputs, targets = side.rows(step)
+    if step == 1 and side.run is not None:
+        with suppress(UsageError):
+            side.learn(inputs[:1], targets)
+        if side.run.layout.pipeline > 1:  # one row has no two microbatches
+            with suppress(UsageError):
+                side.learn(inputs[:1], targets[:1])
+    side.optimizer.zero_grad()
+    loss = side.learn(inputs, targets)
+    side.optimizer.step()
+    return loss
+
+
+def spread_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean distance of rows, whatever their number."""
+    return (outputs.mean((1, 2)) - targets.double().mean(1)).square().mean()
+
+
 TURNS: dict[str, Turn] = {
     "looks before clipping": looks_before_clipping,
     "looks after the step": looks_after_the_step,
@@ -151,6 +188,9 @@ TURNS: dict[str, Turn] = {
     "unfreezes ends": unfreezes_ends,
     "uneven rows": has_uneven_rows,
     "no rows": has_no_rows,
+    "targets of other rows": has_targets_of_other_rows,
+    "evaluates targets of other rows": evaluates_targets_of_other_rows,
+    "skips targets of other rows": skips_targets_of_other_rows,
 }
 
 

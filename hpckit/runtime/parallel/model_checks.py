@@ -97,6 +97,33 @@ def _tensor_problems(
     for field, names in (("columns", columns), ("rows", rows)):
         yield from _cut_problems({name: modules[name] for name in names}, field, size)
     yield from _pair_problems(modules, units, columns, rows)
+    yield from _cut_tie_problems(model, plan)
+
+
+def _cut_tie_problems(model: nn.Module, plan: Plan) -> Iterator[ConfigError]:
+    """Yield names of one parameter that would be cut along different axes, or only one of them.
+
+    Stages of a pipeline would add up gradients of different parts, as each sees its own name only.
+    """
+    modules = dict(model.named_modules(remove_duplicate=False))
+    columns = {*plan.matching(plan.columns, modules)}
+    rows = {*plan.matching(plan.rows, modules)}
+
+    def axis(name: str) -> int | None:
+        home, _, key = name.rpartition(".")
+        if home in columns:
+            return 0
+        if home not in rows or key != "weight":
+            return None
+        return 0 if isinstance(modules[home], nn.Embedding) else 1
+
+    for first, second in plan.tied:
+        if axis(first) != axis(second):
+            yield ConfigError(
+                f"{second} is tied to {first}, which the plan cuts in another way",
+                hint="list both modules as columns, or an embedding in rows and the head in "
+                "columns",
+            )
 
 
 def _head_problems(plan: Plan, size: int) -> Iterator[ConfigError]:
@@ -124,6 +151,12 @@ def _cut_problems(modules: Mapping[str, nn.Module], field: str, size: int) -> It
                 hint="columns are nn.Linear; rows are nn.Linear or nn.Embedding",
             )
             continue
+        if "weight" not in dict(module.named_parameters(recurse=False)):
+            yield ConfigError(
+                f"{name} computes its weight from other parameters, as with weight_norm, and those "
+                "cannot be cut",
+                hint="leave the module out of the plan, or normalise in forward",
+            )
         if width % size and width not in seen:
             seen.add(width)
             yield ConfigError(

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
-from hpckit.errors import ConfigError
 from hpckit.model.parallel.plan import Plan
 
 _SEQUENCE = Shard(1)
@@ -38,14 +37,14 @@ class TensorCut:
     sequence: bool
     gathers_once: bool = True
     units: tuple[str, ...]
-    _made: dict[int, tuple[nn.Parameter, Placement]] = field(default_factory=dict)
+    _made: dict[int, nn.Parameter] = field(default_factory=dict)
     _gathered: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     """The input that was gathered last, and all of it, while its unit runs."""
 
     def apply(self, model: nn.Module) -> None:
-        """Cut the model in place; raises ConfigError if tied parameters would be cut differently.
+        """Cut the model in place. All ranks must hold the same parameters.
 
-        All ranks must hold the same parameters.
+        The plan has been checked: parameters that are tied are cut alike.
         """
         modules = dict(model.named_modules())
         columns = set(self.plan.matching(self.plan.columns, modules))
@@ -54,14 +53,14 @@ class TensorCut:
         for name, module in modules.items():
             inside = any(name.startswith(unit + ".") for unit in self.units)
             if name in columns:
-                self._cut_columns(name, module, inside=inside)
+                self._cut_columns(module, inside=inside)
             elif name in rows:
-                self._cut_rows(name, module)
+                self._cut_rows(module)
             elif name in norms and self.sequence:
-                self._replicate(name, module)
+                self._replicate(module)
                 module.register_forward_pre_hook(self._as(_SEQUENCE))
             elif next(module.parameters(recurse=False), None) is not None:
-                self._replicate(name, module)
+                self._replicate(module)
                 if not _is_container(module):
                     self._hook_whole(module, keeps=self.sequence and not inside)
         for name in self.units if self.gathers_once else ():
@@ -87,21 +86,21 @@ class TensorCut:
         if not last:
             part.register_forward_hook(_local_output)
 
-    def _cut_columns(self, name: str, module: nn.Module, *, inside: bool) -> None:
-        self._distribute(name, module, dict.fromkeys(_own(module), Shard(0)))
+    def _cut_columns(self, module: nn.Module, *, inside: bool) -> None:
+        self._distribute(module, dict.fromkeys(_own(module), Shard(0)))
         gathered = self._gather if inside and self.gathers_once else self._as(_WHOLE)
         module.register_forward_pre_hook(gathered)
         module.register_forward_hook(_local_output if inside else _plain_output)
 
-    def _cut_rows(self, name: str, module: nn.Module) -> None:
+    def _cut_rows(self, module: nn.Module) -> None:
         is_embedding = isinstance(module, nn.Embedding)
         weight = Shard(0) if is_embedding else Shard(1)
-        self._distribute(name, module, {"weight": weight, "bias": _WHOLE})
+        self._distribute(module, {"weight": weight, "bias": _WHOLE})
         module.register_forward_pre_hook(self._from(_WHOLE if is_embedding else Shard(-1)))
         module.register_forward_hook(self._to(_SEQUENCE) if self.sequence else _plain_output)
 
-    def _replicate(self, name: str, module: nn.Module) -> None:
-        self._distribute(name, module, dict.fromkeys(_own(module), _WHOLE))
+    def _replicate(self, module: nn.Module) -> None:
+        self._distribute(module, dict.fromkeys(_own(module), _WHOLE))
 
     def _hook_whole(self, module: nn.Module, *, keeps: bool) -> None:
         """Have a module work on whole tensors; `keeps`: its output stays a DTensor."""
@@ -113,24 +112,17 @@ class TensorCut:
         if not keeps:
             module.register_forward_hook(_plain_output)
 
-    def _distribute(
-        self, name: str, module: nn.Module, placements: Mapping[str, Placement]
-    ) -> None:
+    def _distribute(self, module: nn.Module, placements: Mapping[str, Placement]) -> None:
+        """Put parameters in place, one for all names that are tied: they are cut alike."""
         for key, parameter in list(module.named_parameters(recurse=False)):
-            wanted = placements[key]
             made = self._made.get(id(parameter))
             if made is None:
-                local = distribute_tensor(parameter.data, self.mesh, [wanted], src_data_rank=None)
-                new = nn.Parameter(local, requires_grad=parameter.requires_grad)
-                made = self._made[id(parameter)] = new, wanted
-                self._made[id(new)] = made
-            if made[1] != wanted:
-                raise ConfigError(
-                    f"{name}.{key} is tied to a parameter that the plan cuts in another way",
-                    hint="list both modules as columns, or an embedding in rows and the head in "
-                    "columns",
+                local = distribute_tensor(
+                    parameter.data, self.mesh, [placements[key]], src_data_rank=None
                 )
-            setattr(module, key, made[0])
+                new = nn.Parameter(local, requires_grad=parameter.requires_grad)
+                made = self._made[id(parameter)] = self._made[id(new)] = new
+            setattr(module, key, made)
 
     def _as(self, wanted: Placement) -> Any:
         """Return a hook that has the first input placed like this; plain inputs are whole."""

@@ -95,7 +95,7 @@ class ModelTraining:
         _reshard_root(self.model)
         if not self._checked:
             batch_checks.check_batches(self.mesh, inputs, targets, weighted=share is not None)
-            self.cut.check_shapes(inputs, targets, share)
+        self.cut.check_shapes(inputs, targets, share)
         self._share_buffers()
         own = StepLoss(function=loss, scale=1.0)
         known = None if loss is None else self._losses.of(loss)
@@ -357,6 +357,7 @@ class ModelTraining:
     def evaluate(self, inputs: Tensor, targets: Any, loss: LossFunction | None) -> Tensor:
         """Return the loss of this data rank's rows, on all ranks that share them."""
         module, layout = self.model.module, self.mesh.layout
+        batch_checks.check_targets(inputs, targets)
         if self._buffers is not None:
             self._buffers.share()
         inputs, targets, kwargs = self.cut.own_positions(inputs, targets)

@@ -216,7 +216,7 @@ class ParallelRun:
     def mean(self, value: float | Tensor) -> float:
         """Return the mean of a number over all ranks, which have to call this together."""
         arguments.check_number(value)
-        total = torch.as_tensor(value).detach().to(self.device, torch.float64).clone()
+        total = torch.as_tensor(value, dtype=torch.float64).detach().to(self.device).clone()
         dist.all_reduce(total)
         return float(total) / self.world_size
 

@@ -35,7 +35,7 @@ def reference(dtype: torch.dtype, steps: int, rows: int) -> dict[str, Any]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         model = ByteModel(blocks=blocks(dtype)).to(dtype)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
     losses, norms, gradients = [], [], {}
     for step in range(steps):
         inputs, targets = batch(rows, step)
@@ -64,11 +64,12 @@ def trained(case: dict[str, Any], expected: dict[str, Any], dtype: torch.dtype) 
     wrong = case.get("wrong", "")
     normed = wrong == "query norm"
     model = run.parallelize(lambda: ByteModel(blocks(dtype), normed=normed).to(dtype), plan())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
     rows = case.get("rows", 8)
     computed = []
-    # Of one piece of code only so many variants are compiled in a process, over all cases.
-    torch._dynamo.reset()  # noqa: SLF001  # in torch's documentation
+    if run.parallel.compile:
+        # Of one piece of code only so many variants are compiled in a process, over all cases.
+        torch._dynamo.reset()  # noqa: SLF001  # in torch's documentation
     counters["stats"].clear()
 
     def counting(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -19,7 +19,8 @@ from hpckit.runtime.model_check.model_fit import FittedModel
 from hpckit.runtime.parallel.batch_checks import check_sequence, check_targets
 from hpckit.runtime.parallel.build import build_seeded, sharding_problems
 from hpckit.runtime.parallel.loss.loss_check import KnownLosses
-from hpckit.runtime.parallel.model_checks import check_plan
+from hpckit.runtime.parallel.loss.step_loss import summed_cross_entropy
+from hpckit.runtime.parallel.model_checks import check_plan, plan_problems
 from hpckit.runtime.parallel.pipeline_split import stages_of_units
 from hpckit.runtime.rank.parallel_run import ParallelRun
 
@@ -89,6 +90,16 @@ def test_targets_of_other_rows_are_refused() -> None:
         ({"tied": ()}, TENSOR, "are one parameter, and the plan does not say so"),
         ({"tied": (("embed.weight", "tail.weight"),)}, TENSOR, "no parameter tail.weight"),
         ({"tied": (("embed.weight", "place.weight"),)}, TENSOR, "are two parameters"),
+        (
+            {"columns": ("blocks.*.up",), "rows": ("blocks.*.down", "embed", "head")},
+            Layout(pipeline=2, tensor=2),
+            "is tied to embed.weight, which the plan cuts in another way",
+        ),
+        (
+            {"columns": ("blocks.*.up",), "rows": ("blocks.*.down", "embed")},
+            Layout(pipeline=2, tensor=2),
+            "is tied to embed.weight, which the plan cuts in another way",
+        ),
         ({"last": ("head",)}, Layout(pipeline=2), "norm.weight belongs to no unit"),
     ],
 )
@@ -253,6 +264,34 @@ def test_parameter_without_a_dimension_is_refused_where_it_is_sharded() -> None:
     (problem,) = fitted.problems()
     assert "blocks.1.gate is a number without a dimension" in problem.message
     assert "torch.ones(1)" in problem.hint
+
+
+def test_weight_that_is_computed_from_others_is_not_cut() -> None:
+    """Torch would fail in the backward pass, at an operation that it has no rule for."""
+    model = ByteModel(blocks=1)
+    block: Any = model.blocks[0]
+    nn.utils.parametrizations.weight_norm(block.up)
+    with pytest.raises(ConfigError, match=r"blocks.0.up computes its weight from other"):
+        check_plan(model, plan(), TENSOR)
+
+
+def test_layer_of_two_units_is_cut_alike_under_each_name() -> None:
+    """A module with two names is one: the plan names it once."""
+    tied = tuple((f"blocks.0.up.{one}", f"blocks.3.up.{one}") for one in ("weight", "bias"))
+    cut = Plan(units="blocks.*", tied=tied, columns="blocks.*.up", rows="blocks.*.down")
+    problems = plan_problems(SharedLayer(scalar=False), cut, TENSOR)
+    assert not [one for one in problems if "in another way" in one.message]
+
+
+def test_loss_of_small_numbers_is_summed_in_float32() -> None:
+    """Over some thousand targets bfloat16 would be a percent off."""
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(1, 2**15, 16, generator=generator).bfloat16().requires_grad_()
+    targets = torch.randint(16, (1, 2**15), generator=generator)
+    summed = summed_cross_entropy(logits, targets)
+    exact = summed_cross_entropy(logits.double(), targets)
+    assert float((summed / exact).detach()) == pytest.approx(1, abs=1e-5)
+    assert torch.autograd.grad(summed, logits)[0].dtype is torch.bfloat16
 
 
 def test_functions_that_are_made_again_in_each_step_are_one() -> None:

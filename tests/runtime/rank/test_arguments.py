@@ -50,6 +50,12 @@ def squared(outputs: Any, targets: Any) -> Any:
     return outputs.square().mean()
 
 
+@pytest.mark.parametrize("value", [16777217.0, 0.1, 2**40 + 1, np.float64(0.1)])
+def test_mean_of_a_number_is_exact(run: Any, value: Any) -> None:
+    """A Python float has more digits than torch's default type."""
+    assert run.mean(value) == value
+
+
 BATCHES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "inputs in a dictionary": ({"x": X}, Y, {}, "got a dict as inputs, and takes one tensor"),
     "inputs in a tuple": ((X, X), Y, {}, "got a tuple as inputs"),
