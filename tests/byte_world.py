@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import one_mesh
 import torch
 import torch.distributed as dist
 from byte_model import LENGTH, VALUES
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from hpckit.errors import HpckitError
 from hpckit.model.rank import RankInfo, RankSource
@@ -58,25 +58,11 @@ def rank_of_world() -> RankInfo:
     )
 
 
-def cached(make: Callable[..., DeviceMesh]) -> Callable[..., DeviceMesh]:
-    """Return what makes each mesh once, and hands it out again."""
-    made: dict[str, DeviceMesh] = {}
-
-    def known(*sizes: Any, **names: Any) -> DeviceMesh:
-        key = repr((sizes, names))
-        if key not in made:
-            made[key] = make(*sizes, **names)
-        return made[key]
-
-    return known
-
-
 def run_cases(tried: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Try each case of the file that is named; write what this rank found, or what refused it."""
     cases = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
-    # One mesh for each layout: every process group has threads that wake a hundred times a second.
-    mesh.init_device_mesh = cached(init_device_mesh)  # type: ignore[attr-defined]
+    mesh.init_device_mesh = one_mesh.init_device_mesh  # type: ignore[assignment,attr-defined]
     dist.init_process_group("gloo")
     found = []
     for case in cases:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from adversarial.campaign_programs import FILES, STEPS, logged
 from runtime.conftest import Workshop, ranks, workshop
+from tiers import thorough
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, ExitReason, RankExit, StateKept
@@ -107,7 +108,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     return losses(launch)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ["function", *(pytest.param(one, marks=thorough) for one in ("attach", "command"))]
+)
 def test_signal_to_one_rank_costs_a_round_and_no_step(
     workshop: Workshop, undisturbed: dict[int, float], way: str
 ) -> None:
@@ -189,7 +192,7 @@ def main(config, run):
 """
 
 
-@pytest.mark.parametrize("way", ["function", "attach"])
+@pytest.mark.parametrize("way", ["function", pytest.param("attach", marks=thorough)])
 def test_early_stopping_is_complete_and_saved(workshop: Workshop, way: str) -> None:
     """`break` on all ranks is the run's own word: completed, shown as such, and saved as it is."""
     code = STOP if way == "function" else STOP_ATTACHED

@@ -12,6 +12,7 @@ import pytest
 import torch
 from adversarial.odd_models import LOSSES, OddModel, batch
 from runtime.parallel.conftest import run_world
+from tiers import chosen, in_tiers
 
 PIPELINE, SHARD, TENSOR = {"pipeline": 2}, {"shard": 2}, {"tensor": 2}
 SAME: dict[str, dict[str, Any]] = {
@@ -120,18 +121,22 @@ OTHER: dict[str, dict[str, Any]] = {
     "unused": {"model": "unused", "layout": {"replicate": 2}},
     "unused, sharded": {"model": "unused", "layout": SHARD},
 }
+COMPILED = {name for name in SAME if "compile" in name}
 CASES = SAME | REFUSED | TRAINED | TWO | COPIES | EARLY | LOSS_CASES | FROZEN | OTHER
 
 
 @pytest.fixture(scope="module", name="found")
-def found_fixture(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def found_fixture(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> list[dict[str, Any]]:
     """Return what each rank found, by case."""
     program = str(Path(__file__).parent / "odd_model_program.py")
-    return run_world(tmp_path_factory.mktemp("odd"), CASES, ranks=2, program=program)
+    cases = chosen(request, CASES, needed=CASES.keys() - COMPILED)
+    return run_world(tmp_path_factory.mktemp("odd"), cases, ranks=2, program=program)
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize("name", in_tiers(SAME, SAME.keys() - COMPILED))
 def test_model_trains_as_in_one_process(found: list[dict[str, Any]], name: str) -> None:
     """Losses, parameters and buffers."""
     for one in found:

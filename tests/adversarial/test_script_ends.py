@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from runtime.conftest import Workshop, ranks, workshop
+from tiers import thorough
 
 from hpckit.model.failure import Cause, ExitReason, StateKept
 from hpckit.model.launch import Checkpoint, Recovery
@@ -112,7 +113,7 @@ NEVER_AGAIN = Recovery(restarts={"communication": 0, "signal": 0})
 ATTACHED = {"entry_point": None, "command": "python task.py"}
 
 
-@pytest.mark.parametrize("failing", ["(0, 1)", "(1,)"])
+@pytest.mark.parametrize("failing", [pytest.param("(0, 1)", marks=thorough), "(1,)"])
 def test_script_that_exits_with_an_error_saves_no_step_it_has_not_done(
     workshop: Workshop, failing: str
 ) -> None:
@@ -177,8 +178,11 @@ def test_noted_exit_is_still_that_of_the_interpreter() -> None:
 @pytest.mark.parametrize("settings", [{}, ATTACHED], ids=["function", "attach"])
 @pytest.mark.parametrize(
     ("way", "code"),
-    [("raise ValueError('only the child')", 1), ("sys.exit(3)", 3), ("return", 0)],
-    ids=["raises", "exits", "returns"],
+    [
+        pytest.param("raise ValueError('only the child')", 1, id="raises", marks=thorough),
+        pytest.param("sys.exit(3)", 3, id="exits"),
+        pytest.param("return", 0, id="returns", marks=thorough),
+    ],
 )
 def test_child_that_was_forked_says_nothing_of_the_rank(
     workshop: Workshop, way: str, code: int, settings: dict[str, Any]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from integration.project import Project
+from tiers import thorough
 
 pytestmark = pytest.mark.slurm
 
@@ -24,7 +25,7 @@ def project(tmp_path: Path) -> Project:
 
 
 @pytest.mark.main
-@pytest.mark.parametrize("how", ["pairs", "bisect"])
+@pytest.mark.parametrize("how", [pytest.param("pairs", marks=thorough), "bisect"])
 def test_bench_comm_names_the_node_with_a_slow_link(
     sandbox: Any, project: Project, how: str
 ) -> None:

@@ -28,6 +28,7 @@ def check(project: Any, *words: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
+@pytest.mark.release
 @pytest.mark.main
 @pytest.mark.usefixtures("sandbox")
 def test_check_has_slurms_forecast_of_an_array(project: Any) -> None:
@@ -39,6 +40,7 @@ def test_check_has_slurms_forecast_of_an_array(project: Any) -> None:
     assert said["starts"] == [] or said["starts"][0]["at"].startswith("20")
 
 
+@pytest.mark.release
 @pytest.mark.main
 @pytest.mark.usefixtures("sandbox")
 @pytest.mark.parametrize(
@@ -64,6 +66,7 @@ def test_check_refuses_what_slurm_would_refuse(
     assert "nothing was written or submitted" in done.stderr
 
 
+@pytest.mark.release
 @pytest.mark.main
 def test_check_submits_nothing(sandbox: Any, project: Any) -> None:
     """After a check, Slurm has no job more."""

@@ -35,6 +35,7 @@ def lost_nothing(training: Training, calm: dict[int, float], cause: str, steps: 
     assert training.losses == first(calm, steps)
 
 
+@pytest.mark.release
 @pytest.mark.main
 def test_preemption_costs_no_step(training: Training, calm: dict[int, float]) -> None:
     """Preempted with a grace period: saved at the boundary, requeued, and not one step twice."""
@@ -67,6 +68,7 @@ def test_requeue_by_an_administrator_costs_no_step(
     assert not training.events("requeue_asked")
 
 
+@pytest.mark.release
 @pytest.mark.main
 def test_time_limit_is_left_ahead_of_without_a_signal(
     training: Training, calm: dict[int, float]

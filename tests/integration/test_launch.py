@@ -68,6 +68,7 @@ def test_launch_trains_charlm_on_two_nodes(sandbox: Any, project: Any) -> None:
     assert run["metrics"]["bits_per_byte"] > 0
 
 
+@pytest.mark.release
 @pytest.mark.main
 def test_launch_makes_a_sweep_one_array(sandbox: Any, project: Any) -> None:
     """A sweep of 2 by 3 points over two-node runs is one array whose elements all complete.
@@ -100,6 +101,7 @@ def test_launch_makes_a_sweep_one_array(sandbox: Any, project: Any) -> None:
     assert "size" in table[0]
 
 
+@pytest.mark.release
 @pytest.mark.main
 def test_render_and_sbatch_by_hand_is_a_launch(sandbox: Any, project: Any) -> None:
     """A rendered script that is sent by hand runs the same frozen folder; verbs treat it alike."""
@@ -152,6 +154,7 @@ def test_raising_task_is_failed_for_everybody(sandbox: Any, project: Any) -> Non
     assert "raise ValueError" in logs
 
 
+@pytest.mark.release
 @pytest.mark.main
 def test_killed_rank_fails_the_run_and_is_named(sandbox: Any, project: Any) -> None:
     """SIGKILL of one rank ends the run within the grace period; rank, node and signal are told."""
@@ -167,6 +170,7 @@ def test_killed_rank_fails_the_run_and_is_named(sandbox: Any, project: Any) -> N
     assert sacct_states(sandbox, run["job"]) == {run["job"]: "FAILED"}
 
 
+@pytest.mark.release
 @pytest.mark.main
 def test_queued_run_is_frozen(sandbox: Any, project: Any) -> None:
     """Editing conf/ and code while a run waits in the queue changes nothing in it."""

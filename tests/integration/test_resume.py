@@ -38,6 +38,7 @@ def fail_two_of_three(project: Any) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
 
 
+@pytest.mark.release
 @pytest.mark.main
 def test_resume_submits_a_compact_array_of_what_failed(sandbox: Any, project: Any) -> None:
     """Two failed of three become elements 0 and 1 of one new job; all complete in the end."""

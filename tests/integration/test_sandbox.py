@@ -50,6 +50,7 @@ def await_ticks(sandbox: Sandbox, file: Path) -> None:
     sandbox.wait_until(lambda: file.stat().st_size > before, "the job ticks on")
 
 
+@pytest.mark.release
 @pytest.mark.main
 @pytest.mark.skipif(not PYTHON.exists(), reason="this machine has no packaged Python")
 def test_nodes_have_the_python_of_the_machine(sandbox: Sandbox) -> None:

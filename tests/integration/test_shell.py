@@ -36,6 +36,7 @@ def begin(project: Any, *words: str, runs: int = 1) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.release
 @pytest.mark.main
 def test_shell_is_a_step_on_the_node_that_was_named(sandbox: Any, project: Any) -> None:
     """It is in the run's job, has the run's environment and folder, and returns its exit code."""

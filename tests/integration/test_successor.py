@@ -45,6 +45,7 @@ def context() -> Context:
     )
 
 
+@pytest.mark.release
 @pytest.mark.main
 def test_successor_begins_when_its_element_has_ended_and_not_before(
     sandbox: Any, project: Any, context: Context

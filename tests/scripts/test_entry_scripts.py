@@ -80,7 +80,9 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(folder=tmp_path, notes=tmp_path / "notes")
 
 
-PLAIN = "--dist worksteal --reruns 1 --only-rerun the worker has ended -m not slurm"
+PLAIN = (
+    "--dist worksteal --reruns 1 --only-rerun the worker has ended -m not slurm and not thorough"
+)
 OTHER_TESTS = f"pytest -n 2 {PLAIN} tests --ignore=tests/docs --ignore=tests/cli/commands"
 PAGES = f"pytest -n 1 {PLAIN} tests/docs"
 VERBS = f"pytest -n 1 {PLAIN} tests/cli/commands"
@@ -89,9 +91,9 @@ HYDRA = "pytest -n 1 " + " ".join(f"tests/config/test_{name}.py" for name in COM
 LANES = {PAGES, VERBS, HYDRA}
 """What is left out of the other tests has to run elsewhere."""
 SLURM_TESTS = "pytest --maxfail 3 --reruns 1 --only-rerun still waiting until -m slurm"
-USUAL = f"{SLURM_TESTS} and (main or not faults) tests/integration/test_"
+USUAL = f"{SLURM_TESTS} and (main or not faults) and not thorough tests/integration/test_"
 FIRST_USUAL, LAST_USUAL = f"{USUAL}[a-r]*.py", f"{USUAL}[s-z]*.py"
-MAIN = f"{SLURM_TESTS} and main tests/integration/test_[a-z]*.py"
+ON_EACH = f"{SLURM_TESTS} and release tests/integration/test_[a-z]*.py"
 root_with_apt = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("apt-get") is None, reason="needs root and apt-get"
 )
@@ -128,7 +130,7 @@ def test_test_fast_runs_every_gate_and_says_what_it_left_out(checkout: Checkout)
     assert done.returncode == 0, done.stderr
     assert checkout.calls()[-6:] == [
         *GATES,
-        "pytest -n 2 -m not slurm and not training and not slow and not whole",
+        "pytest -n 2 -m not slurm and not training and not slow and not whole and not thorough",
     ]
     assert "left out: the tests that train" in done.stdout
 
@@ -143,7 +145,7 @@ def test_test_fails_with_any_gate(checkout: Checkout, gate: str) -> None:
 
 @root_with_apt
 def test_test_runs_slurm_tests_on_both_releases(checkout: Checkout) -> None:
-    """All Slurm tests on 22.05 and the main ones on 24.11, each in a sandbox of its own."""
+    """The usual Slurm tests on 22.05, those of the release on 24.11, each in its own sandbox."""
     done = checkout.run("scripts/test")
     assert done.returncode == 0, done.stderr
     assert {
@@ -153,14 +155,14 @@ def test_test_runs_slurm_tests_on_both_releases(checkout: Checkout) -> None:
         "isolated pytest with HPCKIT_TEST_SLURM=24.11",
         FIRST_USUAL,
         LAST_USUAL,
-        MAIN,
+        ON_EACH,
         OTHER_TESTS,
         *LANES,
     } <= set(checkout.calls())
 
 
 @root_with_apt
-@pytest.mark.parametrize("failing", [OTHER_TESTS, FIRST_USUAL, LAST_USUAL, MAIN, PAGES, VERBS])
+@pytest.mark.parametrize("failing", [OTHER_TESTS, FIRST_USUAL, LAST_USUAL, ON_EACH, PAGES, VERBS])
 def test_test_shows_what_slurm_tests_said_although_others_failed(
     checkout: Checkout, failing: str
 ) -> None:
@@ -171,7 +173,7 @@ def test_test_shows_what_slurm_tests_said_although_others_failed(
         OTHER_TESTS,
         FIRST_USUAL,
         LAST_USUAL,
-        MAIN,
+        ON_EACH,
         *LANES,
     } <= set(checkout.calls())
     assert "tests on Slurm 22.05" in done.stdout
@@ -179,10 +181,15 @@ def test_test_shows_what_slurm_tests_said_although_others_failed(
 
 
 @root_with_apt
-def test_test_breaks_everything_if_that_is_asked_for(checkout: Checkout) -> None:
-    """--faults runs the whole fault matrix, of which else only the main scenarios run."""
-    checkout.run("scripts/test", "--faults")
-    assert f"{SLURM_TESTS} tests/integration/test_[a-r]*.py" in checkout.calls("pytest")
+def test_test_runs_all_combinations_if_that_is_asked_for(checkout: Checkout) -> None:
+    """--thorough runs what is left out else, with the whole fault matrix, and it is said."""
+    assert "(--thorough)" in checkout.run("scripts/test").stdout
+    done = checkout.run("scripts/test", "--thorough")
+    assert "(--thorough)" not in done.stdout
+    calls = checkout.calls("pytest")
+    assert f"{SLURM_TESTS} tests/integration/test_[a-r]*.py" in calls
+    assert f"{SLURM_TESTS} and main tests/integration/test_[a-z]*.py" in calls
+    assert OTHER_TESTS.replace(" and not thorough", "") in calls
 
 
 @root_with_apt

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 from hpckit.operations import model_check
 
@@ -137,8 +138,14 @@ def test_a_model_that_fits_is_counted_and_nothing_is_written(project: Any) -> No
     ("words", "message"),
     [
         (("parallel=tensor",), "parallel.tensor=8 does not divide the 4 attention heads"),
-        (("parallel=pipeline",), "4 units of the plan cannot make 8 stages"),
-        (("parallel=fsdp", "rows=4"), "a batch of 4 rows cannot be shared out over 8 data ranks"),
+        pytest.param(
+            ("parallel=pipeline",), "4 units of the plan cannot make 8 stages", marks=thorough
+        ),
+        pytest.param(
+            ("parallel=fsdp", "rows=4"),
+            "a batch of 4 rows cannot be shared out over 8 data ranks",
+            marks=thorough,
+        ),
         (("parallel=fsdp", "+seen=1"), "the batch has 1 rows, and the share 2"),
         (
             ("parallel=fsdp", "parallel.microbatches=3"),
@@ -272,7 +279,11 @@ def train(config, run):
 
 @pytest.mark.parametrize(
     ("optimizer", "gpu", "refused"),
-    [("AdamW", "v100", True), ("SGD", "v100", False), ("AdamW", "a100", False)],
+    [
+        ("AdamW", "v100", True),
+        ("SGD", "v100", False),
+        pytest.param("AdamW", "a100", False, marks=thorough),
+    ],
 )
 def test_states_that_no_such_gpu_holds_are_an_error(
     shell: Any, optimizer: str, gpu: str, *, refused: bool
@@ -291,7 +302,11 @@ def test_states_that_no_such_gpu_holds_are_an_error(
 
 @pytest.mark.parametrize(
     ("gpu", "more", "refused"),
-    [("v100", (), True), ("v100", ("--no-model",), False), ("a100", (), False)],
+    [
+        ("v100", (), True),
+        ("v100", ("--no-model",), False),
+        pytest.param("a100", (), False, marks=thorough),
+    ],
 )
 def test_launch_refuses_a_model_that_surely_does_not_fit(
     shell: Any, gpu: str, more: tuple[str, ...], *, refused: bool

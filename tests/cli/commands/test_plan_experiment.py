@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 pytestmark = pytest.mark.training
 
@@ -48,7 +49,8 @@ def planned(shell: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("parallel", "gpus", "shards"), [("none", 2, 1), ("fsdp", 8, 8), ("pipeline", 4, 4)]
+    ("parallel", "gpus", "shards"),
+    [("none", 2, 1), ("fsdp", 8, 8), pytest.param("pipeline", 4, 4, marks=thorough)],
 )
 def test_states_are_those_of_the_models_own_parameters(
     planned: Any, parallel: str, gpus: int, shards: int
@@ -94,7 +96,11 @@ def test_plan_of_an_experiment_leaves_nothing(planned: Any, shell: Any) -> None:
         (("entry_point=model:without",), "cannot be counted: it does not call run.parallelize"),
         (("entry_point=model:fails",), "before run.parallelize, it ended with ValueError: no data"),
         (("entry_point=trane:train",), "there is no module trane"),
-        (("parallel=fsdp", "experiment=digits"), "digits:train) cannot be counted: it does not"),
+        pytest.param(
+            ("parallel=fsdp", "experiment=digits"),
+            "digits:train) cannot be counted: it does not",
+            marks=thorough,
+        ),
         (("entry_point=model:train", "--model", "gpt2"), "--model does not go with"),
         (("entry_point=model:train", "--search"), "--search does not go with"),
         (("entry_point=model:train", "--gpus", "12"), "--gpus 12 are no whole nodes"),

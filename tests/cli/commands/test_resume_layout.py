@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 from hpckit.model import events
 from hpckit.model.launch import LaunchConfig
@@ -92,11 +93,11 @@ def test_resumes_build_on_each_other_and_a_plain_one_keeps_the_layout(shell: Any
         ("parallel.shard=3", "parallel: replicate 2 x shard 3 is 6 ranks"),
         ("seed=7", "resume cannot change seed"),
         ("+parallel.shard=2", "resume cannot change +parallel.shard"),
-        ("parallelism=tensor", "resume cannot change parallelism"),
+        pytest.param("parallelism=tensor", "resume cannot change parallelism", marks=thorough),
         ("parallel=nothing", "parallel"),
-        ("parallel.shards=2", "parallel.shards"),
+        pytest.param("parallel.shards=2", "parallel.shards", marks=thorough),
         ("parallel.shard=1,2", "several values"),
-        ("parallel.shard=[1]", "parallel.shard"),
+        pytest.param("parallel.shard=[1]", "parallel.shard", marks=thorough),
         ("parallel.shard=${seed}", "parallel.shard"),
         ("parallel.schedule=2F2B", "no schedule"),
     ],

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 from waiting import until, until_ended
 
 from hpckit.model import events
@@ -106,7 +107,7 @@ ENDS = {
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("apart", ["", "1"])
+@pytest.mark.parametrize("apart", ["1", pytest.param("", marks=thorough)])
 @pytest.mark.parametrize("line", ENDS)
 def test_end_of_a_rank_below_nsys_is_what_it_would_be_without(
     workshop: Any, ranks: Any, fake_nsys: dict[str, str], line: str, apart: str
@@ -120,7 +121,7 @@ def test_end_of_a_rank_below_nsys_is_what_it_would_be_without(
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("apart", ["", "1"])
+@pytest.mark.parametrize("apart", ["1", pytest.param("", marks=thorough)])
 def test_rank_below_nsys_is_stopped_with_its_peers(
     workshop: Any, ranks: Any, fake_nsys: dict[str, str], tmp_path: Path, apart: str
 ) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import thorough
 
 pytestmark = pytest.mark.training
 
@@ -18,8 +19,11 @@ CASES = int(os.environ.get("HPCKIT_FUZZ", "200"))
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("kind", "cases", "ranks"),
-    [("damages", CASES, "1"), ("kills", CASES // 2, "1"), ("kills", CASES // 4, "2")],
-    ids=["damages", "kills", "kills-of-two-ranks"],
+    [
+        pytest.param("damages", CASES, "1", id="damages"),
+        pytest.param("kills", CASES // 2, "1", id="kills", marks=thorough),
+        pytest.param("kills", CASES // 4, "2", id="kills-of-two-ranks"),
+    ],
 )
 def test_fuzz_finds_no_silent_and_no_lost_load(kind: str, cases: int, ranks: str) -> None:
     """What is loaded is always what was saved, and the newest of what is whole."""

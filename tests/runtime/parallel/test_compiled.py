@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tiers import chosen, in_tiers
 
 RANKS = 2
 COMPILED = {"compile": True}
@@ -29,13 +30,29 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+USUAL = ("fsdp", "blocks, pipeline")
+"""The compiler takes most of the time."""
+
+
+@pytest.fixture(scope="module", name="found")
+def found_fixture(
+    tmp_path_factory: pytest.TempPathFactory, in_world: Any, request: pytest.FixtureRequest
+) -> list[dict[str, Any]]:
+    """Return what each rank found, by case."""
+    folder, cases = tmp_path_factory.mktemp("compiled"), chosen(request, CASES)
+    found: list[dict[str, Any]] = in_world(folder, cases, ranks=RANKS)
+    return found
+
+
 @pytest.mark.training
-def test_compiled_layout_computes_what_one_process_computes(tmp_path: Any, in_world: Any) -> None:
+@pytest.mark.parametrize("name", in_tiers(CASES, USUAL))
+def test_compiled_layout_computes_what_one_process_computes(
+    found: list[dict[str, Any]], name: str
+) -> None:
     """Losses, norms and each gradient of each rank, in float64 to 1e-12."""
-    for found in in_world(tmp_path, CASES, ranks=RANKS):
-        for name, one in found.items():
-            assert "error" not in one, (name, one)
-            assert one["graphs"] > 0, name
-            assert one["loss"] <= 1e-12, (name, one)
-            assert one["gradient"] <= 1e-12, (name, one)
-            assert one["norm"] <= 1e-12, (name, one)
+    for one in found:
+        assert "error" not in one[name], one[name]
+        assert one[name]["graphs"] > 0
+        assert one[name]["loss"] <= 1e-12
+        assert one[name]["gradient"] <= 1e-12
+        assert one[name]["norm"] <= 1e-12

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from byte_world import LAYOUTS
+from tiers import chosen, in_tiers
 from torch import nn
 
 import hpckit
@@ -22,21 +23,28 @@ CASES: dict[str, dict[str, Any]] = {name: {"layout": one} for name, one in LAYOU
     "recompute": {"layout": {"shard": 4}, "parallel": {"recompute": "blocks"}},
     "offloaded": {"layout": {"shard": 4}, "parallel": {"offload": True}},
 }
+USUAL = (
+    *("ddp", "hsdp", "fsdp x tensor", "pipeline", "pipeline x fsdp", "context x tensor"),
+    *("interleaved", "offloaded"),
+)
 RANKS = 4
 BIGGEST = 128 * 32 + 128
 """The elements of the largest module: `up` with its bias."""
 
 
 @pytest.fixture(scope="module", name="found")
-def found_fixture(tmp_path_factory: pytest.TempPathFactory, in_world: Any) -> list[dict[str, Any]]:
+def found_fixture(
+    tmp_path_factory: pytest.TempPathFactory, in_world: Any, request: pytest.FixtureRequest
+) -> list[dict[str, Any]]:
     """Return what each rank found, by case."""
     folder = tmp_path_factory.mktemp("initial")
-    found: list[dict[str, Any]] = in_world(folder, CASES, ranks=RANKS, program="initial_program.py")
+    cases = chosen(request, CASES, needed=("ddp", "pipeline"))
+    found: list[dict[str, Any]] = in_world(folder, cases, ranks=RANKS, program="initial_program.py")
     return found
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", in_tiers(CASES, USUAL))
 def test_initial_values_are_the_same_bits_in_every_layout(
     found: list[dict[str, Any]], name: str
 ) -> None:
@@ -54,7 +62,7 @@ def test_initial_values_are_the_same_bits_in_every_layout(
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", in_tiers(CASES, USUAL))
 def test_no_more_than_one_module_is_ever_whole(found: list[dict[str, Any]], name: str) -> None:
     """And what a rank keeps of a module holds none of the rest of it in memory."""
     for one in found:
@@ -75,7 +83,7 @@ def test_modules_of_other_stages_are_never_made(found: list[dict[str, Any]]) -> 
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", in_tiers(CASES, USUAL))
 def test_training_goes_the_same_way_from_there(found: list[dict[str, Any]], name: str) -> None:
     """Gradients find the parameters that were put in place of those without memory.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tiers import chosen, in_tiers
 
 RANKS = 4
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -89,18 +90,33 @@ FROZEN = {
     for part in ("up", "embed", "query")
 }
 CASES = DEFAULT | PAIRS | MEANS | REFUSED | OTHER | FROZEN
+USUAL = {
+    *("ddp, more ignored", "context, more ignored", "context x pipeline, more ignored"),
+    *("pipeline x fsdp, more ignored", "interleaved, more ignored", "context, all ignored"),
+    *("fewer, ddp, empty piece, more ignored", "tree, microbatches, more ignored"),
+    *("pair, context x pipeline, more ignored", "pair, pipeline x fsdp, more ignored"),
+    *("pair, fewer, ddp, empty piece, more ignored", "pair, tree, more ignored"),
+    *("pair, fsdp, all ignored", "mean, pipeline x fsdp, more ignored"),
+    *("sum, pipeline x fsdp, more ignored", "max, tensor, more ignored"),
+    *("no mean of a mask, context x pipeline, more ignored", "one row, more ignored"),
+    *("up frozen, pipeline x fsdp", "embed frozen, interleaved", "up frozen, ddp"),
+    "tensor alone, embed frozen",
+}
+NEEDED = (*OTHER, *(one for one in DEFAULT if one.startswith("context") and "half" not in one))
 
 
 @pytest.fixture(scope="module", name="found")
-def found_fixture(tmp_path_factory: pytest.TempPathFactory, in_world: Any) -> list[dict[str, Any]]:
+def found_fixture(
+    tmp_path_factory: pytest.TempPathFactory, in_world: Any, request: pytest.FixtureRequest
+) -> list[dict[str, Any]]:
     """Return what each rank found, by case."""
-    folder = tmp_path_factory.mktemp("loss")
-    found: list[dict[str, Any]] = in_world(folder, CASES, ranks=RANKS, program="loss_program.py")
+    folder, cases = tmp_path_factory.mktemp("loss"), chosen(request, CASES, needed=NEEDED)
+    found: list[dict[str, Any]] = in_world(folder, cases, ranks=RANKS, program="loss_program.py")
     return found
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("name", DEFAULT)
+@pytest.mark.parametrize("name", in_tiers(DEFAULT, DEFAULT.keys() & USUAL))
 def test_loss_is_the_mean_over_all_valid_targets(found: list[dict[str, Any]], name: str) -> None:
     """Also where rows and ranks have other numbers of them, or none; without any it is 0."""
     for one in found:
@@ -112,7 +128,7 @@ def test_loss_is_the_mean_over_all_valid_targets(found: list[dict[str, Any]], na
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("name", [*PAIRS, *MEANS])
+@pytest.mark.parametrize("name", in_tiers([*PAIRS, *MEANS], (PAIRS | MEANS).keys() & USUAL))
 def test_sums_are_divided_by_the_weight_of_the_whole_batch(
     found: list[dict[str, Any]], name: str
 ) -> None:
@@ -124,7 +140,7 @@ def test_sums_are_divided_by_the_weight_of_the_whole_batch(
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("name", FROZEN)
+@pytest.mark.parametrize("name", in_tiers(FROZEN, FROZEN.keys() & USUAL))
 def test_frozen_parameters_learn_nothing_in_any_layout(
     found: list[dict[str, Any]], name: str
 ) -> None:
@@ -138,7 +154,7 @@ def test_frozen_parameters_learn_nothing_in_any_layout(
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", in_tiers(REFUSED, REFUSED.keys() & USUAL))
 def test_loss_that_is_no_mean_over_rows_is_refused(found: list[dict[str, Any]], name: str) -> None:
     """On all ranks, also on those that have no loss; it would scale with the layout."""
     for one in found:
@@ -163,6 +179,7 @@ def test_evaluation_is_the_mean_over_the_valid_targets_of_the_rows(
     found: list[dict[str, Any]],
 ) -> None:
     """Of the whole batch, if a data rank has all; with context, each rank has some of them."""
+    assert CASES.keys() >= USUAL
     for name in ("context, more ignored", "context x pipeline, more ignored"):
         for one in found:
             assert abs(one[name]["evaluated"] - one[name]["wanted"]) <= 1e-12
