@@ -24,13 +24,18 @@ class GpuChoice:
 
     `named` is how many GPUs the job may use: if the driver shows no more, all it shows are the
     job's, whatever their numbers outside. A run that shares its job has only some of these: their
-    `places` among the job's.
+    `places` among the job's. `parts` are the UUIDs of MIG devices, if the job has those alone.
     """
 
     uuids: tuple[str, ...] = ()
     numbers: frozenset[int] | None = None
     named: int | None = None
     places: frozenset[int] | None = None
+    parts: tuple[str, ...] = ()
+
+    def includes_part(self, uuid: str) -> bool:
+        """Return whether a MIG device of a GPU that is included is the job's."""
+        return not self.parts or any(uuid.lower().startswith(one.lower()) for one in self.parts)
 
     def includes(self, index: int, uuid: str, count: int) -> bool:
         """Return whether the GPU with this number of NVML, of `count`, is the job's."""
@@ -51,7 +56,7 @@ class GpuChoice:
 def gpu_choice(environ: Mapping[str, str]) -> GpuChoice:
     """Return which GPUs are the job's, by the variables of Slurm and CUDA.
 
-    MIG devices are parts of a GPU that only the driver can name: then no GPU is left out.
+    MIG devices are parts of a GPU that only the driver can name: then any GPU may have one.
     """
     visible = environ.get(_VISIBLE)
     words = None if visible is None else [word.strip() for word in visible.split(",")]
@@ -59,7 +64,7 @@ def gpu_choice(environ: Mapping[str, str]) -> GpuChoice:
         return GpuChoice(numbers=frozenset())
     if words is not None and any(_UUID.match(word) for word in words):
         if any(word.upper().startswith("MIG-") for word in words):
-            return GpuChoice()
+            return GpuChoice(parts=tuple(word for word in words if word))
         return GpuChoice(uuids=tuple(words), named=len(words))
     places = tuple(_numbers(environ.get(SLOT_GPUS, "")))
     for name in _OF_SLURM:

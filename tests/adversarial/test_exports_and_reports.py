@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from cli_world import START, Desk, Writer
 from report_launches import gathered
+from tiers import thorough
 
 from hpckit.model import events
 from hpckit.model.diagnosis.collectives import UNNAMED, RankCollectives
@@ -209,7 +210,7 @@ def test_report_of_many_restarts_is_no_larger_than_of_few(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rows", "metrics"), [(434, 12), (3, 200)])
+@pytest.mark.parametrize(("rows", "metrics"), [(434, 12), pytest.param(3, 200, marks=thorough)])
 def test_report_of_a_thousand_runs_is_below_eight_megabytes_whatever_they_log(
     desk: Desk, rows: int, metrics: int
 ) -> None:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tiers import in_tiers
 
 WORD = "correcthorse"
 KEYED = "hf_aaaaaaaaaaaa"
@@ -29,7 +30,9 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "name", in_tiers(FILES, FILES.keys() - {"list.jsonl", "reference.jsonl", "nested.yaml"})
+)
 @pytest.mark.parametrize(
     "words", [("launch", "-m", "--dry-run"), ("launch", "-m", "--cfg"), ("check", "-m")]
 )

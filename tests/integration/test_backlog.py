@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from integration.conftest import Sandbox
 from integration.project import Project
+from tiers import thorough
 
 pytestmark = pytest.mark.slurm
 
@@ -89,6 +90,7 @@ def test_runs_beyond_the_limit_are_fed_by_the_chain_itself(
     assert max(begins[5:10]) < min(begins[10:15])
 
 
+@thorough
 @pytest.mark.usefixtures("_narrow")
 def test_launcher_that_is_killed_loses_no_run_and_starts_none_twice(
     project: Project,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from integration.training import Training, first
+from tiers import thorough
 
 pytestmark = [pytest.mark.slurm, pytest.mark.faults]
 pytest_plugins = ["integration.training_fixtures"]
@@ -60,6 +61,7 @@ def test_drained_node_is_left_for_the_spare(
     assert training.losses == first(calm, STEPS)
 
 
+@thorough
 @pytest.mark.main
 def test_drained_node_is_left_for_a_new_attempt(
     training: Training, calm: dict[int, float], drain: Drain

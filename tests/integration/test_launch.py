@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from integration.project import Project
+from tiers import thorough
 
 pytestmark = pytest.mark.slurm
 
@@ -405,6 +406,7 @@ def _slurmd_of(node: str) -> str:
     pytest.fail(f"node {node} has no slurmd")
 
 
+@thorough
 def test_node_without_the_folder_is_named(sandbox: Any, project: Any) -> None:
     """Where the second node does not see the launch folder, the failure says which node it is."""
     project.outputs.mkdir()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from integration.conftest import Sandbox
 from integration.training import Training
+from tiers import thorough
 
 pytestmark = [pytest.mark.slurm]
 
@@ -26,6 +27,7 @@ stages:
 WORDS = ("launch", "experiment=pipeline", "cluster=sandbox", "code.snapshot=false")
 
 
+@thorough
 @pytest.mark.timeout(600)
 def test_left_run_is_a_success_to_nobody_that_waits_for_it(
     sandbox: Sandbox, tmp_path: Path

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from integration.conftest import Sandbox
 from integration.project import Project
+from tiers import thorough
 
 from hpckit.model.nodes.incident import IncidentKind, NodeIncident
 from hpckit.record.nodes.history import append_incident
@@ -206,6 +207,7 @@ def test_spare_takes_the_place_of_a_node_with_a_bad_gpu(
     assert (run["attempt"], run["round"]) == (1, 0)
 
 
+@thorough
 @pytest.mark.main
 def test_run_without_a_spare_is_requeued_without_the_bad_node(faults: Faults) -> None:
     """It completes elsewhere, in its second attempt, and says why."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from integration.conftest import Sandbox
 from integration.project import Project
+from tiers import thorough
 
 from hpckit.testing.nvml.fake_nvml import FakeNvml
 
@@ -114,6 +115,7 @@ def test_what_holds_a_run_back_is_named_and_a_healthy_run_is_not(
     assert all(run["stragglers"] == [] for run in runs)
 
 
+@thorough
 @pytest.mark.timeout(400)
 def test_slow_node_is_named_with_its_rank_and_its_gpu(tmp_path: Path, gpus: Path) -> None:
     """One node's rank computes ten times as long: it is the straggler, on the node it is on."""

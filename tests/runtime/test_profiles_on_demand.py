@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from cli_world import Said, verb_said
+from tiers import thorough
 from waiting import until, until_here
 
 from hpckit.model.failure import Cause, ExitReason, StateKept
@@ -228,6 +229,7 @@ for step in run.steps(20):
 """
 
 
+@thorough
 def test_script_that_attaches_is_profiled(workshop: Any, ranks: Any, tmp_path: Path) -> None:
     """A command with a step loop is no other than a function."""
     command = [sys.executable, "task.py"]

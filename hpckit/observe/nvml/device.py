@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, TypeVar
 
 from hpckit.model.telemetry.vocabulary import (
@@ -14,6 +15,7 @@ from hpckit.model.telemetry.vocabulary import (
     GpuTrouble,
     GpuVendor,
 )
+from hpckit.observe.gpu_choice import GpuChoice
 from hpckit.observe.nvml.bindings import NvmlCalls
 from hpckit.observe.nvml.fields import (
     MEMORY_TEMPERATURE,
@@ -73,15 +75,28 @@ class NvmlGpu:
         self.calls.conclude()
         return own, *(part.sample() for part in self.parts)
 
+    def keep_chosen(self, choice: GpuChoice) -> bool:
+        """Keep the job's MIG devices alone, if it names some; return whether any are left."""
+        if not choice.parts:
+            return True
+        mine = [choice.includes_part(part.facts.uuid) for part in self.parts]
+        _close(part.gpm for part, own in zip(self.parts, mine, strict=True) if not own)
+        self.parts = tuple(compress(self.parts, mine))
+        return any(mine)
+
     def devices(self) -> tuple[GpuDevice, ...]:
         """Return the GPU and its MIG devices."""
         return self.facts, *(part.facts for part in self.parts)
 
     def close(self) -> None:
         """Free what the driver holds for it."""
-        for reader in (self.gpm, *(part.gpm for part in self.parts)):
-            if reader is not None:
-                reader.close()
+        _close((self.gpm, *(part.gpm for part in self.parts)))
+
+
+def _close(readers: Iterable[GpmReader | None]) -> None:
+    for reader in readers:
+        if reader is not None:
+            reader.close()
 
 
 def _troubles(states: Mapping[tuple[int, int], float]) -> frozenset[GpuTrouble]:

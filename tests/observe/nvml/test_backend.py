@@ -268,6 +268,17 @@ def test_mig_devices_have_rows_of_their_own(world: World) -> None:
     assert second.uuid == parts[1].uuid
 
 
+def test_job_with_mig_devices_measures_those_and_no_others(world: World) -> None:
+    """Each of several jobs on one GPU has its own part, with the row of the whole GPU beside it."""
+    world.fake.profile("h100", gpus=2, mig=(3, 4))
+    every = world.open().devices()
+    mine = next(one for one in every if one.parent == world.fake.uuid(0) and one.slices == 4)
+    backend = world.open(choice=gpu_choice({"CUDA_VISIBLE_DEVICES": mine.uuid}))
+    assert [one.uuid for one in backend.devices()] == [world.fake.uuid(0), mine.uuid]
+    assert [one.uuid for one in taken(backend, world.fake)] == [world.fake.uuid(0), mine.uuid]
+    assert world.open(choice=gpu_choice({"CUDA_VISIBLE_DEVICES": "MIG-none"})).devices() == ()
+
+
 def test_a_gpu_of_someone_else_is_no_lost_gpu(world: World) -> None:
     """A GPU that the job may not open is left out, without a word."""
     world.fake.profile("h100", gpus=2)

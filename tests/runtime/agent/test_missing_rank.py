@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
@@ -88,6 +89,7 @@ def test_time_out_of_a_collective_names_the_rank_that_others_waited_for(
     check_time_out(workshop.attempt(TIME_OUT, **ranks(3)))
 
 
+@thorough
 def test_time_out_in_a_script_names_it_too(workshop: Any, ranks: Any) -> None:
     """With `attach()` nobody above the script sees its exception."""
     command = [sys.executable, "task.py"]

@@ -55,7 +55,11 @@ def test_loader_of_several_ranks_is_refused(tmp_path: Path) -> None:
     """Its state would be rank 0's on every rank: the error says what to use."""
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
-    for end in start_ranks(script, 2, "8"):
+    ends = start_ranks(script, 2, "8")
+    for end in ends:
         assert end.code == 1
-        assert "run.state(loader=…) got a StatefulDataLoader on 2 ranks" in end.output
         assert batches(end.output) == []
+    # The rank that says so first may be gone before the other one has joined it.
+    assert any(
+        "run.state(loader=…) got a StatefulDataLoader on 2 ranks" in one.output for one in ends
+    )
