@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from rank_worlds import start_ranks
+from tiers import thorough
 
 pytestmark = pytest.mark.training
 
@@ -33,7 +34,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("words", [("leave",), ()])
+@pytest.mark.parametrize("words", [("leave",), pytest.param((), marks=thorough)])
 def test_ranks_end_however_the_group_is_left(tmp_path: Path, words: tuple[str, ...]) -> None:
     """A model that had the group last waited for gloo's thread, which waited for Python's lock.
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from omegaconf import OmegaConf
+from tiers import thorough
 
 from hpckit.config import env_resolver
 from hpckit.config.compose import ComposeRequest, compose
@@ -138,6 +139,7 @@ def all_compose(request_for: Callable[..., ComposeRequest], words: list[str]) ->
     return True
 
 
+@thorough
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(words=sweeps(KEYS, GROUPS))
 def test_shared_composition_is_hydras_in_a_hostile_configuration(

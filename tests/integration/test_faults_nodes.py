@@ -48,7 +48,6 @@ def test_run_shrinks_where_a_node_dies_and_fewer_will_do(
     assert set(training.losses) == set(range(STEPS))
 
 
-@pytest.mark.release
 @pytest.mark.main
 def test_run_without_a_spare_is_requeued_without_the_dead_node(
     training: Training, calm: dict[int, float]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from cli_world import Desk
 from report_launches import hostile_launch, swept_launch, troubled_launch
+from tiers import thorough
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -91,7 +92,12 @@ def wait_until(done: Callable[[], bool], page: Any) -> None:
 
 @pytest.mark.parametrize("width", [400, 1280])
 @pytest.mark.parametrize(
-    "launch", [troubled_launch, hostile_launch, lambda desk: swept_launch(desk, 30)]
+    "launch",
+    [
+        pytest.param(troubled_launch, marks=thorough),
+        hostile_launch,
+        lambda desk: swept_launch(desk, 30),
+    ],
 )
 def test_browser_draws_all_charts_offline(
     desk: Desk, browser: Any, launch: Any, width: int
@@ -109,8 +115,15 @@ def test_browser_draws_all_charts_offline(
     assert reader.page.locator("img").count() == 0
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (400, "dark"),
+        (1280, "light"),
+        pytest.param(400, "light", marks=thorough),
+        pytest.param(1280, "dark", marks=thorough),
+    ],
+)
 def test_browser_shows_curves_over_time_at_a_press(
     desk: Desk, browser: Any, width: int, scheme: str
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 from hpckit.model.events import SubmitIntended
 from hpckit.record.launch_events import record_event
@@ -23,7 +24,7 @@ def attempts(folder: Path) -> list[int]:
     return [len(list(run.glob("attempts/*"))) for run in sorted(folder.glob("runs/*"))]
 
 
-@pytest.mark.parametrize("cluster", ["local", "slurm"])
+@pytest.mark.parametrize("cluster", [pytest.param("local", marks=thorough), "slurm"])
 def test_watch_resumes_until_all_is_done(
     slurm_shell: Any, lose_supervisor: Any, cluster: str
 ) -> None:

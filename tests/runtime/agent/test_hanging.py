@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
@@ -155,7 +156,7 @@ def main(config, run):
 """
 
 
-@pytest.mark.parametrize("where", ["before", "after"])
+@pytest.mark.parametrize("where", [pytest.param("before", marks=thorough), "after"])
 def test_hang_beside_the_steps_is_noticed(workshop: Any, ranks: Any, where: str) -> None:
     """Code that loops over steps is judged before the first and after the last one, too."""
     runtime = Runtime(stop_grace_s=2, rendezvous_timeout_s=20, hang_min_s=2, hang_first_s=10)
