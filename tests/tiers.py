@@ -25,11 +25,6 @@ def chosen(
     So a world does not work through cases that nobody asks for.
     """
     here = [one for one in request.session.items if one.path == request.path]
-    calls = [one.callspec for one in here if isinstance(one, pytest.Function) and has_case(one)]
-    names = {call.params.get("name") for call in calls} | {*needed}
+    calls = [getattr(one, "callspec", None) for one in here]
+    names = {call.params.get("name") for call in calls if call is not None} | {*needed}
     return {name: case for name, case in cases.items() if name in names}
-
-
-def has_case(item: pytest.Function) -> bool:
-    """Return whether a test has parameters."""
-    return hasattr(item, "callspec")

@@ -34,15 +34,15 @@ class GpuChoice:
     parts: tuple[str, ...] = ()
 
     def includes_part(self, uuid: str) -> bool:
-        """Return whether a MIG device of a GPU that is included is the job's."""
-        return not self.parts or any(uuid.lower().startswith(one.lower()) for one in self.parts)
+        """Return whether a MIG device is one of `parts`."""
+        return _is_named(uuid, self.parts)
 
     def includes(self, index: int, uuid: str, count: int) -> bool:
         """Return whether the GPU with this number of NVML, of `count`, is the job's."""
         if self.named is not None and 0 < count <= self.named:
             return self.places is None or index in self.places
         if self.uuids:
-            return any(uuid.lower().startswith(one.lower()) for one in self.uuids)
+            return _is_named(uuid, self.uuids)
         return self.numbers is None or index in self.numbers
 
     def may_include(self, index: int, count: int, found: int) -> bool:
@@ -51,6 +51,11 @@ class GpuChoice:
         `found` is how many of the job's GPUs are known: named by UUID, it has no others.
         """
         return found < len(self.uuids) if self.uuids else self.includes(index, "", count)
+
+
+def _is_named(uuid: str, names: Sequence[str]) -> bool:
+    """Return whether one of the names is a UUID, or the beginning of it."""
+    return any(uuid.lower().startswith(one.lower()) for one in names)
 
 
 def gpu_choice(environ: Mapping[str, str]) -> GpuChoice:

@@ -191,36 +191,33 @@ class TopApp(App[None]):
 
     @work(thread=True, exclusive=True, group="look")
     def _look(self) -> None:
-        spent_s = 0.0
-
-        def look(request: TopRequest) -> TopFrame:
-            nonlocal spent_s
-            began = time.monotonic()  # only now: waiting for the application is not reading
-            try:
-                return self.source.look(request)
-            finally:
-                spent_s = time.monotonic() - began
-
-        frame = self._read(look)
+        request = self._ask()
+        began = time.monotonic()  # only now: waiting for the application is not reading
+        frame = self._read(self.source.look, request)
+        spent_s = time.monotonic() - began
         if frame is not None:
             self.call_from_thread(self.take, frame, max(self.interval_s, spent_s * _SHARE))
 
     @work(thread=True, exclusive=True, group="redraw")
     def _redraw(self) -> None:
-        frame = self._read(self.source.redraw)
+        frame = self._read(self.source.redraw, self._ask())
         if frame is not None:
             self.call_from_thread(self.take, frame, None)
 
     @work(thread=True, group="load")
     def _load(self) -> None:
-        frame = self._read(self.source.load)
+        frame = self._read(self.source.load, self._ask())
         self._loading = False
         if frame is not None:
             self.call_from_thread(self.take, frame, None)
 
-    def _read(self, read: Callable[[TopRequest], TopFrame]) -> TopFrame | None:
+    def _ask(self) -> TopRequest:
+        """Return what is to be read now, from another thread."""
+        return self.call_from_thread(lambda: self.request)
+
+    def _read(self, read: Callable[[TopRequest], TopFrame], request: TopRequest) -> TopFrame | None:
         try:
-            return read(self.call_from_thread(lambda: self.request))
+            return read(request)
         except HpckitError as error:
             self.error = error
             self.call_from_thread(self.exit)

@@ -51,7 +51,7 @@ def _read_all(nvml: Any, environ: Mapping[str, str]) -> list[GpuHealth]:
             if choice.may_include(index, count, len(found)):
                 found.append(_lost(index, gpu))
             continue
-        if choice.includes(index, gpu.facts.uuid, count) and gpu.keep_chosen(choice):
+        if gpu.keep_chosen(choice, count):
             found.append(_read(gpu))
         gpu.close()
     return found

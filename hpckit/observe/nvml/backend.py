@@ -138,7 +138,7 @@ class NvmlBackend:
             self._remark(nameless_gpu(index), error)
             return 0
         uuid = gpu.facts.uuid
-        if not (self.choice.includes(index, uuid, count) and gpu.keep_chosen(self.choice)):
+        if not gpu.keep_chosen(self.choice, count):
             gpu.close()
             return 0
         self._gpus[uuid], self._known[index] = gpu, uuid

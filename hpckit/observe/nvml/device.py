@@ -75,8 +75,13 @@ class NvmlGpu:
         self.calls.conclude()
         return own, *(part.sample() for part in self.parts)
 
-    def keep_chosen(self, choice: GpuChoice) -> bool:
-        """Keep the job's MIG devices alone, if it names some; return whether any are left."""
+    def keep_chosen(self, choice: GpuChoice, count: int) -> bool:
+        """Return whether this GPU, of `count`, is the job's; keep its MIG devices alone, if named.
+
+        A GPU without one of those is not the job's.
+        """
+        if not choice.includes(self.facts.index, self.facts.uuid, count):
+            return False
         if not choice.parts:
             return True
         mine = [choice.includes_part(part.facts.uuid) for part in self.parts]

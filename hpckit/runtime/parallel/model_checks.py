@@ -100,6 +100,18 @@ def _tensor_problems(
     yield from _cut_tie_problems(model, plan)
 
 
+def cut_axis(module: nn.Module, key: str, *, columns: bool) -> int | None:
+    """Return along which axis a parameter of a layer in columns, or else in rows, is cut.
+
+    None: each rank has all of it.
+    """
+    if columns:
+        return 0
+    if key != "weight":
+        return None
+    return 0 if isinstance(module, nn.Embedding) else 1
+
+
 def _cut_tie_problems(model: nn.Module, plan: Plan) -> Iterator[ConfigError]:
     """Yield names of one parameter that would be cut along different axes, or only one of them.
 
@@ -111,11 +123,9 @@ def _cut_tie_problems(model: nn.Module, plan: Plan) -> Iterator[ConfigError]:
 
     def axis(name: str) -> int | None:
         home, _, key = name.rpartition(".")
-        if home in columns:
-            return 0
-        if home not in rows or key != "weight":
+        if home not in columns | rows:
             return None
-        return 0 if isinstance(modules[home], nn.Embedding) else 1
+        return cut_axis(modules[home], key, columns=home in columns)
 
     for first, second in plan.tied:
         if axis(first) != axis(second):

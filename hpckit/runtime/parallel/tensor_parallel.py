@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from hpckit.model.parallel.plan import Plan
+from hpckit.runtime.parallel.model_checks import cut_axis
 
 _SEQUENCE = Shard(1)
 _WHOLE = Replicate()
@@ -87,16 +88,15 @@ class TensorCut:
             part.register_forward_hook(_local_output)
 
     def _cut_columns(self, module: nn.Module, *, inside: bool) -> None:
-        self._distribute(module, dict.fromkeys(_own(module), Shard(0)))
+        self._distribute(module, _placements(module, columns=True))
         gathered = self._gather if inside and self.gathers_once else self._as(_WHOLE)
         module.register_forward_pre_hook(gathered)
         module.register_forward_hook(_local_output if inside else _plain_output)
 
     def _cut_rows(self, module: nn.Module) -> None:
-        is_embedding = isinstance(module, nn.Embedding)
-        weight = Shard(0) if is_embedding else Shard(1)
-        self._distribute(module, {"weight": weight, "bias": _WHOLE})
-        module.register_forward_pre_hook(self._from(_WHOLE if is_embedding else Shard(-1)))
+        self._distribute(module, _placements(module, columns=False))
+        given = _WHOLE if isinstance(module, nn.Embedding) else Shard(-1)
+        module.register_forward_pre_hook(self._from(given))
         module.register_forward_hook(self._to(_SEQUENCE) if self.sequence else _plain_output)
 
     def _replicate(self, module: nn.Module) -> None:
@@ -177,6 +177,12 @@ def _place_gradient(parameter: Tensor) -> None:
     assert isinstance(parameter, DTensor)  # noqa: S101  # registered for these alone
     if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
         parameter.grad = gradient.redistribute(placements=parameter.placements)
+
+
+def _placements(module: nn.Module, *, columns: bool) -> dict[str, Placement]:
+    """Return how the parameters of a layer in columns, or else in rows, are cut."""
+    axes = {key: cut_axis(module, key, columns=columns) for key in _own(module)}
+    return {key: _WHOLE if axis is None else Shard(axis) for key, axis in axes.items()}
 
 
 def _own(module: nn.Module) -> list[str]:

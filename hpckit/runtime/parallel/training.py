@@ -221,7 +221,7 @@ class ModelTraining:
             return self._step_in_tree(inputs, targets, own, batch_size, known)
         pieces = self.cut.pieces(inputs, targets, share)
         own.scale = self._scale(inputs, pieces, own.function, share)
-        coming = self._begin_loss(pieces, known)
+        coming = self._begin_loss(known)
         self._accumulate(pieces, own)
         own.settle()
         for tied in self.model.tied:
@@ -243,13 +243,12 @@ class ModelTraining:
         totals = self._sum(torch.stack([own.total, own.weight])) / layout.tensor
         return self._divide(totals, layout.data_size * layout.context)
 
-    def _begin_loss(
-        self, pieces: Sequence[BatchPiece], known: KnownLoss | None
-    ) -> PendingSum | None:
+    def _begin_loss(self, known: KnownLoss | None) -> PendingSum | None:
         """Begin the sum of the loss on a rank of a pipeline that has none of it; None on others.
 
         So stages need not wait for each other once they have their gradients. On a GPU the host
-        does not wait anyway, and exchanges must begin in the same order on all ranks.
+        does not wait anyway, and exchanges must begin in the same order on all ranks. The batch has
+        been checked: what all ranks refuse is refused before.
         """
         pipeline = self.model.pipeline
         if pipeline is None or pipeline.has_last or self.mesh.device.type != "cpu":
@@ -257,8 +256,6 @@ class ModelTraining:
         is_known = self._checked and (known is None or known.pair is False)
         if not is_known or self.mesh.sums_gradients:  # those exchange more, and other, numbers
             return None
-        for piece in pieces:  # what all ranks refuse is refused before
-            pipeline.parts_of_batch(len(piece.inputs))
         return self.mesh.begin_sum(torch.zeros(1))
 
     def _are_pairs(self, own: StepLoss, known: KnownLoss | None) -> bool:
