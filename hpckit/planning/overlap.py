@@ -35,6 +35,11 @@ def runs_together(spans: Mapping[_Key, tuple[datetime, datetime]]) -> Mapping[_K
         passed += (after - before).total_seconds() / max(count, 1)
         own[after] = passed
     return {
-        index: (end - begin).total_seconds() / (own[end] - own[begin]) if begin < end else 1.0
+        index: (
+            # A sum of fractions may be off by its last bits.
+            max(1.0, (end - begin).total_seconds() / (own[end] - own[begin]))
+            if begin < end
+            else 1.0
+        )
         for index, (begin, end) in spans.items()
     }

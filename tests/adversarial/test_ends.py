@@ -108,9 +108,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     return losses(launch)
 
 
-@pytest.mark.parametrize(
-    "way", ["function", *(pytest.param(one, marks=thorough) for one in ("attach", "command"))]
-)
+@thorough
+@pytest.mark.parametrize("way", ["function", "attach", "command"])
 def test_signal_to_one_rank_costs_a_round_and_no_step(
     workshop: Workshop, undisturbed: dict[int, float], way: str
 ) -> None:
@@ -211,7 +210,7 @@ def _checkpoints(launch: Launch) -> Iterator[Path]:
         yield manifest.parent
 
 
-@pytest.mark.parametrize("way", ["function", "attach"])
+@pytest.mark.parametrize("way", [pytest.param("function", marks=thorough), "attach"])
 def test_rank_that_vanishes_with_code_zero_is_not_complete(workshop: Workshop, way: str) -> None:
     """`os._exit(0)` before the code came to its end is a failure, with the rank that did it."""
     code = VANISH if way == "function" else VANISH_ATTACHED

@@ -210,7 +210,8 @@ def test_report_of_many_restarts_is_no_larger_than_of_few(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rows", "metrics"), [(434, 12), pytest.param(3, 200, marks=thorough)])
+@pytest.mark.parametrize(("rows", "metrics"), [(434, 12), (3, 200)])
+@thorough
 def test_report_of_a_thousand_runs_is_below_eight_megabytes_whatever_they_log(
     desk: Desk, rows: int, metrics: int
 ) -> None:

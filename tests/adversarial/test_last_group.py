@@ -42,6 +42,6 @@ def test_ranks_end_however_the_group_is_left(tmp_path: Path, words: tuple[str, .
     """
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
-    for _ in range(12):
+    for _ in range(6):
         ends = start_ranks(script, 2, *words)
         assert [end.code for end in ends] == [0, 0], ends

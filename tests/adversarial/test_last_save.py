@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from runtime.conftest import Workshop, ranks
+from tiers import thorough
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, RankExit
@@ -125,6 +126,7 @@ def test_last_save_on_a_full_disk_fails_the_run(small_disk: SmallDisk) -> None:
         assert one.exception == "FullDiskError" or one.stopped, "all ranks agree"
 
 
+@thorough
 def test_last_save_waits_for_room(small_disk: SmallDisk) -> None:
     """A disk that has room again within the patience costs nothing: the run completes, saved."""
     ended = small_disk.run("full_for_a_while", patience_s=60)
@@ -143,6 +145,7 @@ def test_last_save_that_is_refused_fails_the_run(small_disk: SmallDisk) -> None:
     assert "Read-only file system" in ended.record.failure.message
 
 
+@thorough
 def test_save_on_a_notice_that_fails_is_said(small_disk: SmallDisk) -> None:
     """Ranks that cannot save on a notice say so in time, and do not leave as if all were well."""
     ended = small_disk.run("full", patience_s=2, notice=True, pause=3)

@@ -134,6 +134,7 @@ def test_script_that_exits_with_an_error_saves_no_step_it_has_not_done(
     assert not [name for name in saved if name.startswith("step-00000006")]
 
 
+@thorough
 def test_script_that_catches_its_own_exit_completes(workshop: Workshop) -> None:
     """A `sys.exit` that the script caught says nothing of its end."""
     ended = workshop.attempt(CAUGHT, **ranks(1, **ATTACHED))
@@ -175,7 +176,13 @@ def test_noted_exit_is_still_that_of_the_interpreter() -> None:
         assert (done.returncode, done.stderr) == (code, "told\n" if "told" in words else "")
 
 
-@pytest.mark.parametrize("settings", [{}, ATTACHED], ids=["function", "attach"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="function"),
+        pytest.param(ATTACHED, id="attach", marks=thorough),
+    ],
+)
 @pytest.mark.parametrize(
     ("way", "code"),
     [

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from cli_world import shell
+from tiers import thorough
 
 __all__ = ["shell"]
 
@@ -58,6 +59,7 @@ def printed(launch: Path, run: int) -> str:
     return log.read_text().strip()
 
 
+@thorough
 def test_sweep_over_a_fixed_output_path_trains_every_run(shell: Any, project: Path) -> None:
     """No run finds another's files, reads of the code work, and each keeps what it wrote."""
     words = ("command='python sw.py ${params.lr}'", "+params.lr=0.1,0.5")

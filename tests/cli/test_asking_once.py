@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +42,7 @@ def test_cancel_all_asks_once_and_reaches_every_launch(slurm_shell: Any, asked: 
     assert said.out.count("cancelling") == 3
 
 
+@thorough
 def test_clean_all_asks_once_to_show_and_once_to_remove(slurm_shell: Any, asked: Any) -> None:
     """However many launches there are; those that may be alive are left alone."""
     assert slurm_shell("clean", "--all", "--dry-run").code == 0
@@ -54,6 +56,7 @@ def test_clean_all_asks_once_to_show_and_once_to_remove(slurm_shell: Any, asked:
     assert slurm_shell("cancel", "--all").code == 0
 
 
+@thorough
 def test_launch_asks_once_about_all_that_it_may_adopt(slurm_shell: Any, asked: Any) -> None:
     """Of runs in three launches the queue is asked for once."""
     words = ("-m", *SLEEP, "seed=0,1,2", "--dry-run", "--any-code")

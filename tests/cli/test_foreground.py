@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pseudo_terminal import Sitting
+from tiers import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -109,6 +110,7 @@ def test_a_failure_is_said_once_and_nothing_starts_again(shell: Any, sit: Sit) -
     assert "ValueError: of mine" in failed["failure"]["message"]
 
 
+@thorough
 def test_ctrl_c_that_the_code_survives_ends_nothing(shell: Any, sit: Sit) -> None:
     """Code that catches it and returns has completed."""
     (shell.cwd / "calm.py").write_text(WAIT.replace("    raise\n", ""))
@@ -116,6 +118,7 @@ def test_ctrl_c_that_the_code_survives_ends_nothing(shell: Any, sit: Sit) -> Non
     assert run(shell)["state"] == "completed"
 
 
+@thorough
 def test_it_runs_again_what_has_completed(shell: Any, sit: Sit) -> None:
     """Who wants to look at a run is not told that it is known already."""
     (shell.cwd / "say.py").write_text("print('said it')")

@@ -32,7 +32,7 @@ ODD = ["", "null", "-inf", ".5", "1e3", "a, b", "\\", '\\"', "'\"", "[x", "$HOME
 
 @given(st.lists(WORDS, min_size=1))
 @example(ODD)
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_the_override_holds_exactly_these_words(words: list[str]) -> None:
     """Hydra reads one list of texts, and no sweep, whatever the words have of its grammar."""
     (override,) = OverridesParser.create().parse_overrides([command_override(words)])

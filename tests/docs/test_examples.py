@@ -14,6 +14,7 @@ from pathlib import Path
 import hydra.utils
 import omegaconf
 import pytest
+from tiers import in_tiers
 
 from hpckit.runtime.environ import FORK_SERVER
 from hpckit.runtime.rank.config import Config
@@ -127,9 +128,11 @@ PROMISES = {
     "parallel": layouts_agree,
 }
 """What holds after the first command line of a page, beside that its runs complete."""
+OTHERWISE_TESTED = {"data", "existing-ddp", "hydra-app"}
+"""Pages whose ways to run have tests of their own."""
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", in_tiers(PAGES, set(PAGES) - OTHERWISE_TESTED))
 def test_page_commands_run_as_shown(page: str, folder: Path) -> None:
     """Every command line works in a fresh copy of the example, and its runs do what they show."""
     lines = commands(page)

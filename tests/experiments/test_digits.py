@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiers import thorough
 
 from hpckit.experiments import digits
 
@@ -20,6 +21,7 @@ def test_digits_two_ranks_reach_97_percent(trainer: Any) -> None:
     assert last < first / 5
 
 
+@thorough
 def test_digits_same_seed_gives_the_same_metrics(trainer: Any) -> None:
     """The same seed on the same number of ranks logs the very same numbers."""
     again = trainer.train_again("digits", 2, **SMALL)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from integration.project import Project
+from tiers import thorough
 
 pytestmark = pytest.mark.slurm
 
@@ -88,6 +89,7 @@ def test_auto_resume_job_resumes_a_run_whose_batch_host_lost_its_supervisor(
     assert "no run continues: this was the last auto-resume job" in logs(project)
 
 
+@thorough
 def test_auto_resume_job_stops_where_the_budget_does(sandbox: Any, project: Any) -> None:
     """A run that always loses its supervisor gets three attempts, and why there is no fourth."""
     project.json("launch", "--auto-resume", *COMMAND, command(project))
@@ -98,6 +100,7 @@ def test_auto_resume_job_stops_where_the_budget_does(sandbox: Any, project: Any)
     assert "the same failure 3 times without getting further" in logs(project)
 
 
+@thorough
 def test_auto_resume_job_and_resumes_at_once_submit_once(sandbox: Any, project: Any) -> None:
     """An auto-resume job and two resumes by hand at once: one submits, the others say so."""
     # Else a job that loses its supervisor may be requeued, up to its budget, before.

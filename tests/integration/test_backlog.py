@@ -65,6 +65,7 @@ def most_at_a_time(found: dict[int, tuple[float, float]]) -> int:
     return most
 
 
+@thorough
 @pytest.mark.usefixtures("_narrow")
 def test_runs_beyond_the_limit_are_fed_by_the_chain_itself(
     sandbox: Sandbox, project: Project

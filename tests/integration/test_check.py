@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from integration.project import Project
+from tiers import thorough
 
 pytestmark = pytest.mark.slurm
 
@@ -49,9 +50,9 @@ def test_check_has_slurms_forecast_of_an_array(project: Any) -> None:
         (("resources.partition=batchh", "cluster.partitions=[]"), "resources.partition"),
         (("resources.account=nobody",), "resources.account"),
         (("resources.timeout_min=20000",), "resources.timeout_min"),
-        (("resources.nodes=99",), "resources.nodes"),
+        pytest.param(("resources.nodes=99",), "resources.nodes", marks=thorough),
         (("resources.constraint=nosuchfeature",), "resources"),
-        (("resources.reservation=nosuch",), "resources"),
+        pytest.param(("resources.reservation=nosuch",), "resources", marks=thorough),
     ],
 )
 def test_check_refuses_what_slurm_would_refuse(

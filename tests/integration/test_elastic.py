@@ -127,7 +127,7 @@ def undisturbed(sandbox: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("end", ["scancel", pytest.param("preempt", marks=pytest.mark.main)])
+@pytest.mark.parametrize("end", ["scancel", "preempt"])
 def test_satellite_brings_a_replica_and_takes_it_away(
     training: Training, undisturbed: dict[int, float], end: str
 ) -> None:
@@ -153,6 +153,7 @@ def test_satellite_brings_a_replica_and_takes_it_away(
     assert training.losses == pytest.approx(undisturbed, rel=1e-4)
 
 
+@pytest.mark.main
 def test_satellite_ends_with_the_run(training: Training) -> None:
     """Its job ends with exit code 0 once the run has completed on all nodes."""
     training.launch(*SHORT)

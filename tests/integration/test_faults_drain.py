@@ -40,9 +40,7 @@ def told(training: Training) -> list[tuple[str, str, str]]:
     return [(event["node"], event["reason"], event["action"]) for event in events]
 
 
-@pytest.mark.parametrize(
-    "place", [0, pytest.param(1, marks=pytest.mark.main)], ids=["supervisor", "agent"]
-)
+@pytest.mark.parametrize("place", [0, 1], ids=["supervisor", "agent"])
 def test_drained_node_is_left_for_the_spare(
     training: Training, calm: dict[int, float], drain: Drain, place: int
 ) -> None:

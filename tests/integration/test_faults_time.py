@@ -68,6 +68,7 @@ def test_requeue_by_an_administrator_costs_no_step(
     assert not training.events("requeue_asked")
 
 
+@pytest.mark.release
 @pytest.mark.main
 def test_time_limit_is_left_ahead_of_without_a_signal(
     training: Training, calm: dict[int, float]

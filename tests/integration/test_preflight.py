@@ -365,6 +365,7 @@ def full_shared_memory(name: str) -> Iterator[None]:
         subprocess.run([*inside, "umount /dev/shm"], check=True)
 
 
+@thorough
 @pytest.mark.main
 def test_full_shared_memory_is_avoided(faults: Faults) -> None:
     """What an earlier job left in /dev/shm makes the node useless: the spare takes its place."""

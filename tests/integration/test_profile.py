@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from integration.conftest import Sandbox
 from integration.project import Project
+from tiers import thorough
 
 pytestmark = [pytest.mark.slurm]
 
@@ -29,6 +30,7 @@ def main(config, run):
 """
 
 
+@thorough
 @pytest.mark.timeout(300)
 def test_two_nodes_are_profiled_from_the_login_node(sandbox: Sandbox, tmp_path: Path) -> None:
     """Both traces are there, with their nodes; the run continues, and completes."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from integration.project import Project
+from tiers import thorough
 
 pytestmark = pytest.mark.slurm
 
@@ -61,6 +62,7 @@ def test_resume_submits_a_compact_array_of_what_failed(sandbox: Any, project: An
     assert project.json("resume")["runs"] == []
 
 
+@thorough
 def test_resume_by_two_at_once_submits_once(sandbox: Any, project: Any) -> None:
     """Of resumes at the same time one wins; the others are refused or find nothing left to do."""
     fail_two_of_three(project)
@@ -87,6 +89,7 @@ def test_resume_by_two_at_once_submits_once(sandbox: Any, project: Any) -> None:
     assert sandbox.slurm("squeue", "-h", "-n", f"{project.launch_folder().name}-2").strip() == ""
 
 
+@thorough
 @pytest.mark.main
 def test_resume_goes_on_after_a_batch_host_lost_its_supervisor(sandbox: Any, project: Any) -> None:
     """A run whose supervisor was killed without a final event is resumed as its next attempt."""
@@ -124,6 +127,7 @@ sleep 60
 """
 
 
+@thorough
 def test_watch_brings_a_sweep_to_its_end(sandbox: Any, project: Any) -> None:
     """A run that loses its supervisor is resumed when its job has ended, without anybody asking."""
     assert sandbox.nodes

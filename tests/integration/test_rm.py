@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from integration.project import Project
+from tiers import thorough
 
 pytestmark = pytest.mark.slurm
 
@@ -51,6 +52,7 @@ def test_rm_waits_for_runs_and_for_the_auto_resume_job(sandbox: Any, project: An
     assert (done.returncode, [*project.outputs.iterdir()]) == (0, []), done.stderr
 
 
+@thorough
 def test_rm_makes_a_completed_run_be_computed_again(sandbox: Any, project: Any) -> None:
     """What is removed stands for no later launch."""
     words = ("launch", *COMMAND, "command=[true]")

@@ -81,6 +81,7 @@ def launched(project: Project, gpus: Path, *words: str) -> list[dict[str, Any]]:
     return runs
 
 
+@thorough
 @pytest.mark.timeout(400)
 def test_what_holds_a_run_back_is_named_and_a_healthy_run_is_not(
     tmp_path: Path, gpus: Path

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 from hpckit.record.launches import load_launch
 
@@ -128,6 +129,7 @@ def test_launch_with_planned_faults_is_never_skipped(project: Any) -> None:
     assert len(faulty["runs"]) == 1
 
 
+@thorough
 def test_launch_without_snapshot_compares_the_commit_and_its_diff(project: Any) -> None:
     """In a checkout they tell; outside one nothing tells, and the run is launched anew."""
     words = (*SAY, "+params.i=0", "code.snapshot=false")
@@ -206,6 +208,7 @@ def test_launch_notes_a_launch_that_cannot_be_read(project: Any) -> None:
         load_launch(folder)
 
 
+@thorough
 def test_run_that_ended_in_another_layout_is_not_what_is_asked_for(shell: Any) -> None:
     """A comparison of layouts gets both, and is told why; back in its own layout it counts."""
     words = ("experiment=command", "command=[sh,say.sh]", "resources.tasks_per_node=2")

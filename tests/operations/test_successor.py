@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 from waiting import until
 
 from hpckit.context import Context
@@ -60,6 +61,7 @@ def launch(slurm_shell: Any) -> Launch:
     return begun
 
 
+@thorough
 def test_successor_waits_behind_its_run_alone(
     slurm_shell: Any, launch: Launch, context: Context, fake_slurm: Any
 ) -> None:
@@ -107,6 +109,7 @@ def test_successor_keeps_resume_from_submitting_the_run_again(
     until(lambda: [state for state, _ in shown(slurm_shell)] == ["completed"] * 2)
 
 
+@thorough
 def test_successor_of_a_successor_follows_it(
     slurm_shell: Any, launch: Launch, context: Context
 ) -> None:
@@ -125,6 +128,7 @@ def test_successor_of_a_successor_follows_it(
     (slurm_shell.cwd / "fixed").touch()
 
 
+@thorough
 def test_successor_is_queued_once_where_slurm_starts_the_job_anew(
     slurm_shell: Any, launch: Launch, context: Context
 ) -> None:
@@ -162,6 +166,7 @@ def test_successor_leaves_out_the_nodes_that_its_run_excludes(
     (slurm_shell.cwd / "fixed").touch()
 
 
+@thorough
 def test_successor_never_drops_the_job_it_is_called_from(
     slurm_shell: Any, launch: Launch, context: Context, fake_slurm: Any
 ) -> None:
@@ -228,6 +233,7 @@ def test_successor_that_cannot_be_is_said_and_ends_nothing(
     (slurm_shell.cwd / "fixed").touch()
 
 
+@thorough
 def test_history_of_a_launch_with_successors_reads_alike(
     slurm_shell: Any, launch: Launch, context: Context
 ) -> None:

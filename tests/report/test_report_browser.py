@@ -96,7 +96,7 @@ def wait_until(done: Callable[[], bool], page: Any) -> None:
     [
         pytest.param(troubled_launch, marks=thorough),
         hostile_launch,
-        lambda desk: swept_launch(desk, 30),
+        pytest.param(lambda desk: swept_launch(desk, 30), marks=thorough),
     ],
 )
 def test_browser_draws_all_charts_offline(
@@ -119,7 +119,7 @@ def test_browser_draws_all_charts_offline(
     ("width", "scheme"),
     [
         (400, "dark"),
-        (1280, "light"),
+        pytest.param(1280, "light", marks=thorough),
         pytest.param(400, "light", marks=thorough),
         pytest.param(1280, "dark", marks=thorough),
     ],

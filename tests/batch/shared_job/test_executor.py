@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 from waiting import until
 
 from hpckit.model import events
@@ -97,6 +98,7 @@ def test_runs_of_one_job_have_each_their_own_end(slurm_shell: Any) -> None:
     assert (added.runs, added.shared_job.slots) == ((0,), 1)
 
 
+@thorough
 def test_job_that_is_requeued_takes_only_what_is_unfinished(
     slurm_shell: Any, fake_slurm: Any
 ) -> None:

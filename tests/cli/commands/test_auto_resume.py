@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 from waiting import until
 
 from hpckit.errors import SchedulerRefusedError
@@ -67,6 +68,7 @@ def test_auto_resume_brings_a_launch_to_its_end(
     assert not any(one.fresh for one in added)
 
 
+@thorough
 def test_auto_resume_is_bounded_by_the_budget(
     slurm_shell: Any, fake_slurm: Any, lose_supervisor: Any
 ) -> None:
@@ -152,6 +154,7 @@ def test_auto_resume_job_waits_for_slurm(
     assert attempts(slurm_shell) == [2]
 
 
+@thorough
 def test_auto_resume_job_settles_a_submission_without_an_answer(
     slurm_shell: Any, fake_slurm: Any, lose_supervisor: Any
 ) -> None:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 pytestmark = pytest.mark.training
 
@@ -77,8 +78,16 @@ def checked(shell: Any, kind: str, *words: str) -> tuple[int, list[dict[str, Any
     ("kind", "words", "expected"),
     [
         ("heads", ("parallel=tensor",), ("its forward fails in this layout", "line 16")),
-        ("ends", ("parallel=pipeline",), ("on stage 2 of 2", "'NoneType' object is not callable")),
-        ("angles", ("parallel=fsdp", "parallel.params=bf16"), ("parallel.params=bf16", "dtype")),
+        pytest.param(
+            *("ends", ("parallel=pipeline",)),
+            ("on stage 2 of 2", "'NoneType' object is not callable"),
+            marks=thorough,
+        ),
+        pytest.param(
+            *("angles", ("parallel=fsdp", "parallel.params=bf16")),
+            ("parallel.params=bf16", "dtype"),
+            marks=thorough,
+        ),
     ],
 )
 def test_forward_that_fails_in_its_layout_is_an_error(
@@ -99,6 +108,7 @@ def test_forward_that_is_right_passes_in_all_layouts_at_once(shell: Any) -> None
     assert (code, findings) == (0, [])
 
 
+@thorough
 def test_forward_that_needs_values_is_said_to_be_unchecked(shell: Any) -> None:
     """It runs on a real device only: a warning, and no error that would not come up."""
     code, findings = checked(shell, "values", "parallel=tensor")

@@ -147,9 +147,10 @@ def test_a_model_that_fits_is_counted_and_nothing_is_written(project: Any) -> No
             marks=thorough,
         ),
         (("parallel=fsdp", "+seen=1"), "the batch has 1 rows, and the share 2"),
-        (
+        pytest.param(
             ("parallel=fsdp", "parallel.microbatches=3"),
             "a batch of 2 rows on this rank cannot be cut into parallel.microbatches=3",
+            marks=thorough,
         ),
     ],
 )
@@ -184,9 +185,10 @@ def test_a_loop_of_ones_own_over_stages_is_an_error(project: Any) -> None:
             "early",
             "run.parallelize, and ended with ValueError: no data here (train.py",
         ),
-        (
+        pytest.param(
             "without",
             "the model could not be checked in its layout: it does not call run.parallelize",
+            marks=thorough,
         ),
         ("by_hand", "the model fits its layout, but no batch was checked: "),
     ],
@@ -201,6 +203,7 @@ def test_code_that_does_not_come_so_far_is_one_warning(
     assert message in messages(found)
 
 
+@thorough
 def test_code_that_takes_too_long_is_ended(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the processes that it has started."""
     monkeypatch.setattr(model_check, "PATIENCE", timedelta(seconds=8))
@@ -280,7 +283,7 @@ def train(config, run):
 @pytest.mark.parametrize(
     ("optimizer", "gpu", "refused"),
     [
-        ("AdamW", "v100", True),
+        pytest.param("AdamW", "v100", True, marks=thorough),
         ("SGD", "v100", False),
         pytest.param("AdamW", "a100", False, marks=thorough),
     ],
@@ -304,7 +307,7 @@ def test_states_that_no_such_gpu_holds_are_an_error(
     ("gpu", "more", "refused"),
     [
         ("v100", (), True),
-        ("v100", ("--no-model",), False),
+        pytest.param("v100", ("--no-model",), False, marks=thorough),
         pytest.param("a100", (), False, marks=thorough),
     ],
 )
@@ -321,6 +324,7 @@ def test_launch_refuses_a_model_that_surely_does_not_fit(
     assert said.code == 3 or shell.outputs == []
 
 
+@thorough
 def test_launch_shows_no_more_of_a_model_than_errors(project: Any) -> None:
     """Code that does not come so far here may do so on the cluster: a launch says nothing of it."""
     words = ("experiment=function", "entry_point=train:early", "cluster=slurm", *NODES)
@@ -329,6 +333,7 @@ def test_launch_shows_no_more_of_a_model_than_errors(project: Any) -> None:
     assert "could not be checked" not in said.err
 
 
+@thorough
 def test_model_is_checked_in_its_fallback_layouts(project: Any) -> None:
     """Each number of nodes that has one: what fits is listed, what does not is an error of it."""
     words = (

@@ -25,7 +25,7 @@ _WORDS = st.text(
 @given(words=st.lists(_WORDS, min_size=30, max_size=200))
 @example(words=["", "--", "--wait", "-m", "null", "a, b", "\\", "$HOME", "|", "x=1,2", "~a"])
 @example(words=["\udcff\udc80", "'", '"', "\x1b[31m", "\r\n", "é", "\u202e"])
-@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=1, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_words_survive_to_the_process(shell: Any, words: list[str]) -> None:
     """What the program finds in its arguments is what stood behind `--`, also what is frozen."""
     (shell.cwd / "say.py").write_text(SAY)

@@ -8,6 +8,7 @@ import signal
 from typing import Any
 
 import pytest
+from tiers import thorough
 from waiting import until
 
 from hpckit.model.events import LocalStarted
@@ -63,7 +64,10 @@ def test_local_launch_that_cannot_start_is_failed_with_the_reason(shell: Any) ->
 
 @pytest.mark.parametrize(
     "bounds",
-    [("cluster.max_parallel=2",), ("cluster.max_parallel=4", "sweep.max_concurrent=2")],
+    [
+        pytest.param(("cluster.max_parallel=2",), marks=thorough),
+        ("cluster.max_parallel=4", "sweep.max_concurrent=2"),
+    ],
 )
 def test_local_runs_go_so_many_at_a_time(shell: Any, bounds: tuple[str, ...]) -> None:
     """No more runs overlap than the machine takes and the sweep may have, and that many do."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -90,7 +91,7 @@ def test_rerun_takes_todays_code_and_says_so(project: Any) -> None:
     assert said(project) == ["one 1", "today 1"]
 
 
-@pytest.mark.parametrize("words", [(), ("code.snapshot=false",)])
+@pytest.mark.parametrize("words", [(), pytest.param(("code.snapshot=false",), marks=thorough)])
 def test_rerun_exact_without_its_snapshot_takes_the_commit(
     project: Any, words: tuple[str, ...]
 ) -> None:

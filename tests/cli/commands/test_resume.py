@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 from waiting import until
 
 from hpckit.errors import HeldError
@@ -59,6 +60,7 @@ def test_resume_runs_only_what_failed_and_completes_it(shell: Any) -> None:
     assert attempts(folder) == [1, 2, 2]
 
 
+@thorough
 def test_resume_makes_one_compact_array_on_slurm(slurm_shell: Any) -> None:
     """Runs 1 and 2 of three become elements 0 and 1 of a new job, in the same launch."""
     folder = sweep(slurm_shell, *SLURM)
@@ -78,6 +80,7 @@ def test_resume_makes_one_compact_array_on_slurm(slurm_shell: Any) -> None:
     assert adopted == []
 
 
+@thorough
 def test_resume_keeps_jobs_apart_that_ask_for_different_things(slurm_shell: Any) -> None:
     """Equal resources share an array, others have their own, by what was frozen."""
     words = ("-m", "experiment=command", "command=false", "resources.mem_gb=1,2,1")
@@ -102,6 +105,7 @@ def test_resume_dry_run_prints_what_resume_submits_and_changes_nothing(slurm_she
     assert "left    0: completed" in said
 
 
+@thorough
 def test_resume_shows_resumed_runs_as_waiting(slurm_shell: Any) -> None:
     """Between submission and start a run is pending, under its new job; a resume leaves it."""
     script = (
@@ -151,6 +155,7 @@ def test_resume_takes_cancelled_runs_only_when_told(slurm_shell: Any, cluster: s
     assert states(slurm_shell) == ["completed"]
 
 
+@thorough
 def test_resume_starts_cancelled_local_runs_once_only(shell: Any) -> None:
     """A run cancelled while it waited, then resumed, goes to the new executor and to no other."""
     command = "command=[sh,-c,'until [ -e $HPCKIT_PROJECT/fixed ]; do sleep 0.05; done']"
@@ -213,7 +218,7 @@ def test_resume_leaves_a_submission_of_unknown_fate_to_doctor(slurm_shell: Any) 
     assert slurm_shell("resume", "--wait").code == 0
 
 
-@pytest.mark.parametrize("change", ["edited", "gone"])
+@pytest.mark.parametrize("change", ["edited", pytest.param("gone", marks=thorough)])
 def test_resume_refuses_when_the_snapshot_has_changed(shell: Any, change: str) -> None:
     """An edited or missing file of the frozen code is named; --changed-code goes on."""
     script = shell.cwd / "job.py"

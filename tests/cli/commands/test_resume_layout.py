@@ -72,6 +72,7 @@ def test_other_layout_shows_in_status_show_and_diff(shell: Any) -> None:
     assert difference["key"] == "parallel.shard"
 
 
+@thorough
 def test_resumes_build_on_each_other_and_a_plain_one_keeps_the_layout(shell: Any) -> None:
     """A key is set in the layout that the run has now; a choice of the group replaces it all."""
     folder = failed(shell)

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 pytestmark = [pytest.mark.slow, pytest.mark.training]
 
@@ -22,6 +23,7 @@ def main(config, run):
 TASK = ("experiment=function", "entry_point=t:main", "resources=cpu", "cluster=local")
 
 
+@thorough
 def test_resume_without_a_checkpoint_says_that_it_begins_at_step_0(shell: Any) -> None:
     """Before any save nothing can be continued: `--wait`, `status` and `resume` say it."""
     (shell.cwd / "t.py").write_text(SCRIPT)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 from waiting import until
 
 from hpckit.model import events
@@ -143,6 +144,7 @@ def test_resume_takes_cancelled_runs_that_are_named(shell: Any) -> None:
     assert (indices(named), indices(taken)) == ([1], [])
 
 
+@thorough
 def test_rerun_of_several_runs_is_one_launch(sweep: Any) -> None:
     """With today's code each of them runs anew, numbered from 0, with its own configuration."""
     (first,) = sweep.outputs

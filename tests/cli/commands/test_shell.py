@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from cli_world import shell_in
 from pseudo_terminal import Sitting
+from tiers import thorough
 
 from hpckit.errors import UsageError
 from hpckit.model import events
@@ -211,6 +212,7 @@ def test_shell_enters_the_job_by_a_step(on_slurm: Caller) -> None:
         assert (done.returncode, done.stdout) == (4, f"{run['job']} {node} 1 bar baz in\n")
 
 
+@thorough
 def test_shell_of_an_array_element_enters_its_own_job(on_slurm: Caller, fake_slurm: Any) -> None:
     """Elements are known to srun by their own number only; each run has its folder."""
     begin(on_slurm.shell, "+params.i=1,2,3", "-m", runs=3)

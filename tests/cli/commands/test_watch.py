@@ -51,6 +51,7 @@ def test_watch_gives_up_when_the_budget_is_spent(shell: Any, lose_supervisor: An
     assert attempts(shell.outputs[0]) == [1, 3]
 
 
+@thorough
 def test_watch_counts_anew_after_a_resume_by_hand(shell: Any, lose_supervisor: Any) -> None:
     """Somebody fixed something: what failed before that counts no more."""
     shell("launch", *QUICK, "cluster=local", lose_supervisor(), "+params.i=9")
@@ -83,6 +84,7 @@ def test_watch_stops_on_jobs_that_never_begin(slurm_shell: Any) -> None:
     assert attempts(slurm_shell.outputs[0]) == [], "no run has so much as a folder"
 
 
+@thorough
 def test_watch_hands_in_what_a_killed_launcher_only_meant_to(slurm_shell: Any) -> None:
     """Its intent is on record, and Slurm never had the job: the runs are not lost, nor doubled."""
     words = ("experiment=command", "code.snapshot=false", "command=true", "cluster=slurm")

@@ -10,6 +10,7 @@ import pytest
 from cli_world import NOW
 from pseudo_terminal import Sitting
 from report_launches import troubled_launch
+from tiers import thorough
 
 from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
@@ -24,6 +25,7 @@ def frames(said: str) -> list[str]:
     return [re.sub(r"\x1b\[[0-9;?]*[a-z]", "", page) for page in cleared]
 
 
+@thorough
 @pytest.mark.slow
 def test_wait_on_a_terminal_shows_counts_and_the_end_in_24_rows(shell: Any) -> None:
     """Of thirty runs, every page has the states and how far it is, and fits; failures are named."""

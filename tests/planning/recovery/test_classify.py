@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import thorough
 
 from hpckit.model.failure import Cause, RankExit
 from hpckit.planning.recovery.classify import classify, failure_signature, with_log
@@ -304,7 +305,7 @@ for step in range(100):
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("where", ["reduce", "barrier"])
+@pytest.mark.parametrize("where", ["reduce", pytest.param("barrier", marks=thorough)])
 def test_survivors_of_a_killed_rank_fail_of_communication(
     bench: Bench, tmp_path: Path, where: str
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 from hpckit.model.events import AgentJoined, RoundStarted
 from hpckit.record.layout import LaunchPaths
@@ -17,7 +18,10 @@ SWITCHES = {"n1": ["root", "b"], "n2": ["root", "a"], "n3": ["root", "b"], "n4":
 
 @pytest.mark.parametrize(
     ("switches", "order"),
-    [(SWITCHES, ("n2", "n4", "n1", "n3")), (None, ("n1", "n2", "n3", "n4"))],
+    [
+        (SWITCHES, ("n2", "n4", "n1", "n3")),
+        pytest.param(None, ("n1", "n2", "n3", "n4"), marks=thorough),
+    ],
     ids=["two switches", "no topology"],
 )
 def test_ranks_are_numbered_along_the_switches(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiers import thorough
+from tiers import in_tiers, thorough
 from waiting import until, until_ended
 
 from hpckit.model import events
@@ -99,16 +99,17 @@ def test_report_that_fails_fails_no_run(
     assert done.record.state is RunState.completed, done.output
 
 
+KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 ENDS = {
     "raise ValueError('no')": ("raised", None, 1),
-    "os.kill(os.getpid(), signal.SIGKILL)": ("killed", "SIGKILL", None),
+    KILLED: ("killed", "SIGKILL", None),
     "os._exit(9)": ("exited", None, 9),
 }
 
 
 @pytest.mark.training
 @pytest.mark.parametrize("apart", ["1", pytest.param("", marks=thorough)])
-@pytest.mark.parametrize("line", ENDS)
+@pytest.mark.parametrize("line", in_tiers(ENDS, [KILLED]))
 def test_end_of_a_rank_below_nsys_is_what_it_would_be_without(
     workshop: Any, ranks: Any, fake_nsys: dict[str, str], line: str, apart: str
 ) -> None:

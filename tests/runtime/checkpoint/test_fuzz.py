@@ -20,7 +20,7 @@ CASES = int(os.environ.get("HPCKIT_FUZZ", "200"))
 @pytest.mark.parametrize(
     ("kind", "cases", "ranks"),
     [
-        pytest.param("damages", CASES, "1", id="damages"),
+        pytest.param("damages", CASES, "1", id="damages", marks=thorough),
         pytest.param("kills", CASES // 2, "1", id="kills", marks=thorough),
         pytest.param("kills", CASES // 4, "2", id="kills-of-two-ranks"),
     ],

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rank_worlds import start_ranks
 from runtime.checkpoint.layouts import Net
+from tiers import thorough
 
 from hpckit.errors import HpckitError
 from hpckit.record.ownership import PathStatus, judge_data
@@ -57,7 +58,7 @@ def state_fixture() -> dict[str, torch.Tensor]:
     return {name: one.detach().clone() for name, one in net.state_dict().items()}
 
 
-@pytest.mark.parametrize("ranks", [4, 3, 1])
+@pytest.mark.parametrize("ranks", [4, pytest.param(3, marks=thorough), 1])
 def test_every_layout_begins_with_the_same_bits(
     world: Any, tmp_path: Path, state: dict[str, torch.Tensor], ranks: int
 ) -> None:

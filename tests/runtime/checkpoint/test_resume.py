@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 pytestmark = pytest.mark.training
 
@@ -14,7 +15,13 @@ def _losses(parts: list[dict[str, Any]]) -> dict[str, float]:
     return {step: loss for part in parts for step, loss in part["losses"].items()}
 
 
-@pytest.mark.parametrize("wait", [True, False], ids=["synchronous", "background"])
+WAITS = [
+    pytest.param(True, id="synchronous", marks=thorough),
+    pytest.param(False, id="background"),
+]
+
+
+@pytest.mark.parametrize("wait", WAITS)
 def test_resume_of_two_ranks_is_bitwise(world: Any, folder: Path, *, wait: bool) -> None:
     """Twenty steps at once, and ten, a save, new processes and ten more, end in the same bits."""
     whole = world(2, until=20, folder=str(folder.with_name("whole")))
@@ -42,7 +49,7 @@ def test_resume_fits_any_number_of_ranks(world: Any) -> None:
     assert len(set(ends)) == len(ends)
 
 
-@pytest.mark.parametrize("wait", [True, False], ids=["synchronous", "background"])
+@pytest.mark.parametrize("wait", WAITS)
 def test_tensor_cut_over_ranks_comes_back_whole(world: Any, folder: Path, *, wait: bool) -> None:
     """A tensor larger than a share is written in parts and loads whole in any number of ranks."""
     first = world(2, until=2, save_at=[2], all_width=200_000, wait=wait)

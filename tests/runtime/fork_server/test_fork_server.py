@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from fork_server_session import fork_server_of_job
+from tiers import thorough
 
 from hpckit.model.fault import FaultTarget
 from hpckit.model.launch import Recovery
@@ -476,7 +477,7 @@ def main(config, run):
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("server_of", ["no job", "another job"])
+@pytest.mark.parametrize("server_of", ["no job", pytest.param("another job", marks=thorough)])
 def test_agent_has_a_fork_server_of_its_own_for_all_rounds(
     workshop: Any, ranks: Any, monkeypatch: pytest.MonkeyPatch, server_of: str
 ) -> None:

@@ -30,7 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-USUAL = ("fsdp", "blocks, pipeline")
+USUAL = ("blocks, fsdp",)
 """The compiler takes most of the time."""
 
 

@@ -92,10 +92,9 @@ SINGLE = {
 CASES = {name: {"layout": one} for name, one in LAYOUTS.items()} | MORE | FEWER | SINGLE
 KINDS = ("ddp", "fsdp", "hsdp", "fsdp x tensor", "pipeline x fsdp", "context x fsdp")
 USUAL = (
-    *(*KINDS, "pipeline", "pipeline x tensor", "context x pipeline"),
-    *("tensor without sequence", "interleaved", "recompute, pipeline x tensor"),
-    *("selective, context", "offloaded, pipeline x tensor", "accumulated", "uneven shares"),
-    *("fewer, ddp, uneven", "fewer, pipeline x fsdp", "hsdp, float32", "tensor, float32"),
+    *(*KINDS, "pipeline x tensor"),
+    *("selective, context", "offloaded, pipeline x tensor", "uneven shares"),
+    *("fewer, pipeline x fsdp", "hsdp, float32"),
 )
 
 

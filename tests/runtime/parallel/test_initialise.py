@@ -23,10 +23,7 @@ CASES: dict[str, dict[str, Any]] = {name: {"layout": one} for name, one in LAYOU
     "recompute": {"layout": {"shard": 4}, "parallel": {"recompute": "blocks"}},
     "offloaded": {"layout": {"shard": 4}, "parallel": {"offload": True}},
 }
-USUAL = (
-    *("ddp", "hsdp", "fsdp x tensor", "pipeline", "pipeline x fsdp", "context x tensor"),
-    *("interleaved", "offloaded"),
-)
+USUAL = (*("ddp", "fsdp x tensor", "pipeline", "pipeline x fsdp"),)
 RANKS = 4
 BIGGEST = 128 * 32 + 128
 """The elements of the largest module: `up` with its bias."""

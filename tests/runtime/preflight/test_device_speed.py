@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tiers import thorough
 
 from hpckit.model.preflight.health import DeviceSpeed
 from hpckit.runtime.preflight.device_speed import cpu_model, measure
@@ -43,6 +44,7 @@ def run_devices(folder: Path, count: int, *, of: int, limit_s: float) -> list[De
     return [end_device("cpu", process, deadline) for process in started]
 
 
+@thorough
 @pytest.mark.training
 def test_devices_of_a_node_add_together(tmp_path: Path) -> None:
     """Two processes meet in a file, and each tells the bandwidth of their sum."""

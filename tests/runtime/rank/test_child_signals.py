@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 from hpckit.model.launch import Resources
 
@@ -278,7 +279,7 @@ def notify_until_gone(rank: Rank, pid: int) -> None:
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=thorough)])
 def test_data_loader_goes_on_to_the_boundary(
     start: Callable[..., Rank], tmp_path: Path, method: str
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiers import thorough
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # as in hpckit
 
 from hpckit.errors import DeviceError, RendezvousError
@@ -276,6 +277,7 @@ def _attach(folder: Path, environs: list[dict[str, str]]) -> list[list[Any]]:
     return sorted(json.loads(output) for output, _ in ended)
 
 
+@thorough
 @pytest.mark.slow
 def test_attach_works_under_plain_srun(tmp_path: Path) -> None:
     """Two tasks of a Slurm step, without any agent, find each other through the folder."""

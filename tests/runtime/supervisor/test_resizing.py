@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 from fork_server_session import fork_server_of_job
+from tiers import thorough
 
 from hpckit.model import events
 from hpckit.model.elastic.resize import Resize, ResizeAnswer, ResizeRequest
@@ -299,6 +300,7 @@ def test_run_grows_by_a_satellite_and_continues_without_it(
     assert not [one for one in run.events() if isinstance(one, events.NodeLost)]
 
 
+@thorough
 def test_satellite_that_dies_is_a_lost_node(elastic: Callable[..., Elastic]) -> None:
     """The run continues on its own nodes, and the satellite that is left ends with the run."""
     run = elastic(1)
@@ -337,6 +339,7 @@ def test_run_shrinks_and_takes_its_nodes_back(elastic: Callable[..., Elastic]) -
     assert run.causes() == ["resized", "resized", None]
 
 
+@thorough
 def test_growth_beyond_the_batch_is_undone(elastic: Callable[..., Elastic]) -> None:
     """The larger round raises at once: the run continues as before, and lets the satellite go."""
     run = elastic(2)
@@ -377,6 +380,7 @@ def test_run_without_a_whole_replica_continues_in_another_layout(
     )
 
 
+@thorough
 def test_nodes_of_satellites_are_measured_once(elastic: Callable[..., Elastic]) -> None:
     """From their start to their end; a satellite that is sent away adds nothing to its node."""
     run = elastic(1, observe=Observe(interval_s=0.5, row_s=1.0))
@@ -401,6 +405,7 @@ def test_nodes_of_satellites_are_measured_once(elastic: Callable[..., Elastic]) 
     assert used[THREE] < used[ONE]
 
 
+@thorough
 def test_satellite_with_a_drained_node_is_left(elastic: Callable[..., Elastic]) -> None:
     """At a boundary, without a failure: the run has no spare, and its own nodes are not drained."""
     run = elastic(1)
