@@ -60,10 +60,13 @@ def plan_layout(parallel: Parallel, shape: NodeShape) -> Layout:
     """
     layout = Layout(**_Sizes(parallel, shape).resolve())
     if layout.world_size != shape.ranks:
+        product = "the number of ranks (resources.nodes x resources.tasks_per_node)"
+        possible = shape.ranks % layout.replica_size == 0
         raise ConfigError(
             f"parallel: {layout} is {counted(layout.world_size, 'rank')}, and the run has {shape}",
-            hint="set parallel.replicate=rest, or another size, so that their product is the "
-            "number of ranks (resources.nodes x resources.tasks_per_node)",
+            hint=f"set parallel.replicate=rest, or another size, so that their product is {product}"
+            if possible
+            else f"choose sizes whose product divides {shape.ranks}, {product}",
         )
     _check_domain(layout, shape)
     _check_replica(layout, shape)

@@ -146,6 +146,20 @@ def test_what_cannot_hold_is_refused(
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("parallel", "hint"),
+    [
+        (Parallel(replicate=1, shard=2), "set parallel.replicate=rest"),
+        (Parallel(replicate=1, shard=3), "choose sizes whose product divides 4"),
+    ],
+)
+def test_sizes_with_another_product_are_mended_as_can_be(parallel: Parallel, hint: str) -> None:
+    """More replicas help only if the others divide the ranks."""
+    with pytest.raises(ConfigError) as caught:
+        plan_layout(parallel, NodeShape(nodes=1, tasks_per_node=4))
+    assert str(caught.value.hint).startswith(hint)
+
+
 def test_nodes_joined_by_nvlink_may_share_matrices() -> None:
     """Nodes joined by nvlink may share matrices."""
     shape = NodeShape(nodes=4, tasks_per_node=1, domain_nodes=2)

@@ -9,7 +9,7 @@ from pathlib import Path
 from hpckit.config.compose import compose_parallel
 from hpckit.context import Context
 from hpckit.model.parallel.settings import Parallel
-from hpckit.record.launches import Launch
+from hpckit.record.launches import Launch, load_settings
 
 
 def layout_change(
@@ -17,7 +17,8 @@ def layout_change(
 ) -> Callable[[Parallel], Parallel]:
     """Return the function that applies these words to a run's section `parallel`.
 
-    Files of the group are read from the frozen code. The function raises ConfigError.
+    Files of the group are read from the frozen code. The function raises ConfigError, and so does
+    this one if the words mean nothing, also where no run is left that they would be for.
     """
 
     @cache
@@ -25,4 +26,5 @@ def layout_change(
         cwd = Path(launch.code.working_dir)
         return compose_parallel(words, present, environ=context.environ, cwd=cwd)
 
+    change(load_settings(launch, 0)[0].parallel)
     return change

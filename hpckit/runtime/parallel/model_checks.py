@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 
 from torch import nn
 
@@ -13,6 +13,10 @@ from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.plan import Plan, is_match
 
 _SHOWN, _SHOWN_PATTERNS = 5, 20
+_NEAR = 0.8
+"""How much a name has in common with what was typed, to be what was meant; of 1."""
+_MOST_SIZE = 64
+"""No published run has a larger size of tensor parallelism."""
 
 
 def check_plan(model: nn.Module, plan: Plan, layout: Layout) -> tuple[str, ...]:
@@ -34,7 +38,7 @@ def plan_problems(model: nn.Module, plan: Plan, layout: Layout) -> Iterator[Conf
     for field, patterns in unmatched.items():
         yield ConfigError(
             f"Plan({field}=…): {', '.join(patterns)} matches no module of the model",
-            hint=_near_words(patterns, names),
+            hint=_near_words(patterns, model),
         )
     units = units_of(model, plan)
     if not units and not unmatched and layout.replica_size > 1:
@@ -44,7 +48,9 @@ def plan_problems(model: nn.Module, plan: Plan, layout: Layout) -> Iterator[Conf
         )
     yield from _tie_problems(model, plan)
     if layout.tensor > 1:
-        yield from _tensor_problems(model, plan, units, layout.tensor)
+        # What a wrong name leaves out makes errors of what goes with it.
+        complete = not unmatched.keys() & {"columns", "rows"}
+        yield from _tensor_problems(model, plan, units if complete else (), layout.tensor)
     if layout.pipeline > 1 and units:
         yield from _end_problems(model, plan, units)
 
@@ -94,8 +100,14 @@ def _tensor_problems(
     rows = plan.matching(plan.rows, modules)
     for name in sorted({*columns} & {*rows}):
         yield ConfigError(f"{name} is in both columns and rows of the plan")
+    widths: dict[int, str] = {}
     for field, names in (("columns", columns), ("rows", rows)):
-        yield from _cut_problems({name: modules[name] for name in names}, field, size)
+        for name in names:
+            yield from _cut_problems(name, modules[name], field)
+            width = _width_to_cut(modules[name], field)
+            if width is not None:
+                widths.setdefault(width, name)
+    yield from _width_problems(widths, size)
     yield from _pair_problems(modules, units, columns, rows)
     yield from _cut_tie_problems(model, plan)
 
@@ -143,36 +155,55 @@ def _head_problems(plan: Plan, size: int) -> Iterator[ConfigError]:
         if odd:
             yield ConfigError(
                 f"parallel.tensor={size} does not divide {' and '.join(odd)} of {pattern}",
-                hint="choose a size that divides both numbers of heads",
+                hint=_fitting_sizes(counts),
             )
 
 
-def _cut_problems(modules: Mapping[str, nn.Module], field: str, size: int) -> Iterator[ConfigError]:
-    """Yield which modules cannot be cut, by their kind or their width: each width once."""
-    seen: set[int] = set()
-    for name, module in modules.items():
-        if isinstance(module, nn.Linear):
-            width = module.out_features if field == "columns" else module.in_features
-        elif isinstance(module, nn.Embedding) and field == "rows":
-            width = module.num_embeddings
-        else:
-            yield ConfigError(
-                f"Plan({field}=…): {name} is a {type(module).__name__}",
-                hint="columns are nn.Linear; rows are nn.Linear or nn.Embedding",
-            )
-            continue
-        if "weight" not in dict(module.named_parameters(recurse=False)):
-            yield ConfigError(
-                f"{name} computes its weight from other parameters, as with weight_norm, and those "
-                "cannot be cut",
-                hint="leave the module out of the plan, or normalise in forward",
-            )
-        if width % size and width not in seen:
-            seen.add(width)
-            yield ConfigError(
-                f"parallel.tensor={size} does not divide {name}, which has {width} to cut",
-                hint="choose a size that divides it, or leave the module out of the plan",
-            )
+def _cut_problems(name: str, module: nn.Module, field: str) -> Iterator[ConfigError]:
+    """Yield why a module cannot be cut, whatever the size."""
+    if _width_to_cut(module, field) is None:
+        yield ConfigError(
+            f"Plan({field}=…): {name} is a {type(module).__name__}",
+            hint="columns are nn.Linear; rows are nn.Linear or nn.Embedding",
+        )
+    elif "weight" not in dict(module.named_parameters(recurse=False)):
+        yield ConfigError(
+            f"{name} computes its weight from other parameters, as with weight_norm, and those "
+            "cannot be cut",
+            hint="leave the module out of the plan, or normalise in forward",
+        )
+
+
+def _width_to_cut(module: nn.Module, field: str) -> int | None:
+    """Return how many outputs, inputs or rows the ranks share; None if it cannot be cut."""
+    if isinstance(module, nn.Linear):
+        return module.out_features if field == "columns" else module.in_features
+    if isinstance(module, nn.Embedding) and field == "rows":
+        return module.num_embeddings
+    return None
+
+
+def _width_problems(widths: Mapping[int, str], size: int) -> Iterator[ConfigError]:
+    """Yield one error for all widths that are not divided, each with the first module that has it.
+
+    Of a wrong size there is one thing to say, however many layers there are.
+    """
+    odd = {name: width for width, name in widths.items() if width % size}
+    if odd:
+        told = _some(f"{name}, which has {width} to cut" for name, width in odd.items())
+        yield ConfigError(
+            f"parallel.tensor={size} does not divide {told}",
+            hint=f"{_fitting_sizes(widths)}; or leave out of the plan what goes with these",
+        )
+
+
+def _fitting_sizes(counts: Iterable[int]) -> str:
+    """Return which sizes divide all of these, in words."""
+    whole = math.gcd(*counts)
+    sizes = [size for size in range(2, min(whole, _MOST_SIZE) + 1) if whole % size == 0]
+    if not sizes:
+        return "no size above 1 divides them: keep parallel.tensor=1, or change the model"
+    return f"sizes that divide them: {', '.join(map(str, sizes))}"
 
 
 def _pair_problems(
@@ -218,14 +249,30 @@ def _end_problems(model: nn.Module, plan: Plan, units: Sequence[str]) -> Iterato
             )
 
 
-def _near_words(patterns: Sequence[str], names: Iterable[str]) -> str:
+def _near_words(patterns: Sequence[str], model: nn.Module) -> str:
     """Return which modules were probably meant, and as patterns which there are."""
-    known = list(dict.fromkeys(re.sub(r"(?<=\.)\d+\b", "*", one) for one in names))
-    near = dict.fromkeys(
-        found for one in patterns for found in get_close_matches(one, known, n=1, cutoff=0.8)
-    )
-    question = f"did you mean {' and '.join(near)}? " if near else ""
+    known = list(dict.fromkeys(_as_patterns(model)))
+    near = dict.fromkeys(found for one in patterns for found in _nearest(one, known))
+    question = f"did you mean {' or '.join(near)}? " if near else ""
     return f"{question}its modules are {_some(known, _SHOWN_PATTERNS)}"
+
+
+def _nearest(pattern: str, known: Sequence[str]) -> list[str]:
+    """Return the names that are most like a pattern, all that are alike: siblings have numbers."""
+    likeness = {one: SequenceMatcher(None, pattern, one).ratio() for one in known}
+    most = max(likeness.values(), default=0.0)
+    return [one for one in known if likeness[one] == most][:_SHOWN] if most >= _NEAR else []
+
+
+def _as_patterns(model: nn.Module, prefix: str = "") -> Iterator[str]:
+    """Yield the names of modules, those that repeat as `*`: numbered ones of one class."""
+    children = dict(model.named_children())
+    alike = len({type(one) for one in children.values()}) == 1
+    repeat = alike and all(name.isdecimal() for name in children)
+    for name, child in children.items():
+        inner = f"{prefix}{'*' if repeat else name}"
+        yield inner
+        yield from _as_patterns(child, f"{inner}.")
 
 
 def _some(names: Iterable[str], most: int = _SHOWN) -> str:

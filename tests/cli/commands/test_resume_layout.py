@@ -118,6 +118,15 @@ def test_what_cannot_be_is_refused_before_anything_changes(
     assert shell.events(folder) == before
 
 
+def test_misspelt_layout_is_told_of_although_nothing_is_left_to_resume(shell: Any) -> None:
+    """Else a slip would look like an answer."""
+    assert shell("launch", "--wait", *QUICK, "command=true").code == 0
+    said = shell("resume", "parallel=hsdp", "parallel.shrad=2")
+    assert said.code == 2
+    assert "parallel.shrad" in said.err
+    assert shell("resume", "parallel=hsdp", "parallel.shard=2").code == 0
+
+
 def test_dry_run_says_the_layout_and_records_nothing(shell: Any) -> None:
     """`resume --dry-run` is the way to try a layout."""
     folder = failed(shell)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,11 +11,13 @@ from byte_model import LENGTH, ByteModel, plan
 from torch.distributed.tensor.debug import CommDebugMode
 
 from hpckit.model.parallel.layout import Layout, MeshAxis
+from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.model_check import StageMemory
 from hpckit.model.parallel.settings import Parallel
 from hpckit.runtime.model_check.model_fit import FittedModel, fake_group, memory_of
 from hpckit.runtime.parallel.build import build_on_meta, lay_out
 from hpckit.runtime.parallel.mesh import RankMesh
+from hpckit.runtime.parallel.model_checks import plan_problems
 
 ELEMENTS = 103_488
 TIED_AGAIN = 64 * 32
@@ -106,8 +110,32 @@ def test_everything_that_does_not_fit_is_named_at_once() -> None:
         "8 units of the plan cannot make 16 stages",
     ):
         assert any(wanted in one for one in said), (wanted, said)
-    # One line for each width that does not divide, not for each of the layers that have it.
-    assert sum("blocks" in one and "to cut" in one for one in said) == len({32, 128}) * 2
+    # All that is the matter with a size is one line, with each width once.
+    (line,) = [one for one in said if "to cut" in one]
+    assert [int(width) for width in re.findall(r"which has (\d+) to cut", line)] == [32, 128, 64]
+    hints = {one.hint for one in model.problems() if "to cut" in one.message}
+    assert hints == {
+        "sizes that divide them: 2, 4, 8, 16, 32; or leave out of the plan what goes with these"
+    }
+
+
+def test_wrong_name_is_one_error_with_the_siblings_that_may_be_meant() -> None:
+    """Layers of a Sequential have numbers, and what goes with the missing one is no error too."""
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mlp = torch.nn.Sequential(
+                torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.Linear(32, 8)
+            )
+
+    model = torch.nn.ModuleDict({"layers": torch.nn.ModuleList(Block() for _ in range(2))})
+    given = Plan(units="layers.*", columns="layers.*.mlp.0", rows="layers.*.mlp.down")
+    (one,) = plan_problems(model, given, Layout(tensor=2))
+    assert one.message == "Plan(rows=…): layers.*.mlp.down matches no module of the model"
+    assert one.hint is not None
+    siblings = "layers.*.mlp.0 or layers.*.mlp.1 or layers.*.mlp.2"
+    assert one.hint.startswith(f"did you mean {siblings}? its modules are layers, layers.*, ")
 
 
 def test_interleaved_stages_are_twice_as_many() -> None:
