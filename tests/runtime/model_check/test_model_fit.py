@@ -11,8 +11,8 @@ from byte_model import LENGTH, ByteModel, plan
 from torch.distributed.tensor.debug import CommDebugMode
 
 from hpckit.model.parallel.layout import Layout, MeshAxis
-from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.model_check import StageMemory
+from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import Parallel
 from hpckit.runtime.model_check.model_fit import FittedModel, fake_group, memory_of
 from hpckit.runtime.parallel.build import build_on_meta, lay_out
