@@ -21,6 +21,7 @@ from hpckit.model.parallel.settings import (
     BatchRule,
     Parallel,
     Precision,
+    Recompute,
     Reduction,
     SizeWord,
     can_compile,
@@ -302,10 +303,19 @@ def _check_reduction(parallel: Parallel, layout: Layout) -> None:
 
 def _check_compiling(parallel: Parallel, layout: Layout) -> None:
     """Refuse what torch's compiler stops at."""
-    if not parallel.compile or can_compile(parallel.recompute, layout.tensor):
+    tensor, context = layout.tensor, layout.context
+    if not parallel.compile or can_compile(parallel.recompute, tensor=tensor, context=context):
         return
+    if parallel.recompute is Recompute.selective:
+        what = f"keep some results, and whose matrices are cut (tensor {tensor})"
+    else:
+        what = f"are computed again, and whose sequences are cut (context {context})"
+    others = [
+        f"parallel.recompute={one}"
+        for one in Recompute
+        if can_compile(one, tensor=tensor, context=context)
+    ]
     raise ConfigError(
-        "torch cannot compile units that keep some results (parallel.recompute=selective) and "
-        f"whose matrices are cut (tensor {layout.tensor})",
-        hint="take parallel.recompute=blocks, or parallel.compile=false",
+        f"torch cannot compile units that {what}: parallel.recompute={parallel.recompute}",
+        hint=f"take {' or '.join(others)}, or parallel.compile=false",
     )

@@ -131,6 +131,8 @@ def test_words_become_numbers(parallel: Parallel, nodes: int, tasks: int, expect
         (Parallel(tensor=2, compile=True, recompute=Recompute.selective), 1, 2, "cut .tensor 2."),
         (Parallel(tensor=2, compile=True, recompute=Recompute.blocks), 1, 2, ""),
         (Parallel(shard=2, compile=True, recompute=Recompute.selective), 1, 2, ""),
+        (Parallel(context=2, compile=True, recompute=Recompute.selective), 1, 2, ""),
+        (Parallel(context=2, compile=True, recompute=Recompute.blocks), 1, 2, "cut .context 2."),
     ],
 )
 def test_what_cannot_hold_is_refused(

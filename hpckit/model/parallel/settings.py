@@ -40,12 +40,15 @@ class Recompute(StrEnum):
     """every unit but for its matrix products, which are kept; attention is computed again"""
 
 
-def can_compile(recompute: Recompute, tensor: int) -> bool:
-    """Return whether torch can compile units: not if they keep products of matrices that are cut.
+def can_compile(recompute: Recompute, *, tensor: int, context: int) -> bool:
+    """Return whether torch can compile units that are recomputed in this way.
 
-    `tensor` is the number of ranks that share a matrix.
+    Not if they keep products of matrices that `tensor` ranks share, nor if they are recomputed
+    whole and `context` ranks share a sequence.
     """
-    return recompute is not Recompute.selective or tensor == 1
+    if recompute is Recompute.selective:
+        return tensor == 1
+    return recompute is Recompute.none or context == 1
 
 
 class BatchRule(StrEnum):

@@ -32,7 +32,8 @@ class ModelExport:
 def export_model(found: RunCheckpoints, step: int | None, target: Path) -> ModelExport:
     """Write the models of the newest checkpoint, or of that of a step, into `target`.
 
-    All files are verified first. Raises NotFoundError, UsageError, CheckpointError.
+    All files are verified first. A damaged one is not passed over: an older model would be taken
+    for the newest. Raises NotFoundError, UsageError, CheckpointError.
     """
     check_output_file(target, _MODEL)
     weights_module = _weights_module()
@@ -59,10 +60,16 @@ def export_model(found: RunCheckpoints, step: int | None, target: Path) -> Model
 
 def _chosen(found: RunCheckpoints, step: int | None) -> tuple[CheckpointEntry, Manifest]:
     whole = [(one, one.manifest) for one in found.entries if one.manifest is not None]
+    steps = ", ".join(str(one.step) for one, _ in whole)
+    newest = next((one for one in found.entries if not one.torn), None)
+    if step is None and newest is not None and newest.damage:
+        raise CheckpointError(
+            f"{newest.name}, the newest checkpoint, is damaged: {newest.damage}",
+            hint=f"--step takes another one: {steps}" if steps else "there is no other one",
+        )
     for entry, record in whole:
         if step in {None, entry.step}:
             return entry, record
-    steps = ", ".join(str(one.step) for one, _ in whole)
     which = "" if step is None else f" of step {step}"
     raise NotFoundError(
         f"run {found.run} has no whole checkpoint{which}",

@@ -75,7 +75,8 @@ def _overrides(setup: TrainingSetup) -> Iterator[str]:
     recompute = _RECOMPUTE[setup.recompute]
     if recompute is not Recompute.none:
         yield f"parallel.recompute={recompute}"
-    if setup.fused and can_compile(recompute, setup.layout.tensor):
+    layout = setup.layout
+    if setup.fused and can_compile(recompute, tensor=layout.tensor, context=layout.context):
         yield "parallel.compile=true"
     yield from _resources(setup)
 

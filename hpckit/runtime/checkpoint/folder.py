@@ -143,7 +143,10 @@ def _entry(folder: Path, step: int, epoch: int) -> CheckpointEntry:
         manifest = manifests.read_manifest(folder)
     except FileNotFoundError:
         return CheckpointEntry(folder=folder, step=step, epoch=epoch)
-    except (CheckpointError, OSError) as error:
+    except OSError as error:
+        why = f"its manifest cannot be read: {error.strerror or error}"
+        return CheckpointEntry(folder=folder, step=step, epoch=epoch, damage=why)
+    except CheckpointError as error:
         return CheckpointEntry(folder=folder, step=step, epoch=epoch, damage=str(error))
     if (manifest.step, manifest.epoch) != (step, epoch):
         said = f"step {manifest.step} of attempt {manifest.epoch}"

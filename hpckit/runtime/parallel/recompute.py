@@ -89,8 +89,10 @@ class RecomputedBuffers:
             for name, one in held.items()
             if known is None or name in known
         }
+        changing = self._changing.setdefault(mode, set())
+        watching = self._watching(held, before, changing, compared=known is None)
         return (
-            _within(self._watching(held, before, self._changing.setdefault(mode, set())), first),
+            _within(watching, first),
             _within(self._from(before), second),
         )
 
@@ -108,19 +110,36 @@ class RecomputedBuffers:
         held: Mapping[_BufferName, Tensor],
         before: dict[_BufferName, Tensor],
         changing: set[_BufferName],
+        *,
+        compared: bool,
     ) -> Iterator[None]:
-        """Learn which buffers change; forget the copies of the others."""
+        """Learn which buffers change; forget the copies of the others.
+
+        Batch normalisation changes its own without torch's counter of changes: they count always,
+        and in the first pass all are compared by their values, too.
+        """
         versions = {name: one._version for name, one in held.items()}  # noqa: SLF001
         yield
         now = self._held()
-        changed = {
+        changing |= self._running() & before.keys()
+        changing |= {
             name
             for name, one in held.items()
-            if now.get(name) is not one or one._version != versions[name]  # noqa: SLF001
+            if now.get(name) is not one
+            or one._version != versions[name]  # noqa: SLF001
+            or (compared and _differ(before[name], one))
         }
-        changing |= changed
-        for name in [name for name in before if name not in changed]:
+        for name in [name for name in before if name not in changing]:
             del before[name]
+
+    def _running(self) -> set[_BufferName]:
+        """Return the running statistics that are being measured."""
+        return {
+            (place, key)
+            for place, module in self.unit.named_modules()
+            if module.training and getattr(module, "track_running_stats", False)
+            for key in ("running_mean", "running_var")
+        }
 
     @contextmanager
     def _from(self, before: Mapping[_BufferName, Tensor]) -> Iterator[None]:
@@ -135,6 +154,11 @@ class RecomputedBuffers:
         finally:
             for buffers, key, now in live:
                 buffers[key] = now
+
+
+def _differ(before: Tensor, now: Tensor) -> bool:
+    """Return whether values differ; tensors that have none, or are no plain ones, do not."""
+    return type(now) is Tensor and not now.is_meta and not torch.equal(before, now)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from hpckit.model.parallel.share import BatchShare, cut_rows
 from hpckit.runtime.parallel import batch_checks
 from hpckit.runtime.parallel.batch_pieces import BatchCut, BatchPiece, cut_batch
 from hpckit.runtime.parallel.build import LaidOutModel
+from hpckit.runtime.parallel.compile_errors import explain_compiling
 from hpckit.runtime.parallel.gradient_sets import GradientSets
 from hpckit.runtime.parallel.gradients import clip, local_part, set_aside, total_norm
 from hpckit.runtime.parallel.kept_state import evaluating
@@ -102,7 +103,11 @@ class ModelTraining:
         if known is not None and known.looks:
             own.check = LossCheck(positions=self.cut.own_length(inputs), graph=self._loss_graph())
         try:
-            with self._watched(), set_aside(self._unfinished(known)):
+            with (
+                explain_compiling(self.settings, self.mesh.layout),
+                self._watched(),
+                set_aside(self._unfinished(known)),
+            ):
                 self._sets.begin()
                 value = self._compute(inputs, targets, own, share, known)
         except BaseException:

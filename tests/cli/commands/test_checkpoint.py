@@ -216,6 +216,29 @@ def test_checkpoint_export_refuses_a_damaged_one(desk: Any, folder: Path, tmp_pa
     assert target.read_text() == "old"
 
 
+@pytest.mark.parametrize("how", ["cut short", "no manifest file"])
+def test_checkpoint_export_takes_no_older_one_unasked(
+    desk: Any, folder: Path, net: Net, tmp_path: Path, how: str
+) -> None:
+    """If the newest is damaged, an older model would be taken for it; --step chooses that one."""
+    newest = path_of(folder, 4)
+    if how == "cut short":
+        (file, *_) = newest.glob("*.distcp")
+        os.truncate(file, file.stat().st_size // 2)
+    else:
+        (newest / "manifest.json").unlink()
+        (newest / "manifest.json").mkdir()
+    target = tmp_path / "model.pt"
+    with pytest.raises(
+        CheckpointError, match=r"the newest checkpoint, is damaged: [^\[]*$"
+    ) as told:
+        desk.say("checkpoint", "export", "-o", str(target))
+    assert told.value.hint == "--step takes another one: 2"
+    assert not target.exists()
+    desk.say("checkpoint", "export", "-o", str(target), "--step", "2")
+    assert torch.equal(torch.load(target, weights_only=True)["embed.weight"] + 1, net.embed.weight)
+
+
 def test_checkpoint_export_of_several_models_keeps_them_apart(desk: Any, tmp_path: Path) -> None:
     """With two models, names begin with the model's."""
     found = desk.freeze().paths.run(0).checkpoints
