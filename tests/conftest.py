@@ -19,8 +19,9 @@ from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 
 pytest_plugins = ("cli_world",)
 
-# How long an example takes says more of the machine than of the code.
-hypothesis.settings.register_profile("unhurried", deadline=None)
+# How long an example takes says more of the machine than of the code. Each run draws others.
+EXAMPLES = int(os.environ.get("HPCKIT_EXAMPLES", "40"))
+hypothesis.settings.register_profile("unhurried", deadline=None, max_examples=EXAMPLES)
 hypothesis.settings.load_profile("unhurried")
 
 PROGRAMS = Path(__file__).parent / "fakes" / "bin"

@@ -208,6 +208,24 @@ def test_spare_takes_the_place_of_a_node_with_a_bad_gpu(
 
 
 @thorough
+@pytest.mark.timeout(600)
+def test_spare_takes_the_place_of_a_node_with_a_slow_link(faults: Faults) -> None:
+    """Nodes add with their neighbours: one whose network was slowed down is found by its peers."""
+    bad = faults.sandbox.nodes[1]
+    faults.sandbox.act("slow-link", bad)
+    try:
+        words = ("preflight=medium", "preflight.limit_s=120", "resources.spare_nodes=1")
+        run = faults.launch(*words, "resources.nodes=3", "resources.cpus_per_task=1")
+    finally:
+        faults.sandbox.act("heal-node", bad)
+    found = verdicts(run)
+    assert found.pop(bad) == ("crit", ["network"])
+    assert {level for level, _ in found.values()} <= {"ok", "warn"}
+    assert bad not in run["nodes"]
+    assert (run["attempt"], run["round"]) == (1, 0)
+
+
+@thorough
 @pytest.mark.main
 def test_run_without_a_spare_is_requeued_without_the_bad_node(faults: Faults) -> None:
     """It completes elsewhere, in its second attempt, and says why."""

@@ -80,7 +80,7 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(folder=tmp_path, notes=tmp_path / "notes")
 
 
-WORKERS = min(16, 2 * len(os.sched_getaffinity(0)) + 1)
+WORKERS = min(16, 3 * len(os.sched_getaffinity(0)) + 1)
 OTHER_TESTS = (
     f"pytest -n {WORKERS} --dist loadfile --reruns 1 --only-rerun the worker has ended"
     " -m not slurm and not thorough tests"

@@ -99,11 +99,23 @@ class NodeHealth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PairRate:
+    """The bus bandwidth of sums over all devices of a node and of another one, in bytes per second.
+
+    Null if they could not add, with the problem.
+    """
+
+    partner: str
+    bytes_s: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HealthReport:
     """The answer of a node, as its supervisor received it.
 
     Its clock is ahead of the supervisor's by `ahead_least_s` to `ahead_most_s` seconds. `problem`
-    says why there is no `health`.
+    says why there is no `health`. `pairs` is what it measured with its neighbours.
     """
 
     node: str
@@ -111,3 +123,4 @@ class HealthReport:
     ahead_least_s: float = 0.0
     ahead_most_s: float = 0.0
     problem: str = ""
+    pairs: tuple[PairRate, ...] = ()

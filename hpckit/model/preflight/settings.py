@@ -19,8 +19,8 @@ class PreflightLevel(StrEnum):
     fast = "fast"
     """what can be read: GPUs, links, versions, limits, folders, clocks, names; 15 seconds"""
     medium = "medium"
-    """also what can be computed: the speed of each device, and whether all compute the same; 60
-    seconds"""
+    """also what can be computed: the speed of each device, whether all compute the same, and how
+    fast nodes add with their neighbours; 60 seconds"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

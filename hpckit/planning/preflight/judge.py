@@ -15,6 +15,7 @@ from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict, NodeInspection
 from hpckit.planning.preflight.gpus import gpu_findings, usual_links
 from hpckit.planning.preflight.host import host_findings
+from hpckit.planning.preflight.pairs import pair_findings
 from hpckit.planning.preflight.peers import peer_findings
 from hpckit.planning.shared_cause import shared_cause
 
@@ -23,7 +24,7 @@ _OF_THE_NODE = frozenset(
     {
         *("gpu lost", "remap", "advice", "ecc", "nvlink", "pcie", "gpu processes", "gpu memory"),
         *("xid", "GPUs", "clock", "compute", "memory bandwidth", "host to device"),
-        *("device to host", "checksum", FolderRole.shared_memory.value),
+        *("device to host", "checksum", "network", FolderRole.shared_memory.value),
     }
 )
 """Checks of what one node alone has. What the others say (software, folders, limits) may be the
@@ -84,7 +85,10 @@ def judge_nodes(
         found[one.node] += gpu_findings(
             health.gpus or (), health.xids, one.node, links, shared=shared
         )
-    for node, finding in peer_findings(reports, settings.preflight.clock_s):
+    for node, finding in (
+        *peer_findings(reports, settings.preflight.clock_s),
+        *pair_findings(reports),
+    ):
         found[node].append(finding)
     everywhere = _everywhere(reports, found)
     return tuple(

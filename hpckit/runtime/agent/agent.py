@@ -33,7 +33,7 @@ from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.secret_variables import read_secrets
 from hpckit.record.store import read_json
-from hpckit.runtime.agent.inspection import XidLog, inspect, probe_order
+from hpckit.runtime.agent.inspection import XidLog, inspect, measure_pairs, probe_order
 from hpckit.runtime.agent.local_ranks import LocalRanks
 from hpckit.runtime.agent.rank_outlook import RankOutlook
 from hpckit.runtime.agent.silence import SilenceTimer
@@ -158,7 +158,7 @@ class Agent:
                     reports=self.reports,
                 )
                 await self.ranks.start()
-            case messages.Inspect():
+            case messages.Inspect() | messages.MeasurePairs():
                 self._background(self._inspect(message))
             case messages.SaveStacks():
                 if self.ranks is not None:
@@ -176,7 +176,10 @@ class Agent:
             case _:
                 raise ChannelError(f"an agent cannot follow {type(message).__name__}")
 
-    async def _inspect(self, order: messages.Inspect) -> None:
+    async def _inspect(self, order: messages.Inspect | messages.MeasurePairs) -> None:
+        if isinstance(order, messages.MeasurePairs):
+            await self.tell(await measure_pairs(order))
+            return
         outlook = self.outlook
         probe = probe_order(order, outlook.settings, outlook.run, outlook.node)
         await self.tell(await inspect(order, probe, self.xids.seen))

@@ -15,7 +15,7 @@ from typing import Any
 
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.model.preflight.health import NodeHealth, XidSeen
+from hpckit.model.preflight.health import NodeHealth, PairRate, XidSeen
 from hpckit.model.telemetry.vocabulary import TelemetryEvent, TelemetryEventKind
 from hpckit.planning.preflight.judge import asked_of_node
 from hpckit.record.launches import checkpoint_base
@@ -23,6 +23,8 @@ from hpckit.record.layout import RunPaths
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment
+from hpckit.runtime.preflight import pair_order
+from hpckit.runtime.preflight.pair_order import PairOrder
 from hpckit.runtime.preflight.probe import MARK, ProbeOrder
 
 _MOST_XIDS = 64
@@ -85,8 +87,42 @@ async def inspect(
     )
 
 
+async def measure_pairs(order: messages.MeasurePairs) -> messages.PairsMeasured:
+    """Return how fast this node adds with others, at the latest when the order's time is over."""
+    probe = PairOrder(
+        limit_s=order.limit_s,
+        devices=order.devices,
+        pairs=tuple((number, is_first) for number, _, is_first in order.pairs),
+        host=order.host,
+        port=order.port,
+        serves=order.serves,
+        everyone=order.everyone,
+    )
+    told, problem = await _answer("pair_probe", to_plain(probe), pair_order.MARK, order.limit_s)
+    try:
+        rates = {number: (rate, why) for number, rate, why in told or ()}
+    except (ValueError, TypeError):
+        rates, problem = {}, "its measurement cannot be read"
+    pairs = []
+    for number, partner, _ in order.pairs:
+        rate, why = rates.get(number, (None, problem))
+        pairs.append(PairRate(partner=partner, bytes_s=rate, problem=why))
+    return messages.PairsMeasured(inspection=order.inspection, pairs=tuple(pairs))
+
+
 async def _probe(probe: ProbeOrder) -> tuple[NodeHealth | None, str]:
-    words = (sys.executable, "-P", "-m", "hpckit.runtime.preflight.probe")
+    told, problem = await _answer("probe", to_plain(probe), MARK, probe.limit_s)
+    if told is None:
+        return None, problem
+    try:
+        return from_plain(NodeHealth, told), ""
+    except (LookupError, ValueError, TypeError) as error:
+        return None, f"its inspection failed: {error}"
+
+
+async def _answer(module: str, order: object, mark: str, limit_s: float) -> tuple[Any, str]:
+    """Return what a process of `runtime.preflight` answers to an order; None with the problem."""
+    words = (sys.executable, "-P", "-m", f"hpckit.runtime.preflight.{module}")
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(
@@ -94,16 +130,16 @@ async def _probe(probe: ProbeOrder) -> tuple[NodeHealth | None, str]:
         )
     except OSError as error:
         return None, f"its inspection could not be started: {error.strerror or error}"
-    talking = asyncio.ensure_future(process.communicate(json.dumps(to_plain(probe)).encode()))
-    await asyncio.wait({talking}, timeout=probe.limit_s)
+    talking = asyncio.ensure_future(process.communicate(json.dumps(order).encode()))
+    await asyncio.wait({talking}, timeout=limit_s)
     if not talking.done():
         await _end(process, talking)
-        return None, f"no answer within {probe.limit_s:g} s"
+        return None, f"no answer within {limit_s:g} s"
     said, complained = talking.result()
-    lines = [line for line in said.decode(errors="replace").splitlines() if line.startswith(MARK)]
+    lines = [line for line in said.decode(errors="replace").splitlines() if line.startswith(mark)]
     try:
-        return from_plain(NodeHealth, json.loads(lines[-1].removeprefix(MARK))), ""
-    except (LookupError, ValueError, TypeError):
+        return json.loads(lines[-1].removeprefix(mark)), ""
+    except (LookupError, ValueError):
         last = complained.decode(errors="replace").strip().splitlines()[-1:]
         return None, f"its inspection failed: {''.join(last)[:_SHOWN]}"
 

@@ -15,7 +15,7 @@ from hpckit.model.diagnosis.collectives import RankCollectives
 from hpckit.model.failure import RankExit, RankStack
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.model.preflight.health import NodeHealth, XidSeen
+from hpckit.model.preflight.health import NodeHealth, PairRate, XidSeen
 from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.model.profile.answer import RankProfile
 from hpckit.model.save_cost import SaveCost
@@ -347,6 +347,33 @@ class Inspected(Message):
     health: NodeHealth | None
     xids: tuple[XidSeen, ...] = ()
     problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurePairs(Message):
+    """Supervisor → agent: add with these nodes, one after the other, within `limit_s` seconds.
+
+    `devices` are the node's (UUIDs, or `cpu`), as many as the others have: `everyone` in all.
+    `pairs` has a number of each pair, its other node, and whether this node is its first one. The
+    store for all of them listens at `host` and `port`; this node serves it if `serves`.
+    """
+
+    inspection: int
+    limit_s: float
+    devices: tuple[str, ...]
+    pairs: tuple[tuple[int, str, bool], ...]
+    host: str
+    port: int
+    serves: bool
+    everyone: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairsMeasured(Message):
+    """Agent → supervisor: how fast its node added with the others that were named."""
+
+    inspection: int
+    pairs: tuple[PairRate, ...]
 
 
 _TYPES: Mapping[str, type[Message]] = {kind.__name__: kind for kind in Message.__subclasses__()}

@@ -125,12 +125,25 @@ def all_reduce(device: torch.device, place: int, count: int, file: str, limit_s:
     Source: nccl-tests, PERFORMANCE.md: 2 (n - 1) / n of the bytes in the time of one sum.
     """
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
+        backend_of(device),
         init_method=f"file://{file}",
         rank=place,
         world_size=count,
         timeout=timedelta(seconds=limit_s),
     )
+    return measure_group(device, count)
+
+
+def backend_of(device: torch.device) -> str:
+    """Return what processes of this device add with."""
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def measure_group(device: torch.device, count: int) -> float:
+    """Return the bus bandwidth of sums over the present process group, and leave it.
+
+    Collective: each of `count` processes calls it. Raises RuntimeError.
+    """
     summed = torch.ones(_SUM_BYTES[device.type] // 4, device=device)
     times = [_timed(lambda: dist.all_reduce(summed), device) for _ in range(_SUMS)]
     dist.destroy_process_group()

@@ -43,13 +43,15 @@ def measure_speeds(
         return tuple(end_device(name, process, deadline) for name, process in started)
 
 
-def start_device(environ: Mapping[str, str], words: Sequence[str]) -> subprocess.Popen[str]:
+def start_device(
+    environ: Mapping[str, str], words: Sequence[str], module: str = MODULE
+) -> subprocess.Popen[str]:
     """Start what measures a device; `words` are its arguments, the device's name first."""
     name = words[0]
     own = {**environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     if name != "cpu":
         own["CUDA_VISIBLE_DEVICES"] = name
-    words = [sys.executable, "-P", "-m", MODULE, *words]
+    words = [sys.executable, "-P", "-m", module, *words]
     return subprocess.Popen(
         words,
         env=own,

@@ -370,6 +370,21 @@ class Agents:
             with contextlib.suppress(ConnectionError, OSError):
                 await peer.channel.send(message)
 
+    async def hear(
+        self, left_s: float, noticed: asyncio.Event
+    ) -> tuple[int, messages.Message] | None:
+        """Return the next message with its agent's rank; None at a notice, or after the time."""
+        incoming = asyncio.ensure_future(self.inbox.get())
+        stopped = asyncio.ensure_future(noticed.wait())
+        try:
+            await asyncio.wait(
+                {incoming, stopped}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            return incoming.result() if incoming.done() else None
+        finally:
+            incoming.cancel()
+            stopped.cancel()
+
     async def close(self, leave_s: float) -> None:
         """Ask all agents to leave and stop listening."""
         self._closing = True

@@ -19,23 +19,23 @@ SCRIPT = """
 import os, sys
 import torch
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-import hpckit
-run = hpckit.attach()
-model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 3))
-model[1].bias = torch.nn.Parameter(torch.zeros(3))
-if run.layout.shard > 1:
-    fully_shard(model, mesh=init_device_mesh("cpu", (run.layout.shard,)))
-fixed = os.path.exists(os.path.join(os.environ["HPCKIT_PROJECT"], "fixed"))
-if not fixed and run.attempt > 1:
-    sys.exit(3)
-optimizer = torch.optim.SGD(model.parameters())
-run.state(model=model, tied=torch.nn.ModuleList([model[0]]), optimizer=optimizer)
-for step in run.steps(2):
-    if step == 1 and not fixed:
-        sys.exit(4)
+
+def main(config, run):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 3))
+    model[1].bias = torch.nn.Parameter(torch.zeros(3))
+    if run.layout.shard > 1:
+        from torch.distributed.fsdp import fully_shard
+        fully_shard(model, mesh=init_device_mesh("cpu", (run.layout.shard,)))
+    fixed = os.path.exists(os.path.join(os.environ["HPCKIT_PROJECT"], "fixed"))
+    if not fixed and run.attempt > 1:
+        sys.exit(3)
+    optimizer = torch.optim.SGD(model.parameters())
+    run.state(model=model, tied=torch.nn.ModuleList([model[0]]), optimizer=optimizer)
+    for step in run.steps(2):
+        if step == 1 and not fixed:
+            sys.exit(4)
 """
-QUICK = ("experiment=command", "cluster=local", "resources.tasks_per_node=2")
+QUICK = ("experiment=function", "cluster=local", "resources.tasks_per_node=2")
 WHOLE = 4 * 8 + 8 + 8 * 3 + 3
 
 
@@ -48,7 +48,7 @@ def run_of(shell: Any) -> dict[str, Any]:
 def test_layout_is_reported_by_ranks_and_kept_over_attempts(shell: Any) -> None:
     """Null before the first loop; an attempt that dies earlier keeps what the one before said."""
     (shell.cwd / "job.py").write_text(SCRIPT)
-    said = shell("launch", "--wait", *QUICK, "command=python job.py")
+    said = shell("launch", "--wait", *QUICK, "entry_point=job:main")
     assert said.code == 1, said.err
     first = run_of(shell)
     assert (first["layout"]["replicate"], first["replicas"]) == (2, 2)

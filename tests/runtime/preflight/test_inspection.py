@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiers import thorough
 
 from hpckit.model.preflight.health import GpuHealth, NodeHealth, XidSeen
 from hpckit.model.preflight.settings import PreflightLevel
@@ -129,3 +131,44 @@ def test_medium_computes_on_the_cpu_where_there_is_no_gpu(probe: ProbeOrder) -> 
     assert (first.copy_bytes_s or 0) > 0
     assert first.repeats is True
     assert first.checksum == second.checksum
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("away", [(), pytest.param(((3, "away", True),), marks=thorough)])
+def test_nodes_add_with_their_neighbours_and_one_that_is_away_costs_only_its_pairs(
+    away: tuple[tuple[int, str, bool], ...],
+) -> None:
+    """Three nodes and one that never comes, as agents start them: real processes, real gloo."""
+    pairs: dict[int, tuple[tuple[int, str, bool], ...]] = {
+        0: ((0, "n1", True), (2, "n2", False)),
+        1: ((0, "n0", False), (1, "n2", True)),
+        2: ((1, "n1", False), (2, "n0", True), *away),
+    }
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        orders = [
+            messages.MeasurePairs(
+                inspection=4,
+                limit_s=60.0 if own != 2 else 90.0,
+                devices=("cpu",),
+                pairs=pairs[own],
+                host="127.0.0.1",
+                port=reserved.getsockname()[1],
+                serves=own == 0,
+                everyone=3,
+            )
+            for own in pairs
+        ]
+
+        async def all_at_once() -> list[messages.PairsMeasured]:
+            return list(await asyncio.gather(*map(inspection.measure_pairs, orders)))
+
+        told = asyncio.run(all_at_once())
+    for one in told:
+        assert messages.decode_message(messages.encode_message(one)) == one
+    rates = {(own, each.partner): each for own, one in enumerate(told) for each in one.pairs}
+    for own, other in ((0, 1), (1, 2), (2, 0)):
+        assert rates[own, f"n{other}"].problem == ""
+        assert (rates[own, f"n{other}"].bytes_s or 0) > 0
+    assert all(rates[2, "away"].bytes_s is None and rates[2, "away"].problem for _ in away)

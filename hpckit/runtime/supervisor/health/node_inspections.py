@@ -28,6 +28,7 @@ from hpckit.planning.preflight.judge import (
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
+from hpckit.runtime.supervisor.health.node_pairs import NodePairs
 
 _PATIENCE_S = 3.0
 """For an answer to come, after the time that the agent itself has."""
@@ -85,6 +86,10 @@ class NodeInspections:
         reports, lost = await self._reports(peers, level, again=again)
         if not reports:
             return
+        if level is PreflightLevel.medium:
+            pairs = NodePairs(agents=self.agents, noticed=self.noticed, inspection=self._count)
+            left_s = limit_s(self.settings.preflight, level) - (time.monotonic() - began)
+            reports = await pairs.measure(peers, reports, left_s)
         self._known |= {peer.node: peer for peer in peers}
         inspections = judge_nodes(reports, level, self._asked, self.settings)
         for one in inspections:
@@ -124,7 +129,7 @@ class NodeInspections:
         lost: list[str] = []
         deadline = time.monotonic() + bound_s + _PATIENCE_S
         while waiting and not self.noticed.is_set() and time.monotonic() < deadline:
-            heard = await self._hear(deadline - time.monotonic())
+            heard = await self.agents.hear(deadline - time.monotonic(), self.noticed)
             if heard is None:
                 continue
             rank, message = heard
@@ -140,19 +145,6 @@ class NodeInspections:
 
     def _answers(self, message: messages.Message) -> TypeGuard[messages.Inspected]:
         return isinstance(message, messages.Inspected) and message.inspection == self._count
-
-    async def _hear(self, left_s: float) -> tuple[int, messages.Message] | None:
-        """Return the next message; None at a notice, or after the time."""
-        incoming = asyncio.ensure_future(self.agents.inbox.get())
-        stopped = asyncio.ensure_future(self.noticed.wait())
-        try:
-            await asyncio.wait(
-                {incoming, stopped}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            return incoming.result() if incoming.done() else None
-        finally:
-            incoming.cancel()
-            stopped.cancel()
 
 
 _THOROUGHNESS = (PreflightLevel.off, PreflightLevel.fast, PreflightLevel.medium)

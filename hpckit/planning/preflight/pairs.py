@@ -1,0 +1,79 @@
+"""Which nodes add with each other at an inspection, and what their speeds say of a node. Pure.
+
+Each node adds with its two neighbours in the order of nodes. What counts is the faster of both: a
+healthy node beside a slow one is as fast as ever with its other neighbour.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+from hpckit.model.preflight.health import HealthReport
+from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict
+from hpckit.planning.interconnect.tournament import Round, rounds_of
+
+FEWEST = 3
+"""Of two nodes nothing says which one is slow."""
+_CRIT, _WARN = 0.5, 0.67
+"""Share of the usual speed. Pairs of a quiet network differ by a tenth; many pairs of one run add
+at once, so that a switch may be shared unevenly."""
+_CHECK = "network"
+_HINT = (
+    "a slow or broken link: `hpckit bench comm --find-slow pairs` on these nodes shows which; "
+    "tell the administrators"
+)
+
+
+def neighbour_rounds(count: int) -> tuple[Round, ...]:
+    """Return the rounds in which each of `count` nodes meets its two neighbours once.
+
+    Pairs of a round have no node in common, and can be measured at the same time. The last node is
+    a neighbour of the first. Empty for fewer than three nodes.
+
+    Example: `neighbour_rounds(4)` is `(((0, 1), (2, 3)), ((0, 3), (1, 2)))`.
+    """
+    if count < FEWEST:
+        return ()
+    ring = [(one, one + 1) for one in range(count - 1)] + [(0, count - 1)]
+    even, odd = ring[0 : count - 1 : 2], ring[1 : count - 1 : 2]
+    return tuple(rounds_of([*even, *odd, ring[-1]]))
+
+
+def pair_findings(reports: Sequence[HealthReport]) -> Iterator[tuple[str, HealthFinding]]:
+    """Yield nodes that are slow with all their neighbours, or reach none that others reach."""
+    fastest = _fastest(reports)
+    usual = statistics.median(fastest.values()) if len(fastest) >= FEWEST else None
+    for one in reports:
+        rate = fastest.get(one.node)
+        if usual is None or not one.pairs:
+            continue
+        if rate is None:
+            partners = " and ".join(each.partner for each in one.pairs)
+            # A partner that reached nobody else may be what is broken.
+            if any(each.partner in fastest for each in one.pairs):
+                words = f"{one.node} could not exchange data with {partners}: {_problem(one)}"
+                yield one.node, _finding(HealthVerdict.crit, words)
+        elif rate < _WARN * usual:
+            verdict = HealthVerdict.crit if rate < _CRIT * usual else HealthVerdict.warn
+            words = (
+                f"{one.node} adds with other nodes at {rate / usual:.0%} of the speed of its peers"
+            )
+            yield one.node, _finding(verdict, words)
+
+
+def _fastest(reports: Sequence[HealthReport]) -> Mapping[str, float]:
+    """Return the best rate of each node that has one."""
+    rates = {
+        one.node: [each.bytes_s for each in one.pairs if each.bytes_s is not None]
+        for one in reports
+    }
+    return {node: max(each) for node, each in rates.items() if each}
+
+
+def _problem(report: HealthReport) -> str:
+    return next((one.problem for one in report.pairs if one.problem), "no answer")
+
+
+def _finding(verdict: HealthVerdict, words: str) -> HealthFinding:
+    return HealthFinding(check=_CHECK, verdict=verdict, message=words, hint=_HINT)
