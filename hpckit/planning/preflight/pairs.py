@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from hpckit.model.preflight.health import HealthReport
+from hpckit.model.preflight.health import HealthReport, PairRate
 from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict
 from hpckit.planning.interconnect.tournament import Round, rounds_of
 
@@ -60,6 +61,27 @@ def pair_findings(reports: Sequence[HealthReport]) -> Iterator[tuple[str, Health
                 f"{one.node} adds with other nodes at {rate / usual:.0%} of the speed of its peers"
             )
             yield one.node, _finding(verdict, words)
+
+
+def faster_pairs(
+    reports: Sequence[HealthReport], again: Sequence[HealthReport]
+) -> list[HealthReport]:
+    """Return the reports with the better rate of each pair of two measurements."""
+    rates = {(one.node, each.partner): each for one in again for each in one.pairs}
+    return [
+        replace(
+            one,
+            pairs=tuple(
+                max(each, rates.get((one.node, each.partner), each), key=_rate)
+                for each in one.pairs
+            ),
+        )
+        for one in reports
+    ]
+
+
+def _rate(pair: PairRate) -> float:
+    return -1.0 if pair.bytes_s is None else pair.bytes_s
 
 
 def _fastest(reports: Sequence[HealthReport]) -> Mapping[str, float]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpckit.model.preflight.health import HealthReport, PairRate
 from hpckit.model.preflight.verdict import HealthVerdict
-from hpckit.planning.preflight.pairs import neighbour_rounds, pair_findings
+from hpckit.planning.preflight.pairs import faster_pairs, neighbour_rounds, pair_findings
 
 
 @given(st.integers(3, 300))
@@ -75,6 +75,16 @@ def test_node_that_reaches_nobody_is_named_alone(count: int, data: st.DataObject
     ((_, finding),) = pair_findings(reports)
     assert f"n{bad} could not exchange data with " in finding.message
     assert "timed out" in finding.message
+
+
+def test_disturbance_that_is_over_blames_nobody() -> None:
+    """The better of two measurements counts; one that failed, or is missing, takes nothing away."""
+    disturbed, quiet = measured(6, {2: 0.1}, frozenset()), measured(6, {}, frozenset())
+    assert found(disturbed)
+    for again in (quiet, quiet[1:]):
+        assert found(faster_pairs(disturbed, again)) == {}
+    for lost in (measured(6, {}, frozenset(range(6))), [], quiet[:0]):
+        assert faster_pairs(quiet, lost) == quiet
 
 
 def test_nothing_follows_where_nobody_could_add() -> None:
