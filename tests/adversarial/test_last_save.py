@@ -135,6 +135,7 @@ def test_last_save_waits_for_room(small_disk: SmallDisk) -> None:
     assert 8 in {event.step for event in told if isinstance(event, events.CheckpointSaved)}
 
 
+@thorough
 def test_last_save_that_is_refused_fails_the_run(small_disk: SmallDisk) -> None:
     """Whatever else keeps the last state from the disk fails the run by a cause of its own."""
     ended = small_disk.run("read_only", patience_s=2)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 PROGRAM = (sys.executable, "-P", "-m", "hpckit")
 
@@ -72,7 +73,7 @@ def test_streams_that_were_closed_lend_no_number_to_a_file(desk: Any, shell: Any
     assert shell("watch", str(folder)).code == 0
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("encoding", ["ascii", pytest.param("latin-1", marks=thorough)])
 def test_streams_show_escaped_what_their_encoding_lacks(
     desk: Any, writer: Any, encoding: str
 ) -> None:

@@ -128,7 +128,7 @@ PROMISES = {
     "parallel": layouts_agree,
 }
 """What holds after the first command line of a page, beside that its runs complete."""
-OTHERWISE_TESTED = {"data", "existing-ddp", "hydra-app", "sweeps"}
+OTHERWISE_TESTED = {"command", "data", "existing-ddp", "hydra-app", "sweeps"}
 """Pages whose ways to run have tests of their own."""
 
 

@@ -25,7 +25,8 @@ def project(tmp_path: Path) -> Project:
 
 
 @pytest.mark.main
-@pytest.mark.parametrize("how", [pytest.param("pairs", marks=thorough), "bisect"])
+@thorough
+@pytest.mark.parametrize("how", ["pairs", "bisect"])
 def test_bench_comm_names_the_node_with_a_slow_link(
     sandbox: Any, project: Project, how: str
 ) -> None:

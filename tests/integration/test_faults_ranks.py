@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from integration.training import STEPS, Training, first
+from tiers import thorough
 
 pytestmark = [pytest.mark.slurm, pytest.mark.faults]
 pytest_plugins = ["integration.training_fixtures"]
@@ -23,6 +24,7 @@ def restarted(training: Training, calm: dict[int, float], fault: str, cause: str
     assert 0 <= ended.failure["step"] - again <= 10
 
 
+@thorough
 @pytest.mark.main
 def test_killed_rank_costs_a_round_and_an_interval(
     training: Training, calm: dict[int, float]

@@ -139,6 +139,7 @@ def test_successor_is_queued_once_where_slurm_starts_the_job_anew(
     (slurm_shell.cwd / "fixed").touch()
 
 
+@thorough
 def test_successor_that_is_dropped_leaves_the_run_as_it_was(
     slurm_shell: Any, launch: Launch, context: Context, fake_slurm: Any
 ) -> None:
@@ -152,6 +153,7 @@ def test_successor_that_is_dropped_leaves_the_run_as_it_was(
     (slurm_shell.cwd / "fixed").touch()
 
 
+@thorough
 def test_successor_leaves_out_the_nodes_that_its_run_excludes(
     launch: Launch, context: Context, slurm_shell: Any
 ) -> None:
@@ -189,7 +191,7 @@ def test_cancel_takes_the_successor_along(
     (slurm_shell.cwd / "fixed").touch()
 
 
-@pytest.mark.parametrize("mode", ["lose-answer", "controller-away"])
+@pytest.mark.parametrize("mode", ["lose-answer", pytest.param("controller-away", marks=thorough)])
 def test_successor_is_submitted_once_whatever_slurm_answers(
     slurm_shell: Any, launch: Launch, fake_slurm: Any, mode: str
 ) -> None:

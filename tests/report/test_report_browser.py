@@ -148,6 +148,7 @@ def test_browser_shows_curves_over_time_at_a_press(
     reader.check(file)
 
 
+@thorough
 def test_browser_draws_the_undone_steps_and_the_account(desk: Desk, browser: Any) -> None:
     """The dotted line, the bars of each part, and the heat map are really there."""
     troubled_launch(desk)
@@ -161,6 +162,7 @@ def test_browser_draws_the_undone_steps_and_the_account(desk: Desk, browser: Any
     assert not [title for title in buttons if title and ("hare" in title or "loud" in title)]
 
 
+@thorough
 def test_browser_sorts_a_table_by_its_heads(desk: Desk, browser: Any) -> None:
     """By number where cells are numbers, and the other way with the second press."""
     swept_launch(desk, 30)

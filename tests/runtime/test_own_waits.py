@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tiers import thorough
 
 from hpckit.runtime.own_waits import OwnWaits
 from hpckit.runtime.rank.step_times import ThreadWork
@@ -65,6 +66,7 @@ def test_ranks_that_sleep_do_not_wait_in_collectives(tmp_path: Path) -> None:
     assert max(shares(0.25, tmp_path)) < 0.2
 
 
+@thorough
 def test_rank_that_waits_for_a_sleeping_one_does(tmp_path: Path) -> None:
     """The one that sleeps is the slow one, and the other waits for it in the collective."""
     slow, fast = shares(-0.25, tmp_path)

@@ -85,14 +85,10 @@ OTHER_TESTS = (
     f"pytest -n {WORKERS} --dist loadfile --reruns 1 --only-rerun the worker has ended"
     " -m not slurm and not thorough tests"
 )
-COMPOSED = ("compose", "sweep", "user_conf")
-HYDRA = "pytest -n 1 -m not slurm and not thorough " + " ".join(
-    f"tests/config/test_{name}.py" for name in COMPOSED
-)
 SLURM_TESTS = "pytest --maxfail 3 --reruns 1 --only-rerun still waiting until -m slurm"
 USUAL = f"{SLURM_TESTS} and (main or not faults) and not release and not thorough tests/integration"
 ON_EACH = f"{SLURM_TESTS} and release and not thorough tests/integration"
-ALL_TESTS = {USUAL, ON_EACH, OTHER_TESTS, HYDRA}
+ALL_TESTS = {USUAL, ON_EACH, OTHER_TESTS}
 root_with_apt = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("apt-get") is None, reason="needs root and apt-get"
 )
@@ -192,7 +188,7 @@ def test_test_leaves_the_sandbox_of_this_machine_alone(checkout: Checkout) -> No
 def test_test_all_releases_tries_the_moving_one_last(checkout: Checkout) -> None:
     """26.05 comes after those that gate; with hydra-core 1.4 all tests of compositions run."""
     checkout.run("scripts/test", "--all-releases")
-    assert "pytest -n 1 -m not slurm and not thorough tests/config/" in checkout.calls()
+    assert "pytest -n 1 -m not slurm and not thorough tests/config" in checkout.calls()
     calls = [call for call in checkout.calls("isolated") if "22.05" not in call]
     assert calls == [
         f"isolated pytest with HPCKIT_TEST_SLURM={name}" for name in ("24.11", "26.05")

@@ -47,15 +47,13 @@ def pair_findings(reports: Sequence[HealthReport]) -> Iterator[tuple[str, Health
     usual = statistics.median(fastest.values()) if len(fastest) >= FEWEST else None
     for one in reports:
         rate = fastest.get(one.node)
-        if usual is None or not one.pairs:
-            continue
         if rate is None:
             partners = " and ".join(each.partner for each in one.pairs)
             # A partner that reached nobody else may be what is broken.
             if any(each.partner in fastest for each in one.pairs):
                 words = f"{one.node} could not exchange data with {partners}: {_problem(one)}"
                 yield one.node, _finding(HealthVerdict.crit, words)
-        elif rate < _WARN * usual:
+        elif usual is not None and rate < _WARN * usual:
             verdict = HealthVerdict.crit if rate < _CRIT * usual else HealthVerdict.warn
             words = (
                 f"{one.node} adds with other nodes at {rate / usual:.0%} of the speed of its peers"

@@ -129,6 +129,7 @@ def test_auto_resume_job_is_cancelled_with_its_launch(slurm_shell: Any, fake_slu
     assert auto_resume.job.name not in living(fake_slurm)
 
 
+@thorough
 def test_auto_resume_job_waits_for_slurm(
     slurm_shell: Any, fake_slurm: Any, lose_supervisor: Any
 ) -> None:
@@ -185,6 +186,7 @@ def test_auto_resume_job_gives_way_to_somebody_who_resumes(slurm_shell: Any) -> 
     assert "is resuming" in said.err
 
 
+@thorough
 def test_resume_by_hand_gives_the_launch_its_auto_resume_job_again(
     slurm_shell: Any, fake_slurm: Any
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from cli_world import NOW
 from notice_server import NoticeServer, notice_server
+from tiers import thorough
 
 from hpckit.cli.main import process_context
 from hpckit.model.events import LocalStarted, RoundEnded
@@ -117,6 +118,7 @@ def test_nothing_is_told_by_default(shell: Any, told: NoticeServer) -> None:
     assert told.received == []
 
 
+@thorough
 def test_restart_resume_and_completion_are_told(shell: Any, told: NoticeServer) -> None:
     """`notify=all`: a round that starts again says why; a resumed run says that it is."""
     program = shell.cwd / "often.py"
@@ -137,6 +139,7 @@ def test_restart_resume_and_completion_are_told(shell: Any, told: NoticeServer) 
     assert titles(told) == ["0 completed", "0 starts again", "finished: 1 completed"]
 
 
+@thorough
 def test_slow_server_does_not_hold_the_end_up(shell: Any, told: NoticeServer) -> None:
     """Beyond the limit; what was not sent is kept, and `status` sends it, once."""
     told.delay_s = 120.0
@@ -257,6 +260,7 @@ def test_processes_that_decide_at_once_send_one_notice(shell: Any, told: NoticeS
     assert titles(told) == ["0 failed", "finished: 1 failed"]
 
 
+@thorough
 def test_hang_is_told_when_it_is_noticed(shell: Any, told: NoticeServer) -> None:
     """Each event of an attempt once, however often it is heard."""
     shell.environ["HPCKIT_NOTIFY"] += "?hang"

@@ -136,7 +136,7 @@ def test_resume_with_nothing_to_do_says_so(shell: Any) -> None:
     assert [one["reason"] for one in document["skipped"]] == ["completed"]
 
 
-@pytest.mark.parametrize("cluster", ["local", "slurm"])
+@pytest.mark.parametrize("cluster", ["local", pytest.param("slurm", marks=thorough)])
 def test_resume_takes_cancelled_runs_only_when_told(slurm_shell: Any, cluster: str) -> None:
     """A cancelled run is left alone, resumed when named, and then not stopped by the old wish."""
     command = "command=[sh,-c,'until [ -e $HPCKIT_PROJECT/fixed ]; do sleep 0.05; done']"
@@ -180,6 +180,7 @@ def test_resume_submits_what_was_only_rendered(slurm_shell: Any) -> None:
     assert states(slurm_shell) == ["completed"]
 
 
+@thorough
 def test_resume_refused_leaves_the_launch_and_can_be_repeated(
     slurm_shell: Any, fake_slurm: Any
 ) -> None:
@@ -197,6 +198,7 @@ def test_resume_refused_leaves_the_launch_and_can_be_repeated(
     assert slurm_shell("resume", "--wait").code == 0
 
 
+@thorough
 def test_resume_leaves_a_submission_of_unknown_fate_to_doctor(slurm_shell: Any) -> None:
     """Where sbatch did not answer, a second submission might double the run: it is refused."""
     sweep(slurm_shell, *SLURM, points="1")

@@ -140,6 +140,7 @@ def test_dry_run_says_the_layout_and_records_nothing(shell: Any) -> None:
     assert changes(shell, folder) == []
 
 
+@thorough
 def test_rerun_takes_the_layout_that_the_run_had_last(shell: Any) -> None:
     """A rerun computes what the run computed in the end."""
     folder = failed(shell)

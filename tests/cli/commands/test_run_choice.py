@@ -175,6 +175,7 @@ def test_rerun_of_several_runs_is_one_array_on_slurm(slurm_shell: Any) -> None:
     assert "--array=0-1%" in script["text"]
 
 
+@thorough
 def test_rerun_refuses_runs_that_follow_each_other(shell: Any) -> None:
     """Nothing would make the second wait for the first; each of one stage is fine."""
     (shell.cwd / "conf/experiment").mkdir(parents=True)

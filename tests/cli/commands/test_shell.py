@@ -227,6 +227,7 @@ def test_shell_of_an_array_element_enters_its_own_job(on_slurm: Caller, fake_slu
     assert numbers == {str(job["id"]) for job in jobs if job["index"] is not None}
 
 
+@thorough
 def test_shell_of_a_run_that_shares_a_job_has_its_own_environment(on_slurm: Caller) -> None:
     """It enters the job that carries the run, and sees the run's folder and TMPDIR."""
     folder = begin(on_slurm.shell, "+params.i=1,2", "-m", "sweep.runs_per_job=2", runs=2)

@@ -37,6 +37,7 @@ def test_watch_resumes_until_all_is_done(
     assert "is done" in said.out
 
 
+@thorough
 def test_watch_gives_up_when_the_budget_is_spent(shell: Any, lose_supervisor: Any) -> None:
     """The same end three times without getting further: it is not resumed, and why is said."""
     shell("launch", "-m", *QUICK, "cluster=local", lose_supervisor(), "+params.i=1,9")

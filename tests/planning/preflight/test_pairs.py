@@ -66,7 +66,7 @@ def test_slow_node_is_named_and_neither_of_its_neighbours(count: int, data: st.D
     )
 
 
-@given(st.integers(5, 40), st.data())
+@given(st.integers(3, 40), st.data())
 def test_node_that_reaches_nobody_is_named_alone(count: int, data: st.DataObject) -> None:
     """Its neighbours reach their other ones."""
     bad = data.draw(st.integers(0, count - 1))

@@ -427,7 +427,12 @@ class OwnPython:
     "case",
     [
         OwnPython(expression="os.environ['RANK']", printed="forked True threads 1 0"),
-        OwnPython(settings={"env": {"OMP_NUM_THREADS": "2"}}, printed="forked False threads 2 0"),
+        pytest.param(
+            OwnPython(
+                settings={"env": {"OMP_NUM_THREADS": "2"}}, printed="forked False threads 2 0"
+            ),
+            marks=thorough,
+        ),
         OwnPython(
             import_time="import os; os.environ['OMP_NUM_THREADS'] = '2'",
             printed="forked False threads 2 0",

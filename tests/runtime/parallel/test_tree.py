@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 pytestmark = pytest.mark.training
 
@@ -16,7 +17,7 @@ CASES: dict[str, dict[str, Any]] = {
     "partly used": {"full": 8, "parallel": TREE, "wrong": "partly"},
     "fast": {"full": 8, "parallel": FAST},
 }
-WORLDS = (1, 2, 3, 4, 8)
+WORLDS, LARGEST = (1, 2, 3, 4), 8
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "statistics": ({"full": 2, "parallel": TREE, "wrong": "normed"}, "norm is a BatchNorm1d"),
     "rows": ({"full": 8, "parallel": TREE, "wrong": "other rows", "rows": 24}, "whole groups"),
@@ -31,11 +32,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.fixture(scope="module", name="found")
 def found_fixture(
-    tmp_path_factory: pytest.TempPathFactory, in_world: Any
+    tmp_path_factory: pytest.TempPathFactory, in_world: Any, request: pytest.FixtureRequest
 ) -> dict[int, list[dict[str, Any]]]:
-    """Return what each rank found, by the size of its world."""
+    """Return what each rank found, by the size of its world; eight ranks only thoroughly."""
     found = {}
-    for ranks in WORLDS:
+    here = [one for one in request.session.items if one.path == request.path]
+    largest = [LARGEST] if any(one.get_closest_marker("thorough") for one in here) else []
+    for ranks in (*WORLDS, *largest):
         cases = {name: case for name, case in CASES.items() if ranks <= case["full"]}
         folder = tmp_path_factory.mktemp(f"tree{ranks}")
         found[ranks] = in_world(folder, cases, ranks=ranks, program="tree_program.py")
@@ -63,6 +66,7 @@ def test_number_of_replicas_changes_no_bit(
     assert all(one == losses[0] for one in losses)
 
 
+@thorough
 def test_groups_of_microbatches_are_those_of_twice_the_replicas(
     found: dict[int, list[dict[str, Any]]],
 ) -> None:

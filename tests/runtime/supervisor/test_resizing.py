@@ -356,6 +356,7 @@ def test_growth_beyond_the_batch_is_undone(elastic: Callable[..., Elastic]) -> N
     assert "batch" in undone, undone
 
 
+@thorough
 def test_run_without_a_whole_replica_continues_in_another_layout(
     elastic: Callable[..., Elastic],
 ) -> None:
