@@ -82,8 +82,8 @@ def checkout(tmp_path: Path) -> Checkout:
 
 WORKERS = min(16, 3 * len(os.sched_getaffinity(0)) + 1)
 OTHER_TESTS = (
-    f"pytest -n {WORKERS} --dist loadfile --reruns 1 --only-rerun the worker has ended"
-    " -m not slurm and not thorough tests"
+    f"pytest -n {WORKERS} --dist loadfile --no-loadscope-reorder"
+    " --reruns 1 --only-rerun the worker has ended -m not slurm and not thorough tests"
 )
 SLURM_TESTS = "pytest --maxfail 3 --reruns 1 --only-rerun still waiting until -m slurm"
 USUAL = f"{SLURM_TESTS} and (main or not faults) and not release and not thorough tests/integration"
