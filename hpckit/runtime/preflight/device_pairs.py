@@ -1,8 +1,8 @@
 """Adds with the same device of other nodes, one node after the other, by torch.
 
-Run as `python -P -m hpckit.runtime.preflight.device_pairs NAME ORDER`, by pair_probe.py. NAME is
-the UUID of the one visible GPU, or `cpu`; ORDER is a DeviceOrder as JSON. It prints the bandwidth
-of each pair, or why there is none.
+Run as `python -P -m hpckit.runtime.preflight.device_pairs NAME PLACE ORDER`, by pair_probe.py.
+NAME is the UUID of the one visible GPU, or `cpu`, PLACE its number among the node's devices; ORDER
+is a PairOrder as JSON. It prints the bandwidth of each pair, or why there is none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from hpckit.model.plain import from_plain
 from hpckit.runtime.preflight.device_speed import backend_of, measure_group
-from hpckit.runtime.preflight.pair_order import MARK, DeviceOrder
+from hpckit.runtime.preflight.pair_order import MARK, PairOrder
 
 _DONE = "done"
 _POLL_S = 0.05
@@ -27,24 +27,24 @@ _SHOWN = 200
 
 
 def measure_pairs(
-    order: DeviceOrder, device: torch.device, store: Store
+    order: PairOrder, place: int, device: torch.device, store: Store
 ) -> Iterator[tuple[int, float | None, str]]:
     """Yield the number of each pair with its bus bandwidth in bytes per second, or its problem.
 
     A pair that fails costs its share of the time, and the next one begins all the same.
     """
+    count = len(order.devices)
     limit = timedelta(seconds=order.limit_s / max(1, len(order.pairs)))
     for number, is_first in order.pairs:
-        place = order.place + (0 if is_first else order.devices)
         try:
             dist.init_process_group(
                 backend_of(device),
                 store=PrefixStore(f"pair-{number}", store),
-                rank=place,
-                world_size=2 * order.devices,
+                rank=place if is_first else count + place,
+                world_size=2 * count,
                 timeout=limit,
             )
-            yield number, measure_group(device, 2 * order.devices), ""
+            yield number, measure_group(device, 2 * count), ""
         except RuntimeError as error:
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -53,13 +53,13 @@ def measure_pairs(
 
 def main(arguments: list[str]) -> int:
     """Measure and print."""
-    name, text = arguments
-    order = from_plain(DeviceOrder, json.loads(text))
+    name, number_here, text = arguments
+    place, order = int(number_here), from_plain(PairOrder, json.loads(text))
     device = torch.device("cpu" if name == "cpu" else "cuda")
     deadline = time.monotonic() + order.limit_s
     if device.type == "cpu":
         torch.set_num_threads(1)
-    serves = order.serves and order.place == 0
+    serves = order.serves and place == 0
     store = TCPStore(
         order.host,
         order.port,
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
         timeout=timedelta(seconds=order.limit_s),
         wait_for_workers=False,
     )
-    for number, rate, problem in measure_pairs(order, device, store):
+    for number, rate, problem in measure_pairs(order, place, device, store):
         sys.stdout.write(MARK + json.dumps([number, rate, problem]) + "\n")
         sys.stdout.flush()
     store.add(_DONE, 1)

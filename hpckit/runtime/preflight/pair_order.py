@@ -24,17 +24,3 @@ class PairOrder:
     port: int
     serves: bool
     everyone: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceOrder:
-    """The part of one of a node's devices: `place` among as many `devices`."""
-
-    limit_s: float
-    place: int
-    devices: int
-    pairs: tuple[tuple[int, bool], ...]
-    host: str
-    port: int
-    serves: bool
-    everyone: int

@@ -65,15 +65,23 @@ def start_device(
 
 def end_device(name: str, process: subprocess.Popen[str], deadline: float) -> DeviceSpeed:
     """Return the last that a process told of a device until then, and end it."""
+    answers, problem = end_process(process, deadline, MARK)
+    try:
+        return from_plain(DeviceSpeed, json.loads(answers[-1]))
+    except (LookupError, ValueError, TypeError):
+        return DeviceSpeed(device=name, name="", problem=problem)
+
+
+def end_process(
+    process: subprocess.Popen[str], deadline: float, mark: str
+) -> tuple[list[str], str]:
+    """End a process at this time; return its lines with a mark, without it, and its last words."""
     try:
         said, complained = process.communicate(timeout=max(deadline - time.monotonic(), 0.1))
     except subprocess.TimeoutExpired:
         process.kill()
-        said, complained = process.communicate()
+        said, _ = process.communicate()
         complained = "did not answer in time"
-    lines = [line for line in said.splitlines() if line.startswith(MARK)]
-    try:
-        return from_plain(DeviceSpeed, json.loads(lines[-1].removeprefix(MARK)))
-    except (LookupError, ValueError, TypeError):
-        last = (complained.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
-        return DeviceSpeed(device=name, name="", problem=last[:_SHOWN])
+    last = (complained.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+    lines = [line.removeprefix(mark) for line in said.splitlines() if line.startswith(mark)]
+    return lines, last[:_SHOWN]
