@@ -28,7 +28,7 @@ from hpckit.model.events import AttemptEnded
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import RunState
-from hpckit.operations.running.satellites import drop_satellites, regrow
+from hpckit.operations.running.satellites import GrowOrder, drop_satellites, regrow
 from hpckit.operations.successor import drop_successor, hand_to_successor, queue_successor
 from hpckit.record.attempts import read_attempts
 from hpckit.record.launches import Launch, load_settings
@@ -201,9 +201,13 @@ class _SlurmJob:
         """Cancel the jobs that still wait to bring the run nodes."""
         drop_satellites(self.launch, self.index, self.context)
 
-    def regrow(self, replicas: int) -> str | None:
-        """Submit a job that brings this many replicas; return its id, None if that fails."""
-        return regrow(self.launch, self.index, replicas, self.context)
+    def regrow(self, replicas: int, nodes: int) -> str | None:
+        """Submit a job of so many nodes, which complete so many replicas; return its id.
+
+        None if that fails.
+        """
+        order = GrowOrder(replicas=replicas, nodes=nodes)
+        return regrow(self.launch, self.index, order, self.context)
 
 
 def told(limits: LimitsOfJob) -> AttemptLimits | None:

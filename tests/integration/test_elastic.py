@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from integration.conftest import Sandbox
 from integration.training import Training
 
 pytestmark = [pytest.mark.slurm, pytest.mark.faults]
@@ -204,6 +205,38 @@ def test_lost_replica_comes_back_by_itself(training: Training) -> None:
     assert training.causes() == ["node_lost", "resized", None]
     (added,) = [one for one in training.events("agent_joined") if one["satellite"]]
     assert added["node"] == training.nodes()[1]
+
+
+@pytest.mark.timeout(900)
+def test_sharded_replica_is_completed_when_its_node_comes_back(
+    sandbox: Sandbox, training: Training, tmp_path: Path
+) -> None:
+    """HSDP on all four nodes: one dies and comes back, the other of its replica waits for it."""
+    shape = ("resources.nodes=4", "resources.tasks_per_node=1", "resources.min_nodes=2", *SHARDED)
+    calm = Training.create(sandbox, tmp_path / "calm")
+    launch_charlm(calm, *shape)
+    calm.completed(patience_s=PATIENCE_S)
+    launch_charlm(training, *shape, "recovery.regrow=true", "pause_s=1.0")
+    training.wait_for_step(12)
+    first, second, third, lost = training.nodes()
+    whole = training.run["layout"]
+    training.strike(f"kill_node node={lost}")
+    wait_for_nodes(training, 2)
+    assert training.nodes() == (first, second)
+    training.wait(lambda: satellites(training), "a satellite was submitted", 120)
+    (waiting,) = satellites(training)
+    assert (waiting["state"], waiting["replicas"]) == ("pending", 1)
+    training.sandbox.act("revive-node", lost)
+    wait_for_nodes(training, 4)
+    assert training.nodes() == (first, second, third, lost)
+    training.completed(patience_s=PATIENCE_S)
+    assert training.run["layout"] == whole
+    assert training.causes() == ["node_lost", "resized", None]
+    (added,) = [one for one in training.events("agent_joined") if one["satellite"]]
+    assert added["node"] == lost, "one node was brought"
+    assert {*training.steps} == {*range(STEPS)}
+    assert len(training.steps) <= STEPS + 5, "what was not saved is done again"
+    assert training.losses == pytest.approx(calm.losses, rel=2e-5)
 
 
 def test_cancel_takes_a_waiting_satellite_along(training: Training) -> None:

@@ -266,7 +266,7 @@ def test_auto_resume_job_s_script_is_the_golden_text(plan_of_one_job: PlanMaker)
 def test_satellite_s_script_is_the_golden_text(plan_of_one_job: PlanMaker) -> None:
     """It prepares its nodes as the run's job does, holds no secret, and joins the run."""
     plan = plan_of_one_job(FOLDER, modules=["cuda/12.4"], nodes=4, gpus_per_node=8)
-    order = SatelliteOrder(replicas=1, replica_nodes=2, taken=("n1", "n2", "n3", "n4"))
+    order = SatelliteOrder(replicas=1, nodes=2, taken=("n1", "n2", "n3", "n4"))
     job = satellite_job(plan.id, 0, index=1, like=plan.jobs[0], order=order)
     text = render_script(plan, job, [SHIPPED])
     golden = GOLDEN / "satellite.sbatch"

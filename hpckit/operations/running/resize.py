@@ -23,8 +23,9 @@ from hpckit.operations.running.satellites import (
     submit_satellite,
 )
 from hpckit.operations.submit import slurm_commands
+from hpckit.planning.recovery.run_size import size_of
 from hpckit.record.elastic.answers import read_resize_answer
-from hpckit.record.launches import Launch, read_launch_history
+from hpckit.record.launches import Launch, load_settings, read_launch_history
 from hpckit.record.lookup import Selection
 from hpckit.record.process import this_host
 from hpckit.runtime.requests import ask
@@ -57,14 +58,15 @@ def grow_run(selection: Selection, order: GrowOrder, context: Context) -> Growth
     """
     record = _growing(selection, order, context)
     launch = selection.launch
-    job = plan_satellite(launch, record.index, order, context).job
+    job = plan_satellite(launch, record.index, order, context, lost_too=True).job
     commands = slurm_commands(launch.cluster.bin_dir, context)
     check_enough_nodes(job.resources, read_nodes(commands) or ())
     answer = _asked(launch, record, Resize.grow, order.replicas, context)
     left = order.replicas - answer.standing
     if left <= 0:
         return Growth(record=record, answer=answer, satellite=None)
-    rest = replace(order, replicas=left)
+    nodes = left * size_of(load_settings(launch, record.index)[0]).replica_nodes
+    rest = replace(order, replicas=left, nodes=nodes - answer.idle_nodes)
     try:
         planned, slurm_job = submit_satellite(launch, record.index, rest, context)
     except SchedulerRefusedError as error:
@@ -93,11 +95,11 @@ def check_enough_nodes(asked: ResourceSpec, groups: Sequence[NodeGroup]) -> None
 def refused_elsewhere(error: SchedulerRefusedError, asked: ResourceSpec) -> SchedulerRefusedError:
     """Return the error with the nodes that a satellite job leaves out, for they may be the reason.
 
-    It leaves out those that the run has, or had and lost, and those of resources.exclude.
+    It leaves out those that the run has, and those of resources.exclude.
     """
     if not asked.exclude:
         return error
-    left_out = f"it leaves out {asked.exclude}, which the run has, has lost, or excludes"
+    left_out = f"it leaves out {asked.exclude}, which the run has or excludes"
     hint = f"{left_out}: no other node may be free for it; {error.hint}"
     return SchedulerRefusedError(error.message, hint=hint)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from hpckit.context import Context
-from hpckit.errors import HpckitError
-from hpckit.model.events import AgentJoined, JobAdded, SatelliteLeft, SubmitRefused
+from hpckit.errors import HpckitError, SchedulerRefusedError
+from hpckit.model.events import AgentJoined, JobAdded, NodeLost, SatelliteLeft, SubmitRefused
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import BaseState
 from hpckit.operations.add_job import alone
@@ -34,9 +34,13 @@ PATIENCE = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowOrder:
-    """How many replicas more, and where; None stands for what the run's own job has."""
+    """How many replicas more, and where; None stands for what the run's own job has.
+
+    `nodes` is how many nodes complete the replicas; None: all of each, as no node stands idle.
+    """
 
     replicas: int
+    nodes: int | None = None
     partition: str | None = None
     qos: str | None = None
     timeout: timedelta | None = None
@@ -50,14 +54,20 @@ class SatellitePlan:
     script: str
 
 
-def plan_satellite(launch: Launch, run: int, order: GrowOrder, context: Context) -> SatellitePlan:
-    """Return the job that brings a run `replicas` more replicas; raises TemplateError."""
+def plan_satellite(
+    launch: Launch, run: int, order: GrowOrder, context: Context, *, lost_too: bool = False
+) -> SatellitePlan:
+    """Return the job that brings a run `replicas` more replicas; raises TemplateError.
+
+    It may get nodes that the run has lost only with `lost_too`.
+    """
     settings, _ = load_settings(launch, run)
     paths = launch.paths.run(run)
+    whole = order.replicas * size_of(settings).replica_nodes
     wanted = SatelliteOrder(
         replicas=order.replicas,
-        replica_nodes=size_of(settings).replica_nodes,
-        taken=_taken(paths.attempt(latest_attempt(paths.attempts))),
+        nodes=whole if order.nodes is None else order.nodes,
+        taken=_taken(paths.attempt(latest_attempt(paths.attempts)), lost_too=lost_too),
         partition=order.partition,
         qos=order.qos,
         timeout=order.timeout,
@@ -73,22 +83,33 @@ def submit_satellite(
 ) -> tuple[SatellitePlan, str]:
     """Submit the job that brings a run `replicas` more replicas; return it, and Slurm's id.
 
-    Raises HeldError, SchedulerError, TemplateError.
+    It leaves out the nodes that the run has lost, unless Slurm has too few others: then it gets
+    those that are up again. Raises HeldError, SchedulerError, TemplateError.
     """
     with alone(launch, context, patience=PATIENCE) as fresh:
         planned = plan_satellite(fresh, run, order, context)
-        added = JobAdded(at=context.now(), job=planned.job, after=())
-        return planned, hand_in(fresh, added, context)
+        try:
+            return planned, _handed_in(fresh, planned, context)
+        except SchedulerRefusedError:
+            now = load_launch(launch.folder)
+            again = plan_satellite(now, run, order, context, lost_too=True)
+            if again.job.resources.exclude == planned.job.resources.exclude:
+                raise
+            return again, _handed_in(now, again, context)
 
 
-def regrow(launch: Launch, run: int, replicas: int, context: Context) -> str | None:
+def _handed_in(launch: Launch, planned: SatellitePlan, context: Context) -> str:
+    return hand_in(launch, JobAdded(at=context.now(), job=planned.job, after=()), context)
+
+
+def regrow(launch: Launch, run: int, order: GrowOrder, context: Context) -> str | None:
     """Submit the satellite of a run that lost replicas; return Slurm's id.
 
     For a supervisor, which continues whatever comes of it: None if it fails, and then the reason is
     printed on standard error.
     """
     try:
-        _, job = submit_satellite(launch, run, GrowOrder(replicas=replicas), context)
+        _, job = submit_satellite(launch, run, order, context)
     except (HpckitError, OSError) as error:
         said = error.message if isinstance(error, HpckitError) else str(error)
         context.note(f"warning: run {launch.runs[run].id} gets no satellite: {said}")
@@ -132,12 +153,15 @@ def _dropped(launch: Launch, run: int, context: Context) -> tuple[str, ...]:
     return waiting
 
 
-def _taken(paths: AttemptPaths) -> Sequence[str]:
-    """Return the nodes of an attempt: a satellite on one of them would bring nothing."""
+def _taken(paths: AttemptPaths, *, lost_too: bool) -> Sequence[str]:
+    """Return the nodes of an attempt: a satellite on one of them would bring nothing.
+
+    With `lost_too` those that it lost are not among them.
+    """
     nodes: dict[str, None] = {}
     for event in read_events(paths.events):
         if isinstance(event, AgentJoined):
             nodes[event.node] = None
-        elif isinstance(event, SatelliteLeft):
+        elif isinstance(event, SatelliteLeft) or (lost_too and isinstance(event, NodeLost)):
             nodes.pop(event.node, None)
     return tuple(nodes)

@@ -119,14 +119,14 @@ def successor_job(launch: str, run: int, *, index: int, like: JobSpec, after: st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SatelliteOrder:
-    """What a satellite job is to bring: replicas of `replica_nodes` nodes, none of them `taken`.
+    """What a satellite job is to bring: nodes for so many replicas, none of them `taken`.
 
     `partition`, `qos` and `timeout` are those of the run's job if they are None. The job is told
     `warn_s` seconds before its time limit.
     """
 
     replicas: int
-    replica_nodes: int = 1
+    nodes: int
     taken: Sequence[str] = ()
     partition: str | None = None
     qos: str | None = None
@@ -149,7 +149,7 @@ def satellite_job(
     stated = dict(asked.additional_parameters)
     resources = replace(
         asked,
-        nodes=order.replicas * order.replica_nodes,
+        nodes=order.nodes,
         spare_nodes=0,
         min_nodes=None,
         nodelist=None,

@@ -107,9 +107,7 @@ def on_resize(view: RoundView, policy: Recovery, past: Ledger) -> NewRound | Sta
     Replicas that keep all of their nodes are not touched, unless one of these is being drained. No
     new node is one that failed too often, is slow or is being drained.
     """
-    shy = past.excluded(policy) | _shunned(view)
-    good = [node for node in view.standing if node in view.members or node not in shy]
-    nodes = view.placed(good, view.draining)
+    nodes = view.placed(resizable_nodes(view, policy, past), view.draining)
     if nodes == view.members:
         return Stay(because="its nodes are all that it can use")
     if len(nodes) < view.fewest or not nodes:
@@ -117,6 +115,12 @@ def on_resize(view: RoundView, policy: Recovery, past: Ledger) -> NewRound | Sta
     if not view.saved and {*view.members} <= {*view.standing}:
         return Stay(because="nothing has been saved yet to continue from")
     return NewRound(because=resize_failure(view, nodes), nodes=nodes)
+
+
+def resizable_nodes(view: RoundView, policy: Recovery, past: Ledger) -> Sequence[str]:
+    """Return the nodes that a round of another size may have, present ones included."""
+    shy = past.excluded(policy) | _shunned(view)
+    return [node for node in view.standing if node in view.members or node not in shy]
 
 
 def resize_failure(view: RoundView, nodes: Sequence[str] = ()) -> Failure:

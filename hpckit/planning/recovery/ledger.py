@@ -7,7 +7,7 @@ fold of the recorded events, so it survives rounds, requeues and resumes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -31,6 +31,8 @@ _OF_A_NODE = frozenset(
 """Causes that may be a node's fault."""
 _LOST = frozenset({Cause.node_lost, Cause.agents_missing, Cause.straggler, Cause.unhealthy})
 """Causes that count against a node at once, not only when they repeat."""
+_GONE = frozenset({Cause.node_lost, Cause.agents_missing})
+"""Causes that no longer count against a node that Slurm gives out again: it was down, and is up."""
 _EXCLUDED_FOR = timedelta(hours=12)
 """After this time a node gets another chance: it may have been rebooted or repaired."""
 
@@ -57,7 +59,8 @@ class Ledger:
 
     `best_step` is the furthest step that ever began. `ran` is how long rounds lasted in total.
     `save_cost` is the cost of the latest save. `kept` are the nodes that a new attempt should have
-    left out and could not: asking for another one does not help.
+    left out and could not: asking for another one does not help. `returned` has the nodes that came
+    back with a satellite job, and how many entries there were then.
     """
 
     entries: tuple[LedgerEntry, ...] = ()
@@ -65,6 +68,7 @@ class Ledger:
     ran: timedelta = timedelta()
     save_cost: SaveCost | None = None
     kept: frozenset[str] = frozenset()
+    returned: Mapping[str, int] = field(default_factory=dict)
 
     def after(
         self, ended: events.RoundEnded, attempt: int, *, ran: timedelta = timedelta()
@@ -82,6 +86,13 @@ class Ledger:
     def asked_again(self, asked: events.RequeueAsked) -> Ledger:
         """Return the ledger with what became of the nodes that a new attempt was to leave out."""
         return replace(self, kept=self.kept.union(asked.kept).difference(asked.excluded))
+
+    def with_returned(self, node: str) -> Ledger:
+        """Return the ledger after a satellite job has brought this node.
+
+        If the node was lost before, that no longer excludes it.
+        """
+        return replace(self, returned={**self.returned, node: len(self.entries)})
 
     def between_failures(self, expected: timedelta) -> timedelta:
         """Return the mean time between failures, from the expected and the observed time.
@@ -144,12 +155,18 @@ class Ledger:
     def excluded(self, policy: Recovery) -> frozenset[str]:
         """Return the nodes that failed too often, by their latest failures."""
         strikes: Counter[str] = Counter()
-        for entry in self.entries:
+        for place, entry in enumerate(self.entries):
             of_a_node = entry.cause in _OF_A_NODE and entry.checkpoint is None
             if of_a_node and self.entries[-1].at - entry.at < _EXCLUDED_FOR:
                 weight = policy.node_failures if entry.cause in _LOST else 1
-                strikes.update(dict.fromkeys(entry.nodes, weight))
+                strikes.update(dict.fromkeys(self._charged(place, entry), weight))
         return frozenset(node for node, count in strikes.items() if count >= policy.node_failures)
+
+    def _charged(self, place: int, entry: LedgerEntry) -> Sequence[str]:
+        """Return the nodes that the entry at this place still counts against."""
+        if entry.cause not in _GONE:
+            return entry.nodes
+        return [node for node in entry.nodes if place >= self.returned.get(node, 0)]
 
 
 def _entry(failure: Failure, attempt: int, at: datetime, *, progressed: bool) -> LedgerEntry:
@@ -185,6 +202,8 @@ class _Reading:
                 ran = timedelta() if self.round_at is None else event.at - self.round_at
                 self.ledger = self.ledger.after(event, self.attempt, ran=ran)
                 self.round_at = None
+            case events.AgentJoined(satellite=str()):
+                self.ledger = self.ledger.with_returned(event.node)
             case events.RequeueAsked():
                 self.ledger = self.ledger.asked_again(event)
             case _:

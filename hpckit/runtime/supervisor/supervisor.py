@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -33,7 +33,7 @@ from hpckit.planning.recovery.actions import (
     attempt_ended,
     round_ended,
 )
-from hpckit.planning.recovery.boundary import on_drain, on_resize, on_straggler
+from hpckit.planning.recovery.boundary import on_drain, on_resize, on_straggler, resizable_nodes
 from hpckit.planning.recovery.decide import decide, why_stay
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.recovery.ledger import Ledger
@@ -149,7 +149,7 @@ class _Supervisor:
             settings=self.assignment.settings,
             secret=self.attempt.secret,
             on_notice=self.notices.hear,
-            record=self.journal.record,
+            record=self._record_of_agent,
         )
         self.preflight = NodeInspections(
             settings=self.assignment.settings,
@@ -163,6 +163,7 @@ class _Supervisor:
             agents=agents,
             round=lambda: self.round,
             judge=self._resized,
+            usable=self._usable,
             record=self.journal.record,
         )
         self.satellite_drains = SatelliteDrains(resizing=self.resizing, record=self.journal.record)
@@ -288,6 +289,15 @@ class _Supervisor:
     def _resized(self, view: RoundView) -> NewRound | Stay:
         """Return what follows if a round left now because it may have another size."""
         return on_resize(self._known(view), self.assignment.settings.recovery, self.past)
+
+    def _usable(self, view: RoundView) -> Sequence[str]:
+        """Return the nodes that a round of another size may have."""
+        return resizable_nodes(self._known(view), self.assignment.settings.recovery, self.past)
+
+    def _record_of_agent(self, event: events.Event) -> None:
+        if isinstance(event, events.AgentJoined) and event.satellite is not None:
+            self.past = self.past.with_returned(event.node)
+        self.journal.record(event)
 
     def _warn(self, message: str) -> None:
         self.journal.record(events.Warned(at=now(), message=message))

@@ -112,8 +112,8 @@ def test_growth_beyond_the_cluster_is_refused(
 
 
 def test_refused_satellite_names_the_nodes_that_it_leaves_out(plan_of_one_job: Any) -> None:
-    """A lost node is left out for hours: without this nothing seems to keep the job from it."""
+    """Without this nothing seems to keep the job from them."""
     (job,) = plan_of_one_job("/x", exclude="n[1-2]").jobs
     said = refused_elsewhere(SchedulerRefusedError("refused", hint="compare"), job.resources)
-    assert said.hint.startswith("it leaves out n[1-2], which the run has, has lost")
+    assert said.hint.startswith("it leaves out n[1-2], which the run has or excludes")
     assert said.hint.endswith("; compare")

@@ -122,7 +122,7 @@ def test_satellite_job_asks_for_the_same_of_other_nodes(
         additional_parameters=(("licenses", "scratch"),),
     )
     like = plan.jobs[0]
-    order = SatelliteOrder(replicas=3, replica_nodes=2, taken=("n1", "n2"), warn_s=90)
+    order = SatelliteOrder(replicas=3, nodes=6, taken=("n1", "n2"), warn_s=90)
     job = satellite_job("demo", 0, index=5, like=like, order=order)
     asked = job.resources
     assert (job.runs, job.requeue, job.is_array) == ((), False, False)
@@ -145,7 +145,7 @@ def test_satellite_job_goes_where_the_user_wants(plan_of_one_job: Callable[..., 
         additional_parameters=(("signal", "USR2@300"),),
     )
     order = SatelliteOrder(
-        replicas=1, partition="spot", qos="low", timeout=timedelta(minutes=30), taken=()
+        replicas=1, nodes=1, partition="spot", qos="low", timeout=timedelta(minutes=30)
     )
     asked = satellite_job("demo", 0, index=1, like=plan.jobs[0], order=order).resources
     assert (asked.partition, asked.qos, asked.reservation) == ("spot", "low", None)

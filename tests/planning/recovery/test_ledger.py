@@ -154,3 +154,22 @@ def test_ledger_counts_each_round_that_unhealthy_nodes_kept_from_starting() -> N
     """Also on one node: nothing else bounds how often a run is started there."""
     history = [started(1), *(ended(Cause.unhealthy, node="n1") for _ in range(4))]
     assert read_ledger(history).spent(Cause.unhealthy, frozenset({"n1"})) == 4
+
+
+def joined(node: str, satellite: str | None) -> events.AgentJoined:
+    """Return the arrival of a node; with `satellite` this job brings it."""
+    return events.AgentJoined(at=NOON, node=node, node_rank=0, pid=1, satellite=satellite)
+
+
+def test_lost_node_that_a_satellite_brings_back_is_excluded_no_more() -> None:
+    """Slurm gives it out again, so it is up; what else it did still counts, and the next loss."""
+    lost = ended(Cause.node_lost, node="n4")
+    slow = ended(Cause.straggler, node="n3")
+    begun = [started(1), lost, slow]
+    assert read_ledger(begun).excluded(POLICY) == {"n3", "n4"}
+    own = read_ledger([*begun, joined("n4", None)])
+    assert own.excluded(POLICY) == {"n3", "n4"}, "an agent of the run's own job proves nothing"
+    back = [*begun, joined("n4", "12"), joined("n3", "12")]
+    assert read_ledger(back).excluded(POLICY) == {"n3"}
+    assert read_ledger(back).spent(Cause.node_lost) == 1, "the run's budget is another matter"
+    assert read_ledger([*back, lost]).excluded(POLICY) == {"n3", "n4"}

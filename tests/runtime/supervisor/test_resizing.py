@@ -261,7 +261,7 @@ def elastic(workshop: Any, ranks: Any, forks: str) -> Iterator[Callable[..., Ela
             "recovery": Recovery(restarts={"node_lost": 3}),
         }
         launch = workshop.freeze(script, **settings)
-        names = ",".join((ONE, TWO, THREE)[:nodes])
+        names = ",".join((ONE, TWO, THREE, FOUR)[:nodes])
         of_job = {"SLURM_JOB_ID": JOB, "SLURM_JOB_NODELIST": names, FORK_SERVER: forks}
         process = workshop.start(launch, **of_job)
         run = Elastic(launch, process, fake / "drained")
@@ -282,6 +282,7 @@ def elastic(workshop: Any, ranks: Any, forks: str) -> Iterator[Callable[..., Ela
         run.process.communicate()
 
 
+@thorough
 def test_run_grows_by_a_satellite_and_continues_without_it(
     elastic: Callable[..., Elastic],
 ) -> None:
@@ -379,6 +380,23 @@ def test_run_without_a_whole_replica_continues_in_another_layout(
         "no whole replica of shard 3 on 2 nodes: the run continues as shard 2 "
         "(parallel.fallback)" in said
     )
+
+
+def test_idle_nodes_of_a_lost_replica_are_completed_by_a_satellite(
+    elastic: Callable[..., Elastic],
+) -> None:
+    """A job brings only what is missing, once; it may bring back the node that was lost."""
+    run = elastic(4, PLANNED, Parallel(replicate="rest", shard=2), min_nodes=2)
+    run.lose(FOUR)
+    run.wait_for(ONE, TWO)
+    first = run.resize(Resize.grow, 1)
+    assert (first.replicas, first.standing, first.idle_nodes) == (1, 0, 1)
+    assert run.resize(Resize.grow, 1).idle_nodes == 0, "it is promised already"
+    run.satellite("77", FOUR)
+    run.wait_for(ONE, TWO, THREE, FOUR)
+    run.end()
+    assert run.layouts() == ["replicate 2 x shard 2", "shard 2", "replicate 2 x shard 2"]
+    assert run.causes() == ["node_lost", "resized", None]
 
 
 @thorough

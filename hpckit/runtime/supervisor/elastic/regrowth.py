@@ -25,10 +25,13 @@ _SETTLED = timedelta(seconds=30)
 
 @dataclass(slots=True, kw_only=True)
 class Regrowth:
-    """Brings a run back to its size; `order` submits a job for this many replicas, None: never."""
+    """Brings a run back to its size.
+
+    `order` submits a job that completes so many replicas with so many nodes; None: never.
+    """
 
     resizing: Resizing
-    order: Callable[[int], str | None] | None
+    order: Callable[[int, int], str | None] | None
     _ordered: int = field(default=0, init=False)
 
     async def saved(self, duration: timedelta) -> None:
@@ -43,23 +46,25 @@ class Regrowth:
         if self._is_worth(round_, held, len(nodes), duration):
             self.resizing.resize()
             return
+        if self.resizing.break_promises(view):
+            self._ordered = max(0, self._ordered - 1)  # nothing completes that replica any more
         missing = replicas_to_order(size, held // whole, self._ordered)
         ready, after = missing > 0 and view.ran >= _SETTLED, (held // whole + missing) * whole
         if ready and self._is_worth(round_, held, after, duration):
-            await self._submit(missing)
+            await self._submit(missing, missing * whole - self.resizing.promise_idle(view, missing))
 
     @staticmethod
     def _is_worth(round_: Round, held: int, after: int, duration: timedelta) -> bool:
         left = round_.remaining
         return left is not None and worth_growing(held, after, left, round_.start_up + duration)
 
-    async def _submit(self, replicas: int) -> None:
+    async def _submit(self, replicas: int, nodes: int) -> None:
         """Submit a job, once for each replica, whatever comes of it."""
         order = self.order
         if order is None:
             return
         self._ordered += replicas
-        job = await aside(lambda: order(replicas))
+        job = await aside(lambda: order(replicas, nodes))
         lost = counted(replicas, "lost replica")
         words = f"satellite job {job} was submitted to bring {lost} back"
         if job is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,8 @@ LOOK_S = 2.0
 class Resizing:
     """How large the run is to be, and who asked for it.
 
-    `round` returns the latest round, if any; `judge` what follows if it were asked to leave now.
+    `round` returns the latest round, if any; `judge` what follows if it were asked to leave now;
+    `usable` the nodes that a round of another size may have, present ones included.
     `asked` is whether the run was asked to have another size, and may be restarted for it.
     """
 
@@ -50,6 +51,7 @@ class Resizing:
     agents: Agents
     round: Callable[[], Round | None]
     judge: Callable[[RoundView], NewRound | Stay]
+    usable: Callable[[RoundView], Sequence[str]]
     record: Callable[[events.Event], None]
     size: RunSize = field(init=False)
     asked: bool = field(default=False, init=False)
@@ -58,6 +60,8 @@ class Resizing:
     grown_from: tuple[str, ...] = field(default=(), init=False)
     """The members of the round before, if the present one has these and more."""
     _members: tuple[str, ...] = field(default=(), init=False)
+    _promised: set[str] = field(default_factory=set, init=False)
+    """Idle nodes that complete a replica with the nodes of a job that is on its way."""
     _read: int = field(default=0, init=False)
     _told: str = field(default="", init=False)
     _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -136,6 +140,7 @@ class Resizing:
         more = len(members) > len(self._members) and {*self._members} <= {*members}
         self.grown_from = self._members if more else ()
         self._members = members
+        self._promised -= {*members}
         self._tell_fallback(len(members))
         await self._let_go(members)
         waiting = (peer for peer in self.agents.standing if peer.node not in members)
@@ -153,6 +158,26 @@ class Resizing:
             f"continues as {layout} (parallel.fallback)"
         )
         self.record(events.Warned(at=now(), message=words))
+
+    def promise_idle(self, view: RoundView, replicas: int, after: int = 0) -> int:
+        """Return how many idle nodes go into the next of this many replicas, and promise them.
+
+        Idle are the usable nodes without ranks, less those for `after` replicas, less as many as
+        resources.spare_nodes. None is promised twice.
+        """
+        whole = self.size.replica_nodes
+        idle = [one for one in self.usable(view) if one not in {*view.members, *self._promised}]
+        kept = after * whole + self.agents.settings.resources.spare_nodes
+        # A job brings one node at least.
+        free = idle[: max(0, min(len(idle) - kept, replicas * whole - 1))]
+        self._promised.update(free)
+        return len(free)
+
+    def break_promises(self, view: RoundView) -> bool:
+        """Forget promised nodes that are gone; return whether there were any."""
+        gone = self._promised - {*view.standing}
+        self._promised -= gone
+        return bool(gone)
 
     def undo(self, because: str) -> None:
         """Have no more replicas than before the present round, which failed at once."""
@@ -205,7 +230,9 @@ class Resizing:
         satellites, there = self._satellite_nodes, len(self.agents.standing)
         standing = self.size.standing(request.replicas, there, satellites)
         self.size, self.asked = self.size.grown(request.replicas), self.asked or standing > 0
-        return replace(answer, standing=standing)
+        more = request.replicas - standing
+        idle = self.promise_idle(round_.view(), more, standing) if round_ and more else 0
+        return replace(answer, standing=standing, idle_nodes=idle)
 
     def _refusal(self, request: ResizeRequest, held: int) -> str | None:
         if request.replicas < 1:
