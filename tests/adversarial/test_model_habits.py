@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from runtime.parallel.conftest import run_world
+from tiers import thorough
 
 COPIES, SHARD, TENSOR, PIPELINE = {"replicate": 2}, {"shard": 2}, {"tensor": 2}, {"pipeline": 2}
 CONTEXT = {"context": 2}
@@ -147,6 +148,7 @@ def test_all_ranks_have_one_model(found: list[dict[str, Any]], name: str) -> Non
         assert one[name]["ranks_apart"] == 0.0
 
 
+@thorough
 @pytest.mark.training
 @pytest.mark.parametrize(("ranks", "cases"), [(4, FOUR), (1, ALONE)], ids=["four", "alone"])
 def test_model_of_other_worlds_trains_as_in_one_process(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from cli_world import shell, slurm_shell
+from tiers import thorough
 
 __all__ = ["shell", "slurm_shell"]
 
@@ -154,6 +155,7 @@ def test_security_secret_variables_stand_in_one_file_and_reach_the_ranks(project
     }
 
 
+@thorough
 def test_security_batch_script_has_no_secret_and_is_what_was_shown(slurm_shell: Any) -> None:
     """On Slurm: `--dry-run` shows what is submitted, to the letter, and the ranks have all."""
     shell = slurm_shell

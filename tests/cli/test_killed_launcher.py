@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 from hpckit.cli.main import main
 from hpckit.context import Context
@@ -99,7 +100,9 @@ def queued_runs(fake_slurm: Any) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("events", range(7))
+@pytest.mark.parametrize(
+    "events", [pytest.param(one, marks=thorough) if one in {1, 3, 5} else one for one in range(7)]
+)
 def test_launcher_killed_at_any_moment_loses_no_run_and_queues_none_twice(
     tmp_path: Path, fake_slurm: Any, environ: dict[str, str], events: int
 ) -> None:

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 from hpckit.record.launches import Launch, load_launch, read_runs
 from hpckit.record.trials import read_trial
@@ -34,6 +35,7 @@ SEARCH = (
 )
 
 
+@thorough
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_adaptive_sweep_survives_a_killed_worker_and_asks_what_one_process_would(

@@ -128,8 +128,8 @@ PROMISES = {
     "parallel": layouts_agree,
 }
 """What holds after the first command line of a page, beside that its runs complete."""
-OTHERWISE_TESTED = {"command", "data", "existing-ddp", "hydra-app", "sweeps"}
-"""Pages whose ways to run have tests of their own."""
+OTHERWISE_TESTED = {"command", "data", "existing-ddp", "hydra-app", "parallel", "sweeps"}
+"""Pages whose ways to run have tests of their own, or whose examples take long."""
 
 
 @pytest.mark.parametrize("page", in_tiers(PAGES, set(PAGES) - OTHERWISE_TESTED))

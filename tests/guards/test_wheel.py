@@ -8,9 +8,12 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_wheel_ships_conf_and_templates(tmp_path: Path) -> None:
     """A wheel carries conf/ and slurm_templates/, and composes and renders with nothing else."""
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]

@@ -59,12 +59,13 @@ def main(config, run):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     cargo = Cargo(run, params.get("poisoned"), params.get("floats", 1))
     run.state(model=model, optimizer=optimizer, cargo=cargo)
+    slow = run.attempt <= params.get("slow_attempts", run.attempt)
     for step in run.steps(params.get("steps", 40)):
         if cargo.bad:
             raise ValueError("poisonous state")
         if step == params.get("hold") and run.rank == 1:
             hold(run)
-        time.sleep(params.get("pause_s", 0.1))
+        time.sleep(params.get("pause_s", 0.1) if slow else 0)
         loss = model(torch.randn(4, 8)).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()

@@ -78,6 +78,7 @@ def test_launch_of_what_is_all_known_writes_nothing_and_is_0(project: Any) -> No
     assert len(document["skipped"]) == 3
 
 
+@thorough
 def test_launch_rerun_insists_on_all(project: Any) -> None:
     """With --rerun nothing earlier counts."""
     words = (*SAY, "+params.i=0")
@@ -177,6 +178,7 @@ def test_launch_adopts_what_is_under_way(slurm_shell: Any) -> None:
     assert (third["adopted"], len(third["runs"])) == ([], 3)
 
 
+@thorough
 def test_launch_wait_waits_for_what_it_adopted(slurm_shell: Any) -> None:
     """--wait ends when the adopted run has, with its exit code."""
     going = slurm_shell.cwd.parent / "going"

@@ -77,6 +77,7 @@ def test_successor_waits_behind_its_run_alone(
     (slurm_shell.cwd / "fixed").touch()
 
 
+@thorough
 def test_successor_is_the_run_s_job_once_the_present_one_has_ended(
     slurm_shell: Any, launch: Launch, context: Context
 ) -> None:

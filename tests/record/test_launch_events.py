@@ -8,6 +8,7 @@ import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +41,7 @@ def _record_many(folder: Path, first: int, count: int) -> None:
         record_event(LaunchPaths(folder), cancel(run))
 
 
+@pytest.mark.slow
 def test_processes_that_record_at_once_lose_nothing(tmp_path: Path) -> None:
     """Each has a file of its own, and its own events stay in order."""
     context = multiprocessing.get_context("spawn")

@@ -148,6 +148,7 @@ def test_passing_lock_leaves_nothing_behind_and_is_hidden_from_git(tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == [".git"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["kept", "passing"])
 def test_lock_holds_among_many_processes_of_which_some_die_inside(tmp_path: Path, how: str) -> None:
     """However many rush for it, also over dead ones' claims, never are two inside."""

@@ -83,6 +83,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     return line[: draw(st.just(len(line)) | st.integers(0, len(line)))]
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(lines=st.lists(damaged(), max_size=5), end=st.sampled_from((b"", b"\n")))
 def test_events_of_a_kind_left_out_unparsed_are_those_left_out_parsed(

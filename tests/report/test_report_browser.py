@@ -177,6 +177,7 @@ def test_browser_sorts_a_table_by_its_heads(desk: Desk, browser: Any) -> None:
     assert table.locator("th[aria-sort=descending]").count() == 1
 
 
+@thorough
 def test_browser_follows_dark_and_print(desk: Desk, browser: Any) -> None:
     """Paper and ink change with the reader's choice, also in charts; print is dark on white."""
     troubled_launch(desk)

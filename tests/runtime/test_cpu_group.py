@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.training
+
 WORLD = 8
 PROGRAM = """
 import json, os, sys

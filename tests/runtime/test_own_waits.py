@@ -61,6 +61,7 @@ def shares(pause: float, folder: Path) -> list[float]:
     return [float(one.communicate(timeout=120)[0]) for one in ranks]
 
 
+@pytest.mark.training
 def test_ranks_that_sleep_do_not_wait_in_collectives(tmp_path: Path) -> None:
     """Two ranks that sleep a quarter of a second each step would be called communication bound."""
     assert max(shares(0.25, tmp_path)) < 0.2

@@ -167,6 +167,7 @@ def test_planned_profile_is_made_without_anyone_asking(
     assert unplanned.runs[0].signature == done.launch.runs[0].signature
 
 
+@thorough
 @pytest.mark.parametrize(
     ("line", "word"),
     [("1 / 0", "division by zero"), ("os.kill(os.getpid(), 9)", "SIGKILL")],

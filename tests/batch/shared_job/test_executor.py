@@ -123,6 +123,7 @@ def test_job_that_is_requeued_takes_only_what_is_unfinished(
     assert [read_json(claim)["restart_count"] for claim in claims] == [0, 1, 1, 1, 1]
 
 
+@thorough
 def test_jobs_that_share_runs_begin_each_once(slurm_shell: Any) -> None:
     """Three jobs with two slots work through twelve runs; all are ended by one cancellation."""
     does = ",".join(["fine"] * 6 + ["wait"] * 6)

@@ -46,6 +46,7 @@ def attempts(shell: Any) -> list[int]:
     return [len(list((run / "attempts").glob("*"))) for run in runs]
 
 
+@thorough
 def test_auto_resume_brings_a_launch_to_its_end(
     slurm_shell: Any, fake_slurm: Any, lose_supervisor: Any
 ) -> None:

@@ -161,6 +161,7 @@ def test_what_does_not_fit_is_an_error(project: Any, words: tuple[str, ...], mes
     assert f"error parallel: {message}" in messages(found)
 
 
+@thorough
 def test_a_key_that_is_missing_is_an_error(project: Any) -> None:
     """The run is frozen with this configuration: it would end there after waiting in the queue."""
     code, found = checked(project, "parallel=fsdp", function="keyless")
@@ -170,6 +171,7 @@ def test_a_key_that_is_missing_is_an_error(project: Any) -> None:
     assert "set it: +KEY=VALUE" in str(found["findings"])
 
 
+@thorough
 def test_a_loop_of_ones_own_over_stages_is_an_error(project: Any) -> None:
     """It would fail at its first step: a rank has some stages of the model only."""
     words = ("parallel=layout", "parallel.pipeline=2", "parallel.shard=4")
@@ -190,7 +192,11 @@ def test_a_loop_of_ones_own_over_stages_is_an_error(project: Any) -> None:
             "the model could not be checked in its layout: it does not call run.parallelize",
             marks=thorough,
         ),
-        ("by_hand", "the model fits its layout, but no batch was checked: "),
+        pytest.param(
+            "by_hand",
+            "the model fits its layout, but no batch was checked: ",
+            marks=thorough,
+        ),
     ],
 )
 def test_code_that_does_not_come_so_far_is_one_warning(
@@ -245,6 +251,7 @@ def test_without_torch_there_is_one_warning(project: Any, tmp_path: Path) -> Non
     assert "needs PyTorch" in one["message"]
 
 
+@thorough
 def test_each_layout_of_a_sweep_is_checked_first(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,7 +361,12 @@ def test_model_is_checked_in_its_fallback_layouts(project: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "said", "hint"),
     [
-        ("built", "run.parallelize() got a model, a Model", "run.parallelize(lambda: Model(…), pl"),
+        pytest.param(
+            "built",
+            "run.parallelize() got a model, a Model",
+            "run.parallelize(lambda: Model(…), pl",
+            marks=thorough,
+        ),
         ("misspelt", "blocks.*.upp matches no module", "did you mean blocks.*.up? its modules are"),
     ],
 )

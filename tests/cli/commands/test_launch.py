@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 from hpckit.model import events
 from hpckit.record.launches import load_launch, read_runs
@@ -128,6 +129,7 @@ def test_launch_on_slurm_records_the_intent_before_and_the_job_after(slurm_shell
     assert confirmed.job in said.out
 
 
+@thorough
 @pytest.mark.slow
 def test_launch_wait_follows_slurm_to_the_end(slurm_shell: Any) -> None:
     """A sweep as one array: --wait ends when all of it has, with the right exit code."""

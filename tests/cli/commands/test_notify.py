@@ -241,6 +241,7 @@ def _decide(folder: Path, start: Barrier, address: str, who: int) -> None:
         attempt_teller(launch, 0, settings.notify, context).end()
 
 
+@thorough
 def test_processes_that_decide_at_once_send_one_notice(shell: Any, told: NoticeServer) -> None:
     """Supervisor and `watch` may see the same end at the same moment."""
     address = shell.environ["HPCKIT_NOTIFY"]

@@ -81,6 +81,7 @@ def test_counted_model_is_launched_as_it_was_counted(planned: Any) -> None:
     ]
 
 
+@thorough
 def test_optimizer_of_less_state_needs_less(planned: Any) -> None:
     """SGD keeps one number for each of Adam's two."""
     adam, sgd = planned("--gpus", "1"), planned("--gpus", "1", "--optimizer", "sgd")
@@ -98,7 +99,11 @@ def test_plan_of_an_experiment_leaves_nothing(planned: Any, shell: Any) -> None:
     ("words", "error"),
     [
         (("entry_point=model:without",), "cannot be counted: it does not call run.parallelize"),
-        (("entry_point=model:fails",), "before run.parallelize, it ended with ValueError: no data"),
+        pytest.param(
+            ("entry_point=model:fails",),
+            "before run.parallelize, it ended with ValueError: no data",
+            marks=thorough,
+        ),
         pytest.param(("entry_point=trane:train",), "there is no module trane", marks=thorough),
         pytest.param(
             ("parallel=fsdp", "experiment=digits"),
@@ -109,7 +114,11 @@ def test_plan_of_an_experiment_leaves_nothing(planned: Any, shell: Any) -> None:
         (("entry_point=model:train", "--search"), "--search does not go with"),
         (("entry_point=model:train", "--gpus", "12"), "--gpus 12 are no whole nodes"),
         (("entry_point=model:train", "--gpus", "0"), "--gpus 0"),
-        (("entry_point=model:train", "parallel=pipeline", "--gpus", "8"), "8 stages"),
+        pytest.param(
+            ("entry_point=model:train", "parallel=pipeline", "--gpus", "8"),
+            "8 stages",
+            marks=thorough,
+        ),
         (("experiment=command", "command=[true]"), "only the command knows"),
     ],
 )

@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from cli_world import Desk, Shell
 from report_launches import swept_launch, troubled_launch
+from tiers import thorough
 
 from hpckit.errors import NotFoundError, UsageError
 
@@ -104,6 +105,7 @@ def test_report_of_nothing_is_an_error(desk: Desk) -> None:
         desk.say("report", "--refresh", "0", "--markdown")
 
 
+@thorough
 @needs_plotly
 @pytest.mark.slow
 def test_report_of_a_thousand_runs_is_below_eight_megabytes(desk: Desk) -> None:

@@ -167,6 +167,7 @@ def test_rerun_needs_one_run(project: Any) -> None:
     assert "is gone: /no/python" in gone.err
 
 
+@thorough
 def test_rerun_is_not_skipped(project: Any) -> None:
     """Though the run has completed, and with the same code."""
     launched(project, "+params.i=1")

@@ -56,6 +56,7 @@ def test_ranks_of_the_next_attempt_have_the_other_layout(shell: Any) -> None:
     assert load_frozen(launch, 0)["parallel"]["shard"] == 1
 
 
+@thorough
 def test_other_layout_shows_in_status_show_and_diff(shell: Any) -> None:
     """Nobody has to know of the resume to see in which layout a run is."""
     failed(shell, "+lr=1")
@@ -92,15 +93,15 @@ def test_resumes_build_on_each_other_and_a_plain_one_keeps_the_layout(shell: Any
     ("word", "told"),
     [
         ("parallel.shard=3", "parallel: replicate 2 x shard 3 is 6 ranks"),
-        ("seed=7", "resume cannot change seed"),
+        pytest.param("seed=7", "resume cannot change seed", marks=thorough),
         ("+parallel.shard=2", "resume cannot change +parallel.shard"),
         pytest.param("parallelism=tensor", "resume cannot change parallelism", marks=thorough),
-        ("parallel=nothing", "parallel"),
+        pytest.param("parallel=nothing", "parallel", marks=thorough),
         pytest.param("parallel.shards=2", "parallel.shards", marks=thorough),
         ("parallel.shard=1,2", "several values"),
         pytest.param("parallel.shard=[1]", "parallel.shard", marks=thorough),
-        ("parallel.shard=${seed}", "parallel.shard"),
-        ("parallel.schedule=2F2B", "no schedule"),
+        pytest.param("parallel.shard=${seed}", "parallel.shard", marks=thorough),
+        pytest.param("parallel.schedule=2F2B", "no schedule", marks=thorough),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_changes(

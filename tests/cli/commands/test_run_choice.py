@@ -162,6 +162,7 @@ def test_rerun_of_several_runs_is_one_launch(sweep: Any) -> None:
     assert frozen.read_text() == JOB
 
 
+@thorough
 def test_rerun_of_several_runs_is_one_array_on_slurm(slurm_shell: Any) -> None:
     """Runs 0 and 2 of three become elements 0 and 1 of one job, without gaps."""
     words = ("experiment=command", "command=false", "cluster=slurm", "code.snapshot=false")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 from hpckit.planning.tracker import wandb_id
 
@@ -50,6 +51,7 @@ def command(shell: Any) -> tuple[str, ...]:
     return ("--", "python", str(shell.cwd / "track.py"))
 
 
+@thorough
 def test_ranks_continue_the_same_run_of_wandb(program: Any) -> None:
     """After a restart in the same attempt and after `resume`; only rank 0 logs."""
     words = (

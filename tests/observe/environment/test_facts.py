@@ -156,6 +156,7 @@ def probe(tmp_path: Path, module: str | None, *, patience_s: float = 60) -> tupl
     return facts.installed, facts.version or "", facts.problem
 
 
+@pytest.mark.training
 def test_torch_that_is_here_is_described() -> None:
     """The real torch of these tests, imported in another process."""
     torch = pytest.importorskip("torch")

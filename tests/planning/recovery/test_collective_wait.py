@@ -151,6 +151,7 @@ schedules = st.lists(
 )
 
 
+@pytest.mark.training
 @settings(max_examples=150, deadline=None)
 @given(schedules, st.data())
 def test_the_rank_that_stopped_is_the_culprit_and_torch_misses_it_too(

@@ -58,6 +58,7 @@ def first_stall(watch: StepWatch, since: float, until: float) -> tuple[float, Si
     return None
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     median=st.sampled_from([0.004, 0.05, 0.4, 1.0, 3.0]),

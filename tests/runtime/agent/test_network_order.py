@@ -16,6 +16,7 @@ from hpckit.record.store import read_events
 SWITCHES = {"n1": ["root", "b"], "n2": ["root", "a"], "n3": ["root", "b"], "n4": ["root", "a"]}
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(
     ("switches", "order"),
     [

@@ -90,6 +90,7 @@ def test_rank_below_nsys_completes_and_leaves_its_report(
     assert not done.paths.round(0).nsys_report(1).exists()
 
 
+@thorough
 @pytest.mark.training
 def test_report_that_fails_fails_no_run(
     workshop: Any, ranks: Any, fake_nsys: dict[str, str]
@@ -134,6 +135,7 @@ def test_rank_below_nsys_is_stopped_with_its_peers(
     until_ended(int((tmp_path / "pids").read_text().split()[0]))
 
 
+@thorough
 @pytest.mark.training
 def test_rank_below_nsys_does_not_outlive_its_agent(
     workshop: Any, ranks: Any, fake_nsys: dict[str, str], tmp_path: Path

@@ -22,7 +22,8 @@ CASES = int(os.environ.get("HPCKIT_FUZZ", "200"))
     [
         pytest.param("damages", CASES, "1", id="damages", marks=thorough),
         pytest.param("kills", CASES // 2, "1", id="kills", marks=thorough),
-        pytest.param("kills", CASES // 8, "2", id="kills-of-two-ranks"),
+        pytest.param("kills", CASES // 8, "2", id="kills-of-two-ranks", marks=thorough),
+        pytest.param("kills", CASES // 25, "2", id="few-kills-of-two-ranks"),
     ],
 )
 def test_fuzz_finds_no_silent_and_no_lost_load(kind: str, cases: int, ranks: str) -> None:

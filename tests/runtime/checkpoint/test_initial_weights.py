@@ -197,6 +197,7 @@ def train(folder: Path, *options: str, layout: dict[str, int], kept: str, weight
     return json.loads(line.partition(" ")[2])
 
 
+@thorough
 def test_exported_weights_begin_a_run_in_another_layout(tmp_path: Path) -> None:
     """The first loss is that of the exported model; a checkpoint of one's own comes first."""
     train(tmp_path, layout={"shard": 2}, kept="first")

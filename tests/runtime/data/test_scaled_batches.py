@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from rank_worlds import start_ranks
+from tiers import thorough
 
 from hpckit.model.parallel.sample_order import SampleOrder
 
@@ -95,6 +96,7 @@ def trained_fixture(folder: Path) -> list[list[dict[str, Any]]]:
     ]
 
 
+@thorough
 def test_steps_have_fewer_samples_and_each_comes_once(
     trained: list[list[dict[str, Any]]],
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
@@ -52,6 +54,9 @@ def reference(dtype: torch.dtype, steps: int, rows: int) -> dict[str, Any]:
 
 def trained(case: dict[str, Any], expected: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     """Train in a layout; return how far it is from the reference."""
+    if backend := case.get("backend"):  # of units that are compiled, instead of torch's default
+        with mock.patch.object(torch, "compile", partial(torch.compile, backend=backend)):
+            return trained({**case, "backend": None}, expected, dtype)
     layout = Layout(**case["layout"])
     run = ParallelRun(
         info=rank_of_world(),

@@ -92,9 +92,8 @@ SINGLE = {
 CASES = {name: {"layout": one} for name, one in LAYOUTS.items()} | MORE | FEWER | SINGLE
 KINDS = ("ddp", "fsdp", "hsdp", "fsdp x tensor", "pipeline x fsdp", "context x fsdp")
 USUAL = (
-    *(*KINDS, "pipeline x tensor"),
-    *("selective, context", "offloaded, pipeline x tensor", "uneven shares"),
-    *("fewer, pipeline x fsdp", "hsdp, float32"),
+    *KINDS,
+    *("selective, context", "offloaded, pipeline x tensor", "fewer, pipeline x fsdp"),
 )
 
 

@@ -91,16 +91,12 @@ FROZEN = {
 }
 CASES = DEFAULT | PAIRS | MEANS | REFUSED | OTHER | FROZEN
 USUAL = {
-    *("ddp, more ignored", "context, more ignored", "context x pipeline, more ignored"),
-    *("pipeline x fsdp, more ignored", "interleaved, more ignored", "context, all ignored"),
+    *("context x pipeline, more ignored", "interleaved, more ignored", "context, all ignored"),
     *("fewer, ddp, empty piece, more ignored", "tree, microbatches, more ignored"),
-    *("pair, context x pipeline, more ignored", "pair, pipeline x fsdp, more ignored"),
-    *("pair, fewer, ddp, empty piece, more ignored", "pair, tree, more ignored"),
-    *("pair, fsdp, all ignored", "mean, pipeline x fsdp, more ignored"),
-    *("sum, pipeline x fsdp, more ignored", "max, tensor, more ignored"),
+    *("pair, pipeline x fsdp, more ignored", "mean, pipeline x fsdp, more ignored"),
+    "sum, pipeline x fsdp, more ignored",
     *("no mean of a mask, context x pipeline, more ignored", "one row, more ignored"),
-    *("up frozen, pipeline x fsdp", "embed frozen, interleaved", "up frozen, ddp"),
-    "tensor alone, embed frozen",
+    *("embed frozen, interleaved", "tensor alone, embed frozen"),
 }
 NEEDED = (*OTHER, *(one for one in DEFAULT if one.startswith("context") and "half" not in one))
 

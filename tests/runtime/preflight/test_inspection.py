@@ -121,6 +121,7 @@ def test_unknown_names_are_told_of(probe: ProbeOrder) -> None:
     assert set(told.own_addresses) <= {"127.0.0.1", "::1"}
 
 
+@thorough
 @pytest.mark.training
 def test_medium_computes_on_the_cpu_where_there_is_no_gpu(probe: ProbeOrder) -> None:
     """Rates above zero, and a checksum that repeats: products of whole numbers are exact."""

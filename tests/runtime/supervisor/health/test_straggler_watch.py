@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 from hpckit.model import events
 from hpckit.model.diagnosis.verdict import Straggler
@@ -179,6 +180,7 @@ class Counter:
 """
 
 
+@thorough
 def test_attempt_names_a_slow_rank_and_stays_without_a_spare(workshop: Any, ranks: Any) -> None:
     """A real run: the slow rank is recorded with its node, the run warned, and nothing is lost."""
     ended = workshop.attempt(
