@@ -54,10 +54,12 @@ def launch(slurm_shell: Any) -> Launch:
     return begun
 
 
-def add_waiting(launch: Launch, fake_slurm: Any, context: Context) -> str:
+def add_waiting(
+    launch: Launch, fake_slurm: Any, context: Context, order: GrowOrder | None = None
+) -> str:
     """Record a satellite that Slurm lets wait, as `grow` does; return Slurm's id."""
     now = load_launch(launch.folder)
-    job = plan_satellite(now, 0, GrowOrder(replicas=1), context).job
+    job = plan_satellite(now, 0, order or GrowOrder(replicas=1), context).job
     record_event(now.paths, events.JobAdded(at=context.now(), job=job, after=()))
     slurm_job = str(fake_slurm.slurm(*HELD, f"--job-name={job.name}")).strip()
     told = events.Submitted(at=context.now(), job_index=job.index, job=slurm_job)
@@ -120,3 +122,25 @@ def test_slurm_that_does_not_answer_leaves_the_end_of_the_run_alone(
     assert read_launch_history(load_launch(launch.folder)).satellite_jobs(0)
     (slurm_shell.cwd / "fixed").touch()
     until(lambda: read_runs(launch)[0].state.ended)
+
+
+def test_satellite_brings_what_completes_a_replica_once(
+    slurm_shell: Any, fake_slurm: Any, context: Context
+) -> None:
+    """A node that stands idle is counted on by one job, until that is gone."""
+    shape = ("resources.nodes=4", "parallel=layout", "parallel.shard=2", "parallel.replicate=rest")
+    assert slurm_shell("launch", *QUICK, WAITS, *shape).code == 0
+    begun = load_launch(slurm_shell.outputs[0])
+    until(lambda: read_runs(begun)[0].round is not None)
+
+    def nodes(replicas: int, idle: int) -> int:
+        order = GrowOrder(replicas=replicas, idle_nodes=idle)
+        return plan_satellite(load_launch(begun.folder), 0, order, context).job.resources.nodes
+
+    assert (nodes(1, 0), nodes(1, 1), nodes(2, 1)) == (2, 1, 3)
+    order = GrowOrder(replicas=1, idle_nodes=1)
+    job = add_waiting(begun, fake_slurm, context, order)
+    assert nodes(1, 1) == 2
+    fake_slurm.slurm("scancel", job)
+    assert nodes(1, 1) == 1
+    (slurm_shell.cwd / "fixed").touch()

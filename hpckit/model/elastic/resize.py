@@ -36,8 +36,7 @@ class ResizeAnswer:
 
     `refused` says why nothing changes; null if the run follows. `replicas` is how many it has now.
     `standing` is how many of those asked for stand ready: nodes that an earlier shrink left idle.
-    `idle_nodes` is how many nodes more stand ready, too few for a replica: a job need not bring
-    these.
+    `idle_nodes` is how many nodes more stand ready, too few for a replica.
     """
 
     id: str

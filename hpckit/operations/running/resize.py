@@ -23,9 +23,8 @@ from hpckit.operations.running.satellites import (
     submit_satellite,
 )
 from hpckit.operations.submit import slurm_commands
-from hpckit.planning.recovery.run_size import size_of
 from hpckit.record.elastic.answers import read_resize_answer
-from hpckit.record.launches import Launch, load_settings, read_launch_history
+from hpckit.record.launches import Launch, read_launch_history
 from hpckit.record.lookup import Selection
 from hpckit.record.process import this_host
 from hpckit.runtime.requests import ask
@@ -65,8 +64,7 @@ def grow_run(selection: Selection, order: GrowOrder, context: Context) -> Growth
     left = order.replicas - answer.standing
     if left <= 0:
         return Growth(record=record, answer=answer, satellite=None)
-    nodes = left * size_of(load_settings(launch, record.index)[0]).replica_nodes
-    rest = replace(order, replicas=left, nodes=nodes - answer.idle_nodes)
+    rest = replace(order, replicas=left, idle_nodes=answer.idle_nodes)
     try:
         planned, slurm_job = submit_satellite(launch, record.index, rest, context)
     except SchedulerRefusedError as error:

@@ -36,11 +36,11 @@ PATIENCE = timedelta(seconds=60)
 class GrowOrder:
     """How many replicas more, and where; None stands for what the run's own job has.
 
-    `nodes` is how many nodes complete the replicas; None: all of each, as no node stands idle.
+    `idle_nodes` stand ready, too few for a replica: the job brings what completes them.
     """
 
     replicas: int
-    nodes: int | None = None
+    idle_nodes: int = 0
     partition: str | None = None
     qos: str | None = None
     timeout: timedelta | None = None
@@ -63,10 +63,11 @@ def plan_satellite(
     """
     settings, _ = load_settings(launch, run)
     paths = launch.paths.run(run)
-    whole = order.replicas * size_of(settings).replica_nodes
+    whole = size_of(settings).replica_nodes
+    idle = order.idle_nodes and max(0, order.idle_nodes - _spoken_for(launch, run, whole, context))
     wanted = SatelliteOrder(
         replicas=order.replicas,
-        nodes=whole if order.nodes is None else order.nodes,
+        nodes=order.replicas * whole - idle,
         taken=_taken(paths.attempt(latest_attempt(paths.attempts)), lost_too=lost_too),
         partition=order.partition,
         qos=order.qos,
@@ -151,6 +152,31 @@ def _dropped(launch: Launch, run: int, context: Context) -> tuple[str, ...]:
         dropped = SubmitRefused(at=context.now(), job_index=jobs[job], message=message)
         record_event(launch.paths, dropped)
     return waiting
+
+
+def _spoken_for(launch: Launch, run: int, replica_nodes: int, context: Context) -> int:
+    """Return how many idle nodes are to complete a replica with satellites that have yet to come.
+
+    Raises SchedulerError.
+    """
+    paths = launch.paths.run(run)
+    read = read_events(paths.attempt(latest_attempt(paths.attempts)).events)
+    arrived = {event.satellite for event in read if isinstance(event, AgentJoined)}
+    history = read_launch_history(launch)
+    jobs = {
+        history.accepted[index]: history.jobs[index]
+        for index in history.satellites.get(run, ())
+        if index in history.accepted and history.accepted[index] not in arrived
+    }
+    if not jobs:
+        return 0
+    seen = observe(list(jobs), slurm_commands(launch.cluster.bin_dir, context), context.now())
+    count = 0
+    for job, one in seen.items():
+        satellite = jobs[job].satellite
+        if satellite is not None and not one.state.ended:
+            count += satellite.replicas * replica_nodes - jobs[job].resources.nodes
+    return count
 
 
 def _taken(paths: AttemptPaths, *, lost_too: bool) -> Sequence[str]:

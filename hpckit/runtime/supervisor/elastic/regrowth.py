@@ -6,7 +6,7 @@ saves more than that. What is worth it is decided in planning.recovery.run_size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -27,12 +27,14 @@ _SETTLED = timedelta(seconds=30)
 class Regrowth:
     """Brings a run back to its size.
 
-    `order` submits a job that completes so many replicas with so many nodes; None: never.
+    `order` submits a job for so many replicas, less so many idle nodes; None: never.
     """
 
     resizing: Resizing
     order: Callable[[int, int], str | None] | None
     _ordered: int = field(default=0, init=False)
+    _completed_by: frozenset[str] = field(default=frozenset(), init=False)
+    """Nodes that stood idle when a job was submitted, and complete a replica with its nodes."""
 
     async def saved(self, duration: timedelta) -> None:
         """Consider growing, now that a save, which took so long, is committed."""
@@ -46,25 +48,28 @@ class Regrowth:
         if self._is_worth(round_, held, len(nodes), duration):
             self.resizing.resize()
             return
-        if self.resizing.break_promises(view):
-            self._ordered = max(0, self._ordered - 1)  # nothing completes that replica any more
+        self._completed_by -= {*view.members}
+        if not self._completed_by <= {*view.standing}:
+            # The nodes of the job that was submitted complete no replica any more.
+            self._ordered, self._completed_by = max(0, self._ordered - 1), frozenset()
         missing = replicas_to_order(size, held // whole, self._ordered)
         ready, after = missing > 0 and view.ran >= _SETTLED, (held // whole + missing) * whole
         if ready and self._is_worth(round_, held, after, duration):
-            await self._submit(missing, missing * whole - self.resizing.promise_idle(view, missing))
+            await self._submit(missing, self.resizing.idle_nodes(view))
 
     @staticmethod
     def _is_worth(round_: Round, held: int, after: int, duration: timedelta) -> bool:
         left = round_.remaining
         return left is not None and worth_growing(held, after, left, round_.start_up + duration)
 
-    async def _submit(self, replicas: int, nodes: int) -> None:
+    async def _submit(self, replicas: int, idle: Sequence[str]) -> None:
         """Submit a job, once for each replica, whatever comes of it."""
         order = self.order
         if order is None:
             return
         self._ordered += replicas
-        job = await aside(lambda: order(replicas, nodes))
+        self._completed_by |= {*idle}
+        job = await aside(lambda: order(replicas, len(idle)))
         lost = counted(replicas, "lost replica")
         words = f"satellite job {job} was submitted to bring {lost} back"
         if job is None:

@@ -60,8 +60,6 @@ class Resizing:
     grown_from: tuple[str, ...] = field(default=(), init=False)
     """The members of the round before, if the present one has these and more."""
     _members: tuple[str, ...] = field(default=(), init=False)
-    _promised: set[str] = field(default_factory=set, init=False)
-    """Idle nodes that complete a replica with the nodes of a job that is on its way."""
     _read: int = field(default=0, init=False)
     _told: str = field(default="", init=False)
     _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -140,7 +138,6 @@ class Resizing:
         more = len(members) > len(self._members) and {*self._members} <= {*members}
         self.grown_from = self._members if more else ()
         self._members = members
-        self._promised -= {*members}
         self._tell_fallback(len(members))
         await self._let_go(members)
         waiting = (peer for peer in self.agents.standing if peer.node not in members)
@@ -159,25 +156,15 @@ class Resizing:
         )
         self.record(events.Warned(at=now(), message=words))
 
-    def promise_idle(self, view: RoundView, replicas: int, after: int = 0) -> int:
-        """Return how many idle nodes go into the next of this many replicas, and promise them.
+    def idle_nodes(self, view: RoundView, after: int = 0) -> Sequence[str]:
+        """Return the usable nodes without ranks that are too few for a replica.
 
-        Idle are the usable nodes without ranks, less those for `after` replicas, less as many as
-        resources.spare_nodes. None is promised twice.
+        Not among them are those for `after` replicas, and as many as resources.spare_nodes.
         """
         whole = self.size.replica_nodes
-        idle = [one for one in self.usable(view) if one not in {*view.members, *self._promised}]
+        idle = [one for one in self.usable(view) if one not in view.members]
         kept = after * whole + self.agents.settings.resources.spare_nodes
-        # A job brings one node at least.
-        free = idle[: max(0, min(len(idle) - kept, replicas * whole - 1))]
-        self._promised.update(free)
-        return len(free)
-
-    def break_promises(self, view: RoundView) -> bool:
-        """Forget promised nodes that are gone; return whether there were any."""
-        gone = self._promised - {*view.standing}
-        self._promised -= gone
-        return bool(gone)
+        return idle[: max(0, len(idle) - kept) % whole]
 
     def undo(self, because: str) -> None:
         """Have no more replicas than before the present round, which failed at once."""
@@ -230,9 +217,8 @@ class Resizing:
         satellites, there = self._satellite_nodes, len(self.agents.standing)
         standing = self.size.standing(request.replicas, there, satellites)
         self.size, self.asked = self.size.grown(request.replicas), self.asked or standing > 0
-        more = request.replicas - standing
-        idle = self.promise_idle(round_.view(), more, standing) if round_ and more else 0
-        return replace(answer, standing=standing, idle_nodes=idle)
+        idle = () if round_ is None else self.idle_nodes(round_.view(), standing)
+        return replace(answer, standing=standing, idle_nodes=len(idle))
 
     def _refusal(self, request: ResizeRequest, held: int) -> str | None:
         if request.replicas < 1:
