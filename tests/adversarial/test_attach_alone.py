@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import thorough
 
 pytestmark = pytest.mark.training
 
@@ -32,6 +33,7 @@ def start(folder: Path, kept: str) -> tuple[str, str]:
     return done.stdout.strip(), done.stderr
 
 
+@thorough
 def test_attach_alone_takes_nothing_that_nobody_asked_for(tmp_path: Path) -> None:
     """Started again in the same folder, a script trains all its steps again and leaves nothing."""
     for _ in range(2):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from cli_world import shell
+from tiers import thorough
 
 __all__ = ["shell"]
 
@@ -27,6 +28,7 @@ def test_failing_program_is_told_by_what_it_printed_last(shell: Any) -> None:
     assert told["message"] == "rank 0 ended with exit code 3; it printed last:\noops"
 
 
+@thorough
 @pytest.mark.training
 def test_gpu_that_torch_does_not_see_fails_before_training(shell: Any) -> None:
     """A GPU that was asked for is not replaced by the CPU, unless runtime.device says so."""

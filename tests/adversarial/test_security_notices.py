@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cli_world import shell
 from notice_server import notice_server
+from tiers import thorough
 
 from hpckit.model.events import LocalStarted
 from hpckit.operations.notices.addresses import find_destinations
@@ -63,7 +64,7 @@ def holding(folder: Path, secret: str) -> list[str]:
 
 
 @pytest.mark.parametrize("way", ["variable", "file"])
-@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize("status", [pytest.param(200, marks=thorough), 500])
 def test_security_addresses_of_notices_are_nowhere(shell: Any, way: str, status: int) -> None:
     """Not in the launch folder, an answer, an argument, or a rank; sent or refused."""
     (shell.cwd / "train.py").write_text(TRAIN)

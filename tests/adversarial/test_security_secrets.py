@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tiers import thorough
 
 from hpckit.model.launch import Code
 from hpckit.record.snapshot.collect import CodeSnapshot, collect
@@ -136,7 +137,9 @@ def test_security_snapshot_takes_code_that_only_looks_like_secrets(tmp_path: Pat
     assert taken(found(tmp_path)) == set(files)
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o002, 0o022])
+@pytest.mark.parametrize(
+    "umask", [0o000, pytest.param(0o002, marks=thorough), pytest.param(0o022, marks=thorough)]
+)
 def test_security_launch_folder_is_private_to_the_last_file(tmp_path: Path, umask: int) -> None:
     """Nobody else may read or write anything in it, whatever the umask and the project's modes."""
     write(tmp_path, {"src/deep/lib.py": "pass", "run.sh": "true", ".netrc": "machine a"})

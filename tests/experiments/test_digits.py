@@ -28,6 +28,7 @@ def test_digits_same_seed_gives_the_same_metrics(trainer: Any) -> None:
     assert again == trainer.train("digits", 2, **SMALL)
 
 
+@thorough
 def test_digits_other_seed_gives_other_metrics(trainer: Any) -> None:
     """The seed reaches the split, the order and the weights: another one logs other numbers."""
     assert (

@@ -118,6 +118,7 @@ def test_auto_resume_job_queues_itself_again_behind_a_run_that_slurm_has_requeue
     (slurm_shell.cwd / "fixed").touch()
 
 
+@thorough
 def test_auto_resume_job_is_cancelled_with_its_launch(slurm_shell: Any, fake_slurm: Any) -> None:
     """`cancel LAUNCH` leaves nobody who would start the runs again; `cancel RUN` leaves it."""
     command = "command=[sh,-c,'until [ -e $HPCKIT_PROJECT/fixed ]; do sleep 0.1; done']"

@@ -91,6 +91,7 @@ def test_failed_run_sends_one_notice_with_cause_and_place(shell: Any, told: Noti
     assert len(told.received) == 2
 
 
+@thorough
 def test_sweep_finishes_once(shell: Any, told: NoticeServer) -> None:
     """The last run to end tells of all, whichever it is."""
     words = ("notify=ends", *TASK, "cluster.max_parallel=4", "command=true", "experiment=command")

@@ -240,6 +240,7 @@ def test_resume_refuses_when_the_snapshot_has_changed(shell: Any, change: str) -
     assert shell("resume", "--changed-code", "--wait").code == int(change == "gone")
 
 
+@thorough
 def test_resume_says_that_what_was_mended_since_does_not_run(shell: Any) -> None:
     """Who mends a bug and resumes is told that the frozen code runs, and how to run the new."""
     script = shell.cwd / "job.py"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from runtime.conftest import Workshop
 from runtime.conftest import ranks as ranks_of
+from tiers import thorough
 
 from hpckit.model.failure import Cause
 from hpckit.model.launch import Checkpoint, Recovery
@@ -109,6 +110,7 @@ def test_killed_rank_changes_no_loss(workshop: Any, ranks: Any, calm: dict[int, 
     assert losses(killed.launch) == calm
 
 
+@thorough
 def test_notice_changes_no_loss(workshop: Any, ranks: Any, calm: dict[int, float]) -> None:
     """Told to stop, the ranks leave with their workers; the next attempt has the next batch."""
     launch = workshop.freeze(TRAIN, **settings(ranks, workers=2, slow=0.15))

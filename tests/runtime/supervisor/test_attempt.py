@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 
 from hpckit.model.events import RankExited
 from hpckit.model.failure import Cause, ExitReason
@@ -165,6 +166,7 @@ dist.destroy_process_group()
 """
 
 
+@thorough
 def test_attempt_lets_a_command_attach(workshop: Any, ranks: Any) -> None:
     """`hpckit.attach()` in a command gives it the run: group, steps and metrics."""
     ended = workshop.attempt(ATTACHED, **ranks(2, entry_point=None, command="python task.py"))
@@ -462,6 +464,7 @@ def main(config, run):
 """
 
 
+@thorough
 def test_ddp_ranks_leave_in_peace(workshop: Any, ranks: Any) -> None:
     """A trained DDP model does not abort its rank at the interpreter's end (gloo, torch 2.13)."""
     codes = [workshop.attempt(DDP, **ranks(2)).code for _ in range(4)]
