@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pseudo_terminal import Sitting
+from tiers import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +55,7 @@ def test_ctrl_c_in_launch_wait_lets_local_runs_go_on(shell: Any, leaving: Any) -
         ("running", ("status", "--watch")),
         ("running", ("watch",)),
         ("ready", ("logs", "--follow")),
-        ("running", ("resume", "--cancelled", "--wait")),
+        pytest.param("running", ("resume", "--cancelled", "--wait"), marks=thorough),
     ],
 )
 def test_ctrl_c_in_any_other_view_lets_runs_go_on(

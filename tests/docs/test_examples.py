@@ -128,7 +128,7 @@ PROMISES = {
     "parallel": layouts_agree,
 }
 """What holds after the first command line of a page, beside that its runs complete."""
-OTHERWISE_TESTED = {"command", "data", "existing-ddp", "hydra-app", "parallel", "sweeps"}
+OTHERWISE_TESTED = {"command", "data", "existing-ddp", "hydra-app", "parallel", "stages", "sweeps"}
 """Pages whose ways to run have tests of their own, or whose examples take long."""
 
 

@@ -87,6 +87,7 @@ def test_launch_rerun_insists_on_all(project: Any) -> None:
     assert (len(again["runs"]), again["skipped"]) == (1, [])
 
 
+@thorough
 def test_launch_with_changed_code_is_another_one_unless_told(project: Any) -> None:
     """A changed file of the snapshot makes runs differ; --any-code does not look at it."""
     words = (*SAY, "+params.i=0")

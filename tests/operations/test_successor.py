@@ -224,6 +224,7 @@ def test_successor_is_submitted_once_whatever_slurm_answers(
     (slurm_shell.cwd / "fixed").touch()
 
 
+@thorough
 def test_successor_that_cannot_be_is_said_and_ends_nothing(
     slurm_shell: Any, launch: Launch, context: Context, fake_slurm: Any
 ) -> None:

@@ -90,7 +90,7 @@ def wait_until(done: Callable[[], bool], page: Any) -> None:
     pytest.fail("it did not become true within ten seconds")
 
 
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("width", [400, pytest.param(1280, marks=thorough)])
 @pytest.mark.parametrize(
     "launch",
     [
@@ -203,6 +203,7 @@ def test_browser_without_scripts_shows_verdicts_and_tables(desk: Desk, browser: 
     assert page.locator("#provenance pre").first.is_visible()
 
 
+@thorough
 def test_browser_loads_a_page_again_that_refreshes(desk: Desk, browser: Any) -> None:
     """The policy lets the page load itself, and nothing else is asked for."""
     desk.freeze("new")

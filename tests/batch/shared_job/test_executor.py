@@ -66,6 +66,7 @@ def attempts(shell: Any, run: int) -> list[list[events.Event]]:
     return [list(told) for _, told in read_attempts(load_launch(shell.outputs[0]).paths.run(run))]
 
 
+@thorough
 def test_runs_of_one_job_have_each_their_own_end(slurm_shell: Any) -> None:
     """One crashes, one loses its supervisor, one is cancelled, one waits: the others complete."""
     name = launch(

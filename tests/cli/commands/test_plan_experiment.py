@@ -71,6 +71,7 @@ def test_states_are_those_of_the_models_own_parameters(
     assert "--model" in found["unknown"]
 
 
+@thorough
 def test_counted_model_is_launched_as_it_was_counted(planned: Any) -> None:
     """The words are those that were given, with the nodes; whether all of it fits is unknown."""
     found = planned("parallel=fsdp", "--gpus", "16")

@@ -91,6 +91,7 @@ def test_resume_keeps_jobs_apart_that_ask_for_different_things(slurm_shell: Any)
     assert ["--array=0-1%" in one["text"] for one in shown["scripts"]] == [True, False]
 
 
+@thorough
 def test_resume_dry_run_prints_what_resume_submits_and_changes_nothing(slurm_shell: Any) -> None:
     """The text shown is the text submitted afterwards; until then no file is made or changed."""
     folder = sweep(slurm_shell, *SLURM)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from experiments.conftest import start
+from tiers import thorough
 
 from hpckit.model.interconnect.measurement import InterconnectMeasurement
 from hpckit.model.interconnect.operation import CommOperation
@@ -27,6 +28,7 @@ def measured(folder: Path, ranks: int, **asked: Any) -> InterconnectMeasurement:
     )
 
 
+@thorough
 def test_every_operation_of_gloo_is_measured_and_right(tmp_path: Path) -> None:
     """Each has its sizes, its ranks agree, and copies to a GPU are said to be missing."""
     found = measured(tmp_path, 3, smallest=1024, largest=4096, time_s=20.0)

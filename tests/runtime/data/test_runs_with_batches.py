@@ -101,6 +101,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     return found
 
 
+@thorough
 def test_killed_rank_changes_no_loss(workshop: Any, ranks: Any, calm: dict[int, float]) -> None:
     """With dropout, random transforms and workers: losses are those of a calm run, bit for bit."""
     killed = workshop.attempt(TRAIN, **settings(ranks, workers=2, kill=8, slow=0.1))

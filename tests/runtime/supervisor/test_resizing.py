@@ -366,6 +366,7 @@ def test_run_without_a_whole_replica_continues_in_another_layout(
     run = elastic(3, script=PLANNED, parallel=own, min_nodes=1)
     run.lose(THREE)
     run.wait_for(ONE, TWO)
+    assert run.resize(Resize.grow, 1).idle_nodes == 2, "one more makes a replica"
     run.satellite("77", FOUR)
     run.wait_for(ONE, TWO, FOUR)
     run.end()

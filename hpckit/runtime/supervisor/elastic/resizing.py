@@ -159,12 +159,15 @@ class Resizing:
     def idle_nodes(self, view: RoundView, after: int = 0) -> Sequence[str]:
         """Return the usable nodes without ranks that are too few for a replica.
 
-        Not among them are those for `after` replicas, and as many as resources.spare_nodes.
+        Not among them are those for `after` replicas, and as many as resources.spare_nodes. The
+        nodes of a round that has no whole replica (parallel.fallback) are among them.
         """
         whole = self.size.replica_nodes
         idle = [one for one in self.usable(view) if one not in view.members]
         kept = after * whole + self.agents.settings.resources.spare_nodes
-        return idle[: max(0, len(idle) - kept) % whole]
+        part = view.members[: len(view.members) % whole]
+        found = (*part, *idle[: max(0, len(idle) - kept)])
+        return found[: len(found) % whole]
 
     def undo(self, because: str) -> None:
         """Have no more replicas than before the present round, which failed at once."""
