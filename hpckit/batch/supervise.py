@@ -201,8 +201,11 @@ class _SlurmJob:
         """Cancel the jobs that still wait to bring the run nodes."""
         drop_satellites(self.launch, self.index, self.context)
 
-    def regrow(self, replicas: int, idle_nodes: int) -> str | None:
-        """Submit a job for so many replicas, less idle nodes; return its id, None if that fails."""
+    def regrow(self, replicas: int, idle_nodes: int) -> tuple[str, int] | None:
+        """Submit a job for so many replicas, less idle nodes; return its id and how many it brings.
+
+        None if that fails.
+        """
         order = GrowOrder(replicas=replicas, idle_nodes=idle_nodes)
         return regrow(self.launch, self.index, order, self.context)
 

@@ -249,8 +249,7 @@ class Recovery:
     on_straggler: StragglerPolicy = StragglerPolicy.warn
     """What a run does when a rank is slower than its peers."""
     regrow: bool = False
-    """Submit a satellite job for each replica that a run lost, once, when that is worth a restart.
-    """
+    """Submit a satellite job for each replica that a run loses, when that is worth a restart."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

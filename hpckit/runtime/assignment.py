@@ -66,7 +66,8 @@ class Allocation:
     drained, and why; None if that is unknown. A successor waits in the queue for the end of this
     attempt; `hand_to_successor` passes on which nodes it must leave out, `drop_successor` removes
     it from the queue. `regrow` submits a job for so many replicas, less so many idle nodes, and
-    returns its id; None if it fails. `drop_satellites` cancels those that still wait.
+    returns its id and its number of nodes; None if it fails. `drop_satellites` cancels those that
+    still wait.
     """
 
     limits: Callable[[], AttemptLimits | None]
@@ -77,7 +78,7 @@ class Allocation:
     hand_to_successor: Callable[[AttemptRequest], RequeueResult] | None = None
     drop_successor: Callable[[], None] | None = None
     drop_satellites: Callable[[], None] | None = None
-    regrow: Callable[[int, int], str | None] | None = None
+    regrow: Callable[[int, int], tuple[str, int] | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,8 +113,9 @@ def changes_what_learns(side: Side, step: int, *, learns: bool) -> float:
                 one.requires_grad_(learns)
     side.optimizer.zero_grad()
     loss = side.learn(*side.rows(step))
+    norm = side.clip()
     side.optimizer.step()
-    return loss
+    return loss + norm
 
 
 def unfreezes_ends(side: Side, step: int) -> float:

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+
+
+def test_what_trains_brings_all_that_its_ranks_import() -> None:
+    """`[train]` is enough to train: scikit-learn's numpy must not hide that ours is missing."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["train"]]
+    brought = {re.split(r"[^\w.-]", one)[0].lower() for one in wanted}
+    names = {"yaml": "pyyaml", "pynvml": "nvidia-ml-py", "hydra": "hydra-core"}
+    found = set()
+    for path in (ROOT / "hpckit" / "runtime").rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Import):
+                found |= {one.name.partition(".")[0] for one in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found.add(node.module.partition(".")[0])
+    others = found - sys.stdlib_module_names - {"hpckit", "optuna"}  # a study has its own extra
+    assert {"numpy", "torch"} <= others
+    assert {names.get(one, one) for one in others} <= brought
 
 
 @pytest.mark.slow

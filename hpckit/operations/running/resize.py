@@ -57,14 +57,15 @@ def grow_run(selection: Selection, order: GrowOrder, context: Context) -> Growth
     """
     record = _growing(selection, order, context)
     launch = selection.launch
-    job = plan_satellite(launch, record.index, order, context, lost_too=True).job
-    commands = slurm_commands(launch.cluster.bin_dir, context)
-    check_enough_nodes(job.resources, read_nodes(commands) or ())
+    plan_satellite(launch, record.index, order, context)  # what cannot be is refused before asking
     answer = _asked(launch, record, Resize.grow, order.replicas, context)
     left = order.replicas - answer.standing
     if left <= 0:
         return Growth(record=record, answer=answer, satellite=None)
     rest = replace(order, replicas=left, idle_nodes=answer.idle_nodes)
+    job = plan_satellite(launch, record.index, rest, context, lost_too=True).job
+    commands = slurm_commands(launch.cluster.bin_dir, context)
+    check_enough_nodes(job.resources, read_nodes(commands) or ())
     try:
         planned, slurm_job = submit_satellite(launch, record.index, rest, context)
     except SchedulerRefusedError as error:

@@ -5,6 +5,7 @@ It asks no supervisor.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,8 +20,10 @@ from hpckit.operations.frozen_script import rendered
 from hpckit.operations.service_jobs import hand_in
 from hpckit.operations.submit import slurm_commands
 from hpckit.planning.jobs.service_jobs import SatelliteOrder, satellite_job
+from hpckit.planning.recovery.ledger import read_ledger
 from hpckit.planning.recovery.run_size import size_of
 from hpckit.record.attempts import latest_attempt
+from hpckit.record.counted_events import counted_events
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_launch, load_settings, read_launch_history
 from hpckit.record.layout import AttemptPaths
@@ -65,10 +68,15 @@ def plan_satellite(
     paths = launch.paths.run(run)
     whole = size_of(settings).replica_nodes
     idle = order.idle_nodes and max(0, order.idle_nodes - _spoken_for(launch, run, whole, context))
+    past = read_ledger(counted_events(launch, run))
+    excluded = (past.without_losses() if lost_too else past).excluded(
+        settings.recovery, context.now()
+    )
+    taken = _taken(paths.attempt(latest_attempt(paths.attempts)), lost_too=lost_too)
     wanted = SatelliteOrder(
         replicas=order.replicas,
         nodes=order.replicas * whole - idle,
-        taken=_taken(paths.attempt(latest_attempt(paths.attempts)), lost_too=lost_too),
+        taken=(*taken, *sorted(excluded.difference(taken))),
         partition=order.partition,
         qos=order.qos,
         timeout=order.timeout,
@@ -103,19 +111,19 @@ def _handed_in(launch: Launch, planned: SatellitePlan, context: Context) -> str:
     return hand_in(launch, JobAdded(at=context.now(), job=planned.job, after=()), context)
 
 
-def regrow(launch: Launch, run: int, order: GrowOrder, context: Context) -> str | None:
-    """Submit the satellite of a run that lost replicas; return Slurm's id.
+def regrow(launch: Launch, run: int, order: GrowOrder, context: Context) -> tuple[str, int] | None:
+    """Submit the satellite of a run that lost replicas; return Slurm's id, and how many nodes.
 
     For a supervisor, which continues whatever comes of it: None if it fails, and then the reason is
     printed on standard error.
     """
     try:
-        _, job = submit_satellite(launch, run, order, context)
+        planned, job = submit_satellite(launch, run, order, context)
     except (HpckitError, OSError) as error:
         said = error.message if isinstance(error, HpckitError) else str(error)
         context.note(f"warning: run {launch.runs[run].id} gets no satellite: {said}")
         return None
-    return job
+    return job, planned.job.resources.nodes
 
 
 def drop_satellites(launch: Launch, run: int, context: Context) -> tuple[str, ...]:
@@ -161,12 +169,13 @@ def _spoken_for(launch: Launch, run: int, replica_nodes: int, context: Context) 
     """
     paths = launch.paths.run(run)
     read = read_events(paths.attempt(latest_attempt(paths.attempts)).events)
-    arrived = {event.satellite for event in read if isinstance(event, AgentJoined)}
+    arrived = Counter(event.satellite for event in read if isinstance(event, AgentJoined))
     history = read_launch_history(launch)
     jobs = {
         history.accepted[index]: history.jobs[index]
         for index in history.satellites.get(run, ())
-        if index in history.accepted and history.accepted[index] not in arrived
+        if index in history.accepted
+        and arrived[history.accepted[index]] < history.jobs[index].resources.nodes
     }
     if not jobs:
         return 0

@@ -35,7 +35,7 @@ def on_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action | Stay:
     if not view.saved:
         return Stay(because="nothing has been saved yet to continue from")
     ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
-    excluded = ledger.excluded(policy)
+    excluded = ledger.excluded(policy, view.at)
     good = without(view.standing, excluded | view.draining.keys() | view.unhealthy.keys())
     if len(good) >= len(view.members):
         return NewRound(because=failure, nodes=view.placed(good))
@@ -82,7 +82,7 @@ def on_straggler(view: RoundView, policy: Recovery, past: Ledger) -> NewRound | 
     spent = exhausted(ledger, failure, policy)
     if spent is not None:
         return Stay(because=spent or "recovery.restarts.straggler is 0")
-    unwelcome = ledger.excluded(policy) | _shunned(view)
+    unwelcome = ledger.excluded(policy, view.at) | _shunned(view)
     good = without(view.standing, unwelcome)
     if len(good) < len(view.members):
         return Stay(because="no spare node can take over")
@@ -119,7 +119,7 @@ def on_resize(view: RoundView, policy: Recovery, past: Ledger) -> NewRound | Sta
 
 def resizable_nodes(view: RoundView, policy: Recovery, past: Ledger) -> Sequence[str]:
     """Return the nodes that a round of another size may have, present ones included."""
-    shy = past.excluded(policy) | _shunned(view)
+    shy = past.excluded(policy, view.at) | _shunned(view)
     return [node for node in view.standing if node in view.members or node not in shy]
 
 

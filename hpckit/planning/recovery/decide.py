@@ -94,7 +94,7 @@ def why_stay(view: RoundView, policy: Recovery, past: Ledger) -> str | None:
     `view.failure` is the one that would be recorded. No other nodes stand, and a new attempt cannot
     be asked for, or was and got these nodes again; or the policy allows no more of this.
     """
-    bad = past.excluded(policy) | view.unhealthy.keys()
+    bad = past.excluded(policy, view.at) | view.unhealthy.keys()
     if len(without(view.standing, bad)) < view.fewest and _bound_to(view, bad, past):
         return "the run can have no other nodes"
     if view.failure is None:
@@ -171,7 +171,7 @@ def _left_for_others(view: RoundView, policy: Recovery, past: Ledger) -> Action:
 
 def _left_out(view: RoundView, policy: Recovery, ledger: Ledger) -> frozenset[str]:
     """Return the nodes to avoid from now on; none if no other nodes are available."""
-    bad = ledger.excluded(policy) | view.unhealthy.keys()
+    bad = ledger.excluded(policy, view.at) | view.unhealthy.keys()
     enough = len(without(view.standing, bad)) >= view.fewest
     return bad if enough or not _bound_to(view, bad, ledger) else frozenset()
 
@@ -229,7 +229,7 @@ def _stopped(view: RoundView, notice: StopNotice, policy: Recovery, past: Ledger
     ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
     spent = exhausted(ledger, failure, policy)
     if spent is None:
-        return new_attempt(failure, NOTICE_CODE, ledger.excluded(policy))
+        return new_attempt(failure, NOTICE_CODE, ledger.excluded(policy, view.at))
     message = f"{failure.message}; {spent}" if spent else failure.message
     return EndAttempt(
         state=RunState.failed if spent else RunState.interrupted,

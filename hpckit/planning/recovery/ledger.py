@@ -152,12 +152,17 @@ class Ledger:
                 break
         return count
 
-    def excluded(self, policy: Recovery) -> frozenset[str]:
-        """Return the nodes that failed too often, by their latest failures."""
+    def without_losses(self) -> Ledger:
+        """Return the ledger as if no node had been lost."""
+        return replace(self, entries=tuple(one for one in self.entries if one.cause not in _GONE))
+
+    def excluded(self, policy: Recovery, at: datetime | None = None) -> frozenset[str]:
+        """Return the nodes that failed too often lately: before `at`, or the latest failure."""
+        latest = at or max((entry.at for entry in self.entries), default=None)
         strikes: Counter[str] = Counter()
         for place, entry in enumerate(self.entries):
             of_a_node = entry.cause in _OF_A_NODE and entry.checkpoint is None
-            if of_a_node and self.entries[-1].at - entry.at < _EXCLUDED_FOR:
+            if of_a_node and latest is not None and latest - entry.at < _EXCLUDED_FOR:
                 weight = policy.node_failures if entry.cause in _LOST else 1
                 strikes.update(dict.fromkeys(self._charged(place, entry), weight))
         return frozenset(node for node, count in strikes.items() if count >= policy.node_failures)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from hpckit.model.launch import Recovery
 from hpckit.planning.recovery.ledger import Ledger
@@ -103,11 +104,12 @@ def first_nodes(
     policy: Recovery,
     sizes: RoundSizes,
     unhealthy: Collection[str] = (),
+    at: datetime | None = None,
 ) -> tuple[str, ...]:
-    """Return the nodes of an attempt's first round.
+    """Return the nodes of an attempt's first round, which begins at this time.
 
     Nodes that are not excluded come first, and `unhealthy` ones last.
     """
-    bad = past.excluded(policy)
+    bad = past.excluded(policy, at)
     good = sorted(standing, key=lambda node: (node in unhealthy, node in bad))
     return tuple(good[: sizes.fitting(len(standing))])

@@ -114,11 +114,11 @@ def worth_growing(before: int, after: int, remaining: timedelta, restart: timede
     return remaining * (1 - before / after) > _GAIN * restart
 
 
-def replicas_to_order(size: RunSize, held: int, ordered: int) -> int:
-    """Return how many replicas to bring for a run that lost some, each at most once.
+def replicas_to_order(size: RunSize, held: int, coming: int) -> int:
+    """Return how many replicas to bring for a run that lost some.
 
-    `held` is how many it has, `ordered` how many were ever ordered for it in this attempt.
+    `held` is how many it has, `coming` how many were ordered and are not there yet.
 
-    Example: of 4 replicas 2 are left, and 1 was ordered: 1 more.
+    Example: of 4 replicas 2 are left, and 1 is on its way: 1 more.
     """
-    return max(0, size.wanted() - held - ordered)
+    return max(0, size.wanted() - held - coming)

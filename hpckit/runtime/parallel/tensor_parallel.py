@@ -68,11 +68,14 @@ class TensorCut:
             modules[name].register_forward_hook(self._forget)
 
     def place_gradients(self, model: nn.Module) -> None:
-        """Have gradients placed as their parameters are; for parameters that no FSDP handles."""
+        """Have gradients placed as their parameters are; for parameters that no FSDP handles.
+
+        Frozen ones, too: they may learn later.
+        """
         for one in model.parameters():
-            if not one.requires_grad:
-                continue
+            learns, one.requires_grad = one.requires_grad, True  # else torch takes no hook
             one.register_post_accumulate_grad_hook(_place_gradient)  # type: ignore[no-untyped-call]
+            one.requires_grad = learns
 
     def end(self, model: nn.Module) -> None:
         """Have a model return plain tensors."""

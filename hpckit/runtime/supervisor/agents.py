@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -98,6 +99,8 @@ class Agents:
     _closing: bool = field(default=False, init=False)
     _names: dict[int, str] = field(default_factory=dict, init=False)
     _satellites: int = field(default=0, init=False)
+    arrivals: Counter[str] = field(default_factory=Counter, init=False)
+    """How many nodes each satellite job has brought, by its id; those that left again, too."""
 
     async def listen(self, paths: AttemptPaths, hosts: list[str]) -> None:
         """Bind first, then publish the address."""
@@ -166,6 +169,7 @@ class Agents:
                 )
             )
             if peer.satellite is not None:
+                self.arrivals[peer.satellite] += 1
                 self.on_satellite()
             while (message := await channel.receive()) is not None:
                 peer.heard_at = _clock()

@@ -328,6 +328,7 @@ class _Supervisor:
                 self.assignment.settings.recovery,
                 self.resizing.round_sizes,
                 self.preflight.unhealthy,
+                now(),
             )
         except AgentsError as error:
             agents.lose_left(blamed=not self.notices.noticed.is_set())
@@ -474,7 +475,7 @@ class _Supervisor:
             fewest=self.resizing.fewest_nodes,
             replica_nodes=self.replica_nodes,
             fallback_nodes=self.resizing.size.fallback_nodes,
-            resizing=self.resizing.asked,
+            resizing=self.resizing.losing,
             grown_from=self.resizing.grown_from,
             requeues=allocation is not None and settings.recovery.requeue,
         )

@@ -90,9 +90,9 @@ def test_optimizer_of_less_state_needs_less(planned: Any) -> None:
 
 
 def test_plan_of_an_experiment_leaves_nothing(planned: Any, shell: Any) -> None:
-    """No launch is made, and no file."""
+    """No launch is made, and no file; nor is it bound to the one machine that is here."""
     before = sorted(shell.cwd.iterdir())
-    planned("parallel=fsdp", "--gpus", "8")
+    planned("parallel=fsdp", "--gpus", "16", "cluster=local")
     assert sorted(shell.cwd.iterdir()) == before
 
 

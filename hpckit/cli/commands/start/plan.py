@@ -228,7 +228,9 @@ def _counted(
     from hpckit.operations.capacity import count_model  # noqa: PLC0415  # it imports Hydra
 
     ranks = () if arguments.gpus is None else rank_overrides(gpu, arguments.gpus)
-    request = compose_request(arguments, context, more=ranks)
+    # Nothing runs: so many GPUs need not be those of the machine or the cluster here.
+    anywhere = ("cluster.kind=slurm",) if ranks else ()
+    request = compose_request(arguments, context, more=(*ranks, *anywhere))
     found = count_model.count_model(request, context, quiet=arguments.json)
     shown = masked_words(arguments.overrides, known_secrets(context.environ))
     words = launched_words(shown, ranks, gpu)

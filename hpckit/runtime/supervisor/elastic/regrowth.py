@@ -6,7 +6,7 @@ saves more than that. What is worth it is decided in planning.recovery.run_size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -27,53 +27,59 @@ _SETTLED = timedelta(seconds=30)
 class Regrowth:
     """Brings a run back to its size.
 
-    `order` submits a job for so many replicas, less so many idle nodes; None: never.
+    `order` submits a job for so many replicas, less so many idle nodes, and returns Slurm's id of
+    it and its number of nodes; None: never.
     """
 
     resizing: Resizing
-    order: Callable[[int, int], str | None] | None
-    _ordered: int = field(default=0, init=False)
-    _completed_by: frozenset[str] = field(default=frozenset(), init=False)
-    """Nodes that stood idle when a job was submitted, and complete a replica with its nodes."""
+    order: Callable[[int, int], tuple[str, int] | None] | None
+    _ordered: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
+    """By job, how many replicas it completes, and with how many nodes."""
+    _refused: int = field(default=0, init=False)
+    """How many replicas there was no job for; they are given up."""
 
     async def saved(self, duration: timedelta) -> None:
         """Consider growing, now that a save, which took so long, is committed."""
         round_ = self.resizing.round()
-        if round_ is None or not round_.stepping or self.resizing.asked:
+        if round_ is None or not round_.stepping:
             return
         view, size = round_.view(), self.resizing.size
         held, whole = len(view.members), size.replica_nodes
         action = self.resizing.judge(view)
-        nodes = action.nodes if isinstance(action, NewRound) else view.members
-        if self._is_worth(round_, held, len(nodes), duration):
-            self.resizing.resize()
+        if isinstance(action, NewRound):
+            worth = self._is_worth(round_, held, len(action.nodes), duration)
+            if worth and not self.resizing.asked:
+                self.resizing.resize()
             return
-        self._completed_by -= {*view.members}
-        if not self._completed_by <= {*view.standing}:
-            # The nodes of the job that was submitted complete no replica any more.
-            self._ordered, self._completed_by = max(0, self._ordered - 1), frozenset()
-        missing = replicas_to_order(size, held // whole, self._ordered)
+        missing = replicas_to_order(size, held // whole, self._coming() + self._refused)
         ready, after = missing > 0 and view.ran >= _SETTLED, (held // whole + missing) * whole
         if ready and self._is_worth(round_, held, after, duration):
-            await self._submit(missing, self.resizing.idle_nodes(view))
+            await self._submit(missing, len(self.resizing.idle_nodes(view)))
+
+    def _coming(self) -> int:
+        """Return how many replicas are to be completed by nodes that have yet to come."""
+        arrivals = self.resizing.agents.arrivals
+        orders = self._ordered.items()
+        return sum(replicas for job, (replicas, nodes) in orders if arrivals[job] < nodes)
 
     @staticmethod
     def _is_worth(round_: Round, held: int, after: int, duration: timedelta) -> bool:
         left = round_.remaining
         return left is not None and worth_growing(held, after, left, round_.start_up + duration)
 
-    async def _submit(self, replicas: int, idle: Sequence[str]) -> None:
-        """Submit a job, once for each replica, whatever comes of it."""
+    async def _submit(self, replicas: int, idle: int) -> None:
+        """Submit a job, whatever comes of it."""
         order = self.order
         if order is None:
             return
-        self._ordered += replicas
-        self._completed_by |= {*idle}
-        job = await aside(lambda: order(replicas, len(idle)))
         lost = counted(replicas, "lost replica")
-        words = f"satellite job {job} was submitted to bring {lost} back"
-        if job is None:
+        submitted = await aside(lambda: order(replicas, idle))
+        if submitted is None:
+            self._refused += replicas
             words = f"no satellite job could be submitted to bring {lost} back"
         else:
+            job, nodes = submitted
+            self._ordered[job] = (replicas, nodes)
             self.resizing.unasked.add(job)
+            words = f"satellite job {job} was submitted to bring {lost} back"
         self.resizing.record(events.Warned(at=now(), message=words))

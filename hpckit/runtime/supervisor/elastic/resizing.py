@@ -91,6 +91,13 @@ class Resizing:
         )
 
     @property
+    def losing(self) -> bool:
+        """Whether the present round is to leave because nodes of a satellite leave it."""
+        here = {peer.node: peer for peer in self.agents.peers.values()}
+        members = (here.get(node) for node in self._members)
+        return self.asked and any(one is None or one.leaving for one in members)
+
+    @property
     def requests(self) -> Path:
         """The file of requests."""
         return self.paths.resize_requests
@@ -217,7 +224,8 @@ class Resizing:
         if request.resize is Resize.shrink:
             self.size, self.asked = self.size.shrunk(request.replicas), True
             return answer
-        satellites, there = self._satellite_nodes, len(self.agents.standing)
+        usable = self.agents.standing if round_ is None else self.usable(round_.view())
+        satellites, there = self._satellite_nodes, len(usable)
         standing = self.size.standing(request.replicas, there, satellites)
         self.size, self.asked = self.size.grown(request.replicas), self.asked or standing > 0
         idle = () if round_ is None else self.idle_nodes(round_.view(), standing)
