@@ -19,6 +19,7 @@ from hpckit.model.command import command_words
 from hpckit.model.finding import CheckReport, ExpectedStart, Finding, Severity
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec, LaunchPlan
+from hpckit.operations.layout.plain_commands import warn_of_plain_commands
 from hpckit.operations.model_check import ModelChecks
 from hpckit.operations.prepare import Prepared
 from hpckit.planning.checks.cluster import chosen_of, preflight
@@ -65,6 +66,7 @@ def check_launch(
         asked.ask()
     expected = estimate_cost(plan, asked.site)
     findings += [*plan_slips(plan), *asked.findings, *over_budget(plan, expected)]
+    findings += warn_of_plain_commands(plan, machine.working_dir)
     checks = ModelChecks(plan=plan, snapshot=prepared.snapshot, context=context)
     if models is ModelDepth.sure:
         checks = replace(checks, most=1, patience=_SECONDS, fallback=False)

@@ -229,6 +229,24 @@ COMMAND = ("experiment=command", "cluster=local", "code.snapshot=false")
 
 
 @pytest.mark.parametrize(
+    ("text", "layout", "warnings"),
+    [
+        ("print('DDP by hand')", "parallel=fsdp", 1),
+        ("import hpckit; run = hpckit.attach()", "parallel=fsdp", 0),
+        ("print('DDP by hand')", "parallel=none", 0),
+    ],
+)
+def test_check_warns_of_a_command_that_follows_no_layout(
+    shell: Any, text: str, layout: str, warnings: int
+) -> None:
+    """Each of its ranks would train the whole model and complete; a function is refused then."""
+    (shell.cwd / "train.py").write_text(text)
+    said = shell("check", *COMMAND, "resources=cpu_pair", "command=python train.py", layout)
+    assert said.code == 0
+    assert (said.out + said.err).count("train.py does not mention hpckit") == warnings
+
+
+@pytest.mark.parametrize(
     ("words", "said", "severity"),
     [
         (("command=python -m train3",), "module train3 of the command is neither in", "error"),
