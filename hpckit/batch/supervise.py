@@ -202,7 +202,7 @@ class _SlurmJob:
         drop_satellites(self.launch, self.index, self.context)
 
     def regrow(self, replicas: int, idle_nodes: int) -> tuple[str, int] | None:
-        """Submit a job for so many replicas, less idle nodes; return its id and how many it brings.
+        """Submit a job for lost replicas, less idle nodes; return its id and how many it brings.
 
         None if that fails.
         """

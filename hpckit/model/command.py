@@ -102,6 +102,14 @@ def invocation(words: Sequence[str]) -> Invocation:
     return Invocation(program=program, arguments=given)
 
 
+def script_of(words: Sequence[str]) -> str | None:
+    """Return the script that a command starts, also by torchrun, whose options take values."""
+    started = invocation(words)
+    if started.program == "torchrun":
+        return next((word for word in words if word.endswith(".py")), None)
+    return started.script
+
+
 def _behind_env(words: Sequence[str]) -> Sequence[str]:
     if words[0].rpartition("/")[2] != "env":
         return words

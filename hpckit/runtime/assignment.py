@@ -65,9 +65,9 @@ class Allocation:
     owns its run. `draining` returns which nodes of the allocation, and of these others, are being
     drained, and why; None if that is unknown. A successor waits in the queue for the end of this
     attempt; `hand_to_successor` passes on which nodes it must leave out, `drop_successor` removes
-    it from the queue. `regrow` submits a job for so many replicas, less so many idle nodes, and
-    returns its id and its number of nodes; None if it fails. `drop_satellites` cancels those that
-    still wait.
+    it from the queue. `regrow` submits a job for a number of replicas, less a number of idle
+    nodes, and returns its id and its number of nodes; None if it fails. `drop_satellites`
+    cancels those that still wait.
     """
 
     limits: Callable[[], AttemptLimits | None]

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from hpckit.model.command import command_words, invocation
+from hpckit.model.command import command_words, script_of
 from hpckit.model.finding import Finding, warning
-from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import LaunchPlan
 from hpckit.planning.layout import layout_of
 
@@ -23,9 +22,10 @@ def warn_of_plain_commands(plan: LaunchPlan, working_dir: Path) -> Iterator[Find
     """
     seen: set[str] = set()
     for run in islice(plan.runs, _RUNS_LOOKED_AT):
-        if run.settings.command is None or layout_of(run.settings).is_data_parallel:
+        settings = run.settings
+        if settings.command is None or (layout := layout_of(settings)).is_data_parallel:
             continue
-        script = _script_of(run.settings)
+        script = script_of(command_words(settings.command)) or ""
         if script in seen or not script.endswith(".py"):
             continue
         seen.add(script)
@@ -37,15 +37,8 @@ def warn_of_plain_commands(plan: LaunchPlan, working_dir: Path) -> Iterator[Find
             yield warning(
                 "parallel",
                 script,
-                f"the layout is {layout_of(run.settings)}, and {script} does not mention hpckit: "
-                "each rank would train the whole model",
+                f"the layout is {layout}, and {script} does not mention hpckit: each rank would "
+                "train the whole model",
                 "in the script: run = hpckit.attach(), and run.parallelize(…); or leave parallel "
                 "out, for a script that lays its model out itself",
             )
-
-
-def _script_of(settings: LaunchConfig) -> str:
-    words = command_words(settings.command)
-    started = invocation(words)
-    named = started.arguments if started.program == "torchrun" else (started.script or "",)
-    return next((one for one in named if one.endswith(".py")), "")

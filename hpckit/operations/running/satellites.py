@@ -6,13 +6,14 @@ It asks no supervisor.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from hpckit.context import Context
 from hpckit.errors import HpckitError, SchedulerRefusedError
-from hpckit.model.events import AgentJoined, JobAdded, NodeLost, SatelliteLeft, SubmitRefused
+from hpckit.model.events import AgentJoined, Event, JobAdded, NodeLost, SatelliteLeft, SubmitRefused
+from hpckit.model.history import LaunchHistory
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import BaseState
 from hpckit.operations.add_job import alone
@@ -26,7 +27,6 @@ from hpckit.record.attempts import latest_attempt
 from hpckit.record.counted_events import counted_events
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_launch, load_settings, read_launch_history
-from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import read_events
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.query import observe
@@ -65,14 +65,17 @@ def plan_satellite(
     It may get nodes that the run has lost only with `lost_too`.
     """
     settings, _ = load_settings(launch, run)
-    paths = launch.paths.run(run)
-    whole = size_of(settings).replica_nodes
-    idle = order.idle_nodes and max(0, order.idle_nodes - _spoken_for(launch, run, whole, context))
-    past = read_ledger(counted_events(launch, run))
+    paths, history = launch.paths.run(run), read_launch_history(launch)
+    told = tuple(read_events(paths.attempt(latest_attempt(paths.attempts)).events))
+    whole, idle = size_of(settings).replica_nodes, order.idle_nodes
+    if idle:
+        expected = _expected(history, run, told)
+        idle = max(0, idle - _spoken_for(expected, whole, launch, context))
+    past = read_ledger(counted_events(launch, run, history=history))
     excluded = (past.without_losses() if lost_too else past).excluded(
         settings.recovery, context.now()
     )
-    taken = _taken(paths.attempt(latest_attempt(paths.attempts)), lost_too=lost_too)
+    taken = _taken(told, lost_too=lost_too)
     wanted = SatelliteOrder(
         replicas=order.replicas,
         nodes=order.replicas * whole - idle,
@@ -82,7 +85,7 @@ def plan_satellite(
         timeout=order.timeout,
         warn_s=settings.runtime.save_before_timeout_s or 60.0,
     )
-    like = read_launch_history(launch).job_of(run)
+    like = history.job_of(run)
     job = satellite_job(launch.id, run, index=len(launch.jobs), like=like, order=wanted)
     return SatellitePlan(job=job, script=rendered(launch, job, context))
 
@@ -162,39 +165,42 @@ def _dropped(launch: Launch, run: int, context: Context) -> tuple[str, ...]:
     return waiting
 
 
-def _spoken_for(launch: Launch, run: int, replica_nodes: int, context: Context) -> int:
-    """Return how many idle nodes are to complete a replica with satellites that have yet to come.
-
-    Raises SchedulerError.
-    """
-    paths = launch.paths.run(run)
-    read = read_events(paths.attempt(latest_attempt(paths.attempts)).events)
-    arrived = Counter(event.satellite for event in read if isinstance(event, AgentJoined))
-    history = read_launch_history(launch)
+def _expected(history: LaunchHistory, run: int, told: Sequence[Event]) -> dict[str, JobSpec]:
+    """Return by Slurm's id the satellites of a run of which nodes have yet to come, or never do."""
+    arrived = Counter(event.satellite for event in told if isinstance(event, AgentJoined))
     jobs = {
         history.accepted[index]: history.jobs[index]
         for index in history.satellites.get(run, ())
         if index in history.accepted
-        and arrived[history.accepted[index]] < history.jobs[index].resources.nodes
     }
-    if not jobs:
+    return {job: one for job, one in jobs.items() if arrived[job] < one.resources.nodes}
+
+
+def _spoken_for(
+    expected: Mapping[str, JobSpec], replica_nodes: int, launch: Launch, context: Context
+) -> int:
+    """Return how many idle nodes are to complete a replica with satellites that have yet to come.
+
+    Raises SchedulerError.
+    """
+    if not expected:
         return 0
-    seen = observe(list(jobs), slurm_commands(launch.cluster.bin_dir, context), context.now())
-    count = 0
-    for job, one in seen.items():
-        satellite = jobs[job].satellite
-        if satellite is not None and not one.state.ended:
-            count += satellite.replicas * replica_nodes - jobs[job].resources.nodes
-    return count
+    seen = observe(list(expected), slurm_commands(launch.cluster.bin_dir, context), context.now())
+    coming = [expected[job] for job, one in seen.items() if not one.state.ended]
+    return sum(
+        one.satellite.replicas * replica_nodes - one.resources.nodes
+        for one in coming
+        if one.satellite is not None
+    )
 
 
-def _taken(paths: AttemptPaths, *, lost_too: bool) -> Sequence[str]:
+def _taken(told: Sequence[Event], *, lost_too: bool) -> Sequence[str]:
     """Return the nodes of an attempt: a satellite on one of them would bring nothing.
 
     With `lost_too` those that it lost are not among them.
     """
     nodes: dict[str, None] = {}
-    for event in read_events(paths.events):
+    for event in told:
         if isinstance(event, AgentJoined):
             nodes[event.node] = None
         elif isinstance(event, SatelliteLeft) or (lost_too and isinstance(event, NodeLost)):

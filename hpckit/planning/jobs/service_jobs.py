@@ -119,7 +119,7 @@ def successor_job(launch: str, run: int, *, index: int, like: JobSpec, after: st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SatelliteOrder:
-    """What a satellite job is to bring: nodes for so many replicas, none of them `taken`.
+    """What a satellite job is to bring: `nodes` that complete replicas, none of them `taken`.
 
     `partition`, `qos` and `timeout` are those of the run's job if they are None. The job is told
     `warn_s` seconds before its time limit.

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hpckit.model.command import invocation
+from hpckit.model.command import invocation, script_of
 from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig, WorkingFolder
 from hpckit.model.plan import LaunchPlan
@@ -226,7 +226,7 @@ class Machine:
                 cure = f"a file of that name is here: write {by}{program}"
             yield say("command", program, f"there is no program {program} on this machine", cure)
         started = invocation(words)
-        script = started.script if started.program != "torchrun" else _python_file(words)
+        script = script_of(words)
         if started.module is not None:
             yield from self._module(words, started.module, in_place=in_place)
         elif script is not None and (started.is_shell or script.endswith(".py")):
@@ -286,11 +286,6 @@ class Machine:
 
 def _is_in_place(settings: LaunchConfig) -> bool:
     return settings.runtime.cwd is WorkingFolder.project
-
-
-def _python_file(words: tuple[str, ...]) -> str | None:
-    """Return the script among the words of torchrun, whose options take values."""
-    return next((word for word in words if word.endswith(".py")), None)
 
 
 def _left_out(key: str, value: str, file: Path, why: str) -> Finding:

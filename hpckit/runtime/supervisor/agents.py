@@ -92,6 +92,8 @@ class Agents:
     )
     left: dict[str, int] = field(default_factory=dict, init=False)
     given_up_s: float = field(default=0.0, init=False)
+    arrivals: Counter[str] = field(default_factory=Counter, init=False)
+    """How many nodes each satellite job has brought, by its id; those that left again, too."""
     _accepting: asyncio.Task[None] | None = field(default=None, init=False)
     _beating: asyncio.Task[None] | None = field(default=None, init=False)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -99,8 +101,6 @@ class Agents:
     _closing: bool = field(default=False, init=False)
     _names: dict[int, str] = field(default_factory=dict, init=False)
     _satellites: int = field(default=0, init=False)
-    arrivals: Counter[str] = field(default_factory=Counter, init=False)
-    """How many nodes each satellite job has brought, by its id; those that left again, too."""
 
     async def listen(self, paths: AttemptPaths, hosts: list[str]) -> None:
         """Bind first, then publish the address."""

@@ -27,8 +27,8 @@ _SETTLED = timedelta(seconds=30)
 class Regrowth:
     """Brings a run back to its size.
 
-    `order` submits a job for so many replicas, less so many idle nodes, and returns Slurm's id of
-    it and its number of nodes; None: never.
+    `order` submits a job for a number of replicas, less a number of idle nodes, and returns Slurm's
+    id of it and its number of nodes; None: never.
     """
 
     resizing: Resizing

@@ -224,11 +224,12 @@ class Resizing:
         if request.resize is Resize.shrink:
             self.size, self.asked = self.size.shrunk(request.replicas), True
             return answer
-        usable = self.agents.standing if round_ is None else self.usable(round_.view())
-        satellites, there = self._satellite_nodes, len(usable)
+        view = None if round_ is None else round_.view()
+        there = len(self.agents.standing if view is None else self.usable(view))
+        satellites = self._satellite_nodes
         standing = self.size.standing(request.replicas, there, satellites)
         self.size, self.asked = self.size.grown(request.replicas), self.asked or standing > 0
-        idle = () if round_ is None else self.idle_nodes(round_.view(), standing)
+        idle = () if view is None else self.idle_nodes(view, standing)
         return replace(answer, standing=standing, idle_nodes=len(idle))
 
     def _refusal(self, request: ResizeRequest, held: int) -> str | None:
