@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from hpckit.record.store import open_plain
 _LARGEST_CONFIG = 4_000_000
 _NUMBER_WORD = re.compile(r"[KMBT]|thousand|million|billion|trillion", re.IGNORECASE)
 _SHAPE_WORD = re.compile(r"(layers|heads|kv_heads|head_dim|ffn|vocab|swiglu|positions)=\S+")
+_GPU_WORD = re.compile(r"[a-z0-9_]+_(gib|per_s|w|per_link|fp32)=\S+|tflops=\S+")
 _OF_SHAPES = (
     *("model", "parallel", "global_batch", "micro_batch", "sequence", "vocab", "precision"),
     *("recompute", "attention", "zero", "step_s", "measured", "tokens", "search", "power"),
@@ -24,6 +25,7 @@ _OF_SHAPES = (
 """Options that need a transformer's shape, or that an experiment says itself."""
 _OF_TIMES = ("price_per_gpu_hour", "carbon_g_per_kwh")
 _OF_PLANS = (*(one for one in _OF_SHAPES if one != "power"), *_OF_TIMES)
+_CLUSTER = re.compile(r"\+{0,2}cluster[.=]")
 _RANKS = ("resources.nodes=", "resources.tasks_per_node=", "resources.gpus_per_node=")
 
 
@@ -46,7 +48,7 @@ def given(arguments: argparse.Namespace, names: tuple[str, ...]) -> Iterator[str
 def check_together(arguments: argparse.Namespace) -> None:
     """Raise UsageError for options that say nothing beside the others."""
     words = arguments.overrides
-    if words:
+    if words and not only_of_cluster(words):
         _check_slips(arguments, words)
         _check_experiment(arguments, words)
     elif arguments.power:
@@ -59,6 +61,11 @@ def check_together(arguments: argparse.Namespace) -> None:
         raise UsageError("--model is missing", hint="name a model; --power alone needs none")
 
 
+def only_of_cluster(words: Sequence[str]) -> bool:
+    """Return whether words choose a cluster and nothing else: a model may stand beside them."""
+    return bool(words) and all(_CLUSTER.match(word) for word in words)
+
+
 def _check_slips(arguments: argparse.Namespace, words: list[str]) -> None:
     """Raise UsageError for a word that was cut off an option's value by a space."""
     if arguments.tokens is not None and _NUMBER_WORD.fullmatch(words[0]):
@@ -66,6 +73,12 @@ def _check_slips(arguments: argparse.Namespace, words: list[str]) -> None:
             f"--tokens {arguments.tokens} {words[0]} are two words",
             hint=f"write number and suffix as one: --tokens {arguments.tokens}"
             f"{words[0][0].upper()}",
+        )
+    if arguments.gpu is not None and _GPU_WORD.fullmatch(words[0]):
+        numbers = " ".join([arguments.gpu, *words])
+        raise UsageError(
+            f"{words[0]} is not a part of --gpu, which is one word",
+            hint=f"put the numbers in quotes: --gpu '{numbers}'",
         )
     if "=" in (arguments.model or "") and _SHAPE_WORD.fullmatch(words[0]):
         numbers = " ".join([arguments.model, *words])

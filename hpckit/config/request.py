@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+_CHOICE = re.compile(r"\+{0,2}(experiment|entry_point|command)=")
 PRIMARY = "config"
 """The configuration that is composed if no other is named."""
 
@@ -28,3 +30,12 @@ class ComposeRequest:
     environ: Mapping[str, str]
     cwd: Path
     tell: Callable[[int, int], None] | None = None
+
+
+def with_something_to_run(request: ComposeRequest) -> ComposeRequest:
+    """Return the request, with a command if its words choose nothing to run.
+
+    Then no experiment need be complete to learn what the cluster is.
+    """
+    chosen = request.command or any(_CHOICE.match(word) for word in request.overrides)
+    return request if chosen else replace(request, command=("true",))

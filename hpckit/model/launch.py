@@ -120,6 +120,15 @@ class Cluster:
     service_qos: str | None = None
     """QOS of hpckit's own small jobs. Null: that of the runs, or Slurm's default if
     `service_partition` is set."""
+    gpu: str | None = None
+    """What a GPU of this cluster is, for `hpckit plan`: a name of its catalogue, or such a name and
+    what differs, for example `A100-80 network_gb_per_s=12.5`. Null: unknown."""
+    power_cap_w: float | None = None
+    """Most power of a GPU, in watts. Preflight warns of GPUs that may take more. Null: the GPU's
+    own."""
+    power_cap_option: str | None = None
+    """sbatch option by which this site's Slurm takes `power_cap_w`, without `--`, for example
+    `gpu-power`. Slurm itself has none; sites add one as a plugin. Null: Slurm is not asked."""
     price_per_gpu_hour: float | None = None
     """Price of a GPU for an hour, in the site's currency. Null: unknown."""
     carbon_g_per_kwh: float | None = None

@@ -5,7 +5,7 @@ Groups runs into jobs and defines what a job asks of Slurm.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import PurePath
@@ -21,6 +21,7 @@ from hpckit.planning.checks.config import check_points
 from hpckit.planning.jobs.arrays import chunks, throttle
 from hpckit.planning.jobs.shared_jobs import merged_job, shared_job, shares_jobs
 from hpckit.planning.jobs.stage_jobs import Asked, check_stages, stage_jobs
+from hpckit.planning.preflight.judge import asks_for_gpus
 from hpckit.planning.signature import frozen_signature
 from hpckit.planning.stages import planned_stages, with_earlier
 
@@ -174,10 +175,24 @@ def resource_spec(settings: LaunchConfig) -> ResourceSpec:
         mail_type=asked.mail_type,
         mail_user=asked.mail_user,
         array_parallelism=parallelism,
-        additional_parameters=tuple(
-            (key, _parameter(key, value)) for key, value in asked.additional_parameters.items()
+        additional_parameters=(
+            *((key, _parameter(key, value)) for key, value in asked.additional_parameters.items()),
+            *_power_cap(settings),
         ),
     )
+
+
+def _power_cap(settings: LaunchConfig) -> Iterator[tuple[str, str]]:
+    """Yield the site's option for the power of a GPU, for runs that ask for GPUs."""
+    cluster, option = settings.cluster, settings.cluster.power_cap_option
+    if option is None or cluster.power_cap_w is None or not asks_for_gpus(settings):
+        return
+    if option in {key.replace("_", "-") for key in settings.resources.additional_parameters}:
+        raise ConfigError(
+            f"resources.additional_parameters and cluster.power_cap_w both set --{option}",
+            hint="leave one of them out",
+        )
+    yield option, f"{cluster.power_cap_w:g}"
 
 
 def _parameter(key: str, value: Any) -> str | bool | None:

@@ -10,7 +10,7 @@ from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest
 from hpckit.model.capacity.setup import Recomputation
 from hpckit.model.parallel.settings import Recompute
-from hpckit.planning.capacity.gpus import GPUS
+from hpckit.planning.capacity.gpu_catalogue import GPUS
 from hpckit.planning.capacity.request import CapacityRequest
 from hpckit.planning.capacity.search import pareto
 from hpckit.planning.capacity.search_request import search_plans

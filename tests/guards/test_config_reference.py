@@ -60,3 +60,10 @@ def test_keys_for_slurm_alone_exist() -> None:
     """A key that is renamed is renamed in that list, too."""
     assert set(SLURM_ONLY) <= keys()
     assert len(SLURM_ONLY) == len(set(SLURM_ONLY))
+
+
+def test_page_of_gpus_is_what_its_generator_makes() -> None:
+    """Whoever changes the catalogue makes its page again."""
+    names = runpy.run_path(str(ROOT / "scripts" / "gpu_reference.py"))
+    page = (ROOT / "docs" / "reference" / "gpus.md").read_text(encoding="utf-8")
+    assert page == names["page"](), "run: python scripts/gpu_reference.py"

@@ -135,6 +135,44 @@ def test_plan_passes_additional_parameters_as_text_flags_or_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("gpus", "cap", "option", "asked"),
+    [
+        (2, 300.0, "gpu-power", (("gpu-power", "300"),)),
+        (2, 300.0, None, ()),
+        (2, None, "gpu-power", ()),
+        (0, 300.0, "gpu-power", ()),
+    ],
+)
+def test_slurm_is_asked_for_a_power_cap_where_the_site_has_an_option(
+    gpus: int, cap: float | None, option: str | None, asked: tuple[tuple[str, str], ...]
+) -> None:
+    """Of runs with GPUs alone: an unknown option would have the job refused."""
+    cluster = Cluster(
+        kind=ClusterKind.slurm, gpus_per_node=4, power_cap_w=cap, power_cap_option=option
+    )
+    settings = replace(asking(gpus_per_node=gpus), cluster=cluster)
+    assert plan(point(settings)).jobs[0].resources.additional_parameters == asked
+
+
+@pytest.mark.parametrize(
+    ("cluster", "error"),
+    [
+        ({"power_cap_w": 0.0}, "cluster.power_cap_w is 0"),
+        ({"power_cap_option": "--gpu-power"}, "cluster.power_cap_option='--gpu-power'"),
+        ({"power_cap_w": 300.0, "power_cap_option": "gpu-power"}, "both set --gpu-power"),
+    ],
+)
+def test_power_cap_that_cannot_be_is_refused(cluster: dict[str, Any], error: str) -> None:
+    """One error that names the key, before anything is submitted."""
+    settings = replace(
+        asking(gpus_per_node=1, additional_parameters={"gpu_power": 200}),
+        cluster=Cluster(kind=ClusterKind.slurm, gpus_per_node=4, **cluster),
+    )
+    with pytest.raises(ConfigError, match=error):
+        plan(point(settings))
+
+
+@pytest.mark.parametrize(
     ("settings", "name"),
     [
         (replace(TASK, name="my run $(x)"), "my run $(x)"),

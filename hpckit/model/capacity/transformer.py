@@ -18,7 +18,8 @@ class TransformerShape:
     `positions` is the number of learned positions, 0 if there are none (rotary). `max_sequence` is
     the longest sequence that the model is published for, 0 if that is not known. `swiglu` has three
     matrices in the feed-forward part instead of two. `biases` are on all matrices and norms,
-    `query_biases` on queries, keys and values only. With `experts` above 1 each layer has that many
+    `query_biases` on queries, keys and values only. With `dropout` the residuals and, with eager
+    attention, the scores keep a mask. With `experts` above 1 each layer has that many
     feed-forward parts, of which a token takes `active_experts`.
 
     Example: GPT-3 is `TransformerShape(hidden=12288, layers=96, heads=96, vocab=50257)`.
@@ -35,6 +36,7 @@ class TransformerShape:
     tied: bool = True
     swiglu: bool = False
     biases: bool = True
+    dropout: bool = True
     query_biases: bool = False
     head_norms: bool = False
     experts: int = 1

@@ -14,6 +14,7 @@ class GpuHealth:
 
     `memory_used_bytes` is without what the driver reserves. `processes` are the ids of processes
     that compute on it. `ecc_uncorrected` counts memory errors since the driver was loaded.
+    `power_limit_w` is what the driver lets it take now.
     """
 
     uuid: str
@@ -27,6 +28,7 @@ class GpuHealth:
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     nvlinks: int | None = None
+    power_limit_w: float | None = None
     mig: bool = False
 
 

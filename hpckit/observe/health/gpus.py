@@ -93,6 +93,7 @@ def _read(gpu: NvmlGpu) -> GpuHealth:
             pcie_width=calls.ask("pcie width", _width),
             pcie_width_max=calls.ask("pcie width max", _width_max),
             nvlinks=_nvlinks(calls),
+            power_limit_w=sample.gauges.get(GpuGauge.power_limit_w),
             mig=bool(gpu.parts),
         )
     except GpuLostError as error:

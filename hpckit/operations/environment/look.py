@@ -5,7 +5,6 @@ Launches, waits, reads what the run wrote, and removes the launch if it did. Imp
 
 from __future__ import annotations
 
-import re
 import secrets
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from hpckit.config.command_word import literal_word
 from hpckit.config.compose import compose
-from hpckit.config.request import ComposeRequest
+from hpckit.config.request import ComposeRequest, with_something_to_run
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.environment.comparison import ClockOffset
@@ -45,7 +44,6 @@ _FORCED = (
     *("name=environment", "resources.nodes=1", "resources.tasks_per_node=1"),
 )
 """The run is one process on one node, and nothing is kept of it."""
-_CHOICE = re.compile(r"\+{0,2}(experiment|entry_point|command)=")
 _TIMEOUT_MIN = 2
 _WHAT = "facts"
 
@@ -68,8 +66,7 @@ def compose_asked(request: ComposeRequest) -> LaunchConfig:
 
     Words that choose nothing to run get a command, so that no experiment need be complete.
     """
-    chosen = request.command or any(_CHOICE.match(word) for word in request.overrides)
-    points = compose(request if chosen else replace(request, command=("true",)))
+    points = compose(with_something_to_run(request))
     if len(points) != 1:
         raise UsageError(
             f"these words make {len(points)} runs; doctor --env looks at the node of one",

@@ -1,77 +1,155 @@
-"""GPUs by name: what each can compute, hold and send, and what power it takes. Pure.
-
-Peaks are dense, without sparsity, from the vendors' data sheets; those of 32 bits are of plain
-fp32, as torch computes unless TF32 is allowed. None is of fp8, which is not planned with. Memory is
-what the driver reports. `reachable` is the share of the peak that the best matrix product reaches,
-measured by others (Stas Bekman's list of "maximum achievable matmul FLOPS"); those without a
-measurement have that of their generation.
-"""
+"""GPUs by name: of the catalogue, as a driver calls them, and a site's own by numbers. Pure."""
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 from hpckit.errors import ConfigError
 from hpckit.model.capacity.gpu_spec import GpuSpec
+from hpckit.planning.capacity.gpu_catalogue import GPUS
 from hpckit.planning.capacity.presets import near_names
 
-# name, MiB, TFLOP/s in 16 and 32 bits, GB/s of memory, link and network, W alone and with its part
-# of the node, GPUs that the link joins, reachable share
-_ROWS = (
-    ("V100", 32510, 125, 15.7, 900, 150, 12.5, 300, 440, 8, 0.8),
-    ("A100-40", 40536, 312, 19.5, 1555, 300, 25, 400, 812, 8, 0.869),
-    ("A100-80", 81920, 312, 19.5, 2039, 300, 25, 400, 812, 8, 0.869),
-    ("H100-SXM", 81559, 989.4, 66.9, 3352, 450, 50, 700, 1275, 8, 0.803),
-    ("H100-PCIe", 81559, 756, 51.2, 2039, 63, 25, 350, 600, 8, 0.8),
-    ("H200", 143771, 989.4, 66.9, 4800, 450, 50, 700, 1275, 8, 0.803),
-    ("B200", 183359, 2250, 75, 8000, 900, 50, 1000, 1790, 8, 0.776),
-    ("GB200", 189471, 2500, 80, 8000, 900, 100, 1200, 1670, 72, 0.776),
-    ("L40S", 46068, 362, 91.6, 864, 31, 25, 350, 600, 8, 0.8),
-    ("RTX-4090", 24564, 165.2, 82.6, 1008, 31, 3.1, 450, 600, 4, 0.8),
-    ("MI300X", 196592, 1307.4, 163.4, 5300, 448, 50, 750, 1400, 8, 0.514),
-)
-_WITHOUT_BF16 = ("V100",)
-"""Their tensor cores multiply fp16 alone; all others have the same peak in both."""
-
-_NODES = {
-    "V100": "3.5 kW of a DGX-1 over 8",
-    **dict.fromkeys(("A100-40", "A100-80"), "6.5 kW of a DGX A100 over 8"),
-    **dict.fromkeys(("H100-SXM", "H200"), "10.2 kW of a DGX H100 over 8"),
-    "B200": "14.3 kW of a DGX B200 over 8",
-    "GB200": "120 kW of an NVL72 rack over 72",
+_SCALES: Mapping[str, float] = {
+    "memory_gib": 2**30,
+    "tflops": 1e12,
+    "tflops_fp32": 1e12,
+    "memory_gb_per_s": 1e9,
+    "link_gb_per_s": 1e9,
+    "network_gb_per_s": 1e9,
+    "power_w": 1.0,
+    "node_w": 1.0,
 }
-"""Where the power with a part of the node comes from: the most that a data sheet says."""
-_ASSUMED_NODE = "assumed: no data sheet of a node was taken"
-
-GPUS: dict[str, GpuSpec] = {
-    name: GpuSpec(
-        name=name,
-        memory=mib * 2**20,
-        flops_fp16=tera16 * 1e12,
-        flops_bf16=None if name in _WITHOUT_BF16 else tera16 * 1e12,
-        flops_fp32=tera32 * 1e12,
-        bandwidth=memory * 1e9,
-        link=link * 1e9,
-        network=network * 1e9,
-        power_w=power_w,
-        node_w=node_w,
-        domain=domain,
-        reachable=reachable,
-        node_source=_NODES.get(name, _ASSUMED_NODE),
-    )
-    for (
-        name,
-        mib,
-        tera16,
-        tera32,
-        memory,
-        link,
-        network,
-        power_w,
-        node_w,
-        domain,
-        reachable,
-    ) in _ROWS
+"""What a site says of its own GPU, and the factor to GpuSpec's unit."""
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "memory_gib": ("memory",),
+    "tflops": ("flops_fp16", "flops_bf16"),
+    "tflops_fp32": ("flops_fp32",),
+    "memory_gb_per_s": ("bandwidth",),
+    "link_gb_per_s": ("link",),
+    "network_gb_per_s": ("network",),
+    "power_w": ("power_w",),
+    "node_w": ("node_w",),
 }
-"""The catalogue by name."""
+_NEEDED = tuple(one for one in _SCALES if one != "node_w")
+"""Without a GPU of the catalogue that it is like."""
+_JOINED = "gpus_per_link"
+_NAME = "name"
+_MOST = 1e9
+_MOST_JOINED = 1024
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?(e[0-9]{1,2})?")
+_NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+_USUAL_NODE = 1.8
+"""Power of a GPU with its part of the node, of that of the GPU, if nothing is said."""
+_EXAMPLE = "'H100-SXM memory_gib=94 network_gb_per_s=25'"
+
+
+def read_gpu(text: str) -> GpuSpec:
+    """Return a GPU by its name or by numbers; raises ConfigError.
+
+    Numbers follow the GPU of the catalogue that it is like, if any: of that it has the rest. Units
+    are in their names; rates of links are those of one direction. `tflops` is the dense peak in 16
+    bits, `gpus_per_link` how many GPUs the fast link joins.
+
+    Example: `read_gpu("A100-80 network_gb_per_s=12.5")` has half the network of a DGX A100.
+    """
+    words = text.split()
+    if not words or (len(words) == 1 and "=" not in words[0]):
+        return gpu_named(text.strip())
+    like = None if "=" in words[0] else gpu_named(words[0])
+    given = _pairs(words if like is None else words[1:])
+    name = given.pop(_NAME, None)
+    if name is not None and not _NAMED.fullmatch(name):
+        raise ConfigError(
+            f"GPU: name={name!r} is no name", hint="letters, digits, dots and dashes, 40 at most"
+        )
+    joined = given.pop(_JOINED, None)
+    values: dict[str, Any] = {
+        field: _number(key, value) * _SCALES[key]
+        for key, value in given.items()
+        for field in _FIELDS[key]
+    }
+    if joined is not None:
+        values["domain"] = _joined(joined)
+    if "node_w" in given:
+        values["node_source"] = "given with the GPU"
+    shown = name or text_of(words)
+    if like is not None:
+        return _changed(like, shown, values)
+    missing = [one for one in _NEEDED if one not in given]
+    if missing:
+        raise ConfigError(
+            f"GPU {text!r}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing",
+            hint=f"give them, or name the GPU of the catalogue that it is like first: {_EXAMPLE}",
+        )
+    usual: dict[str, Any] = {
+        "node_w": values["power_w"] * _USUAL_NODE,
+        "node_source": f"assumed: {_USUAL_NODE:g} times the GPU",
+    }
+    return _checked(GpuSpec(name=shown, source="given by numbers", **usual | values))
+
+
+def text_of(words: list[str]) -> str:
+    """Return the words of a GPU with single spaces."""
+    return " ".join(words)
+
+
+def _changed(like: GpuSpec, name: str, values: Mapping[str, Any]) -> GpuSpec:
+    """Return a GPU that differs from one of the catalogue in these values."""
+    more = {}
+    if "power_w" in values and "node_w" not in values:
+        more["node_w"] = like.node_w - like.power_w + values["power_w"]
+        more["node_source"] = f"{like.node_source}, with another GPU"
+    found = replace(like, name=name, like=like.name, source=f"as {like.name}, with what was given")
+    return _checked(replace(found, **{**more, **values}))
+
+
+def _checked(gpu: GpuSpec) -> GpuSpec:
+    if gpu.node_w < gpu.power_w:
+        raise ConfigError(
+            f"GPU {gpu.name}: node_w={gpu.node_w:g} is less than power_w={gpu.power_w:g}",
+            hint="node_w is the power of a GPU with its part of the node",
+        )
+    return gpu
+
+
+def _pairs(words: list[str]) -> dict[str, str]:
+    """Return what key=value words say; raises ConfigError."""
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if key in found:
+            raise ConfigError(f"GPU: {key} is given twice", hint="give each number once")
+        if not equals or key not in (*_SCALES, _JOINED, _NAME):
+            near = near_names(key, (*_SCALES, _JOINED, _NAME))
+            raise ConfigError(
+                f"GPU: {word!r} is no number of a GPU{near}",
+                hint=f"known are {', '.join((*_SCALES, _JOINED, _NAME))}; for example {_EXAMPLE}",
+            )
+        found[key] = value
+    return found
+
+
+def _number(key: str, value: str) -> float:
+    number = float(value) if _NUMBER.fullmatch(value) else math.nan
+    if not 0 < number <= _MOST:
+        raise ConfigError(
+            f"GPU: {key}={value!r} is no number above 0",
+            hint=f"the unit is in the name: {key}=80, without a suffix",
+        )
+    return number
+
+
+def _joined(value: str) -> int:
+    if not value.isascii() or not value.isdigit() or not 1 <= int(value[:6]) <= _MOST_JOINED:
+        raise ConfigError(
+            f"GPU: {_JOINED}={value!r} is no whole number from 1 to {_MOST_JOINED}",
+            hint="how many GPUs the fast link joins: those of a node, or of a rack",
+        )
+    return int(value)
 
 
 def gpu_named(name: str) -> GpuSpec:

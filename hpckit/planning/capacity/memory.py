@@ -148,15 +148,14 @@ def _all_bytes(setup: TrainingSetup, recompute: Recomputation) -> float:
         return setup.tokens * size * width / whole
     if recompute is Recomputation.selective and setup.attention is AttentionKind.flash:
         return setup.tokens * size * _products(setup)
-    dropout = shape.biases
-    masks = 2 * width if dropout else 0.0
+    masks = 2 * width if shape.dropout else 0.0
     inputs = 4 * size * width
     attention = size * (2 * shape.query_width + 2 * shape.kv_width)
     grown = size * shape.ffn_matrices * shape.ffn_width * shape.active_experts
     kept = (inputs + masks) / whole + (attention + grown) / cut
     if recompute is Recomputation.none and setup.attention is AttentionKind.eager:
         scores = shape.heads * setup.sequence
-        kept += scores * (2 * size + (1 if dropout else 0)) / cut
+        kept += scores * (2 * size + (1 if shape.dropout else 0)) / cut
     return setup.tokens * kept
 
 

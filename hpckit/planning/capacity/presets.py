@@ -14,6 +14,14 @@ from typing import Any
 from hpckit.errors import ConfigError
 from hpckit.model.capacity.transformer import TransformerShape
 
+_OF_LLAMA: dict[str, Any] = {
+    "tied": False,
+    "swiglu": True,
+    "biases": False,
+    "dropout": False,
+    "positions": 0,
+}
+
 
 def _gpt(hidden: int, layers: int, heads: int, positions: int) -> TransformerShape:
     return TransformerShape(
@@ -31,7 +39,7 @@ def _llama(
         kv_heads=kv_heads,
         ffn=ffn,
         vocab=vocab,
-        **{"tied": False, "swiglu": True, "biases": False, "positions": 0} | others,
+        **_OF_LLAMA | others,
     )
 
 
@@ -131,6 +139,7 @@ def from_config(config: Mapping[str, Any]) -> TransformerShape:
             vocab=_number(config, "vocab_size"),
             ffn=_number(config, "n_inner", 0),
             tied=_switch(config, "tie_word_embeddings", default=True),
+            dropout=any(config.get(key, 0.1) for key in ("resid_pdrop", "attn_pdrop")),
         )
     if kind not in _LLAMA_LIKE:
         raise ConfigError(
@@ -213,14 +222,14 @@ def _switch(config: Mapping[str, Any], key: str, *, default: bool) -> bool:
 _NUMBERS = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "vocab", "positions")
 _WHOLE = re.compile(r"[0-9]{1,12}")
 _MORE_NUMBERS = ("experts", "active_experts")
-_SWITCHES = ("tied", "swiglu", "biases", "query_biases", "head_norms")
+_SWITCHES = ("tied", "swiglu", "biases", "dropout", "query_biases", "head_norms")
 
 
 def from_numbers(text: str, positions: int | None = None) -> TransformerShape:
     """Return the shape of words such as `hidden=768 layers=12 heads=12`; raises ConfigError.
 
     A model with swiglu has neither biases nor learned positions unless it says so; others have
-    `positions` of them.
+    `positions` of them. Dropout is assumed of a model with biases.
     """
     given: dict[str, Any] = {}
     for word in text.split():
@@ -238,7 +247,7 @@ def from_numbers(text: str, positions: int | None = None) -> TransformerShape:
         given = {"biases": False, "positions": 0} | given
     elif positions is not None:
         given = {"positions": positions} | given
-    return TransformerShape(**given)
+    return TransformerShape(**{"dropout": given.get("biases", True)} | given)
 
 
 def _value(name: str, value: str) -> int | bool:

@@ -40,7 +40,7 @@ def _assumed(shape: TransformerShape, given: set[str]) -> Iterator[str]:
         yield f"vocab={shape.vocab}"
     if "ffn" not in given:
         yield f"ffn={shape.ffn_width}"
-    for name in ("swiglu", "biases", "tied"):
+    for name in ("swiglu", "biases", "dropout", "tied"):
         if name not in given:
             yield f"{name}={str(getattr(shape, name)).lower()}"
     if "positions" not in given:

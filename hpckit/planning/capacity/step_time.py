@@ -33,7 +33,6 @@ _MEMORY_RATE = 0.8
 _LINK_RATE = 0.8
 _SCORES_RATE = 0.5
 """Products between positions are many small ones: this share of the rate of one large product."""
-_FLASH_RATE = 0.6
 _ALL_SHARDED = 3
 _LAUNCH_S = 5e-6
 _KERNELS = 25
@@ -128,14 +127,13 @@ def _attention_core(setup: TrainingSetup) -> tuple[float, float]:
     """Return the seconds between queries, keys and values, forward and backward."""
     shape, cut = setup.shape, setup.layout.tensor
     flops = 4.0 * setup.tokens * setup.sequence * shape.query_width / cut
-    rate = _reachable(setup)
     if setup.attention is AttentionKind.flash:
-        masked = flops / 2 / (rate * _FLASH_RATE)
+        masked = flops / 2 / (peak_flops(setup) * setup.gpu.flash * setup.gpu.clock)
         return masked, 2.5 * masked
     scores = setup.tokens * setup.sequence * shape.heads / cut
     size = setup.number_bytes
-    touched = _moved(setup, scores * (4 * size + (1 if shape.biases else 0)))
-    product = flops / (rate * _SCORES_RATE)
+    touched = _moved(setup, scores * (4 * size + (1 if shape.dropout else 0)))
+    product = flops / (_reachable(setup) * _SCORES_RATE)
     return product + touched, 2 * product + touched
 
 
@@ -143,16 +141,19 @@ def _touched(setup: TrainingSetup) -> float:
     """Return the bytes that a token's norms, residuals, biases and functions read and write."""
     shape, size, cut = setup.shape, setup.number_bytes, setup.layout.tensor
     whole = cut if setup.sequence_parallel else 1
-    residuals = 2 * (3 * size + (1 if shape.biases else 0)) * shape.hidden
-    if setup.fused:
-        norms = 4 * size * shape.hidden
-        function = size * shape.ffn_matrices * shape.ffn_width * shape.active_experts
-        heads = 2 * size * (shape.query_width + 2 * shape.kv_width)
-    else:
-        # Six kernels a norm, most of them in 32 bits; positions and function one by one.
-        norms = 2 * (18 + 4 * size) * shape.hidden
-        function = 5 * size * shape.ffn_width * shape.active_experts
-        heads = (12 + 4 * size) * shape.query_width + (12 + 6 * size) * shape.kv_width
+    residuals = 2 * (3 * size + (1 if shape.dropout else 0)) * shape.hidden
+    norms = 4 * size * shape.hidden
+    function = size * shape.ffn_matrices * shape.ffn_width * shape.active_experts
+    heads = 2 * size * (shape.query_width + 2 * shape.kv_width)
+    if not setup.fused:
+        if shape.biases:  # torch's own norm is one kernel, in 32 bits, with a cast on either side
+            norms += 16 * shape.hidden
+        else:  # a norm without a shift is six kernels, most of them in 32 bits
+            norms = 2 * (18 + 4 * size) * shape.hidden
+        if shape.swiglu:
+            function = 5 * size * shape.ffn_width * shape.active_experts
+        if not shape.positions:  # rotary positions are computed in 32 bits, one by one
+            heads = (12 + 4 * size) * shape.query_width + (12 + 6 * size) * shape.kv_width
     return (norms + residuals) / whole + (function + heads) / cut
 
 

@@ -27,6 +27,7 @@ SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep", "noti
 """What all runs of one launch share: one folder, one snapshot, one scheduler, one budget and one
 throttle."""
 
+_LONG_OPTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _ENTRY_POINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z")
 _MOST_LOCAL_RANKS = 1024
 """More processes than that are a slip; each rank takes several threads, and memory for torch."""
@@ -76,6 +77,7 @@ def check_settings(settings: LaunchConfig) -> None:
     size = settings.resources.nodes * settings.resources.tasks_per_node
     check_profile_ranks(settings.observe.profile, size)
     _check_prices(settings.cluster)
+    _check_power_option(settings.cluster)
     check_tracker(settings.tracker)
     check_notify(settings)
     _check_variables(settings)
@@ -122,6 +124,7 @@ def _check_prices(cluster: Cluster) -> None:
         ("price_per_gpu_hour", cluster.price_per_gpu_hour, 0.0, "1.5"),
         ("carbon_g_per_kwh", cluster.carbon_g_per_kwh, 0.0, "350"),
         ("pue", cluster.pue, 1.0, "1.2"),
+        ("power_cap_w", cluster.power_cap_w, 1.0, "500"),
     )
     for name, value, limit, usual in least:
         if value is not None and not limit <= value < math.inf:
@@ -129,6 +132,16 @@ def _check_prices(cluster: Cluster) -> None:
                 f"cluster.{name} is {value:g}; it has to be at least {limit:g}",
                 hint=f"what the site says, for example cluster.{name}={usual}",
             )
+
+
+def _check_power_option(cluster: Cluster) -> None:
+    """Refuse what is no name of a long option of sbatch."""
+    option = cluster.power_cap_option
+    if option is not None and not _LONG_OPTION.fullmatch(option):
+        raise ConfigError(
+            f"cluster.power_cap_option={option!r} is no name of an option of sbatch",
+            hint="write it without --, for example cluster.power_cap_option=gpu-power",
+        )
 
 
 def _check_task(settings: LaunchConfig) -> None:

@@ -42,6 +42,8 @@ _TROUBLES: Mapping[GpuTrouble, tuple[str, HealthVerdict, str]] = {
     ),
     GpuTrouble.advised_other: ("advice", HealthVerdict.warn, "needs attention, says its driver"),
 }
+_POWER_APART = 0.02
+_TELL_POWER = "ask the administrators: a limit of power was set on it, or its power is short"
 _TELL = "tell the administrators: only they can reset or exchange it"
 
 
@@ -49,40 +51,49 @@ def gpu_findings(
     gpus: Sequence[GpuHealth],
     xids: Sequence[XidSeen],
     node: str,
-    usual: UsualLinks,
+    usual: UsualValues,
     *,
     shared: bool,
+    power_cap_w: float | None = None,
 ) -> Iterator[HealthFinding]:
     """Yield what is wrong with the GPUs of a node.
 
     Parameters: `usual` is what GPUs of a name have on all nodes. `shared`: other runs may use the
-    same GPUs, so that their processes and memory are no finding.
+    same GPUs, so that their processes and memory are no finding. `power_cap_w` is what the site
+    lets a GPU take.
     """
     for gpu in gpus:
         yield from _troubles(gpu, node)
         yield from _memory_errors(gpu, node)
         yield from _links(gpu, node, usual)
+        yield from _power(gpu, node, usual, power_cap_w)
         if not (shared or gpu.mig):
             yield from _others(gpu, node)
     yield from _xids(xids, node)
 
 
 @dataclass(frozen=True, slots=True)
-class UsualLinks:
+class UsualValues:
     """What most GPUs of the same name have, on all nodes that are inspected together.
 
-    `nvlinks` are those that are active, `pcie_widths` the lanes in use, by the name of a GPU.
+    `nvlinks` are those that are active, `pcie_widths` the lanes in use, `power_limits_w` whole
+    watts, by the name of a GPU.
     """
 
     nvlinks: Mapping[str, int]
     pcie_widths: Mapping[str, int]
+    power_limits_w: Mapping[str, int]
 
 
-def usual_links(gpus: Sequence[GpuHealth]) -> UsualLinks:
+def usual_values(gpus: Sequence[GpuHealth]) -> UsualValues:
     """Return what most GPUs of the same name have."""
-    return UsualLinks(
+    return UsualValues(
         nvlinks=_most_common((one.name, one.nvlinks) for one in gpus),
         pcie_widths=_most_common((one.name, one.pcie_width) for one in gpus),
+        power_limits_w=_most_common(
+            (one.name, None if one.power_limit_w is None else round(one.power_limit_w))
+            for one in gpus
+        ),
     )
 
 
@@ -108,7 +119,7 @@ def _memory_errors(gpu: GpuHealth, node: str) -> Iterator[HealthFinding]:
         yield _finding("ecc", HealthVerdict.crit, gpu, node, words, _TELL)
 
 
-def _links(gpu: GpuHealth, node: str, usual: UsualLinks) -> Iterator[HealthFinding]:
+def _links(gpu: GpuHealth, node: str, usual: UsualValues) -> Iterator[HealthFinding]:
     links = usual.nvlinks.get(gpu.name)
     if links is not None and gpu.nvlinks is not None and gpu.nvlinks < links:
         words = f"has {counted(gpu.nvlinks, 'active NVLink')}; others of its kind have {links}"
@@ -119,6 +130,22 @@ def _links(gpu: GpuHealth, node: str, usual: UsualLinks) -> Iterator[HealthFindi
         crit = peers is not None and peers > width
         verdict = HealthVerdict.crit if crit else HealthVerdict.warn
         yield _finding("pcie", verdict, gpu, node, words, _TELL)
+
+
+def _power(
+    gpu: GpuHealth, node: str, usual: UsualValues, power_cap_w: float | None
+) -> Iterator[HealthFinding]:
+    limit, others = gpu.power_limit_w, usual.power_limits_w.get(gpu.name)
+    if limit is None:
+        return
+    if others is not None and limit < others * (1 - _POWER_APART):
+        words = f"may take {limit:g} W; others of its kind {others} W: every rank would wait for it"
+        yield _finding("power", HealthVerdict.warn, gpu, node, words, _TELL_POWER)
+    elif power_cap_w is not None and limit > power_cap_w * (1 + _POWER_APART):
+        words = f"may take {limit:g} W; cluster.power_cap_w is {power_cap_w:g}"
+        hint = "nothing has set it: ask the administrators, or for the option of sbatch that does "
+        hint += "(cluster.power_cap_option)"
+        yield _finding("power", HealthVerdict.warn, gpu, node, words, hint)
 
 
 def _others(gpu: GpuHealth, node: str) -> Iterator[HealthFinding]:

@@ -13,7 +13,7 @@ from hpckit.model.launch import DeviceKind, LaunchConfig
 from hpckit.model.preflight.health import HealthReport
 from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict, NodeInspection
-from hpckit.planning.preflight.gpus import gpu_findings, usual_links
+from hpckit.planning.preflight.gpus import gpu_findings, usual_values
 from hpckit.planning.preflight.host import host_findings
 from hpckit.planning.preflight.pairs import pair_findings
 from hpckit.planning.preflight.peers import peer_findings
@@ -76,14 +76,20 @@ def judge_nodes(
     """
     found: dict[str, list[HealthFinding]] = defaultdict(list)
     gpus = [gpu for one in reports if one.health for gpu in one.health.gpus or ()]
-    links, shared = usual_links(gpus), settings.sweep.runs_per_gpu > 1
+    usual, shared = usual_values(gpus), settings.sweep.runs_per_gpu > 1
+    cap = settings.cluster.power_cap_w
     for one in reports:
         if one.health is None:
             continue
         health = one.health
         found[one.node] += host_findings(health, one.node, asked)
         found[one.node] += gpu_findings(
-            health.gpus or (), health.xids, one.node, links, shared=shared
+            health.gpus or (),
+            health.xids,
+            one.node,
+            usual,
+            shared=shared,
+            power_cap_w=cap,
         )
     for node, finding in (
         *peer_findings(reports, settings.preflight.clock_s),

@@ -13,7 +13,8 @@ from hpckit.model.capacity.calibration import MeasuredRun
 from hpckit.model.capacity.setup import NumberType, Recomputation
 from hpckit.model.parallel.layout import Layout
 from hpckit.planning.capacity.calibrate import calibrate, like_run
-from hpckit.planning.capacity.gpus import GPUS, gpu_called
+from hpckit.planning.capacity.gpu_catalogue import GPUS
+from hpckit.planning.capacity.gpus import gpu_called
 from hpckit.planning.capacity.request import CapacityRequest, plan_capacity
 from hpckit.planning.capacity.search_request import search_plans
 

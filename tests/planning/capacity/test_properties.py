@@ -14,7 +14,7 @@ from hpckit.model.capacity.setup import AttentionKind, NumberType, Recomputation
 from hpckit.model.capacity.transformer import TransformerShape
 from hpckit.model.parallel.layout import Layout
 from hpckit.planning.capacity.flops import hardware_flops, model_flops
-from hpckit.planning.capacity.gpus import GPUS
+from hpckit.planning.capacity.gpu_catalogue import GPUS
 from hpckit.planning.capacity.memory import kept_bytes, plan_memory, stage_parameters
 from hpckit.planning.capacity.power import SiteRates, capped, lost_share, training_bill
 from hpckit.planning.capacity.presets import MODELS

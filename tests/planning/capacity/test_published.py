@@ -12,7 +12,8 @@ from hpckit.model.capacity.setup import Recomputation, TrainingSetup
 from hpckit.model.parallel.layout import Layout
 from hpckit.planning.capacity.experience import experience_of
 from hpckit.planning.capacity.flops import hardware_flops, utilization
-from hpckit.planning.capacity.gpus import GPUS, gpu_named
+from hpckit.planning.capacity.gpu_catalogue import GPUS
+from hpckit.planning.capacity.gpus import gpu_named
 from hpckit.planning.capacity.memory import plan_memory, stage_parameters
 from hpckit.planning.capacity.presets import MODELS, from_numbers
 from hpckit.planning.capacity.request import CapacityRequest, plan_capacity

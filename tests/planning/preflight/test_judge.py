@@ -129,6 +129,34 @@ def test_healthy_nodes_have_no_finding() -> None:
     assert {(one.verdict, one.findings) for one in judged(FINE)} == {(HealthVerdict.ok, ())}
 
 
+@pytest.mark.parametrize(
+    ("limits", "cap", "warned"),
+    [
+        ((700.0, 700.0, 700.0), None, ()),
+        ((700.0, 700.0, 500.0), None, ("n2",)),
+        ((700.0, None, 500.0), None, ("n2",)),
+        ((700.0, 690.0, 700.0), None, ()),
+        ((500.0, 500.0, 700.0), 500.0, ("n2",)),
+        ((700.0, 700.0, 700.0), 500.0, ("n0", "n1", "n2")),
+        ((400.0, 400.0, 400.0), 500.0, ()),
+    ],
+)
+def test_gpus_that_may_take_another_power_than_they_should_are_warned_of(
+    limits: tuple[float | None, ...], cap: float | None, warned: tuple[str, ...]
+) -> None:
+    """Less than others of their kind, or more than the site's cap; no run avoids a node for it."""
+    nodes = [
+        replace(FINE, gpus=tuple(replace(gpu, power_limit_w=limit) for gpu in GPUS))
+        for limit in limits
+    ]
+    settings = replace(SETTINGS, cluster=replace(SETTINGS.cluster, power_cap_w=cap))
+    reports = [HealthReport(node=f"n{at}", health=one) for at, one in enumerate(nodes)]
+    found = judge_nodes(reports, PreflightLevel.fast, asked_of_node(settings), settings)
+    named = {one.node for one in found if any(each.check == "power" for each in one.findings)}
+    assert named == set(warned)
+    assert all(one.verdict in (HealthVerdict.ok, HealthVerdict.warn) for one in found)
+
+
 CRITICAL: Mapping[str, tuple[NodeHealth, NodeHealth]] = {
     "ecc": (with_gpu(ecc_uncorrected=1), with_gpu(ecc_uncorrected=0)),
     "nvlink": (with_gpu(nvlinks=17), with_gpu(nvlinks=None)),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from hpckit.cli.compose_options import add_configuration, compose_request
 from hpckit.cli.once import Once
 from hpckit.cli.options import add_json, add_output_dir, output_dir
-from hpckit.cli.plan_words import check_together, option_name, read_config
+from hpckit.cli.plan_site import planned_cluster, planned_gpu, planned_rates
+from hpckit.cli.plan_words import check_together, only_of_cluster, option_name, read_config
 from hpckit.cli.value_types import whole
 from hpckit.context import Context
 from hpckit.errors import UsageError
@@ -18,8 +20,8 @@ from hpckit.model.capacity.plan import CapacityPlan
 from hpckit.model.capacity.setup import AttentionKind, NumberType, OptimizerKind, Recomputation
 from hpckit.planning.capacity.calibrate import calibrate, like_run
 from hpckit.planning.capacity.counted import launched_words, plan_counted, rank_overrides
-from hpckit.planning.capacity.gpus import GPUS, gpu_named
-from hpckit.planning.capacity.power import SiteRates, capped, power_draw, with_node
+from hpckit.planning.capacity.gpu_catalogue import GPUS
+from hpckit.planning.capacity.power import SiteRates, power_draw
 from hpckit.planning.capacity.request import CapacityRequest, plan_capacity
 from hpckit.planning.capacity.search_request import find_layouts
 from hpckit.planning.capacity.words import read_count
@@ -40,6 +42,7 @@ examples:
   hpckit plan experiment=charlm parallel=fsdp --gpu A100-80 --gpus 8   a model of your own code
   hpckit plan --from RUN --model gpt2 --gpu A100-80 --gpus 64   corrected by a run of yours
   hpckit plan --power --gpu A100-80 --gpus 10000
+  hpckit plan cluster=lab --model llama3-8b --gpus 64   GPU, PUE and price of conf/cluster/lab.yaml
 
 Nothing is submitted, and no cluster is asked. The guide says what is modelled, and what is not.
 The exit code is 0 also if nothing fits: `fits` in the JSON says whether it does.
@@ -56,7 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "overrides",
         nargs="*",
         metavar="OVERRIDE",
-        help="instead of --model: an experiment, in the words of `launch`, whose model is counted",
+        help="instead of --model: an experiment, in the words of `launch`, whose model is counted; "
+        "with --model: the cluster whose facts count (cluster=SITE)",
     )
     add_configuration(parser)
     _add_machine(parser)
@@ -76,7 +80,12 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         metavar="NAME|FILE|NUMBERS",
         help="a published model, a config.json, or numbers: 'hidden=4096 layers=32 heads=32'",
     )
-    parser.add_argument("--gpu", metavar="NAME", required=True, help=f"one of {', '.join(GPUS)}")
+    parser.add_argument(
+        "--gpu",
+        metavar="NAME|NUMBERS",
+        help=f"one of {', '.join(GPUS)}; or one and what differs: 'A100-80 network_gb_per_s=12.5' "
+        "(default: cluster.gpu)",
+    )
     parser.add_argument(
         "--gpus", metavar="N", type=whole("GPUs", "16"), help="how many (default: 1)"
     )
@@ -174,8 +183,7 @@ def _add_site(parser: argparse.ArgumentParser) -> None:
         "--pue",
         metavar="X",
         type=float,
-        default=usual.pue,
-        help=f"the facility's power per power of its nodes (default: {usual.pue})",
+        help=f"the facility's power over its nodes' (default: the cluster's, or {usual.pue})",
     )
     parser.add_argument("--price-per-gpu-hour", metavar="X", type=float, help="in any currency")
     parser.add_argument("--carbon-g-per-kwh", metavar="X", type=float, help="of the site's grid")
@@ -184,13 +192,9 @@ def _add_site(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Print a plan; returns 0, also if it does not fit. Raises HpckitError."""
     check_together(arguments)
-    gpu = _gpu(arguments)
-    site = SiteRates(
-        pue=arguments.pue,
-        price_per_gpu_hour=arguments.price_per_gpu_hour,
-        carbon_g_per_kwh=arguments.carbon_g_per_kwh,
-    )
-    if arguments.overrides:
+    cluster = planned_cluster(arguments, context)
+    gpu, site = planned_gpu(arguments, cluster), planned_rates(arguments, cluster)
+    if arguments.overrides and not only_of_cluster(arguments.overrides):
         plan = _counted(arguments, context, gpu, site)
         _say(context, arguments, plan_object(plan), plan_text(plan))
         return 0
@@ -198,23 +202,23 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         draw = power_draw(gpu, CapacityRequest(gpu=gpu, gpus=_gpus(arguments)).gpus, site.pue)
         _say(context, arguments, power_object(draw), power_text(draw))
         return 0
-    request = _request(arguments, context, site)
+    request = _request(arguments, context, gpu, site)
     if arguments.measured is not None:
         request = _calibrated(arguments, context, request)
     if arguments.search:
         found = find_layouts(request)
         _say(context, arguments, search_object(found, request.calibration), search_text(found))
         return 0
-    plan = plan_capacity(request)
+    plan = _launched_there(plan_capacity(request), arguments.overrides)
     _say(context, arguments, plan_object(plan), plan_text(plan))
     return 0
 
 
-def _gpu(arguments: argparse.Namespace) -> GpuSpec:
-    gpu = gpu_named(arguments.gpu)
-    if arguments.power_cap_w is not None:
-        gpu = capped(gpu, arguments.power_cap_w)
-    return gpu if arguments.node_w_per_gpu is None else with_node(gpu, arguments.node_w_per_gpu)
+def _launched_there(plan: CapacityPlan, words: Sequence[str]) -> CapacityPlan:
+    """Return the plan, with the words that choose the cluster in those that launch it."""
+    if plan.launch is None or not words:
+        return plan
+    return replace(plan, launch=replace(plan.launch, overrides=(*words, *plan.launch.overrides)))
 
 
 def _gpus(arguments: argparse.Namespace) -> int:
@@ -268,9 +272,11 @@ def _say(context: Context, arguments: argparse.Namespace, found: dict[str, Any],
         context.say(text)
 
 
-def _request(arguments: argparse.Namespace, context: Context, site: SiteRates) -> CapacityRequest:
+def _request(
+    arguments: argparse.Namespace, context: Context, gpu: GpuSpec, site: SiteRates
+) -> CapacityRequest:
     return CapacityRequest(
-        gpu=_gpu(arguments),
+        gpu=gpu,
         gpus=_gpus(arguments),
         model=arguments.model,
         config=read_config(arguments.model, context),
