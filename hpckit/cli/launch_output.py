@@ -87,8 +87,11 @@ def say_known(division: KnownRuns, context: Context, *, dry: bool = False) -> No
         )
     if division.changed:
         how = _differing(division.changed_files) or ", or code that was not recorded"
+        done, under_way = division.changed - division.changed_open, division.changed_open
+        parts = [f"{done} completed"] if done else []
+        parts += [f"{under_way} {'is' if under_way == 1 else 'are'} under way"] if under_way else []
         context.note(
-            f"{division.changed} completed with other code{how}, the latest in "
+            f"{' and '.join(parts)} with other code{how}, the latest in "
             f"{division.changed_in}: that does not count (--any-code counts such)"
         )
 

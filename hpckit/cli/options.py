@@ -6,7 +6,7 @@ Their meaning is in report/selection.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,10 +14,11 @@ from hpckit.context import Context, default_output_dir
 from hpckit.errors import HpckitError, UsageError
 from hpckit.record.launches import load_launch
 from hpckit.record.lookup import Selection, find, list_launches
-from hpckit.report.selection import Filter, make_filter
+from hpckit.report.selection import Filter, assigned, make_filter, unknown_keys
 from hpckit.views.freshness import LEAST, VARIABLE
 
 T = TypeVar("T")
+_SHOWN_KEYS = 12
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +49,15 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 def filter_of(arguments: argparse.Namespace) -> Filter:
     """Return the filter from the options of `add_filters`; raises UsageError."""
     return make_filter(arguments.state, arguments.override, failed=arguments.failed)
+
+
+def note_unknown_keys(wanted: Filter, overrides: Iterable[Sequence[str]], context: Context) -> None:
+    """Note keys of `--override` that no run sets, with those that some run does."""
+    runs = list(overrides)
+    known = sorted({key for one in runs for key in assigned(one)})
+    for key in unknown_keys(wanted, runs):
+        shown = f"; set are {', '.join(known[:_SHOWN_KEYS])}" if known else "; none sets anything"
+        context.note(f"warning: no run sets {key} (--override){shown}")
 
 
 def add_sort(parser: argparse.ArgumentParser, columns: str) -> None:

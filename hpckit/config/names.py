@@ -6,6 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
 from typing import Any
 
+_OF_SLURM = {
+    "resources.time": "resources.timeout_min",
+    "resources.time_min": "resources.timeout_min",
+    "resources.walltime": "resources.timeout_min",
+    "resources.ntasks_per_node": "resources.tasks_per_node",
+    "resources.ntasks": "resources.tasks_per_node",
+    "resources.cpus": "resources.cpus_per_task",
+    "resources.memory": "resources.mem_gb",
+    "resources.array": "resources.array_parallelism",
+}
+"""What sbatch and other tools call these keys, which are spelt quite differently."""
 _SHOWN = 3
 _ALIKE = 0.7
 _SAME_LAST_PART = 0.95
@@ -20,6 +31,8 @@ def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
     other sections are only suggested if they have the same last part.
     """
     names = [other for other in dict.fromkeys(known) if other != name]
+    if _OF_SLURM.get(name) in names:
+        return (_OF_SLURM[name],)
     section, _, last = name.rpartition(".")
     if section in names:
         names = [o for o in names if o in siblings(name, names) or o.endswith(f".{last}")]

@@ -6,7 +6,7 @@ thing if their code is the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,15 +62,17 @@ class KnownRun:
 class KnownRuns:
     """The known runs of a launch: `skipped` have completed, `adopted` wait or run elsewhere.
 
-    `changed` counts runs that would be known, but their code has changed or cannot be identified;
-    `changed_in` is the newest launch with such runs, and `changed_files` are those that differ from
-    its code. `elsewhere` are completed runs that a resume had given another layout, with the words
-    that asked for it: they are not what is asked for now.
+    `changed` counts runs that would be known, but their code has changed or cannot be identified,
+    `changed_open` those of them that wait or run; `changed_in` is the newest launch with such runs,
+    and `changed_files` are those that differ from its code. `elsewhere` are completed runs that a
+    resume had given another layout, with the words that asked for it: they are not what is asked
+    for now.
     """
 
     skipped: list[KnownRun] = field(default_factory=list)
     adopted: list[KnownRun] = field(default_factory=list)
     changed: int = 0
+    changed_open: int = 0
     changed_in: str = ""
     changed_files: tuple[str, ...] = ()
     elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -163,11 +165,20 @@ class _Search:
             if frozen_project(holding.paths) not in {None, ours}:
                 continue
             completed = {signature for signature, _ in _completed(holding, left)}
-            if completed and not self.found.changed_in:
-                self.found.changed_in = holding.paths.folder.name
-                self.found.changed_files = files_that_differ(self.prepared.snapshot, holding.paths)
-            self.found.changed += sum(len(self.wanted[signature]) for signature in completed)
+            self._note_changed(holding, completed)
             left -= completed
+        ours_too = [one for one in others if frozen_project(one.paths) in {None, ours}]
+        for holding, _, view, signature in self._standing(ours_too, left):
+            if signature in left and view.state is not RunState.completed:
+                self._note_changed(holding, {signature})
+                self.found.changed_open += len(self.wanted[signature])
+                left.discard(signature)
+
+    def _note_changed(self, holding: EarlierLaunch, signatures: Collection[str]) -> None:
+        if signatures and not self.found.changed_in:
+            self.found.changed_in = holding.paths.folder.name
+            self.found.changed_files = files_that_differ(self.prepared.snapshot, holding.paths)
+        self.found.changed += sum(len(self.wanted[signature]) for signature in signatures)
 
     def _with_our_code(self, candidates: Sequence[EarlierLaunch]) -> Sequence[EarlierLaunch]:
         if self.any_code or not candidates:
@@ -178,26 +189,33 @@ class _Search:
         return [one for one in candidates if frozen_identity(one.paths) == ours]
 
     def _take_open(self, candidates: Sequence[EarlierLaunch]) -> None:
-        """Take runs that wait or run; Slurm is queried once for all launches."""
+        """Take runs that wait or run."""
+        for holding, index, view, signature in self._standing(candidates, set(self.wanted)):
+            if signature not in self.wanted:
+                continue
+            if self._other_layout(holding.paths, signature, index) is None:
+                self._settle(signature, holding, index, view.state)
+
+    def _standing(
+        self, candidates: Sequence[EarlierLaunch], wanted: Collection[str]
+    ) -> Iterator[tuple[EarlierLaunch, int, RunView, str]]:
+        """Yield runs that can replace wanted ones; Slurm is queried once for all launches."""
         pairs = [
             (launch, holding)
             for holding in candidates
-            if any(signature in self.wanted for signature in holding.runs)
+            if any(signature in wanted for signature in holding.runs)
             and (launch := _loaded(holding, self.context)) is not None
         ]
-        questions = [(launch, holding.of(self.wanted)) for launch, holding in pairs]
+        questions = [(launch, holding.of(wanted)) for launch, holding in pairs]
         views = launch_views(questions, self.context, ask=Ask.open_runs)
         for view, (launch, holding) in zip(views, pairs, strict=True):
             if view.warning:
                 self.context.note(f"warning: {view.warning}")
             history = read_launch_history(launch)
             for one in reversed(view.runs):
-                signature = launch.runs[one.record.index].signature
                 index = one.record.index
-                if signature not in self.wanted or not _stands(one, history):
-                    continue
-                if self._other_layout(holding.paths, signature, index) is None:
-                    self._settle(signature, holding, index, one.state)
+                if _stands(one, history):
+                    yield holding, index, one, launch.runs[index].signature
 
     def _settle(self, signature: str, holding: EarlierLaunch, index: int, state: RunState) -> None:
         where = self.found.skipped if state is RunState.completed else self.found.adopted

@@ -52,6 +52,14 @@ class Filter:
         )
 
 
+def unknown_keys(wanted: Filter, overrides: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """Return the keys of a filter that no run sets; none if there is no run."""
+    runs = [assigned(one) for one in overrides]
+    if not runs:
+        return ()
+    return tuple(key for key in wanted.overrides if not any(_values(run, key) for run in runs))
+
+
 def _values(given: Mapping[str, str], key: str) -> list[str]:
     """Return the values of a key, or of keys that end in it: `lr` is also `params.lr`."""
     if key in given:

@@ -18,6 +18,7 @@ from hpckit.planning.jobs.dependencies import stage_dependency
 from hpckit.record.layout import LaunchPaths
 from hpckit.slurm.clusters import HINT
 from hpckit.slurm.quoting import FILTERS, only_quoted
+from hpckit.slurm.template_blocks import check_blocks
 
 SHIPPED = "hpckit"
 """The prefix by which a user's template refers to the shipped one: `hpckit/job.sbatch.j2`."""
@@ -235,7 +236,9 @@ def _render(name: str, folders: Sequence[Path], fields: ScriptFields, **more: st
     variables = {field.name: getattr(fields, field.name) for field in dataclasses.fields(fields)}
     variables |= more
     try:
-        return _environment(folders).get_template(name).render(variables)
+        environment = _environment(folders)
+        check_blocks(environment, name)
+        return environment.get_template(name).render(variables)
     except jinja2.TemplateNotFound as error:
         raise _missing(str(error.name or name), folders) from error
     except jinja2.UndefinedError as error:

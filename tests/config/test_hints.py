@@ -179,6 +179,9 @@ def test_hint_for_too_many_points_counts_none_that_were_not_listed(request_for: 
         ("Lr=1", "lr"),
         ("resources.gpus=2", "resources.gpus_per_node"),
         ("resources.timeout=2", "resources.timeout_min"),
+        ("resources.time=2", "resources.timeout_min"),
+        ("resources.ntasks_per_node=2", "resources.tasks_per_node"),
+        ("resources.cpus=2", "resources.cpus_per_task"),
     ],
 )
 def test_first_word_or_other_case_of_a_key_names_it(

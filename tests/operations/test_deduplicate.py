@@ -108,6 +108,24 @@ def test_launch_with_changed_code_is_another_one_unless_told(project: Any) -> No
     assert "nothing to launch" in project("launch", *words).out
 
 
+def test_launch_names_a_file_that_changed_since_a_run_that_is_under_way(project: Any) -> None:
+    """A second run starts, and whoever expected none reads why."""
+    go = project.cwd.parent / "go"
+    (project.cwd / "say.sh").write_text(f"until [ -e {go} ]; do sleep 0.1; done\n")
+    words = (*SAY, "+params.i=0")
+    first = launched(project, *words)
+    same = launched(project, "--dry-run", *words)
+    assert known(same["adopted"]) in ([("0", "running")], [("0", "pending")])
+    with (project.cwd / "say.sh").open("a") as script:
+        script.write("# changed\n")
+    said = project("launch", "--dry-run", *words)
+    assert said.code == 0
+    told = f"1 is under way with other code (say.sh differs), the latest in {first['launch']}"
+    assert told in said.err
+    go.touch()
+    assert project("logs", "--follow", first["launch"]).code == 0
+
+
 def test_launch_says_nothing_of_other_code_about_another_project(project: Any) -> None:
     """The same words in another folder are another program: none of its code has changed."""
     words = (*SAY, "+params.i=0")

@@ -228,6 +228,25 @@ def test_template_that_extends_itself_is_refused(
     assert "hpckit/job.sbatch.j2" in caught.value.hint
 
 
+def test_block_that_the_extended_template_lacks_is_refused(
+    plan_of_one_job: PlanMaker, tmp_path: Path
+) -> None:
+    """Nothing of it would be in the script; a block within another one is fine."""
+    own = tmp_path / "job.sbatch.j2"
+    text = '{% extends "hpckit/job.sbatch.j2" %}\n{% block setpu %}\necho one\n{% endblock %}'
+    own.write_text(text)
+    with pytest.raises(TemplateError, match="has no block setpu") as no:
+        render_one(plan_of_one_job(FOLDER), tmp_path)
+    assert "line 2 of job.sbatch.j2" in no.value.message
+    assert no.value.hint.startswith("did you mean setup? ")
+    within = "{{ super() }}{% block mine %}\necho one\n{% endblock %}"
+    own.write_text(text.replace("setpu", "setup").replace("\necho one\n", within))
+    assert "echo one" in render_one(plan_of_one_job(FOLDER), tmp_path)
+    own.rename(tmp_path / "base.j2")
+    own.write_text('{% extends "base.j2" %}{% block mine %}echo two\n{% endblock %}')
+    assert "echo two" in render_one(plan_of_one_job(FOLDER), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("values", "word"),
     [

@@ -28,6 +28,9 @@ _MODULES = {
     "accelerate.commands.launch": "accelerate launch",
     "deepspeed.launcher.runner": "deepspeed",
 }
+_OF_LAUNCH = frozenset({"--wait", "--foreground", "--auto-resume", "--multirun"})
+"""Options that programs hardly have; `--dry-run` and `--json` many do."""
+_PLAIN = re.compile(r"[\w@%+=:,./${}-]+", re.ASCII)
 _MEETING = ("--rdzv", "--master", "--main_process_ip", "--hostfile", "--node_rank", "--node-rank")
 """Options with which launchers on several nodes find each other."""
 
@@ -40,12 +43,35 @@ def command_slips(
     A placeholder that a script fills in itself, such as `--format {epoch}.pt`, gives no warning.
     """
     started = invocation(words)
+    yield from _one_word(words)
+    yield from _options_of_launch(words)
     if started.code is None:
         yield from _shell_signs(words)
         yield from _placeholders(words, keys)
     elif started.is_shell:
         yield from _dotted(words)
     yield from _launchers(words, started, resources)
+
+
+def _one_word(words: Sequence[str]) -> Iterator[Finding]:
+    if len(words) == 1 and len(parts := words[0].split()) > 1:
+        yield warning(
+            "command",
+            words[0],
+            f"the command is one word, so that {words[0]!r} is taken for the name of a program",
+            f"leave the quotes around the whole out: hpckit launch -- {' '.join(parts)}",
+        )
+
+
+def _options_of_launch(words: Sequence[str]) -> Iterator[Finding]:
+    for word in words[1:]:
+        if word in _OF_LAUNCH:
+            yield warning(
+                "command",
+                word,
+                f"{word} stands behind --, and so is a word of the command",
+                f"if it is meant for hpckit: hpckit launch {word} -- …",
+            )
 
 
 def _shell_signs(words: Sequence[str]) -> Iterator[Finding]:
@@ -81,7 +107,9 @@ def _shell_cure(words: Sequence[str], found: str) -> str:
 
 def _quoted(word: str) -> str:
     # A shell still has to expand variables.
-    return word if _VARIABLE.search(word) else shlex.quote(word)
+    if not _VARIABLE.search(word):
+        return shlex.quote(word)
+    return word if _PLAIN.fullmatch(word) else '"' + re.sub(r'(["\\`])', r"\\\1", word) + '"'
 
 
 def _is_sign(word: str) -> bool:

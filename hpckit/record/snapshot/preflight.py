@@ -273,7 +273,7 @@ class Machine:
                 else f"there is no file {name} in {self.working_dir}, where the command starts",
                 "give its path from the folder in which you call hpckit",
             )
-        elif not in_place and (why := self.frozen.missing(file)):
+        elif not in_place and (why := self.frozen.unreached(file)):
             yield _left_out("command", name, file, why)
         elif runs and not os.access(file, os.X_OK):
             yield error(
@@ -295,7 +295,7 @@ def _left_out(key: str, value: str, file: Path, why: str) -> Finding:
         f"{file} exists, but is not part of the frozen code: {why}",
         "git add -f it, take it out of .gitignore, or set code.snapshot=false"
         if "git" in why
-        else "put it elsewhere in the project, or set code.snapshot=false",
+        else "put it elsewhere in the project, give its whole path, or set code.snapshot=false",
     )
 
 

@@ -280,6 +280,18 @@ def test_check_finds_what_was_hardly_meant(
     assert [one["severity"] for one in found if said in one["message"]] == [severity], found
 
 
+def test_check_refuses_a_script_outside_of_the_project(shell: Any) -> None:
+    """A run starts in a folder of its own: `..` leads elsewhere; a whole path is fine."""
+    script = shell.cwd.parent / "train.py"
+    script.write_text("")
+    words = ("check", "--json", "experiment=command", "cluster=local")
+    (found,) = json.loads(shell(*words, "command=python ../train.py").out)["findings"]
+    assert found["severity"] == "error"
+    assert "it leads out of the project" in found["message"]
+    assert not json.loads(shell(*words, f"command=python {script}").out)["findings"]
+    assert not json.loads(shell(*words, *COMMAND, "command=python ../train.py").out)["findings"]
+
+
 def test_check_is_content_with_what_a_shell_reads(shell: Any) -> None:
     """Words for a shell are left to it; a module that is there and one rank each are fine."""
     (shell.cwd / "train.py").write_text("")

@@ -294,6 +294,15 @@ def test_status_shows_in_which_overrides_runs_differ(desk: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize("verb", ["status", "results"])
+def test_override_that_no_run_sets_is_said(desk: Any, verb: str) -> None:
+    """A slip, as it selects nothing; of one that some run sets, nothing is said."""
+    desk.freeze(sweep=[("model.lr=0.1", "seed=1"), ("model.lr=0.2", "seed=1")])
+    said = desk.say(verb, "--override", "rl=0.1")
+    assert "hpckit: warning: no run sets rl (--override); set are model.lr, seed\n" in said.err
+    assert "no run sets" not in desk.say(verb, "--override", "lr=7").err
+
+
 def test_status_says_how_many_steps_there_are(desk: Any, writer: Any) -> None:
     """Where the run has told: how many have begun, of how many."""
     launch = desk.freeze()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from typing import Any
 
 import pytest
@@ -35,6 +36,16 @@ def slips(command: str, **resources: Any) -> list[Finding]:
         (("bash", "-euo", "pipefail", "-c", "echo $HOME"), []),
         (("python", "-c", "print(f'{x} $HOME'); exit()"), []),
         (("bash", "-c", "echo $params.lr"), ["write ${params.lr}"]),
+        (
+            ("python train.py --lr 1",),
+            ["leave the quotes around the whole out: hpckit launch -- py"],
+        ),
+        (("my program", "--lr", "1"), []),
+        (
+            ("python", "train.py", "--wait"),
+            ["if it is meant for hpckit: hpckit launch --wait -- …"],
+        ),
+        (("python", "train.py", "--dry-run", "--json"), []),
     ],
 )
 def test_slips_name_the_way_out(words: tuple[str, ...], cures: list[str]) -> None:
@@ -50,6 +61,17 @@ def test_signs_of_a_shell_are_shown_where_one_reads_them(sign: str) -> None:
     assert f"{sign} in command stays as it is" in found.message
     given = shlex.split(found.hint)
     assert given[-2:] == ["-c", f"python train.py {sign} log"]
+
+
+def test_line_for_a_shell_keeps_words_together() -> None:
+    """A variable is expanded within quotation marks, and nothing else of its word is."""
+    words = ("printf", "%s,", "$HOME/a b", 'c"d', "e f", "|", "cat")
+    (found,) = command_slips(words, Resources(), KEYS)
+    line = shlex.split(found.hint.partition("; or insert")[0])[-1]
+    said = subprocess.run(
+        ["bash", "-c", line], env={"HOME": "/h"}, stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert said.stdout == '/h/a b,c"d,e f,'
 
 
 def test_variable_may_also_be_inserted_at_launch() -> None:

@@ -6,7 +6,6 @@ import argparse
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from hpckit.cli.gc_pause import gc_paused
@@ -19,6 +18,7 @@ from hpckit.cli.options import (
     add_sort,
     filter_of,
     limited,
+    note_unknown_keys,
     output_dir,
 )
 from hpckit.cli.terminal.pager import note_unshown, show_page
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     freshness = Freshness(now=arguments.fresh)
     query = RunsQuery(references=arguments.references, experiment=arguments.experiment)
     chosen = chosen_runs(query, output_dir(arguments, context), context, freshness)
-    results = _results(chosen, arguments, context.now())
+    results = _results(chosen, arguments, context)
     answer = (
         _over(chosen, results, arguments) if arguments.over else _each(chosen, results, arguments)
     )
@@ -180,9 +180,13 @@ def _counts(chosen: Sequence[ChosenRuns], results: Results) -> dict[str, object]
     return {"total": total, "matching": len(results.rows), "launches": launches}
 
 
-def _results(chosen: Sequence[ChosenRuns], arguments: argparse.Namespace, now: datetime) -> Results:
+def _results(
+    chosen: Sequence[ChosenRuns], arguments: argparse.Namespace, context: Context
+) -> Results:
     """Return the results of the selected runs."""
-    wanted = filter_of(arguments)
+    wanted, now = filter_of(arguments), context.now()
+    every = [one.record.overrides for _, runs in chosen for one in runs]
+    note_unknown_keys(wanted, every, context)
     rows: list[RunRow] = []
     for view, runs in chosen:
         some = [one for one in runs if wanted.takes(one.state, one.record.overrides)]
@@ -191,7 +195,7 @@ def _results(chosen: Sequence[ChosenRuns], arguments: argparse.Namespace, now: d
     return make_results(
         rows,
         now,
-        sweep=[one.record.overrides for _, runs in chosen for one in runs],
+        sweep=every,
         spans=arguments.experiment is not None or len(arguments.references) > 1,
     )
 

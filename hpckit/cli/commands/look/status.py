@@ -23,6 +23,7 @@ from hpckit.cli.options import (
     add_sort,
     filter_of,
     limited,
+    note_unknown_keys,
     output_dir,
 )
 from hpckit.cli.terminal.live_status import Look, follow, interval
@@ -160,7 +161,7 @@ def _watch(selection: Selection, arguments: argparse.Namespace, context: Context
 
 def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> None:
     single, now = len(view.runs) == 1, context.now()
-    rows = _rows(view, arguments, now)
+    rows = _rows(view, arguments, context)
     shown = list(limited(rows, arguments.limit))
     # This reads every attempt of a run: with a thousand runs, status must not wait for that.
     few = len(shown) <= _FEW
@@ -221,8 +222,10 @@ def _age(view: LaunchView, now: datetime) -> list[str]:
     return [f"queue as of {age.total_seconds():.0f} s ago"] if age > TOLD else []
 
 
-def _rows(view: LaunchView, arguments: argparse.Namespace, now: datetime) -> list[RunRow]:
+def _rows(view: LaunchView, arguments: argparse.Namespace, context: Context) -> list[RunRow]:
     """Return the selected rows, in order."""
     wanted = filter_of(arguments)
+    note_unknown_keys(wanted, (one.record.overrides for one in view.runs), context)
     rows = [run_row(one) for one in view.runs if wanted.takes(one.state, one.record.overrides)]
-    return sort_rows(rows, sort_key(arguments.sort), now) if arguments.sort else rows
+    key = arguments.sort
+    return sort_rows(rows, sort_key(key), context.now()) if key else rows
