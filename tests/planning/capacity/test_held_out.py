@@ -114,3 +114,19 @@ def test_steps_of_llama3_405b_are_predicted(
     assert rates is not None
     predicted = rates.mfu_masked * gpu.flops_fp16 / 1e12
     assert predicted == pytest.approx(tera, rel=0.03 if sequence <= SHORT else 0.2)
+
+
+@pytest.mark.parametrize(("gpus", "measured_gib"), [(8, 82.4), (128, 67.0)])
+def test_memory_of_torchtitan_is_predicted(gpus: int, measured_gib: float) -> None:
+    """Within 6 % of what torchtitan measured for Llama 3 8B on H100 with 96 GB (its docs)."""
+    request = CapacityRequest(
+        gpu=GPUS["H100-SXM"],
+        gpus=gpus,
+        model="llama3-8b",
+        parallel=(f"shard={gpus}",),
+        micro_batch=2,
+        sequence=8192,
+        recompute=Recomputation.selective,
+    )
+    predicted_gib = plan_capacity(request).memory.expected / 2**30
+    assert predicted_gib == pytest.approx(measured_gib, rel=0.06)
