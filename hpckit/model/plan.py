@@ -16,6 +16,7 @@ from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.model.search import Search
 from hpckit.model.stages import Stage, StageDependency
 
+_CHECKED_RUNS = 200
 MASK = "***"
 """Replaces a secret in a configuration or an override."""
 
@@ -194,3 +195,8 @@ class LaunchPlan:
     jobs: tuple[JobSpec, ...]
     stages: tuple[Stage, ...] = ()
     search: Search | None = None
+
+    @property
+    def checked_runs(self) -> tuple[RunSpec, ...]:
+        """The runs that checks look at one by one: of a large sweep, the others hardly differ."""
+        return self.runs[:_CHECKED_RUNS]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 from hpckit.model.command import command_words, script_of
 from hpckit.model.finding import Finding, warning
 from hpckit.model.plan import LaunchPlan
 from hpckit.planning.layout import layout_of
-
-_RUNS_LOOKED_AT = 200
 
 
 def warn_of_plain_commands(plan: LaunchPlan, working_dir: Path) -> Iterator[Finding]:
@@ -21,7 +18,7 @@ def warn_of_plain_commands(plan: LaunchPlan, working_dir: Path) -> Iterator[Find
     alone, as nothing is known of them.
     """
     seen: set[str] = set()
-    for run in islice(plan.runs, _RUNS_LOOKED_AT):
+    for run in plan.checked_runs:
         settings = run.settings
         if settings.command is None or (layout := layout_of(settings)).is_data_parallel:
             continue

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from hpckit.model.command import command_words
@@ -20,8 +19,6 @@ from hpckit.planning.checks.idle_words import idle_words
 from hpckit.planning.checks.layout_slips import layout_slips
 
 _SHOWN = 5
-_RUNS_LOOKED_AT = 200
-"""Slips are looked for in the words of this many runs of a sweep; the others hardly differ."""
 
 _OF_SHELLS = re.compile(r"\$(?:[A-Z_][A-Z0-9_]*|\{[A-Za-z_]\w*\})|\A~/")
 
@@ -32,7 +29,7 @@ _STAGE = re.compile(r"\A\w+:(?=[^=]*=)")
 def plan_slips(plan: LaunchPlan) -> tuple[Finding, ...]:
     """Return warnings about a plan, each once."""
     found: dict[Finding, None] = {}
-    for run in islice(plan.runs, _RUNS_LOOKED_AT):
+    for run in plan.checked_runs:
         found.update(dict.fromkeys(_in_command(run)))
         found.update(dict.fromkeys(_in_variables(run.settings)))
         words = (*plan.arguments, *run.overrides)

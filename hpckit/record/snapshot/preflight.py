@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,6 @@ from hpckit.record.snapshot.entry_point import (
 from hpckit.record.snapshot.frozen_files import FrozenFiles
 from hpckit.record.snapshot.torch_build import cpu_build
 
-_RUNS_LOOKED_AT = 200
-"""Only this many runs of a sweep are checked for paths: further runs hardly differ."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
@@ -55,7 +51,7 @@ class Machine:
         """Return what is missing; afterwards `unchecked` lists what could not be checked."""
         found: dict[Finding, None] = dict.fromkeys(self._python())
         seen: set[tuple[str, str, WorkingFolder]] = set()
-        for run in islice(self.plan.runs, _RUNS_LOOKED_AT):
+        for run in self.plan.checked_runs:
             settings = run.settings
             task = (str(settings.entry_point), str(settings.command), settings.runtime.cwd)
             if task not in seen:
