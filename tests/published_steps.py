@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.model.capacity.plan import CapacityPlan
-from hpckit.model.capacity.setup import AttentionKind, Recomputation
+from hpckit.model.capacity.setup import AttentionKind, LossKind, Recomputation
 from hpckit.planning.capacity.gpu_catalogue import GPUS
 from hpckit.planning.capacity.power import capped
 from hpckit.planning.capacity.request import CapacityRequest, plan_capacity
@@ -31,7 +31,10 @@ SHORT = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class MptStep:
-    """A measured step of llm-foundry with FSDP over all GPUs: tokens per second and GPU."""
+    """A measured step of llm-foundry with FSDP over all GPUs: tokens per second and GPU.
+
+    Its loss is flash-attn's, which overwrites the scores (`loss_fn: fused_crossentropy`).
+    """
 
     model: str
     gpu: str
@@ -59,6 +62,7 @@ class MptStep:
                 recompute=self.recompute,
                 attention=AttentionKind.flash,
                 fused=False,
+                loss=LossKind.in_place,
             )
         )
 

@@ -9,10 +9,12 @@ from hpckit.cli.compose_options import compose_request
 from hpckit.context import Context
 from hpckit.errors import ConfigError, UsageError
 from hpckit.model.capacity.gpu_spec import GpuSpec
+from hpckit.model.counted import counted
 from hpckit.model.launch import Cluster
 from hpckit.planning.capacity.gpu_catalogue import GPUS
-from hpckit.planning.capacity.gpus import read_gpu
+from hpckit.planning.capacity.gpus import LINKED, read_gpu
 from hpckit.planning.capacity.power import SiteRates, capped, with_node
+from hpckit.planning.capacity.request import STATES
 
 
 def planned_cluster(arguments: argparse.Namespace, context: Context) -> Cluster:
@@ -27,8 +29,13 @@ def planned_cluster(arguments: argparse.Namespace, context: Context) -> Cluster:
     return cluster_facts.read_cluster(compose_request(arguments, context))
 
 
-def planned_gpu(arguments: argparse.Namespace, cluster: Cluster) -> GpuSpec:
-    """Return the GPU, with its power cap and its part of a node; raises UsageError."""
+def planned_gpu(
+    arguments: argparse.Namespace, cluster: Cluster, *, option_caps: bool = True
+) -> GpuSpec:
+    """Return the GPU, with its power cap and its part of a node; raises UsageError.
+
+    Without `option_caps` as it is on the cluster, whatever --power-cap-w says.
+    """
     text = cluster.gpu if arguments.gpu is None else arguments.gpu
     if text is None:
         raise UsageError(
@@ -37,27 +44,46 @@ def planned_gpu(arguments: argparse.Namespace, cluster: Cluster) -> GpuSpec:
             "(conf/cluster/SITE.yaml: gpu: A100-80)",
         )
     try:
-        gpu = read_gpu(text)
+        gpu = _in_nodes(read_gpu(text), text, cluster)
     except ConfigError as error:
         if arguments.gpu is not None:
             raise
         raise ConfigError(f"cluster.gpu: {error.message}", hint=error.hint) from error
-    cap = arguments.power_cap_w
-    if cap is None and cluster.power_cap_w is not None:
-        # A cap above what a GPU takes caps nothing.
-        cap = min(cluster.power_cap_w, gpu.power_w)
+    cap = arguments.power_cap_w if option_caps else None
     if cap is not None:
         gpu = capped(gpu, cap)
+    elif cluster.power_cap_w is not None and cluster.power_cap_w < gpu.power_w:
+        gpu = capped(gpu, cluster.power_cap_w)
     return gpu if arguments.node_w_per_gpu is None else with_node(gpu, arguments.node_w_per_gpu)
 
 
+def _in_nodes(gpu: GpuSpec, text: str, cluster: Cluster) -> GpuSpec:
+    """Return the GPU in nodes of this cluster; raises ConfigError if its link joins more."""
+    per_node = cluster.gpus_per_node
+    if not per_node:
+        return gpu
+    joined = per_node * cluster.nvlink_nodes
+    if f" {LINKED}=" not in f" {text}":
+        gpu = replace(gpu, domain=joined)
+    elif gpu.domain > joined:
+        raise ConfigError(
+            f"{LINKED}={gpu.domain}, and a node has {per_node} GPUs (cluster.gpus_per_node), which "
+            f"{counted(cluster.nvlink_nodes, 'node')} join (cluster.nvlink_nodes)",
+            hint=f"leave {LINKED} out: it is {joined} here",
+        )
+    return replace(gpu, per_node=per_node)
+
+
 def planned_rates(arguments: argparse.Namespace, cluster: Cluster) -> SiteRates:
-    """Return PUE and prices; raises ConfigError. A PUE of 1 is one that nobody has set."""
-    usual = SiteRates()
-    own = {
-        "pue": cluster.pue if cluster.pue > 1 else usual.pue,
-        "price_per_gpu_hour": cluster.price_per_gpu_hour,
-        "carbon_g_per_kwh": cluster.carbon_g_per_kwh,
+    """Return PUE and prices; raises ConfigError.
+
+    Where the time is not known, as of a number of parameters, prices of the cluster say nothing.
+    """
+    usual, states = SiteRates(), (arguments.model or "").startswith(STATES)
+    own: dict[str, float | None] = {
+        "pue": usual.pue if cluster.pue is None else cluster.pue,
+        "price_per_gpu_hour": None if states else cluster.price_per_gpu_hour,
+        "carbon_g_per_kwh": None if states else cluster.carbon_g_per_kwh,
     }
     given = {name: getattr(arguments, name) for name in own if getattr(arguments, name) is not None}
     return replace(usual, **own | given)

@@ -133,8 +133,9 @@ class Cluster:
     """Price of a GPU for an hour, in the site's currency. Null: unknown."""
     carbon_g_per_kwh: float | None = None
     """Carbon dioxide of a kilowatt-hour where the site is, in grams. Null: unknown."""
-    pue: float = 1.0
-    """Power usage effectiveness: energy of the whole site over that of its computers, 1 or more."""
+    pue: float | None = None
+    """Power usage effectiveness: energy of the whole site over that of its computers, 1 or more.
+    Null: unknown; accounts of runs count the computers alone, and plans assume 1.1."""
     template: str = "job.sbatch.j2"
     """Template of the batch script: a file name in a `slurm_templates` folder, or an absolute path.
     """

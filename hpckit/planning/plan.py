@@ -192,7 +192,8 @@ def _power_cap(settings: LaunchConfig) -> Iterator[tuple[str, str]]:
             f"resources.additional_parameters and cluster.power_cap_w both set --{option}",
             hint="leave one of them out",
         )
-    yield option, f"{cluster.power_cap_w:g}"
+    watts = cluster.power_cap_w
+    yield option, str(int(watts) if watts == int(watts) else round(watts, 3))
 
 
 def _parameter(key: str, value: Any) -> str | bool | None:

@@ -112,7 +112,9 @@ def run_findings(
     settings = load_settings(launch, index)[0]
     site, asked = settings.cluster, settings.resources
     prices = EnergyPrices(
-        per_gpu_hour=site.price_per_gpu_hour, carbon_g_per_kwh=site.carbon_g_per_kwh, pue=site.pue
+        per_gpu_hour=site.price_per_gpu_hour,
+        carbon_g_per_kwh=site.carbon_g_per_kwh,
+        pue=site.pue or 1.0,
     )
     steps = None if view.record.step is None else view.record.step + 1
     done = work_done(account, steps, samples_per_step(evidence.ranks))

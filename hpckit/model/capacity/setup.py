@@ -70,6 +70,17 @@ class AttentionKind(StrEnum):
     """in one kernel that keeps none of them"""
 
 
+class LossKind(StrEnum):
+    """How the loss of all words' scores is computed, as far as its memory differs."""
+
+    plain = "plain"
+    """torch's cross entropy, one operation after the other, in 32 bits"""
+    compiled = "compiled"
+    """compiled into one kernel by torch.compile"""
+    in_place = "in-place"
+    """a kernel that overwrites the scores by their gradient, as those of Megatron and flash-attn"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSetup:
     """One way to train a model; sizes as in `Layout`, batches in sequences, `sequence` in tokens.
@@ -77,7 +88,8 @@ class TrainingSetup:
     `micro_batch` is what a rank computes at once. `stages_per_rank` above 1 is an interleaved
     pipeline. `zero` names a stage of ZeRO with Adam in mixed precision, which shards over all data
     ranks; without it states are sharded as FSDP does, over the layout's `shard`. `fused` is whether
-    norms, residuals and functions are single kernels, as after torch.compile.
+    norms, residuals and functions are single kernels, as after torch.compile; `loss` is compiled
+    then, and plain otherwise, unless it is given.
     """
 
     shape: TransformerShape
@@ -94,6 +106,7 @@ class TrainingSetup:
     attention: AttentionKind = AttentionKind.eager
     zero: int | None = None
     fused: bool = True
+    loss: LossKind | None = None
     gpus: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -139,6 +152,11 @@ class TrainingSetup:
             hint=f"give a multiple of {at_once}, such as --global-batch {more}"
             + (", or fewer data ranks, such as --parallel tensor=2" if ranks > 1 else ""),
         )
+
+    @property
+    def loss_kind(self) -> LossKind:
+        """How the loss is computed."""
+        return self.loss or (LossKind.compiled if self.fused else LossKind.plain)
 
     @property
     def rows_at_once(self) -> int:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest, with_something_to_run
 from hpckit.model.launch import Cluster
+from hpckit.planning.checks.config import check_cluster
 
 
 def read_cluster(request: ComposeRequest) -> Cluster:
     """Return the section `cluster` of the configuration; raises ConfigError."""
-    return compose(with_something_to_run(request))[0].settings.cluster
+    cluster = compose(with_something_to_run(request))[0].settings.cluster
+    check_cluster(cluster)
+    return cluster

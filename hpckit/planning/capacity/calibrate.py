@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hpckit.errors import ConfigError
 from hpckit.model.capacity.calibration import Calibration, MeasuredRun
+from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.model.capacity.setup import TrainingSetup
 from hpckit.model.parallel.layout import Layout
 from hpckit.planning.capacity.flops import shortest_step
@@ -75,7 +76,7 @@ def _setup(request: CapacityRequest, run: MeasuredRun) -> TrainingSetup:
     setup = setup_of(
         replace(
             request,
-            gpu=gpu_called(run.gpu) or request.gpu,
+            gpu=_gpu_of(request.gpu, run),
             gpus=run.layout.world_size,
             parallel=_words(run.layout),
             global_batch=batch,
@@ -93,6 +94,12 @@ def _setup(request: CapacityRequest, run: MeasuredRun) -> TrainingSetup:
             hint="describe the model that the run trained",
         )
     return setup
+
+
+def _gpu_of(asked: GpuSpec, run: MeasuredRun) -> GpuSpec:
+    """Return the GPU of a run: as asked for if its driver's name fits that, as a site's own may."""
+    called = gpu_called(run.gpu)
+    return asked if called is None or called.name in (asked.name, asked.like) else called
 
 
 def _words(layout: Layout) -> tuple[str, ...]:

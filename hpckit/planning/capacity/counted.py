@@ -18,7 +18,6 @@ from hpckit.planning.capacity.words import check_size
 UNKNOWN = "activations, time and money follow from a transformer's shape: describe it with --model"
 _MOST_COUNTED = 8192
 """Laying a model out over more ranks takes minutes."""
-_MOST_PER_NODE = 8
 _OF_ADAM = {OptimizerKind.adam: 1.0, OptimizerKind.adam8bit: 0.25, OptimizerKind.sgd: 0.5}
 """The state of an optimizer per that of Adam, in 32 bits: two moments, two of a byte, one."""
 
@@ -69,10 +68,10 @@ def rank_overrides(gpu: GpuSpec, gpus: int) -> tuple[str, ...]:
             "as it is laid out on all of them",
             hint=f"count it on --gpus {_MOST_COUNTED} or fewer, or describe the model with --model",
         )
-    per_node = min(gpu.domain, gpus)
+    per_node = min(gpu.node_gpus or gpu.domain, gpus)
     if gpus % per_node:
         raise ConfigError(
-            f"--gpus {gpus} are no whole nodes: {per_node} x {gpu.name} are joined",
+            f"--gpus {gpus} are no whole nodes of {per_node} x {gpu.name}",
             hint=f"give a multiple of {per_node}, or leave --gpus out, and set resources.nodes and "
             "resources.tasks_per_node",
         )
@@ -81,7 +80,7 @@ def rank_overrides(gpu: GpuSpec, gpus: int) -> tuple[str, ...]:
 
 def launched_words(words: Sequence[str], ranks: Sequence[str], gpu: GpuSpec) -> tuple[str, ...]:
     """Return the words that launch a counted model; without ranks where a node is not a domain."""
-    if not ranks or gpu.domain > _MOST_PER_NODE:
+    if not ranks or gpu.node_gpus is None:
         return tuple(words)
     per_node = ranks[-1].partition("=")[2]
     return (*words, *ranks, f"resources.gpus_per_node={per_node}")

@@ -7,7 +7,7 @@ the rows, with their sources. No constant of the prediction follows from them.
 from __future__ import annotations
 
 from hpckit.model.capacity.plan import Experience
-from hpckit.model.capacity.setup import TrainingSetup
+from hpckit.model.capacity.setup import NumberType, TrainingSetup
 
 _A100_WHOLE = Experience(
     low=0.99,
@@ -35,11 +35,16 @@ _UNKNOWN = Experience(
 
 
 def experience_of(setup: TrainingSetup) -> Experience:
-    """Return how long published steps took on this GPU, with weights sharded as here or not."""
-    sharded = setup.layout.shard > 1 or bool(setup.zero)
-    gpu = setup.gpu.like or setup.gpu.name
-    if gpu.startswith("A100"):
+    """Return how long published steps took on this GPU, with weights sharded as here or not.
+
+    Those with sharded weights had no other axis than data; all were in 16 bits, on nodes as the
+    catalogue has them.
+    """
+    layout, gpu = setup.layout, setup.gpu.name
+    sharded = layout.shard > 1 or bool(setup.zero)
+    data_alone = layout.tensor == layout.pipeline == layout.context == 1
+    if setup.precision not in (NumberType.bf16, NumberType.fp16) or (sharded and not data_alone):
+        return _UNKNOWN
+    if gpu in ("A100-40", "A100-80"):
         return _A100_SHARDED if sharded else _A100_WHOLE
-    if sharded and gpu == "H100-SXM":
-        return _H100_SHARDED
-    return _UNKNOWN
+    return _H100_SHARDED if sharded and gpu == "H100-SXM" else _UNKNOWN

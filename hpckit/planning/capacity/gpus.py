@@ -36,7 +36,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
 }
 _NEEDED = tuple(one for one in _SCALES if one != "node_w")
 """Without a GPU of the catalogue that it is like."""
-_JOINED = "gpus_per_link"
+LINKED = "gpus_per_link"
 _NAME = "name"
 _MOST = 1e9
 _MOST_JOINED = 1024
@@ -66,7 +66,7 @@ def read_gpu(text: str) -> GpuSpec:
         raise ConfigError(
             f"GPU: name={name!r} is no name", hint="letters, digits, dots and dashes, 40 at most"
         )
-    joined = given.pop(_JOINED, None)
+    joined = given.pop(LINKED, None)
     values: dict[str, Any] = {
         field: _number(key, value) * _SCALES[key]
         for key, value in given.items()
@@ -104,6 +104,8 @@ def _changed(like: GpuSpec, name: str, values: Mapping[str, Any]) -> GpuSpec:
         more["node_w"] = like.node_w - like.power_w + values["power_w"]
         more["node_source"] = f"{like.node_source}, with another GPU"
     found = replace(like, name=name, like=like.name, source=f"as {like.name}, with what was given")
+    if like.flops_bf16 is None:
+        values = {**values, "flops_bf16": None}
     return _checked(replace(found, **{**more, **values}))
 
 
@@ -123,11 +125,11 @@ def _pairs(words: list[str]) -> dict[str, str]:
         key, equals, value = word.partition("=")
         if key in found:
             raise ConfigError(f"GPU: {key} is given twice", hint="give each number once")
-        if not equals or key not in (*_SCALES, _JOINED, _NAME):
-            near = near_names(key, (*_SCALES, _JOINED, _NAME))
+        if not equals or key not in (*_SCALES, LINKED, _NAME):
+            near = near_names(key, (*_SCALES, LINKED, _NAME))
             raise ConfigError(
                 f"GPU: {word!r} is no number of a GPU{near}",
-                hint=f"known are {', '.join((*_SCALES, _JOINED, _NAME))}; for example {_EXAMPLE}",
+                hint=f"known are {', '.join((*_SCALES, LINKED, _NAME))}; for example {_EXAMPLE}",
             )
         found[key] = value
     return found
@@ -146,7 +148,7 @@ def _number(key: str, value: str) -> float:
 def _joined(value: str) -> int:
     if not value.isascii() or not value.isdigit() or not 1 <= int(value[:6]) <= _MOST_JOINED:
         raise ConfigError(
-            f"GPU: {_JOINED}={value!r} is no whole number from 1 to {_MOST_JOINED}",
+            f"GPU: {LINKED}={value!r} is no whole number from 1 to {_MOST_JOINED}",
             hint="how many GPUs the fast link joins: those of a node, or of a rack",
         )
     return int(value)

@@ -19,8 +19,6 @@ from hpckit.model.counted import counted
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.settings import SCHEDULES, Recompute, can_compile
 
-_MOST_PER_NODE = 8
-"""A fast fabric that joins more GPUs joins nodes; how many each has, the catalogue does not say."""
 _MOST_GROUPS = max(SCHEDULES.values())
 _RECOMPUTE = {
     Recomputation.none: Recompute.none,
@@ -82,9 +80,9 @@ def _overrides(setup: TrainingSetup) -> Iterator[str]:
 
 
 def _resources(setup: TrainingSetup) -> Iterator[str]:
-    """Yield nodes and GPUs; none where a domain is more than a node, or nodes are not whole."""
-    if not _unplaced(setup):
-        per_node = min(setup.gpu.domain, setup.gpus)
+    """Yield nodes and GPUs; none where the GPUs of a node are not known, or nodes not whole."""
+    if not _unplaced(setup) and setup.gpu.node_gpus:
+        per_node = min(setup.gpu.node_gpus, setup.gpus)
         yield f"resources.nodes={setup.gpus // per_node}"
         yield f"resources.tasks_per_node={per_node}"
         yield f"resources.gpus_per_node={per_node}"
@@ -93,14 +91,14 @@ def _resources(setup: TrainingSetup) -> Iterator[str]:
 def _unplaced(setup: TrainingSetup) -> str:
     """Return why nodes and GPUs are not said; empty if they are."""
     gpu, gpus = setup.gpu, setup.gpus
-    per_node = min(gpu.domain, gpus)
-    if per_node > _MOST_PER_NODE:
+    if gpu.node_gpus is None:
         return (
             f"how many GPUs a node has is yours to say: NVLink joins {gpu.domain} x {gpu.name} "
             f"over several nodes. With N on each: resources.nodes={gpus}/N "
             "resources.tasks_per_node=N "
             "resources.gpus_per_node=N"
         )
+    per_node = min(gpu.node_gpus, gpus)
     if gpus % per_node:
         return (
             f"no resources.* are given, as {gpus} is no multiple of the {per_node} GPUs that a "

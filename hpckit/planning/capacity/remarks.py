@@ -41,7 +41,7 @@ def _assumed(shape: TransformerShape, given: set[str]) -> Iterator[str]:
     if "ffn" not in given:
         yield f"ffn={shape.ffn_width}"
     for name in ("swiglu", "biases", "dropout", "tied"):
-        if name not in given:
+        if name not in given and not (name == "dropout" and not shape.dropout):
             yield f"{name}={str(getattr(shape, name)).lower()}"
     if "positions" not in given:
         yield f"positions={shape.positions}"

@@ -12,6 +12,7 @@ from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.model.capacity.plan import CapacityPlan, TrainingBill
 from hpckit.model.capacity.setup import (
     AttentionKind,
+    LossKind,
     NumberType,
     OptimizerKind,
     Recomputation,
@@ -43,7 +44,7 @@ _USUAL_SEQUENCE, _MOST_USUAL_SEQUENCE = 4096, 8192
 _MOST_ROWS = 10**9
 _MOST_TOKENS = 10**9
 _LEAST_STEP_S, _MOST_STEP_S = 1e-6, 1e7
-_STATES = "parameters="
+STATES = "parameters="
 _MICROBATCHES_PER_STAGE = 4
 
 
@@ -72,6 +73,7 @@ class CapacityRequest:
     attention: AttentionKind | None = None
     zero: int | None = None
     fused: bool = True
+    loss: LossKind | None = None
     step_s: float | None = None
     tokens: float | None = None
     site: SiteRates = field(default_factory=SiteRates)
@@ -116,7 +118,7 @@ class CapacityRequest:
     @property
     def only_states(self) -> bool:
         """Whether only the number of parameters is known."""
-        return self.model.startswith(_STATES)
+        return self.model.startswith(STATES)
 
 
 def plan_capacity(request: CapacityRequest) -> CapacityPlan:
@@ -221,18 +223,21 @@ def setup_of(request: CapacityRequest) -> TrainingSetup:
         attention=eager,
         zero=request.zero,
         fused=request.fused,
+        loss=request.loss,
     )
 
 
-_OF_SHAPES = ("global_batch", "micro_batch", "sequence", "vocab", "recompute", "attention")
+_OF_SHAPES = (
+    *("global_batch", "micro_batch", "sequence", "vocab", "recompute", "attention", "loss"),
+)
 _OF_TIMES = ("step_s", "tokens")
 
 
 def _plan_states(request: CapacityRequest) -> CapacityPlan:
-    text = request.model.removeprefix(_STATES)
+    text = request.model.removeprefix(STATES)
     _check_only_states(request, text)
     check_precision(request.number_type, request.gpu)
-    parameters = int(read_count(f"--model {_STATES}", text))
+    parameters = int(read_count(f"--model {STATES}", text))
     layout = request.words.layout_on(request.gpus)
     held = parameters // (layout.tensor * layout.pipeline)
     return CapacityPlan(
@@ -257,7 +262,7 @@ def _check_only_states(request: CapacityRequest, text: str) -> None:
     """Raise ConfigError for what says nothing if only the number of parameters is known."""
     if len(text.split()) > 1:
         raise ConfigError(
-            f"--model {_STATES}{text}: parameters stands alone, as only states follow from it",
+            f"--model {STATES}{text}: parameters stands alone, as only states follow from it",
             hint="give either parameters=N, or the shape: hidden=N layers=N heads=N",
         )
     given = [name for name in (*_OF_SHAPES, *_OF_TIMES) if getattr(request, name) is not None]

@@ -14,7 +14,12 @@ from __future__ import annotations
 
 from hpckit.model.capacity.parts import StepTime
 from hpckit.model.capacity.plan import StepRates
-from hpckit.model.capacity.setup import AttentionKind, Recomputation, TrainingSetup
+from hpckit.model.capacity.setup import (
+    AttentionKind,
+    LossKind,
+    Recomputation,
+    TrainingSetup,
+)
 from hpckit.planning.capacity.flops import (
     attention_share,
     hardware_flops,
@@ -161,7 +166,8 @@ def _head(setup: TrainingSetup) -> float:
     """Return the seconds of the head and the loss, forward and backward."""
     vocab = setup.shape.vocab / setup.layout.tensor
     products = 3 * _product(setup, setup.tokens, setup.shape.hidden, vocab)
-    return products + _moved(setup, setup.tokens * vocab * 5 * 4)
+    passes = 9 if setup.loss_kind is LossKind.plain else 5
+    return products + _moved(setup, setup.tokens * vocab * passes * 4)
 
 
 def _ring(setup: TrainingSetup, size: int, inside: int, total: float) -> float:

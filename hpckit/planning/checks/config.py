@@ -17,6 +17,7 @@ from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, LaunchConfig, 
 from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.model.plan import SweepPoint
 from hpckit.planning.checks.observe_settings import check_observe, check_profile_ranks
+from hpckit.planning.checks.power_option import check_power_option
 from hpckit.planning.checks.recovery_settings import check_recovery
 from hpckit.planning.fallback import check_min_nodes
 from hpckit.planning.jobs.shared_jobs import check_shared_jobs
@@ -27,7 +28,6 @@ SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep", "noti
 """What all runs of one launch share: one folder, one snapshot, one scheduler, one budget and one
 throttle."""
 
-_LONG_OPTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _ENTRY_POINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z")
 _MOST_LOCAL_RANKS = 1024
 """More processes than that are a slip; each rank takes several threads, and memory for torch."""
@@ -76,8 +76,7 @@ def check_settings(settings: LaunchConfig) -> None:
     check_observe(settings.observe)
     size = settings.resources.nodes * settings.resources.tasks_per_node
     check_profile_ranks(settings.observe.profile, size)
-    _check_prices(settings.cluster)
-    _check_power_option(settings.cluster)
+    check_cluster(settings.cluster)
     check_tracker(settings.tracker)
     check_notify(settings)
     _check_variables(settings)
@@ -118,8 +117,14 @@ def _check_weights(checkpoint: Checkpoint) -> None:
         )
 
 
-def _check_prices(cluster: Cluster) -> None:
-    """Refuse what no site can have: a negative price, or less energy than its computers use."""
+def check_cluster(cluster: Cluster) -> None:
+    """Refuse facts that no site can have; raises ConfigError."""
+    _check_rates(cluster)
+    check_power_option(cluster.power_cap_option)
+
+
+def _check_rates(cluster: Cluster) -> None:
+    """Refuse a negative price, less energy than the computers use, no power."""
     least = (
         ("price_per_gpu_hour", cluster.price_per_gpu_hour, 0.0, "1.5"),
         ("carbon_g_per_kwh", cluster.carbon_g_per_kwh, 0.0, "350"),
@@ -132,16 +137,6 @@ def _check_prices(cluster: Cluster) -> None:
                 f"cluster.{name} is {value:g}; it has to be at least {limit:g}",
                 hint=f"what the site says, for example cluster.{name}={usual}",
             )
-
-
-def _check_power_option(cluster: Cluster) -> None:
-    """Refuse what is no name of a long option of sbatch."""
-    option = cluster.power_cap_option
-    if option is not None and not _LONG_OPTION.fullmatch(option):
-        raise ConfigError(
-            f"cluster.power_cap_option={option!r} is no name of an option of sbatch",
-            hint="write it without --, for example cluster.power_cap_option=gpu-power",
-        )
 
 
 def _check_task(settings: LaunchConfig) -> None:

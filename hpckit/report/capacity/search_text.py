@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from hpckit.model.capacity.plan import CapacityPlan, FoundLayouts, PlannedSetup
@@ -14,8 +15,11 @@ from hpckit.report.capacity.units import WIDTH, command_lines, day_column, inden
 _GIB = 2**30
 
 
-def search_text(found: FoundLayouts) -> str:
-    """Return the fastest layouts, those that need less memory, and the plan of the fastest."""
+def search_text(found: FoundLayouts, words: Sequence[str]) -> str:
+    """Return the fastest layouts, those that need less memory, and the plan of the fastest.
+
+    `words` plan the same model on the same GPUs.
+    """
     if found.best is None:
         return "\n".join(_nothing_lines(found))
     best = found.fitting[0]
@@ -29,7 +33,8 @@ def search_text(found: FoundLayouts) -> str:
     if len(found.smaller) > 1:
         lines += ["", "less memory for more time:", *_table(found.smaller[:SHOWN])]
     lines += ["", "the fastest one:", "", plan_text(found.best)]
-    lines += ["", "options of the fastest one", *command_lines(best.launch.options)]
+    again = ["hpckit", "plan", *map(shlex.quote, words), *best.launch.options]
+    lines += ["", "the fastest one is planned again by", *command_lines(again)]
     return "\n".join(lines)
 
 
@@ -58,14 +63,16 @@ def _nothing_lines(found: FoundLayouts) -> list[str]:
 
 
 def _table(rows: Sequence[PlannedSetup]) -> list[str]:
-    head = f"  {'step':>9} {'days':>7} {'memory':>9} {'rows':>4} {'recompute':>9}  layout"
+    head = f"  {'step':>9} {'days':>7} {'memory':>9} {'micro':>5} {'recompute':>9}  layout"
     lines = [head]
     for one, days in zip(rows, day_column([row.days for row in rows]), strict=True):
         start = (
             f"  {one.time.total:>7.2f} s {days:>7} {one.memory.expected / _GIB:>5.1f} GiB "
-            f"{one.setup.micro_batch:>4} {one.setup.recompute.value:>9}  "
+            f"{one.setup.micro_batch:>5} {one.setup.recompute.value:>9}  "
         )
         first, *others = _layout_lines(one.setup, WIDTH - len(start))
+        if one.launch.limits:
+            others.append("(hpckit cannot run it)")
         lines += [f"{start}{first}", *(f"{'':{len(start)}}{more}" for more in others)]
     return lines
 

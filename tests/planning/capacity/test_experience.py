@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from published_steps import FSDP_A100, FSDP_H100, MPT, SHORT, FsdpStep, ratio_of
 
+from hpckit.model.capacity.setup import NumberType
 from hpckit.planning.capacity.experience import experience_of
 from hpckit.planning.capacity.gpu_catalogue import GPUS
+from hpckit.planning.capacity.gpus import read_gpu
 from hpckit.planning.capacity.request import CapacityRequest, plan_capacity
 
 
@@ -55,7 +57,9 @@ def test_steps_with_sharded_weights_are_predicted(step: FsdpStep) -> None:
     [
         ("A100-80", ("tensor=8",), "Megatron"),
         ("A100-80", ("shard=8",), "sharded weights on A100"),
-        ("A100-40", ("shard=4", "tensor=2"), "sharded weights on A100"),
+        ("A100-40", ("shard=8",), "sharded weights on A100"),
+        ("A100-80", ("shard=4", "tensor=2"), "no published step of this layout on this GPU"),
+        ("H100-SXM", ("shard=4", "pipeline=2"), "no published step of this layout on this GPU"),
         ("H100-SXM", ("shard=8",), "sharded weights on H100"),
         ("H100-SXM", ("tensor=8",), "no published step of this layout on this GPU"),
         ("MI300X", ("shard=8",), "no published step of this layout on this GPU"),
@@ -73,3 +77,14 @@ def test_experience_is_of_layouts_like_the_planned_one(
     low, high = plan.days_between
     assert low == plan.bill.days * plan.experience.low
     assert low < high
+
+
+def test_experience_is_of_the_same_numbers_and_hardware() -> None:
+    """Not of 32 bits, and not of a GPU with another network or another rate."""
+    words = {"gpus": 8, "model": "llama2-7b", "parallel": ("shard=8",)}
+    fp32 = CapacityRequest(gpu=GPUS["A100-80"], precision=NumberType.fp32, **words)  # type: ignore[arg-type]
+    own = CapacityRequest(gpu=read_gpu("A100-80 network_gb_per_s=0.05"), **words)  # type: ignore[arg-type]
+    for request in (fp32, own):
+        found = plan_capacity(request).experience
+        assert found is not None
+        assert "no published step" in found.said

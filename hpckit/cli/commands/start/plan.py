@@ -16,8 +16,15 @@ from hpckit.cli.value_types import whole
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.capacity.gpu_spec import GpuSpec
-from hpckit.model.capacity.plan import CapacityPlan
-from hpckit.model.capacity.setup import AttentionKind, NumberType, OptimizerKind, Recomputation
+from hpckit.model.capacity.launch_words import LaunchWords
+from hpckit.model.capacity.plan import CapacityPlan, FoundLayouts, PlannedSetup
+from hpckit.model.capacity.setup import (
+    AttentionKind,
+    LossKind,
+    NumberType,
+    OptimizerKind,
+    Recomputation,
+)
 from hpckit.planning.capacity.calibrate import calibrate, like_run
 from hpckit.planning.capacity.counted import launched_words, plan_counted, rank_overrides
 from hpckit.planning.capacity.gpu_catalogue import GPUS
@@ -49,6 +56,11 @@ The exit code is 0 also if nothing fits: `fits` in the JSON says whether it does
 """
 
 
+_KEPT = (
+    *("model", "gpu", "gpus", "power_cap_w", "vocab", "precision", "optimizer", "attention"),
+    *("kernels", "loss", "tokens"),
+)
+"""Options that `--search` takes as they are: the layout found is planned again with them."""
 _USUAL = "as published, up to 8192; of plain numbers their positions, 2048"
 
 
@@ -139,6 +151,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         default="fused",
         help="plain: norms and functions as torch runs them without torch.compile",
     )
+    _add_choice(parser, "loss", "default: compiled, with plain kernels plain", LossKind)
 
 
 def _add_measured(parser: argparse.ArgumentParser) -> None:
@@ -204,21 +217,49 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         return 0
     request = _request(arguments, context, gpu, site)
     if arguments.measured is not None:
-        request = _calibrated(arguments, context, request)
+        site_gpu = planned_gpu(arguments, cluster, option_caps=False)
+        request = _calibrated(arguments, context, request, site_gpu)
     if arguments.search:
-        found = find_layouts(request)
-        _say(context, arguments, search_object(found, request.calibration), search_text(found))
+        found = _searched_there(find_layouts(request), arguments.overrides)
+        _say(
+            context,
+            arguments,
+            search_object(found, request.calibration),
+            search_text(found, _planned_words(arguments)),
+        )
         return 0
     plan = _launched_there(plan_capacity(request), arguments.overrides)
     _say(context, arguments, plan_object(plan), plan_text(plan))
     return 0
 
 
+def _searched_there(found: FoundLayouts, words: Sequence[str]) -> FoundLayouts:
+    """Return what was found, with these words in what launches each layout."""
+
+    def there(rows: Sequence[PlannedSetup]) -> tuple[PlannedSetup, ...]:
+        return tuple(replace(one, launch=_with_words(one.launch, words)) for one in rows)
+
+    best = None if found.best is None else _launched_there(found.best, words)
+    return replace(found, fitting=there(found.fitting), smaller=there(found.smaller), best=best)
+
+
 def _launched_there(plan: CapacityPlan, words: Sequence[str]) -> CapacityPlan:
     """Return the plan, with the words that choose the cluster in those that launch it."""
-    if plan.launch is None or not words:
-        return plan
-    return replace(plan, launch=replace(plan.launch, overrides=(*words, *plan.launch.overrides)))
+    return plan if plan.launch is None else replace(plan, launch=_with_words(plan.launch, words))
+
+
+def _with_words(launch: LaunchWords, words: Sequence[str]) -> LaunchWords:
+    return replace(launch, overrides=(*words, *launch.overrides))
+
+
+def _planned_words(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return the words of this call that say nothing of the layout, its batch and sequence."""
+    given = (
+        (f"--{name.replace('_', '-')}", str(getattr(arguments, name)))
+        for name in _KEPT
+        if getattr(arguments, name) is not None
+    )
+    return (*arguments.overrides, *(word for pair in given for word in pair))
 
 
 def _gpus(arguments: argparse.Namespace) -> int:
@@ -243,9 +284,12 @@ def _counted(
 
 
 def _calibrated(
-    arguments: argparse.Namespace, context: Context, request: CapacityRequest
+    arguments: argparse.Namespace, context: Context, request: CapacityRequest, site_gpu: GpuSpec
 ) -> CapacityRequest:
-    """Return a request whose predictions follow a measured run; raises HpckitError."""
+    """Return a request whose predictions follow a measured run; raises HpckitError.
+
+    The run had the site's GPUs as they are, not with the cap that --power-cap-w tries.
+    """
     for name in ("step_s", "zero"):
         if getattr(arguments, name) is not None:
             raise UsageError(
@@ -261,7 +305,7 @@ def _calibrated(
             hint=f"name one, such as --from {launch.id}.0",
         )
     run = measured_run(launch, index or 0)
-    found = calibrate(request, run)
+    found = calibrate(replace(request, gpu=site_gpu), run)
     return replace(like_run(request, run, gpus=arguments.gpus), calibration=found)
 
 
@@ -291,6 +335,7 @@ def _request(
         attention=arguments.attention and AttentionKind(arguments.attention),
         zero=arguments.zero,
         fused=arguments.kernels == "fused",
+        loss=arguments.loss and LossKind(arguments.loss),
         step_s=arguments.step_s,
         tokens=None if arguments.tokens is None else read_count("--tokens ", arguments.tokens),
         site=site,
