@@ -7,6 +7,7 @@ import json
 import shlex
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,14 @@ from hpckit.cli.commands.start.plan import run
 from hpckit.cli.main import main, verb_parser
 from hpckit.context import Context
 from hpckit.errors import HpckitError
+from hpckit.model.capacity.calibration import MeasuredRun
+from hpckit.model.capacity.gpu_spec import GpuSpec
+from hpckit.model.capacity.setup import NumberType
+from hpckit.model.parallel.layout import Layout
+from hpckit.planning.capacity.calibrate import calibrate, like_run
+from hpckit.planning.capacity.gpus import read_gpu
+from hpckit.planning.capacity.power import capped
+from hpckit.planning.capacity.request import CapacityRequest, plan_capacity
 from hpckit.report.capacity.units import (
     command_lines,
     day_column,
@@ -405,3 +414,117 @@ def test_values_of_a_model_file_are_told_in_short(
     with pytest.raises(HpckitError, match=message) as raised:
         planned("--model", str(file), "--gpu", "H200")
     assert len(raised.value.message) < 300
+
+
+MEASURED = MeasuredRun(
+    name="r.0",
+    step_s=9.0,
+    layout=Layout(shard=64),
+    gpu="NVIDIA A100-SXM4-80GB",
+    batch=64,
+    precision=NumberType.bf16,
+    memory_bytes=40 * 2**30,
+)
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        read_gpu("A100-80"),
+        read_gpu("A100-80 network_gb_per_s=1.5 gpus_per_link=4"),
+        read_gpu("A100-80 name=ours network_gb_per_s=1.5"),
+        capped(read_gpu("A100-80"), 200),
+    ],
+    ids=["catalogue", "network", "named", "capped"],
+)
+def test_plan_of_a_runs_own_layout_is_what_it_took(gpu: GpuSpec) -> None:
+    """On a site's own GPUs, too: what differs from the catalogue counts once."""
+    request = CapacityRequest(gpu=gpu, gpus=64, model="llama3-8b", sequence=8192)
+    found = calibrate(request, MEASURED)
+    plan = plan_capacity(replace(like_run(request, MEASURED, gpus=None), calibration=found))
+    assert plan.time is not None
+    assert plan.time.total == pytest.approx(9.0)
+
+
+def test_v100_with_numbers_of_its_own_has_no_bfloat16() -> None:
+    """Its tensor cores do not know it, however fast they are."""
+    found = planned("--model", "gpt2", "--gpu", "V100 tflops=112", "--gpus", "8")
+    assert any("fp16" in one for one in found["limits"])
+
+
+@pytest.mark.parametrize("attention", ["eager", "flash"])
+def test_what_is_computed_again_needs_memory_while_it_is(attention: str) -> None:
+    """Selective needs no less than full: both have a layer's scores while they compute it again."""
+    shape = "hidden=1024 layers=4 heads=16 positions=16384"
+    words = ("--model", shape, "--sequence", "16384", "--gpu", "RTX-4090", "--attention", attention)
+    none, some, full = (
+        planned(*words, "--recompute", one)["memory"]["activations"]
+        for one in ("none", "selective", "full")
+    )
+    assert none >= some >= full
+    assert full > 0.2 * none
+
+
+def test_plain_loss_needs_more_than_a_compiled_one() -> None:
+    """Measured with torch on a CPU: 14.25 bytes a score of plain cross entropy in bf16."""
+    words = ("--model", "llama3.2-1b", "--gpu", "A100-40", "--micro-batch", "4")
+    sizes = {
+        loss: planned(*words, "--loss", loss)["memory"]["logits"] / (4 * 8192 * 128256)
+        for loss in ("plain", "compiled", "in-place")
+    }
+    assert sizes == {"plain": 14, "compiled": 8, "in-place": 6}
+    plain = planned(*words, "--kernels", "plain")["memory"]["logits"]
+    assert plain == planned(*words, "--loss", "plain")["memory"]["logits"]
+
+
+@pytest.fixture
+def site(shell: Any) -> Any:
+    """Return a shell in a project with the facts of a cluster of nodes of four."""
+    folder = shell.cwd / "conf" / "cluster"
+    folder.mkdir(parents=True)
+    facts = "kind: slurm\ngpu: A100-80\ngpus_per_node: 4\nprice_per_gpu_hour: 1\n"
+    (folder / "lab.yaml").write_text(facts)
+    return shell
+
+
+LAB = ("plan", "cluster=lab", "--model", "llama3-8b", "--gpus", "64", "--recompute", "full")
+
+
+@pytest.mark.parametrize("more", [("--parallel", "shard=64"), ("--search",)])
+def test_line_that_launches_a_plan_fits_the_cluster(site: Any, more: tuple[str, ...]) -> None:
+    """Nodes are the cluster's, and its name is in the line, of a search, too."""
+    found = json.loads(site(*LAB, *more, "--json").out)
+    overrides = (found.get("best") or found)["overrides"]
+    assert overrides[0] == "cluster=lab"
+    assert "resources.gpus_per_node=4" in overrides
+    said = site("launch", "--dry-run", *overrides, "experiment=digits")
+    assert said.code == 0, said.err
+
+
+def test_link_of_more_gpus_than_a_node_has_is_refused(site: Any) -> None:
+    """NVLink pairs in a node of four are fine."""
+    assert "gpus_per_link=8" in site(*LAB, "--gpu", "A100-80 gpus_per_link=8").err
+    found = json.loads(site(*LAB, "--gpu", "A100-80 gpus_per_link=2", "--json").out)
+    assert "resources.gpus_per_node=4" in found["overrides"]
+
+
+def test_prices_of_a_cluster_say_nothing_of_states_alone(site: Any) -> None:
+    """Who gave none is not refused for one."""
+    said = site("plan", "cluster=lab", "--model", "parameters=7e9", "--json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["cost"] is None
+
+
+def test_pue_of_a_cluster_counts_as_it_is_set(site: Any) -> None:
+    """Also 1; and what cannot be is refused as `launch` does."""
+    power = ("plan", "--power", "--gpus", "10", "cluster=lab")
+    one, none = (
+        json.loads(site(*power, *more, "--json").out) for more in (("cluster.pue=1.0",), ())
+    )
+    assert one["facility_w"] == one["node_w"]
+    assert none["facility_w"] == pytest.approx(1.1 * none["node_w"])
+    for word in ("cluster.pue=0.5", "cluster.power_cap_w=-3", "cluster.power_cap_option=time"):
+        said = site(*power, word)
+        assert said.code == 2
+        assert word.partition("=")[0] in said.err
+    assert "less 0 W" not in site(*power, "cluster.power_cap_w=900").out

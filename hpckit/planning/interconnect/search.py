@@ -5,7 +5,8 @@ Pure: a search is a generator that yields rounds and is sent the times of their 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import random
+from collections.abc import Generator, Iterator, Sequence
 
 from hpckit.model.interconnect.measurement import NodeGroupTime, SlowParts
 from hpckit.model.interconnect.operation import SearchMode
@@ -22,8 +23,11 @@ _PAIRED_AT_LAST = 3
 _AGAIN = 2
 _MOST_ALONE = 2
 """Pairs for each node: the pairs of two slow nodes."""
-_REFERENCES = 2
-"""Healthy nodes that the last suspects are measured with."""
+_REFERENCES = 4
+"""The last suspects are measured with as many other nodes, and this many more: of all pairs, more
+than a quarter are then healthy, which shows how fast a pair should be."""
+_SPLITS = 4
+"""Two slow nodes are in one half of a split with a chance of a half."""
 
 
 def search_slow(nodes: int, mode: SearchMode) -> Search:
@@ -60,25 +64,69 @@ def _by_pairs(nodes: Sequence[int]) -> Search:
 
 
 def _by_halves(nodes: Sequence[int]) -> Search:
-    """Measure halves, then the halves of the slow one; at last its pairs with healthy nodes.
+    """Measure halves, then the parts of slow ones; at last all pairs of what is suspected.
 
-    If both halves are alike, a slow link may lead from one to the other: then halves of one are
-    measured with halves of the other. A slow node is found whatever its speed. A slow link is found
-    if a message takes longer over it than all messages of a node of its group take over others.
+    The first half that is as fast as the other shows how fast a group should be: parts are compared
+    with as many of its nodes, so that several slow nodes are found. If no split of all nodes shows
+    a slower group, a slow link may lead from one half to the other. A slow node is found whatever
+    its speed. A slow link is found if a message takes longer over it than all messages of a node of
+    its group take over others.
     """
-    suspects = list(nodes)
-    while len(suspects) > _PAIRED_AT_LAST:
-        half = len(suspects) // 2
-        left, right = suspects[:half], suspects[half:]
+    if len(nodes) <= _PAIRED_AT_LAST:
+        return (yield from _by_pairs(nodes))
+    slow = None
+    for left, right in _splits(nodes):
         slow = yield from _slower_group(left, right)
-        if slow is None:
-            return (yield from _across(left, right, nodes))
-        suspects = slow
-    return (yield from _by_pairs(_with_references(suspects, nodes)))
+        if slow is not None:
+            break
+    if slow is None:
+        half = len(nodes) // 2
+        suspects = yield from _across(nodes[:half], nodes[half:])
+    else:
+        healthy = [node for node in nodes if node not in slow]
+        suspects = yield from _narrowed(slow, healthy)
+    if not suspects:
+        return SlowParts()
+    most = (MOST_PAIRED - _REFERENCES) // 2
+    return (yield from _by_pairs(_with_references(suspects[:most], nodes)))
 
 
-def _across(left: Sequence[int], right: Sequence[int], nodes: Sequence[int]) -> Search:
-    """Look for a slow link from one half to the other."""
+def _splits(nodes: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield ways to split nodes in two: two slow ones are in one half of some of them."""
+    ordered = list(nodes)
+    shuffles = random.Random(len(ordered))  # noqa: S311  # no secret; the same on every machine
+    for _ in range(_SPLITS):
+        half = len(ordered) // 2
+        yield sorted(ordered[:half]), sorted(ordered[half:])
+        shuffles.shuffle(ordered)
+
+
+def _narrowed(
+    group: Sequence[int], healthy: Sequence[int]
+) -> Generator[Round, GroupTimes, list[int]]:
+    """Return the nodes of a slow group among which the slow ones are."""
+    if len(group) <= _PAIRED_AT_LAST:
+        return list(group)
+    half = len(group) // 2
+    left, right = list(group[:half]), list(group[half:])
+    slow = yield from _slower_group(left, right)
+    first, other = (left, right) if slow != right else (right, left)
+    if slow is None:
+        usual = yield from _slower_group(first, healthy[: len(first)])
+        if usual != first:
+            return (yield from _across(left, right))
+        parts = [left, right]
+    else:
+        also = yield from _slower_group(other, healthy[: len(other)])
+        parts = [first, other] if also == other else [first]
+    found: list[int] = []
+    for part in parts:
+        found += yield from _narrowed(part, healthy)
+    return found
+
+
+def _across(left: Sequence[int], right: Sequence[int]) -> Generator[Round, GroupTimes, list[int]]:
+    """Return the nodes between which a slow link leads from one half to the other; none if none."""
     while len(left) + len(right) > _PAIRED_AT_LAST:
         halves = [
             (side[: (len(side) + 1) // 2], side[(len(side) + 1) // 2 :]) for side in (left, right)
@@ -91,9 +139,9 @@ def _across(left: Sequence[int], right: Sequence[int], nodes: Sequence[int]) -> 
                 found = first if slow == [*first[0], *first[1]] else second
                 break
         if found is None:
-            return SlowParts()
+            return []
         left, right = found
-    return (yield from _by_pairs(_with_references([*left, *right], nodes)))
+    return [*left, *right]
 
 
 def _slower_group(
@@ -119,4 +167,4 @@ def _slower_group(
 
 def _with_references(suspects: Sequence[int], nodes: Sequence[int]) -> list[int]:
     others = [node for node in nodes if node not in suspects]
-    return sorted([*suspects, *others[:_REFERENCES]])
+    return sorted([*suspects, *others[: len(suspects) + _REFERENCES]])

@@ -138,8 +138,10 @@ def _power(
     limit, others = gpu.power_limit_w, usual.power_limits_w.get(gpu.name)
     if limit is None:
         return
+    if others is not None and power_cap_w is not None:
+        others = min(others, round(power_cap_w))
     if others is not None and limit < others * (1 - _POWER_APART):
-        words = f"may take {limit:g} W; others of its kind {others} W: every rank would wait for it"
+        words = f"may take {limit:g} W, others of its kind {others} W: every rank would wait for it"
         yield _finding("power", HealthVerdict.warn, gpu, node, words, _TELL_POWER)
     elif power_cap_w is not None and limit > power_cap_w * (1 + _POWER_APART):
         words = f"may take {limit:g} W; cluster.power_cap_w is {power_cap_w:g}"

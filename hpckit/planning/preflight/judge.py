@@ -46,7 +46,8 @@ def asks_for_gpus(settings: LaunchConfig) -> bool:
     """Return whether a run asks for GPUs, by their number or as generic resources."""
     resources = settings.resources
     gres = (resources.gres or "").split(",")
-    return resources.gpus_per_node > 0 or any(one.split(":")[0] == "gpu" for one in gres)
+    more = any(key.startswith("gpus") for key in resources.additional_parameters)
+    return resources.gpus_per_node > 0 or more or any(one.split(":")[0] == "gpu" for one in gres)
 
 
 def asked_of_node(settings: LaunchConfig) -> AskedOfNode:

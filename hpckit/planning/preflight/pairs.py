@@ -1,7 +1,7 @@
 """Which nodes add with each other at an inspection, and what their speeds say of a node. Pure.
 
-Each node adds with its two neighbours in the order of nodes. What counts is the faster of both: a
-healthy node beside a slow one is as fast as ever with its other neighbour.
+Each node adds with its two neighbours in the order of nodes; if some are slow, with two others too.
+What counts is the fastest: a healthy node between two slow ones is fast with the others.
 """
 
 from __future__ import annotations
@@ -41,6 +41,14 @@ def neighbour_rounds(count: int) -> tuple[Round, ...]:
     return tuple(rounds_of([*even, *odd, ring[-1]]))
 
 
+def other_order(count: int) -> tuple[int, ...]:
+    """Return an order of `count` nodes in which nearly all have two other neighbours.
+
+    Example: `other_order(5)` is `(0, 2, 4, 1, 3)`.
+    """
+    return (*range(0, count, 2), *range(1, count, 2))
+
+
 def pair_findings(reports: Sequence[HealthReport]) -> Iterator[tuple[str, HealthFinding]]:
     """Yield nodes that are slow with all their neighbours, or reach none that others reach."""
     fastest = _fastest(reports)
@@ -64,18 +72,15 @@ def pair_findings(reports: Sequence[HealthReport]) -> Iterator[tuple[str, Health
 def faster_pairs(
     reports: Sequence[HealthReport], again: Sequence[HealthReport]
 ) -> list[HealthReport]:
-    """Return the reports with the better rate of each pair of two measurements."""
-    rates = {(one.node, each.partner): each for one in again for each in one.pairs}
-    return [
-        replace(
-            one,
-            pairs=tuple(
-                max(each, rates.get((one.node, each.partner), each), key=_rate)
-                for each in one.pairs
-            ),
-        )
-        for one in reports
-    ]
+    """Return the reports with all pairs of two measurements, of each the better rate."""
+    more = {one.node: one.pairs for one in again}
+    found = []
+    for one in reports:
+        pairs = {each.partner: each for each in one.pairs}
+        for each in more.get(one.node, ()):
+            pairs[each.partner] = max(pairs.get(each.partner, each), each, key=_rate)
+        found.append(replace(one, pairs=tuple(pairs.values())))
+    return found
 
 
 def _rate(pair: PairRate) -> float:

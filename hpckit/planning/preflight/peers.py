@@ -51,12 +51,11 @@ def _versions(reports: Sequence[HealthReport]) -> Found:
 
 
 def _odd_ones(check: str, values: Mapping[str, str], *, critical: bool) -> Found:
-    counts = Counter(values.values()).most_common(2)
-    if len(counts) < 2:  # noqa: PLR2004  # all agree
+    usual, most = Counter(values.values()).most_common(1)[0] if values else ("", 0)
+    if most == len(values):
         return
-    (usual, most), (_, next_most) = counts
     for node, value in values.items():
-        if most == next_most:
+        if 2 * most <= len(values):
             words = f"{check} is {value or 'none'} on {node}, and the nodes differ"
             yield node, _finding(check, HealthVerdict.warn, words, _EQUAL)
         elif value != usual:
@@ -69,23 +68,46 @@ _EQUAL = "ranks of one run need the same software: name a Python on a shared fil
 
 
 def _clocks(reports: Sequence[HealthReport], clock_s: float) -> Found:
-    if len(reports) < 2:  # noqa: PLR2004  # nothing to compare with
+    # If the supervisor's own clock was set meanwhile, nothing is known.
+    known = [one for one in reports if one.ahead_least_s <= one.ahead_most_s]
+    if len(known) < 2:  # noqa: PLR2004  # nothing to compare with
         return
-    # The supervisor's own clock may be the one that is wrong. What most nodes have in common lies
-    # between these two, however long their answers were under way.
-    usual_least = statistics.median(one.ahead_least_s for one in reports)
-    usual_most = statistics.median(one.ahead_most_s for one in reports)
-    for one in reports:
-        least, most = one.ahead_least_s - usual_most, one.ahead_most_s - usual_least
-        surely = max(least, min(most, 0.0))
+    # The supervisor's own clock may be the one that is wrong: what counts is where most agree.
+    usual, agreeing = _common_offset(known)
+    most = 2 * agreeing > len(known)
+    for one in known:
+        least, farthest = (one.ahead_least_s, one.ahead_most_s)
+        surely = max(least - usual, min(farthest - usual, 0.0))
+        if not most:
+            surely = max((_apart(one, other) for other in known), key=abs)
         if abs(surely) < min(_CLOCK_WARN_S, clock_s):
             continue
-        known = len(reports) >= _LEAST_PEERS
-        crit = known and abs(surely) > clock_s
+        crit = most and len(known) >= _LEAST_PEERS and abs(surely) > clock_s
         side = "ahead of" if surely > 0 else "behind"
-        words = f"the clock of {one.node} is {abs(surely):.0f} s {side} those of the other nodes"
+        whose = "those of the other nodes" if most else "that of another node"
+        words = f"the clock of {one.node} is {abs(surely):.0f} s {side} {whose}"
         verdict = HealthVerdict.crit if crit else HealthVerdict.warn
         yield one.node, _finding("clock", verdict, words, "its time service (NTP) does not work")
+
+
+def _common_offset(reports: Sequence[HealthReport]) -> tuple[float, int]:
+    """Return a difference to the supervisor's clock that most nodes may have, and how many.
+
+    Of equally good ones the middle, so that no node counts as odd for an answer that took long.
+    """
+    ends = sorted({end for one in reports for end in (one.ahead_least_s, one.ahead_most_s)})
+    counts = {
+        end: sum(one.ahead_least_s <= end <= one.ahead_most_s for one in reports) for end in ends
+    }
+    best = max(counts.values())
+    shared = [end for end in ends if counts[end] == best]
+    return (shared[0] + shared[-1]) / 2, best
+
+
+def _apart(one: HealthReport, other: HealthReport) -> float:
+    """Return how far one clock is surely ahead of another; below 0 behind it."""
+    ahead = one.ahead_least_s - other.ahead_most_s
+    return ahead if ahead > 0 else min(one.ahead_most_s - other.ahead_least_s, 0.0)
 
 
 def _speeds(reports: Sequence[HealthReport]) -> Found:
@@ -121,6 +143,8 @@ def _slow_ones(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:
         if len(rates) < _LEAST_PEERS:
             continue
         usual = statistics.median(rate for _, _, rate in rates)
+        if not usual:
+            continue
         for node, one, rate in rates:
             share = rate / usual
             if share < SLOW_WARN:
@@ -164,11 +188,11 @@ def _wrong_results(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:
         if one.repeats is False:
             words = f"{one.device} on {node} computed the same product twice, with two results"
             yield node, _device(one, "checksum", HealthVerdict.crit, words, _WRONG)
-    counts = Counter(one.checksum for _, one in told).most_common(2)
-    if len(told) < _LEAST_PEERS or len(counts) < 2 or counts[0][1] == counts[1][1]:  # noqa: PLR2004
+    usual, most = Counter(one.checksum for _, one in told).most_common(1)[0] if told else ("", 0)
+    if len(told) < _LEAST_PEERS or 2 * most <= len(told):
         return
     for node, one in told:
-        if one.checksum != counts[0][0] and one.repeats is not False:
+        if one.checksum != usual and one.repeats is not False:
             words = f"{one.device} on {node} computes another product than its peers"
             yield node, _device(one, "checksum", HealthVerdict.crit, words, _WRONG)
 

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeGuard
 
 from hpckit.model import events
@@ -18,7 +18,7 @@ from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.preflight.health import HealthReport
 from hpckit.model.preflight.settings import PreflightLevel, limit_s
-from hpckit.model.preflight.verdict import HealthVerdict
+from hpckit.model.preflight.verdict import HealthVerdict, NodeInspection
 from hpckit.planning.preflight.judge import (
     asked_of_node,
     inspection_level,
@@ -32,6 +32,8 @@ from hpckit.runtime.supervisor.health.node_pairs import NodePairs
 
 _PATIENCE_S = 3.0
 """For an answer to come, after the time that the agent itself has."""
+_COMPARED = 3
+"""From this many nodes on, an inspection says which of them differs from the others."""
 _SUSPECT = frozenset(
     {
         *(Cause.signal, Cause.crash, Cause.hang, Cause.communication, Cause.exception),
@@ -55,6 +57,8 @@ class NodeInspections:
     _known: dict[str, Peer] = field(default_factory=dict, init=False)
     """The agents that have inspected their nodes."""
     _told: dict[str, str] = field(default_factory=dict, init=False)
+    _grounds: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
+    """How thorough the inspection was that found a node unhealthy, and of how many nodes."""
     _count: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -92,10 +96,7 @@ class NodeInspections:
             reports = await pairs.measure(peers, reports, left_s)
         self._known |= {peer.node: peer for peer in peers}
         inspections = judge_nodes(reports, level, self._asked, self.settings)
-        for one in inspections:
-            if one.verdict is not HealthVerdict.unknown:
-                self.unhealthy.pop(one.node, None)
-        self.unhealthy |= unhealthy_nodes(inspections)
+        self._settle(inspections, level)
         fine = tuple(one.node for one in inspections if one.verdict is HealthVerdict.ok)
         self.record(
             events.NodesInspected(
@@ -107,6 +108,23 @@ class NodeInspections:
                 lost=lost,
             )
         )
+
+    def _settle(self, inspections: Sequence[NodeInspection], level: PreflightLevel) -> None:
+        """Keep who is unhealthy now.
+
+        A node is no longer, if an inspection found it well that was as thorough and that compared
+        it with others, if it was compared before.
+        """
+        answered = [one for one in inspections if one.verdict is not HealthVerdict.unknown]
+        now_known = (_THOROUGHNESS.index(level), min(len(answered), _COMPARED))
+        for one in answered:
+            before = self._grounds.get(one.node, (0, 0))
+            if all(now >= then for now, then in zip(now_known, before, strict=True)):
+                self.unhealthy.pop(one.node, None)
+                self._grounds.pop(one.node, None)
+        for node, why in unhealthy_nodes(inspections).items():
+            self.unhealthy[node] = why
+            self._grounds[node] = max(now_known, self._grounds.get(node, now_known))
 
     async def _reports(
         self, peers: Sequence[Peer], level: PreflightLevel, *, again: bool
@@ -121,7 +139,7 @@ class NodeInspections:
             again=again,
             names=(peers[0].node,) if self._asked.nodes > 1 else (),
         )
-        sent_at = now()
+        sent_at, sent_s = now(), time.monotonic()
         for peer in peers:
             await self.agents.send(peer.node_rank, order)
         waiting = {peer.node_rank: peer.node for peer in peers}
@@ -137,7 +155,9 @@ class NodeInspections:
                 lost += filter(None, [waiting.pop(rank, None)])
             elif self._answers(message) and rank in waiting:
                 node = waiting.pop(rank)
-                reports[node] = _report(node, message, sent_at, now())
+                # The clock may be set meanwhile.
+                took = timedelta(seconds=time.monotonic() - sent_s)
+                reports[node] = health_report(node, message, sent_at, sent_at + took)
         if self.noticed.is_set():
             return [], ()
         late = [HealthReport(node=node, problem="no answer") for node in waiting.values()]
@@ -150,7 +170,7 @@ class NodeInspections:
 _THOROUGHNESS = (PreflightLevel.off, PreflightLevel.fast, PreflightLevel.medium)
 
 
-def _report(
+def health_report(
     node: str, answer: messages.Inspected, sent_at: datetime, heard_at: datetime
 ) -> HealthReport:
     """Return an answer with what it says of the node's clock.

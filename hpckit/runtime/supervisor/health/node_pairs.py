@@ -11,7 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpckit.model.preflight.health import HealthReport, PairRate
-from hpckit.planning.preflight.pairs import faster_pairs, neighbour_rounds, pair_findings
+from hpckit.planning.preflight.pairs import (
+    faster_pairs,
+    neighbour_rounds,
+    other_order,
+    pair_findings,
+)
 from hpckit.runtime.channel import messages
 from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
 from hpckit.runtime.supervisor.round_start import master_host
@@ -38,19 +43,21 @@ class NodePairs:
     ) -> list[HealthReport]:
         """Return the reports with the bandwidth to each node's neighbours, in `left_s` seconds.
 
-        If a node is slow, all measure once more, as far as time is left: what is slow once may be a
-        disturbance. Unchanged with fewer than three nodes, with too little time, or at a notice.
+        If a node is slow, all measure once more with others, as far as time is left: what is slow
+        once may be a disturbance, or its neighbours'. Unchanged with fewer than three nodes, with
+        too little time, or at a notice.
         """
         deadline = time.monotonic() + left_s
-        found = await self._measure_once(peers, reports, deadline)
+        placed = _placed(peers, reports)
+        found = await self._measure_once(placed, reports, deadline)
         if any(pair_findings(found)):
-            return faster_pairs(found, await self._measure_once(peers, reports, deadline))
+            others = [placed[place] for place in other_order(len(placed))]
+            return faster_pairs(found, await self._measure_once(others, reports, deadline))
         return found
 
     async def _measure_once(
-        self, peers: Sequence[Peer], reports: Sequence[HealthReport], deadline: float
+        self, placed: Sequence[_Placed], reports: Sequence[HealthReport], deadline: float
     ) -> list[HealthReport]:
-        placed = _placed(peers, reports)
         orders = neighbour_rounds(len(placed))
         if not orders or deadline - time.monotonic() < _LEAST_S:
             return list(reports)
