@@ -27,8 +27,12 @@ def conf_folders(request: ComposeRequest) -> tuple[Path, ...]:
 
 
 def template_folders(request: ComposeRequest) -> tuple[Path, ...]:
-    """Return the `slurm_templates` folders next to the configuration folders."""
-    siblings = [folder.parent / "slurm_templates" for folder in conf_folders(request)]
+    """Return the `slurm_templates` folders: the user's (if there is one) before hpckit's own.
+
+    The user's is next to the configuration folder, else in the working directory.
+    """
+    folders = [_user_folder(request) or request.cwd.resolve() / "conf", shipped_folder()]
+    siblings = dict.fromkeys(folder.parent / "slurm_templates" for folder in folders)
     return tuple(folder for folder in siblings if folder.is_dir())
 
 

@@ -19,7 +19,10 @@ from hpckit.model.command import command_words
 from hpckit.model.finding import CheckReport, ExpectedStart, Finding, Severity
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec, LaunchPlan
-from hpckit.operations.layout.plain_commands import warn_of_plain_commands
+from hpckit.operations.layout.plain_commands import (
+    warn_of_plain_commands,
+    warn_of_unread_values,
+)
 from hpckit.operations.model_check import ModelChecks
 from hpckit.operations.prepare import Prepared
 from hpckit.planning.checks.cluster import chosen_of, preflight
@@ -67,6 +70,7 @@ def check_launch(
     expected = estimate_cost(plan, asked.site)
     findings += [*plan_slips(plan), *asked.findings, *over_budget(plan, expected)]
     findings += warn_of_plain_commands(plan, machine.working_dir)
+    findings += warn_of_unread_values(plan, machine.working_dir)
     checks = ModelChecks(plan=plan, snapshot=prepared.snapshot, context=context)
     if models is ModelDepth.sure:
         checks = replace(checks, most=1, patience=_SECONDS, fallback=False)

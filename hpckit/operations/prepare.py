@@ -43,7 +43,7 @@ from hpckit.record.snapshot.environment import capture_environment
 from hpckit.record.snapshot.git import Git
 from hpckit.slurm.clusters import refuse_other_clusters
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.script import render_script
+from hpckit.slurm.script import AUTO_RESUME, SATELLITE, render_script
 from hpckit.slurm.site_query import PATIENCE
 
 _SHOWN = 8
@@ -92,6 +92,7 @@ def prepare(
         context.note(f"warning: {key} has a copy of a secret variable, which is not masked there")
     templates = template_folders(request)
     plan = _plan(points, tuple(words), context, templates)
+    _say_unused(templates[:-1], plan, context)
     _check_search(plan, context)
     if plan.cluster.kind is ClusterKind.slurm:
         refuse_other_clusters(context.environ)
@@ -116,6 +117,18 @@ def prepare(
         destinations=destinations,
         quiet=quiet,
     )
+
+
+def _say_unused(folders: Sequence[Path], plan: LaunchPlan, context: Context) -> None:
+    """Warn of folders of templates that have none which is used."""
+    used = (plan.cluster.template, AUTO_RESUME, SATELLITE)
+    for folder in folders if plan.cluster.kind is ClusterKind.slurm else ():
+        found = sorted(one.name for one in folder.iterdir())
+        if found and not any((folder / name).is_file() for name in used):
+            context.note(
+                f"warning: nothing of {folder} is used: it has no file {plan.cluster.template} "
+                f"(cluster.template), but {', '.join(found[:_SHOWN])}"
+            )
 
 
 def _check_search(plan: LaunchPlan, context: Context) -> None:

@@ -115,10 +115,23 @@ def stated_variables(text: str) -> tuple[str, ...]:
 
 def _text(name: str, folders: Sequence[Path], fields: ScriptFields, job: JobSpec) -> str:
     if job.runs:
-        return _render(name, folders, fields)
+        return _checked(_render(name, folders, fields), name)
     if job.satellite is not None:
         return _render_below(name, folders, fields, template=SATELLITE, verb="satellite")
     return _render_below(name, folders, fields, template=AUTO_RESUME, verb="auto-resume")
+
+
+def _checked(text: str, name: str) -> str:
+    """Return a script that Slurm takes and that starts the runs of its job."""
+    hint = f'begin it with `{{% extends "{SHIPPED}/job.sbatch.j2" %}}`, and change its blocks'
+    if not text.startswith("#!"):
+        raise TemplateError(f"the script of template {name} does not begin with #!", hint=hint)
+    if "hpckit supervise" not in text:
+        raise TemplateError(
+            f"the script of template {name} has no `hpckit supervise`: it would start no run",
+            hint=hint,
+        )
+    return text
 
 
 def _render_below(
@@ -256,6 +269,17 @@ def _render(name: str, folders: Sequence[Path], fields: ScriptFields, **more: st
         raise TemplateError(
             f"template {name} includes or extends itself",
             hint=f'the shipped template is always `{{% extends "{SHIPPED}/job.sbatch.j2" %}}`',
+        ) from error
+    except UnicodeDecodeError as error:
+        raise TemplateError(
+            f"template {name}, or one that it extends, is not UTF-8: byte {error.start} is "
+            f"{error.object[error.start]:#x}",
+            hint="convert it, for example: iconv -f latin1 -t utf-8 OLD > NEW",
+        ) from error
+    except Exception as error:  # a template is a program of its writer's
+        raise TemplateError(
+            f"{_place(error, name)}: {type(error).__name__}: {error}",
+            hint="correct the expression there",
         ) from error
 
 

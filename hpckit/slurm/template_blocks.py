@@ -24,6 +24,7 @@ def check_blocks(environment: jinja2.Environment, name: str) -> None:
         extended = _extended(tree)
         if extended is None:
             return
+        _check_outside(tree, name)
         known = set(_blocks(environment, extended, {name}))
         for block in tree.find_all(nodes.Block):
             # A block within another one is printed by that.
@@ -36,6 +37,19 @@ def check_blocks(environment: jinja2.Environment, name: str) -> None:
                     f"{', '.join(sorted(known))}",
                 )
         name = extended
+
+
+def _check_outside(tree: nodes.Template, name: str) -> None:
+    """Raise TemplateError for text outside of blocks, which a template that extends drops."""
+    for node in tree.body:
+        for one in node.nodes if isinstance(node, nodes.Output) else ():
+            if not isinstance(one, nodes.TemplateData) or one.data.strip():
+                text = one.data.strip() if isinstance(one, nodes.TemplateData) else "an expression"
+                raise TemplateError(
+                    f"line {one.lineno} of {name}: {text.splitlines()[0][:60]!r} stands outside of "
+                    "blocks, so that it would not be in the script",
+                    hint="put it into a block: {% block setup %}{{ super() }}…{% endblock %}",
+                )
 
 
 def _parsed(environment: jinja2.Environment, name: str) -> nodes.Template:

@@ -1,4 +1,4 @@
-"""Warns of commands that will not follow the layout of their run: nothing in them asks hpckit."""
+"""Warns of commands that read nothing of hpckit's, where it counts: a layout, values of a sweep."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpckit.model.command import command_words, script_of
 from hpckit.model.finding import Finding, warning
-from hpckit.model.plan import LaunchPlan
+from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.planning.layout import layout_of
 
 
@@ -26,11 +26,7 @@ def warn_of_plain_commands(plan: LaunchPlan, working_dir: Path) -> Iterator[Find
         if script in seen or not script.endswith(".py"):
             continue
         seen.add(script)
-        try:
-            text = (working_dir / script).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-        if "hpckit" not in text:
+        if _reads_nothing(working_dir / script):
             yield warning(
                 "parallel",
                 script,
@@ -39,3 +35,42 @@ def warn_of_plain_commands(plan: LaunchPlan, working_dir: Path) -> Iterator[Find
                 "in the script: run = hpckit.attach(), and run.parallelize(…); or leave parallel "
                 "out, for a script that lays its model out itself",
             )
+
+
+def warn_of_unread_values(plan: LaunchPlan, working_dir: Path) -> Iterator[Finding]:
+    """Yield a warning if runs of a sweep differ in values that their command does not get.
+
+    Their words, variables and resources are the same, and the Python file does not mention hpckit,
+    by which it could read the configuration.
+    """
+    seen: dict[str, RunSpec] = {}
+    for run in plan.checked_runs:
+        settings = run.settings
+        if settings.command is None:
+            continue
+        words = command_words(settings.command)
+        script = script_of(words) or ""
+        first = seen.setdefault(repr((words, settings.env, settings.resources)), run)
+        differing = dict(zip(first.overrides, run.overrides, strict=False))
+        keys = [
+            one.partition("=")[0].lstrip("+") for one, other in differing.items() if one != other
+        ]
+        if not keys or not script.endswith(".py") or not _reads_nothing(working_dir / script):
+            continue
+        yield warning(
+            "command",
+            script,
+            f"runs {first.index} and {run.index} differ in {', '.join(keys)}, and start the same "
+            f"command: nothing of it uses {keys[0]}",
+            f"hand it on, for example --{keys[0].rpartition('.')[2]} '${{{keys[0]}}}'",
+        )
+        return
+
+
+def _reads_nothing(script: Path) -> bool:
+    """Return whether a file is there and does not mention hpckit, nor its variables."""
+    try:
+        text = script.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return "hpckit" not in text.lower()

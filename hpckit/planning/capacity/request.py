@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,7 +25,7 @@ from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.planning.capacity.counted import UNKNOWN
 from hpckit.planning.capacity.experience import experience_of
 from hpckit.planning.capacity.flops import shortest_step
-from hpckit.planning.capacity.memory import plan_states
+from hpckit.planning.capacity.memory import plan_states, state_bytes
 from hpckit.planning.capacity.power import SiteRates, power_draw, training_bill
 from hpckit.planning.capacity.presets import MODELS, from_config, from_numbers, unknown_model
 from hpckit.planning.capacity.remarks import remarks_on
@@ -239,6 +240,7 @@ def _plan_states(request: CapacityRequest) -> CapacityPlan:
     check_precision(request.number_type, request.gpu)
     parameters = int(read_count(f"--model {STATES}", text))
     layout = request.words.layout_on(request.gpus)
+    remarks = () if request.zero is not None else (_gpus_for_states(request, parameters),)
     held = parameters // (layout.tensor * layout.pipeline)
     return CapacityPlan(
         gpu=request.gpu,
@@ -255,6 +257,20 @@ def _plan_states(request: CapacityRequest) -> CapacityPlan:
         power=power_draw(request.gpu, request.gpus, request.site.pue),
         layout=layout,
         unknown=UNKNOWN,
+        remarks=remarks,
+    )
+
+
+def _gpus_for_states(request: CapacityRequest, parameters: int) -> str:
+    """Return how many GPUs hold the weights alone, and how many all states."""
+    gpu, weights = request.gpu, 2 * parameters
+    per = state_bytes(request.number_type, request.optimizer, None, 1, 1)
+    states = parameters * (per.weights + per.gradients + per.optimizer)
+    alone, whole = (math.ceil(size / gpu.memory) for size in (weights, states))
+    return (
+        f"weights alone are {weights / 1e9:,.4g} GB in 16 bits, on {alone} x {gpu.name} or more; "
+        f"all states are {states / 1e9:,.4g} GB, on {whole} or more (--gpus {whole} --parallel "
+        f"shard={whole})"
     )
 
 

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 
 from hpckit.model.command import Invocation, invocation, shell_commands
-from hpckit.model.finding import Finding, warning
+from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import Resources
 
 _SIGNS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>", "|&"})
@@ -55,7 +55,7 @@ def command_slips(
 
 def _one_word(words: Sequence[str]) -> Iterator[Finding]:
     if len(words) == 1 and len(parts := words[0].split()) > 1:
-        yield warning(
+        yield error(
             "command",
             words[0],
             f"the command is one word, so that {words[0]!r} is taken for the name of a program",

@@ -247,6 +247,28 @@ def test_check_warns_of_a_command_that_follows_no_layout(
 
 
 @pytest.mark.parametrize(
+    ("text", "words", "warnings"),
+    [
+        ("", ("command=python train.py --lr 0.5",), 1),
+        ("", ("command=python train.py --lr ${params.lr}",), 0),
+        ("", ("command=python train.py", "env.LR=${params.lr}"), 0),
+        ("import os; os.environ['HPCKIT_CONFIG']", ("command=python train.py",), 0),
+        ("import hpckit", ("command=python train.py",), 0),
+    ],
+)
+def test_check_warns_of_a_sweep_that_its_command_does_not_read(
+    shell: Any, text: str, words: tuple[str, ...], warnings: int
+) -> None:
+    """All its runs would be the same, and their results look like an experiment."""
+    (shell.cwd / "train.py").write_text(text)
+    quoted = [w.replace("command=", 'command="') + '"' if w[:8] == "command=" else w for w in words]
+    quoted = [f"+{one}" if one.startswith("env.") else one for one in quoted]
+    said = shell("check", *COMMAND, "-m", "+params.lr=0.1,0.2", *quoted)
+    assert said.code == 0
+    assert (said.out + said.err).count("differ in params.lr, and start the same") == warnings
+
+
+@pytest.mark.parametrize(
     ("words", "said", "severity"),
     [
         (("command=python -m train3",), "module train3 of the command is neither in", "error"),

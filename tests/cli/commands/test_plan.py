@@ -105,6 +105,15 @@ def test_only_states_are_known_of_a_number_of_parameters() -> None:
     assert found["gpu_hours"] is None
 
 
+def test_number_of_parameters_says_how_many_gpus_hold_it() -> None:
+    """The sum that everybody does first: 350 GB on 5 GPUs of 80 GB, and 16 bytes on 33."""
+    text = flat("--model", "parameters=175e9", "--gpu", "A100-80")
+    assert "weights alone are 350 GB in 16 bits, on 5 x A100-80 or more" in text
+    assert "all states are 2,800 GB, on 33 or more (--gpus 33 --parallel shard=33)" in text
+    many = ("--model", "parameters=175e9", "--gpu", "A100-80", "--gpus", "33")
+    assert planned(*many, "--parallel", "shard=33")["fits"]
+
+
 def test_plan_says_how_its_layout_is_launched() -> None:
     """The overrides are those of `parallel`; what hpckit cannot run is said, not printed."""
     words = ("--model", "llama3-8b", "--gpu", "H100-SXM", "--gpus", "16")
