@@ -98,10 +98,10 @@ INTERRUPTED = 130
 PIPE_CLOSED = 141
 
 _MEANT = {
-    **dict.fromkeys(("run", "start", "submit", "train"), "launch"),
+    **dict.fromkeys(("run", "start", "submit", "train", "sweep", "multirun"), "launch"),
     **dict.fromkeys(("stop", "kill", "abort"), "cancel"),
     **dict.fromkeys(("list", "jobs", "history"), "ls"),
-    **dict.fromkeys(("queue", "state", "energy", "cost"), "status"),
+    **dict.fromkeys(("queue", "state", "energy", "cost", "ps", "squeue", "sacct"), "status"),
     **dict.fromkeys(("dashboard", "monitor", "live", "tui", "nvitop", "htop"), "top"),
     **dict.fromkeys(("restart", "requeue", "retry"), "resume"),
     **dict.fromkeys(("delete", "remove"), "rm"),

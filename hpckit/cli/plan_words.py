@@ -74,6 +74,11 @@ def _check_slips(arguments: argparse.Namespace, words: list[str]) -> None:
             hint=f"write number and suffix as one: --tokens {arguments.tokens}"
             f"{words[0][0].upper()}",
         )
+    if arguments.model is None and words[0].lower() in MODELS:
+        raise UsageError(
+            f"{words[0]} is a model, and no word of a configuration",
+            hint=f"name it with an option: hpckit plan --model {words[0]} --gpu NAME --gpus N",
+        )
     if arguments.gpu is not None and _GPU_WORD.fullmatch(words[0]):
         numbers = " ".join([arguments.gpu, *words])
         raise UsageError(
@@ -88,7 +93,8 @@ def _check_slips(arguments: argparse.Namespace, words: list[str]) -> None:
         )
 
 
-def _check_experiment(arguments: argparse.Namespace, words: list[str]) -> None:
+def _check_experiment(arguments: argparse.Namespace, every: list[str]) -> None:
+    words = [one for one in every if not _CLUSTER.match(one)]
     for name in given(arguments, _OF_SHAPES):
         raise UsageError(
             f"{option_name(name)} does not go with {words[0]}: the "

@@ -49,7 +49,7 @@ def explain_unreadable_file(error: Exception, session: Session) -> ConfigError |
                 hint="Fix that line or the one above it.",
             )
         if isinstance(link, UnicodeDecodeError):
-            file = own_files.undecodable(session.folders) or "A configuration file"
+            file = own_files.undecodable(session.folders, link.object) or "A configuration file"
             return ConfigError(
                 f"{file} is not text in UTF-8: {link}.",
                 hint="Save it in UTF-8, for example: iconv -f latin1 -t utf-8 OLD > NEW",

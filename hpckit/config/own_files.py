@@ -43,13 +43,17 @@ def misnamed(folders: Sequence[Path], option: str | None = None) -> Path | None:
     return next(found, None)
 
 
-def undecodable(folders: Sequence[Path]) -> Path | None:
-    """Return the first of the user's files that is not UTF-8 text."""
+def undecodable(folders: Sequence[Path], part: bytes) -> Path | None:
+    """Return the user's file that is not UTF-8 text and has these bytes, which were read of it.
+
+    Others that are not UTF-8 either may not have been read.
+    """
     for file in _files(folders):
         try:
             _text(file)
-        except UnicodeDecodeError:
-            return file
+        except UnicodeDecodeError as error:
+            if part in error.object:
+                return file
     return None
 
 

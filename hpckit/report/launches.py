@@ -8,7 +8,7 @@ from typing import Any
 
 from hpckit.model.states import RunState
 from hpckit.report.rows import LaunchHead
-from hpckit.report.selection import SortKey, check_column, ordered, rank
+from hpckit.report.selection import SortKey, find_column, ordered, rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ def sort_launches(lines: Sequence[LaunchLine], key: SortKey) -> list[LaunchLine]
     In descending order the largest value counts. Raises UsageError for an unknown column.
     """
     names = (name for line in lines for one in line.metrics for name in one)
-    check_column(key, (*_OWN, *dict.fromkeys(names)), "launches")
+    key = find_column(key, (*_OWN, *dict.fromkeys(names)), "launches")
     return ordered(lines, lambda line: _value(line, key), descending=key.descending)
 
 

@@ -13,7 +13,7 @@ from hpckit.model.ids import split_run_id
 from hpckit.model.moment import duration
 from hpckit.model.states import RunState
 from hpckit.report.rows import RunRow
-from hpckit.report.selection import SortKey, assigned, check_column, ordered
+from hpckit.report.selection import SortKey, assigned, find_column, ordered
 
 _PARTS = tuple(field.name for field in fields(TimeParts))
 ACCOUNT_COLUMNS = (
@@ -129,7 +129,7 @@ def sort_results(results: Results, key: SortKey) -> Results:
     """
     own = ("index", "state", "cause", "step", "time", *results.overrides, *results.metrics)
     own += ("launch", "attempt") if results.spans else ()
-    check_column(key, (*own, *ACCOUNT_COLUMNS), "results")
+    key = find_column(key, (*own, *ACCOUNT_COLUMNS), "results")
     rows = ordered(results.rows, lambda row: value(row, key.column), descending=key.descending)
     return replace(results, rows=tuple(rows))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
@@ -153,13 +153,20 @@ def rank(item: Any) -> tuple[int, float, str]:
     return (0, number, "") if number == number else (1, 0.0, "nan")  # noqa: PLR0124
 
 
-def check_column(key: SortKey, columns: Sequence[str], what: str) -> None:
-    """Raise UsageError with the known columns if the column is unknown."""
-    if key.column not in columns:
+def find_column(key: SortKey, columns: Sequence[str], what: str) -> SortKey:
+    """Return the key with the column that it means: `lr` is also `params.lr`, if no other is.
+
+    Raises UsageError with the known columns if there is none.
+    """
+    if key.column in columns:
+        return key
+    ends = [one for one in columns if one.endswith(f".{key.column}")]
+    if len(ends) != 1:
         raise UsageError(
             f"{what} have no column {key.column!r}; they have {', '.join(columns)}",
             hint="give --sort one of these; -NAME puts the largest first",
         )
+    return replace(key, column=ends[0])
 
 
 _OWN = ("index", "state", "step", "time", "attempt")
@@ -173,7 +180,7 @@ def sort_rows(rows: Sequence[RunRow], key: SortKey, now: datetime) -> list[RunRo
     given = {row.index: assigned(row.overrides) for row in rows}
     names = [*_OWN, *(name for one in given.values() for name in one)]
     names += [name for row in rows for name in row.metrics]
-    check_column(key, tuple(dict.fromkeys(names)), "runs")
+    key = find_column(key, tuple(dict.fromkeys(names)), "runs")
 
     def value(row: RunRow) -> Any:
         elapsed = row.elapsed(now)

@@ -16,7 +16,7 @@ from hpckit.errors import UsageError
 from hpckit.model.run import PRUNED
 from hpckit.model.states import RunState
 from hpckit.report.results import ResultRow, Results
-from hpckit.report.selection import SortKey, check_column, ordered
+from hpckit.report.selection import SortKey, find_column, ordered
 
 _DIGITS = 4
 _NOT_FINITE = frozenset({"nan", "inf", "-inf"})
@@ -158,7 +158,7 @@ def _with_deviation(mean: float, std: float) -> str:
 def sort_spread(results: SpreadResults, key: SortKey) -> SpreadResults:
     """Return the rows sorted by an override, by the mean of a metric, or by their runs."""
     columns = ("runs", "completed", "stage", *results.overrides, *results.metrics)
-    check_column(key, columns, "results over keys")
+    key = find_column(key, columns, "results over keys")
     rows = ordered(results.rows, lambda row: _value(row, key), descending=key.descending)
     return replace(results, rows=tuple(rows))
 

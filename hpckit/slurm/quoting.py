@@ -14,6 +14,7 @@ import re
 import shlex
 from typing import Any
 
+from jinja2 import Undefined
 from markupsafe import Markup
 
 from hpckit.errors import TemplateError
@@ -71,6 +72,8 @@ def variable(value: object) -> Markup:
 
 def only_quoted(value: Any) -> Any:
     """Raise TemplateError for values that passed no filter; whole numbers need none."""
+    if isinstance(value, Undefined):
+        return value  # printing it raises an error that names it
     if hasattr(value, "__html__") or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     raise TemplateError(

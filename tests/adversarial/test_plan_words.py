@@ -528,3 +528,24 @@ def test_pue_of_a_cluster_counts_as_it_is_set(site: Any) -> None:
         assert said.code == 2
         assert word.partition("=")[0] in said.err
     assert "less 0 W" not in site(*power, "cluster.power_cap_w=900").out
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("llama3-8b", "--gpu", "A100-80"), "hpckit plan --model llama3-8b"),
+        (
+            ("--gpu", "A30 memory_gib=24", "--model", "gpt2"),
+            "of another one give memory_gib, tflops",
+        ),
+        (("--gpu", "A100-80", "--model", "llama3-8b layers=16"), "takes no numbers"),
+        (("cluster=lab", "lr=3", *SMALL), "--model does not go with lr=3"),
+        ((*SMALL, "--parallel", "shard=1", "resources.nodes=4"), "stand before options"),
+        (("memory_gib=64", *SMALL), "--gpu 'A100-80 memory_gib=64'"),
+    ],
+)
+def test_slip_is_named_with_what_was_meant(words: tuple[str, ...], meant: str) -> None:
+    """The word that is wrong, and what to write."""
+    with pytest.raises(HpckitError) as refused:
+        said(*words)
+    assert meant in f"{refused.value.message} {refused.value.hint}"

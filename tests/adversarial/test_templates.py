@@ -46,6 +46,7 @@ def test_folder_of_templates_of_which_none_is_used_is_said(templates: Any, name:
         ((EXTENDS + "{% block setup %}# é\n{% endblock %}").encode("latin1"), "is not UTF-8"),
         (EXTENDS + "{% block setup %}{{ 1/0 }}{% endblock %}", "line 2: ZeroDivisionError"),
         (EXTENDS + "{% block setup %}{{ 1 + 'a' }}{% endblock %}", "line 2: TypeError"),
+        (EXTENDS + "{% block setup %}{{ nosuch }}{% endblock %}", "'nosuch' is undefined"),
         ("hello\n", "does not begin with #!"),
         ("", "does not begin with #!"),
         ("#!/bin/bash\necho hello\n", "it would start no run"),

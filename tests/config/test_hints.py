@@ -136,6 +136,19 @@ def test_hint_for_a_file_that_is_not_text_names_it(
     )
 
 
+def test_hint_names_the_file_that_was_read_of_two_that_are_not_text(
+    request_for: Requester, write_conf: Writer
+) -> None:
+    """Another one in the folders may be broken, too, and is not chosen."""
+    conf = write_conf({"experiment/other": _HEAD})
+    for name in ("b", "a"):
+        text = _HEAD.encode() + f'name: "{name}'.encode() + b'\xe9"\n'
+        (conf / f"experiment/{name}.yaml").write_bytes(text)
+    for name in ("b", "a"):
+        message = refusal(request_for(f"experiment={name}")).message
+        assert f"conf/experiment/{name}.yaml is not text" in message
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -20,8 +20,8 @@ SURFACE = {
     "plan": {"--model", "--gpu", "--gpus", "--parallel", "--global-batch", "--micro-batch"}
     | {"--sequence", "--vocab", "--precision", "--optimizer", "--recompute", "--attention"}
     | {"--zero", "--step-s", "--tokens", "--search", "--power", "--pue", "--price-per-gpu-hour"}
-    | {"--carbon-g-per-kwh", "--power-cap-w", "--node-w-per-gpu", "--kernels", "--json"}
-    | {"OVERRIDE", "--config-dir", "--config-name", "--from", "--output-dir"},
+    | {"--carbon-g-per-kwh", "--power-cap-w", "--node-w-per-gpu", "--kernels", "--loss"}
+    | {"OVERRIDE", "--config-dir", "--config-name", "--from", "--output-dir", "--json"},
     "render": COMPOSING,
     "doctor": {"LAUNCH|OVERRIDE", "--adopt", "--cancel", "--json", "--output-dir"}
     | {"--env", "--here", "--config-dir", "--config-name"},

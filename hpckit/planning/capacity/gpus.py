@@ -164,7 +164,7 @@ def gpu_named(name: str) -> GpuSpec:
             return spec
     raise ConfigError(
         f"GPU {name!r} is not in the catalogue{near_names(name, GPUS)}",
-        hint=f"known are {', '.join(GPUS)}",
+        hint=f"known are {', '.join(GPUS)}; of another one give {', '.join(_NEEDED)}",
     )
 
 

@@ -258,7 +258,15 @@ def _value(name: str, value: str) -> int | bool:
     if name in _SWITCHES:
         raise ConfigError(f"model: {name}={value!r}", hint=f"{name} takes true or false")
     if name in (*_NUMBERS, *_MORE_NUMBERS):
-        raise ConfigError(f"model: {name}={value!r}", hint=f"{name} takes a whole number")
+        raise ConfigError(
+            f"model: {name}={value!r}", hint=f"{name} takes a whole number of up to 12 digits"
+        )
+    if name.lower() in MODELS:
+        raise ConfigError(
+            f"model: {name} is published as it is, and takes no numbers",
+            hint="name it alone, or give all numbers of yours: "
+            "--model 'hidden=4096 layers=32 heads=32'",
+        )
     raise ConfigError(
         f"model: {name!r} is no number of a model",
         hint=f"known are {', '.join((*_NUMBERS, *_MORE_NUMBERS, *_SWITCHES))}",

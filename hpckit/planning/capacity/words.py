@@ -135,6 +135,11 @@ def _unknown(name: str, value: str) -> ConfigError:
             f"--parallel {name} is a number without a name",
             hint=f"write name and size as one word, such as --parallel shard={name}",
         )
+    if "." in name:
+        return ConfigError(
+            f"--parallel {name}={value} is no size of a layout",
+            hint="words of the configuration stand before options: hpckit plan KEY=VALUE --gpu …",
+        )
     known = (*_SIZES, _STAGES, _SEQUENCE)
     near = _MEANT.get(name.lower()) or get_close_matches(name.lower(), known, n=1)
     words = [

@@ -110,8 +110,9 @@ def test_number_of_parameters_says_how_many_gpus_hold_it() -> None:
     text = flat("--model", "parameters=175e9", "--gpu", "A100-80")
     assert "weights alone are 350 GB in 16 bits, on 5 x A100-80 or more" in text
     assert "all states are 2,800 GB, on 33 or more (--gpus 33 --parallel shard=33)" in text
-    many = ("--model", "parameters=175e9", "--gpu", "A100-80", "--gpus", "33")
-    assert planned(*many, "--parallel", "shard=33")["fits"]
+    for gpus, fits in (("32", False), ("33", None)):
+        many = ("--model", "parameters=175e9", "--gpu", "A100-80", "--gpus", gpus)
+        assert planned(*many, "--parallel", f"shard={gpus}")["fits"] is fits
 
 
 def test_plan_says_how_its_layout_is_launched() -> None:

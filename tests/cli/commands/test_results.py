@@ -225,3 +225,13 @@ def test_results_name_the_rest_by_folder_if_that_is_not_the_default(desk: Any) -
     old, new = desk.freeze("old"), desk.freeze("new", minute=1)
     desk.tell(new, events.RunsKnown(at=new.created_at, launch=old.id, runs=(0,)))
     assert f"`hpckit results {old.folder} {new.folder}`" in desk.say("results").err
+
+
+def test_results_are_sorted_by_the_last_part_of_a_key(desk: Any) -> None:
+    """As tables show it, and `--override` takes it."""
+    desk.freeze(sweep=[("params.lr=0.2", "x.a=1"), ("params.lr=0.1", "y.a=2")])
+    whole, last = (desk.say("results", "--sort", key, "--json") for key in ("params.lr", "lr"))
+    assert [one["index"] for one in json.loads(last.out)["runs"]] == [1, 0]
+    assert last.out == whole.out
+    with pytest.raises(UsageError, match="have no column 'a'"):
+        desk.say("results", "--sort", "a")

@@ -118,7 +118,7 @@ def test_steps_of_llama3_405b_are_predicted(
 
 @pytest.mark.parametrize(("gpus", "measured_gib"), [(8, 82.4), (128, 67.0)])
 def test_memory_of_torchtitan_is_predicted(gpus: int, measured_gib: float) -> None:
-    """Within 6 % of what torchtitan measured for Llama 3 8B on H100 with 96 GB (its docs)."""
+    """Within 4 % of what torchtitan measured for Llama 3 8B on H100 with 96 GB (its docs)."""
     request = CapacityRequest(
         gpu=GPUS["H100-SXM"],
         gpus=gpus,
@@ -129,4 +129,4 @@ def test_memory_of_torchtitan_is_predicted(gpus: int, measured_gib: float) -> No
         recompute=Recomputation.selective,
     )
     predicted_gib = plan_capacity(request).memory.expected / 2**30
-    assert predicted_gib == pytest.approx(measured_gib, rel=0.06)
+    assert predicted_gib == pytest.approx(measured_gib, rel=0.04)
