@@ -61,8 +61,9 @@ def warn_of_unread_values(plan: LaunchPlan, working_dir: Path) -> Iterator[Findi
             "command",
             script,
             f"runs {first.index} and {run.index} differ in {', '.join(keys)}, and start the same "
-            f"command: nothing of it uses {keys[0]}",
-            f"hand it on, for example --{keys[0].rpartition('.')[2]} '${{{keys[0]}}}'",
+            f"command; {script} does not mention hpckit: unless a module of it reads the "
+            "configuration, these runs are the same",
+            f"hand {keys[0]} on, for example --{keys[0].rpartition('.')[2]} '${{{keys[0]}}}'",
         )
         return
 

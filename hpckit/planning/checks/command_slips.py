@@ -55,7 +55,9 @@ def command_slips(
 
 def _one_word(words: Sequence[str]) -> Iterator[Finding]:
     if len(words) == 1 and len(parts := words[0].split()) > 1:
-        yield error(
+        # A path may have spaces in it.
+        say = warning if "/" in parts[0] else error
+        yield say(
             "command",
             words[0],
             f"the command is one word, so that {words[0]!r} is taken for the name of a program",

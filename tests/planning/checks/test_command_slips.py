@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.model.finding import Finding
+from hpckit.model.finding import Finding, Severity
 from hpckit.model.launch import Resources
 from hpckit.planning.checks.command_slips import command_slips
 
@@ -41,6 +41,7 @@ def slips(command: str, **resources: Any) -> list[Finding]:
             ["leave the quotes around the whole out: hpckit launch -- py"],
         ),
         (("my program", "--lr", "1"), []),
+        (("/opt/my tool/run.sh",), ["leave the quotes around the whole out"]),
         (
             ("python", "train.py", "--wait"),
             ["if it is meant for hpckit: hpckit launch --wait -- …"],
@@ -61,6 +62,16 @@ def test_signs_of_a_shell_are_shown_where_one_reads_them(sign: str) -> None:
     assert f"{sign} in command stays as it is" in found.message
     given = shlex.split(found.hint)
     assert given[-2:] == ["-c", f"python train.py {sign} log"]
+
+
+def test_command_of_one_word_is_an_error_unless_it_may_be_a_path() -> None:
+    """Nothing of that name can be found on PATH; a path may have spaces in it."""
+    severities = [
+        one.severity
+        for words in ("python train.py", "./my tool")
+        for one in command_slips((words,), Resources(), KEYS)
+    ]
+    assert severities == [Severity.error, Severity.warning]
 
 
 def test_line_for_a_shell_keeps_words_together() -> None:
