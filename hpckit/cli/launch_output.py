@@ -68,8 +68,13 @@ def wait_for_adopted(division: KnownRuns, context: Context, how: Waiting, *, cod
     return code
 
 
-def say_known(division: KnownRuns, context: Context, *, dry: bool = False) -> None:
-    """Note on standard error which runs are not launched, and which are because of changed code."""
+def say_known(
+    division: KnownRuns, context: Context, kind: ClusterKind, *, dry: bool = False
+) -> None:
+    """Note on standard error which runs are not launched, and which are because of changed code.
+
+    `kind` is where the others go.
+    """
     skip = "would be skipped" if dry else "skipped"
     for what, found in (
         (f"{skip}: completed already", division.skipped),
@@ -79,6 +84,8 @@ def say_known(division: KnownRuns, context: Context, *, dry: bool = False) -> No
             which = f", runs {ranges(one.earlier for one in given)}"
             if len(given) == 1:
                 which = f".{given[0].earlier}"
+            if _elsewhere(folder, kind):
+                which += ", on this machine (--rerun runs it on Slurm)"
             context.note(f"{counted(len(given), 'run')} {what} as {folder.name}{which}")
     for run, words in division.elsewhere.items():
         context.note(
@@ -94,6 +101,11 @@ def say_known(division: KnownRuns, context: Context, *, dry: bool = False) -> No
             f"{' and '.join(parts)} with other code{how}, the latest in "
             f"{division.changed_in}: that does not count (--any-code counts such)"
         )
+
+
+def _elsewhere(folder: Path, kind: ClusterKind) -> bool:
+    """Return whether runs of an earlier launch were on this machine, and now Slurm is asked for."""
+    return kind is ClusterKind.slurm and load_launch(folder).cluster.kind is not kind
 
 
 def _differing(files: Sequence[str]) -> str:

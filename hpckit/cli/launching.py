@@ -37,7 +37,7 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
         check_foreground(whole.plan, request.overrides)
     elif not arguments.rerun:
         division = deduplicate.divide(whole, context, any_code=arguments.any_code)
-    say_known(division, context, dry=arguments.dry_run)
+    say_known(division, context, whole.plan.cluster.kind, dry=arguments.dry_run)
     prepared = deduplicate.without_known(whole, division, context)
     if prepared is None:
         return nothing_left(whole, division, context, arguments)

@@ -126,6 +126,15 @@ def test_launch_names_a_file_that_changed_since_a_run_that_is_under_way(project:
     assert project("logs", "--follow", first["launch"]).code == 0
 
 
+def test_launch_on_slurm_says_that_the_run_it_skips_was_here(project: Any) -> None:
+    """A test on this machine stands for the run; who meant a test only, reads how to go on."""
+    words = ("experiment=command", "command=[sh,say.sh,'0']")
+    launched(project, "--wait", "cluster=local", *words)
+    said = project("launch", "--dry-run", "cluster=slurm", *words)
+    assert ".0, on this machine (--rerun runs it on Slurm)" in said.err
+    assert "on this machine" not in project("launch", "--dry-run", "cluster=local", *words).err
+
+
 def test_launch_says_nothing_of_other_code_about_another_project(project: Any) -> None:
     """The same words in another folder are another program: none of its code has changed."""
     words = (*SAY, "+params.i=0")
