@@ -53,7 +53,10 @@ def planned_gpu(
     if cap is not None:
         gpu = capped(gpu, cap)
     elif cluster.power_cap_w is not None and cluster.power_cap_w < gpu.power_w:
-        gpu = capped(gpu, cluster.power_cap_w)
+        try:
+            gpu = capped(gpu, cluster.power_cap_w)
+        except ConfigError as error:
+            raise ConfigError(f"cluster.power_cap_w: {error.message}", hint=error.hint) from error
     return gpu if arguments.node_w_per_gpu is None else with_node(gpu, arguments.node_w_per_gpu)
 
 

@@ -187,7 +187,8 @@ def _power_cap(settings: LaunchConfig) -> Iterator[tuple[str, str]]:
     cluster, option = settings.cluster, settings.cluster.power_cap_option
     if option is None or cluster.power_cap_w is None or not asks_for_gpus(settings):
         return
-    if option in {key.replace("_", "-") for key in settings.resources.additional_parameters}:
+    stated = settings.resources.additional_parameters.items()
+    if option in {key.replace("_", "-") for key, value in stated if value not in (None, False)}:
         raise ConfigError(
             f"resources.additional_parameters and cluster.power_cap_w both set --{option}",
             hint="leave one of them out",

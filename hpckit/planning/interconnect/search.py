@@ -5,8 +5,7 @@ Pure: a search is a generator that yields rounds and is sent the times of their 
 
 from __future__ import annotations
 
-import random
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 from hpckit.model.interconnect.measurement import NodeGroupTime, SlowParts
 from hpckit.model.interconnect.operation import SearchMode
@@ -20,14 +19,14 @@ MOST_PAIRED = 64
 """Up to this many nodes every pair is measured: 63 rounds, each shorter than a second."""
 _PAIRED_AT_LAST = 3
 """Halves of fewer than four nodes would have a group of one, which exchanges nothing."""
+_FEWEST_AT_ONCE = 6
+"""Three pairs at once: of fewer, nothing tells which one is slow."""
 _AGAIN = 2
 _MOST_ALONE = 2
 """Pairs for each node: the pairs of two slow nodes."""
 _REFERENCES = 4
 """The last suspects are measured with as many other nodes, and this many more: of all pairs, more
 than a quarter are then healthy, which shows how fast a pair should be."""
-_SPLITS = 4
-"""Two slow nodes are in one half of a split with a chance of a half."""
 
 
 def search_slow(nodes: int, mode: SearchMode) -> Search:
@@ -64,65 +63,54 @@ def _by_pairs(nodes: Sequence[int]) -> Search:
 
 
 def _by_halves(nodes: Sequence[int]) -> Search:
-    """Measure halves, then the parts of slow ones; at last all pairs of what is suspected.
+    """Measure all nodes in pairs at once, then all pairs of those whose pair was slow.
 
-    The first half that is as fast as the other shows how fast a group should be: parts are compared
-    with as many of its nodes, so that several slow nodes are found. If no split of all nodes shows
-    a slower group, a slow link may lead from one half to the other. A slow node is found whatever
-    its speed. A slow link is found if a message takes longer over it than all messages of a node of
-    its group take over others.
+    If no pair was, a link may be slow: then halves are measured, and the halves of the slow one. If
+    both are alike, the link may lead from one to the other. A slow node is found whatever its
+    speed. A slow link is found if it is one of the first pairs, or if a message takes longer over
+    it than all messages of a node of its group take over others.
     """
     if len(nodes) <= _PAIRED_AT_LAST:
         return (yield from _by_pairs(nodes))
-    slow = None
-    for left, right in _splits(nodes):
-        slow = yield from _slower_group(left, right)
-        if slow is not None:
-            break
-    if slow is None:
-        half = len(nodes) // 2
-        suspects = yield from _across(nodes[:half], nodes[half:])
-    else:
-        healthy = [node for node in nodes if node not in slow]
-        suspects = yield from _narrowed(slow, healthy)
+    suspects: list[int] = []
+    if len(nodes) >= _FEWEST_AT_ONCE:
+        suspects = yield from _slow_at_once(nodes)
+    if not suspects:
+        suspects = yield from _around_a_link(nodes)
     if not suspects:
         return SlowParts()
     most = (MOST_PAIRED - _REFERENCES) // 2
     return (yield from _by_pairs(_with_references(suspects[:most], nodes)))
 
 
-def _splits(nodes: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield ways to split nodes in two: two slow ones are in one half of some of them."""
-    ordered = list(nodes)
-    shuffles = random.Random(len(ordered))  # noqa: S311  # no secret; the same on every machine
-    for _ in range(_SPLITS):
-        half = len(ordered) // 2
-        yield sorted(ordered[:half]), sorted(ordered[half:])
-        shuffles.shuffle(ordered)
+def _slow_at_once(nodes: Sequence[int]) -> Generator[Round, GroupTimes, list[int]]:
+    """Return the nodes of pairs that are slow in a round of all nodes, also when measured again."""
+    pairs = [(nodes[place], nodes[place + 1]) for place in range(0, len(nodes) - 1, 2)]
+    if len(nodes) % 2:
+        pairs.append((nodes[0], nodes[-1]))
+    seen: list[NodeGroupTime] = []
+    for one in rounds_of(pairs):
+        seen += yield one
+    factor = slow_factor(seen)
+    times = {one.nodes: one.seconds for one in seen}
+    for _ in range(_AGAIN):
+        for again in rounds_of(slow_pairs(times, factor)):
+            for each in (yield again):
+                times[each.nodes] = min(times[each.nodes], each.seconds)
+    return sorted({node for pair in slow_pairs(times, factor) for node in pair})
 
 
-def _narrowed(
-    group: Sequence[int], healthy: Sequence[int]
-) -> Generator[Round, GroupTimes, list[int]]:
-    """Return the nodes of a slow group among which the slow ones are."""
-    if len(group) <= _PAIRED_AT_LAST:
-        return list(group)
-    half = len(group) // 2
-    left, right = list(group[:half]), list(group[half:])
-    slow = yield from _slower_group(left, right)
-    first, other = (left, right) if slow != right else (right, left)
-    if slow is None:
-        usual = yield from _slower_group(first, healthy[: len(first)])
-        if usual != first:
+def _around_a_link(nodes: Sequence[int]) -> Generator[Round, GroupTimes, list[int]]:
+    """Return the nodes between which a link is slow, with up to two others; none if none is."""
+    suspects = list(nodes)
+    while len(suspects) > _PAIRED_AT_LAST:
+        half = len(suspects) // 2
+        left, right = suspects[:half], suspects[half:]
+        slow = yield from _slower_group(left, right)
+        if slow is None:
             return (yield from _across(left, right))
-        parts = [left, right]
-    else:
-        also = yield from _slower_group(other, healthy[: len(other)])
-        parts = [first, other] if also == other else [first]
-    found: list[int] = []
-    for part in parts:
-        found += yield from _narrowed(part, healthy)
-    return found
+        suspects = slow
+    return suspects
 
 
 def _across(left: Sequence[int], right: Sequence[int]) -> Generator[Round, GroupTimes, list[int]]:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from hpckit.model.cluster.gres import read_gres
 from hpckit.model.environment.comparison import AskedOfNode
 from hpckit.model.environment.roles import FolderRole
 from hpckit.model.failure import Cause, Failure
@@ -45,9 +46,12 @@ def inspection_level(settings: LaunchConfig) -> PreflightLevel:
 def asks_for_gpus(settings: LaunchConfig) -> bool:
     """Return whether a run asks for GPUs, by their number or as generic resources."""
     resources = settings.resources
-    gres = (resources.gres or "").split(",")
-    more = any(key.startswith("gpus") for key in resources.additional_parameters)
-    return resources.gpus_per_node > 0 or more or any(one.split(":")[0] == "gpu" for one in gres)
+    more = any(
+        value not in (None, False, 0, "0") and (key.startswith("gpus") or "gres/gpu" in str(value))
+        for key, value in resources.additional_parameters.items()
+    )
+    gres = read_gres(resources.gres or "")
+    return resources.gpus_per_node > 0 or more or gres.get("gpu", 0) > 0
 
 
 def asked_of_node(settings: LaunchConfig) -> AskedOfNode:

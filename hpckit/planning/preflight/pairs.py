@@ -44,9 +44,19 @@ def neighbour_rounds(count: int) -> tuple[Round, ...]:
 def other_order(count: int) -> tuple[int, ...]:
     """Return an order of `count` nodes in which nearly all have two other neighbours.
 
-    Example: `other_order(5)` is `(0, 2, 4, 1, 3)`.
+    Example: `other_order(6)` is `(0, 2, 4, 1, 5, 3)`.
     """
-    return (*range(0, count, 2), *range(1, count, 2))
+    odd = [*range(1, count, 2)]
+    if count % 2 == 0 and len(odd) > 1:
+        # The last one meets the first, whose neighbours are 1 and the last number.
+        odd.append(odd.pop(1))
+    return (*range(0, count, 2), *odd)
+
+
+def is_uneven(reports: Sequence[HealthReport]) -> bool:
+    """Return whether some pairs are much slower than others, whichever are usual."""
+    rates = [each.bytes_s for one in reports for each in one.pairs if each.bytes_s is not None]
+    return bool(rates) and min(rates) < _WARN * max(rates)
 
 
 def pair_findings(reports: Sequence[HealthReport]) -> Iterator[tuple[str, HealthFinding]]:

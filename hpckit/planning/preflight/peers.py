@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,17 +70,24 @@ _EQUAL = "ranks of one run need the same software: name a Python on a shared fil
 
 def _clocks(reports: Sequence[HealthReport], clock_s: float) -> Found:
     # If the supervisor's own clock was set meanwhile, nothing is known.
-    known = [one for one in reports if one.ahead_least_s <= one.ahead_most_s]
+    known = [
+        one
+        for one in reports
+        if math.isfinite(one.ahead_least_s)
+        and math.isfinite(one.ahead_most_s)
+        and one.ahead_least_s <= one.ahead_most_s
+    ]
     if len(known) < 2:  # noqa: PLR2004  # nothing to compare with
         return
     # The supervisor's own clock may be the one that is wrong: what counts is where most agree.
-    usual, agreeing = _common_offset(known)
+    usual, agreeing = _common_offsets(known)
     most = 2 * agreeing > len(known)
     for one in known:
-        least, farthest = (one.ahead_least_s, one.ahead_most_s)
-        surely = max(least - usual, min(farthest - usual, 0.0))
-        if not most:
-            surely = max((_apart(one, other) for other in known), key=abs)
+        if most:
+            surely = min((_ahead(one, offset, offset) for offset in usual), key=abs)
+        else:
+            others = ((each.ahead_least_s, each.ahead_most_s) for each in known)
+            surely = max((_ahead(one, *bounds) for bounds in others), key=abs)
         if abs(surely) < min(_CLOCK_WARN_S, clock_s):
             continue
         crit = most and len(known) >= _LEAST_PEERS and abs(surely) > clock_s
@@ -90,24 +98,21 @@ def _clocks(reports: Sequence[HealthReport], clock_s: float) -> Found:
         yield one.node, _finding("clock", verdict, words, "its time service (NTP) does not work")
 
 
-def _common_offset(reports: Sequence[HealthReport]) -> tuple[float, int]:
-    """Return a difference to the supervisor's clock that most nodes may have, and how many.
+def _common_offsets(reports: Sequence[HealthReport]) -> tuple[list[float], int]:
+    """Return the differences to the supervisor's clock that most nodes may have, and how many may.
 
-    Of equally good ones the middle, so that no node counts as odd for an answer that took long.
+    A node that took long to answer may agree with several: none of these is odd then.
     """
     ends = sorted({end for one in reports for end in (one.ahead_least_s, one.ahead_most_s)})
-    counts = {
-        end: sum(one.ahead_least_s <= end <= one.ahead_most_s for one in reports) for end in ends
-    }
-    best = max(counts.values())
-    shared = [end for end in ends if counts[end] == best]
-    return (shared[0] + shared[-1]) / 2, best
+    counts = [sum(one.ahead_least_s <= end <= one.ahead_most_s for one in reports) for end in ends]
+    best = max(counts)
+    return [end for end, count in zip(ends, counts, strict=True) if count == best], best
 
 
-def _apart(one: HealthReport, other: HealthReport) -> float:
-    """Return how far one clock is surely ahead of another; below 0 behind it."""
-    ahead = one.ahead_least_s - other.ahead_most_s
-    return ahead if ahead > 0 else min(one.ahead_most_s - other.ahead_least_s, 0.0)
+def _ahead(one: HealthReport, least: float, most: float) -> float:
+    """Return how far a clock is surely ahead of others within these bounds; below 0 behind them."""
+    ahead = one.ahead_least_s - most
+    return ahead if ahead > 0 else min(one.ahead_most_s - least, 0.0)
 
 
 def _speeds(reports: Sequence[HealthReport]) -> Found:

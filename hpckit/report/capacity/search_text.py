@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 from hpckit.model.capacity.plan import CapacityPlan, FoundLayouts, PlannedSetup
@@ -33,7 +32,7 @@ def search_text(found: FoundLayouts, words: Sequence[str]) -> str:
     if len(found.smaller) > 1:
         lines += ["", "less memory for more time:", *_table(found.smaller[:SHOWN])]
     lines += ["", "the fastest one:", "", plan_text(found.best)]
-    again = ["hpckit", "plan", *map(shlex.quote, words), *best.launch.options]
+    again = ["hpckit", "plan", *words, *best.launch.options]
     lines += ["", "the fastest one is planned again by", *command_lines(again)]
     return "\n".join(lines)
 

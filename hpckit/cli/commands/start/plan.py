@@ -57,8 +57,9 @@ The exit code is 0 also if nothing fits: `fits` in the JSON says whether it does
 
 
 _KEPT = (
-    *("model", "gpu", "gpus", "power_cap_w", "vocab", "precision", "optimizer", "attention"),
-    *("kernels", "loss", "tokens"),
+    *("config_dir", "config_name", "output_dir", "model", "measured", "gpu", "gpus"),
+    *("power_cap_w", "node_w_per_gpu", "vocab", "precision", "optimizer", "attention", "zero"),
+    *("kernels", "loss", "tokens", "pue", "price_per_gpu_hour", "carbon_g_per_kwh"),
 )
 """Options that `--search` takes as they are: the layout found is planned again with them."""
 _USUAL = "as published, up to 8192; of plain numbers their positions, 2048"
@@ -220,15 +221,15 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         site_gpu = planned_gpu(arguments, cluster, option_caps=False)
         request = _calibrated(arguments, context, request, site_gpu)
     if arguments.search:
-        found = _searched_there(find_layouts(request), arguments.overrides)
+        found = _searched_there(find_layouts(request), _shown(arguments, context))
         _say(
             context,
             arguments,
             search_object(found, request.calibration),
-            search_text(found, _planned_words(arguments)),
+            search_text(found, _planned_words(arguments, context)),
         )
         return 0
-    plan = _launched_there(plan_capacity(request), arguments.overrides)
+    plan = _launched_there(plan_capacity(request), _shown(arguments, context))
     _say(context, arguments, plan_object(plan), plan_text(plan))
     return 0
 
@@ -252,14 +253,19 @@ def _with_words(launch: LaunchWords, words: Sequence[str]) -> LaunchWords:
     return replace(launch, overrides=(*words, *launch.overrides))
 
 
-def _planned_words(arguments: argparse.Namespace) -> tuple[str, ...]:
+def _planned_words(arguments: argparse.Namespace, context: Context) -> tuple[str, ...]:
     """Return the words of this call that say nothing of the layout, its batch and sequence."""
     given = (
-        (f"--{name.replace('_', '-')}", str(getattr(arguments, name)))
+        (option_name(name), str(getattr(arguments, name)))
         for name in _KEPT
         if getattr(arguments, name) is not None
     )
-    return (*arguments.overrides, *(word for pair in given for word in pair))
+    return (*_shown(arguments, context), *(word for pair in given for word in pair))
+
+
+def _shown(arguments: argparse.Namespace, context: Context) -> tuple[str, ...]:
+    """Return the overrides without secrets."""
+    return masked_words(arguments.overrides, known_secrets(context.environ))
 
 
 def _gpus(arguments: argparse.Namespace) -> int:
@@ -277,8 +283,7 @@ def _counted(
     anywhere = ("cluster.kind=slurm",) if ranks else ()
     request = compose_request(arguments, context, more=(*ranks, *anywhere))
     found = count_model.count_model(request, context, quiet=arguments.json)
-    shown = masked_words(arguments.overrides, known_secrets(context.environ))
-    words = launched_words(shown, ranks, gpu)
+    words = launched_words(_shown(arguments, context), ranks, gpu)
     kind = OptimizerKind(arguments.optimizer)
     return plan_counted(found.model, found.layout, gpu, kind, site, words)
 

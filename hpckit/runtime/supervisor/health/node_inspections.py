@@ -58,7 +58,7 @@ class NodeInspections:
     """The agents that have inspected their nodes."""
     _told: dict[str, str] = field(default_factory=dict, init=False)
     _grounds: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
-    """How thorough the inspection was that found a node unhealthy, and of how many nodes."""
+    """How thorough the inspection was that found a node unhealthy, and whether it compared some."""
     _count: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ class NodeInspections:
         it with others, if it was compared before.
         """
         answered = [one for one in inspections if one.verdict is not HealthVerdict.unknown]
-        now_known = (_THOROUGHNESS.index(level), min(len(answered), _COMPARED))
+        now_known = (_THOROUGHNESS.index(level), int(len(answered) >= _COMPARED))
         for one in answered:
             before = self._grounds.get(one.node, (0, 0))
             if all(now >= then for now, then in zip(now_known, before, strict=True)):

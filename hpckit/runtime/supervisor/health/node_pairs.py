@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from hpckit.model.preflight.health import HealthReport, PairRate
 from hpckit.planning.preflight.pairs import (
     faster_pairs,
+    is_uneven,
     neighbour_rounds,
     other_order,
     pair_findings,
@@ -43,14 +44,14 @@ class NodePairs:
     ) -> list[HealthReport]:
         """Return the reports with the bandwidth to each node's neighbours, in `left_s` seconds.
 
-        If a node is slow, all measure once more with others, as far as time is left: what is slow
-        once may be a disturbance, or its neighbours'. Unchanged with fewer than three nodes, with
-        too little time, or at a notice.
+        If some pairs are slow, all measure once more with others, as far as time is left: what is
+        slow once may be a disturbance, or its neighbours'. Unchanged with fewer than three nodes,
+        with too little time, or at a notice.
         """
         deadline = time.monotonic() + left_s
         placed = _placed(peers, reports)
         found = await self._measure_once(placed, reports, deadline)
-        if any(pair_findings(found)):
+        if is_uneven(found) or any(pair_findings(found)):
             others = [placed[place] for place in other_order(len(placed))]
             return faster_pairs(found, await self._measure_once(others, reports, deadline))
         return found
