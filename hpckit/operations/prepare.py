@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,6 +48,7 @@ from hpckit.slurm.script import AUTO_RESUME, SATELLITE, render_script
 from hpckit.slurm.site_query import PATIENCE
 
 _SHOWN = 8
+_TEMPLATE = re.compile(r"sbatch|\.j2\Z|\.jinja2?\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,8 @@ def prepare(
         context.note(f"warning: {key} has a copy of a secret variable, which is not masked there")
     templates = template_folders(request)
     plan = _plan(points, tuple(words), context, templates)
+    if plan.cluster.kind is not ClusterKind.slurm:
+        templates = templates[-1:]  # nothing reads the scripts of a launch on this machine
     _say_unused(templates[:-1], plan, context)
     _check_search(plan, context)
     if plan.cluster.kind is ClusterKind.slurm:
@@ -122,8 +126,8 @@ def prepare(
 def _say_unused(folders: Sequence[Path], plan: LaunchPlan, context: Context) -> None:
     """Warn of folders of templates that have none which is used."""
     used = (plan.cluster.template, AUTO_RESUME, SATELLITE)
-    for folder in folders if plan.cluster.kind is ClusterKind.slurm else ():
-        found = sorted(one.name for one in folder.iterdir())
+    for folder in folders:
+        found = sorted(one.name for one in folder.iterdir() if _TEMPLATE.search(one.name))
         if found and not any((folder / name).is_file() for name in used):
             context.note(
                 f"warning: nothing of {folder} is used: it has no file {plan.cluster.template} "

@@ -18,7 +18,7 @@ from hpckit.planning.jobs.dependencies import stage_dependency
 from hpckit.record.layout import LaunchPaths
 from hpckit.slurm.clusters import HINT
 from hpckit.slurm.quoting import FILTERS, only_quoted
-from hpckit.slurm.template_blocks import check_blocks
+from hpckit.slurm.template_blocks import TemplateBlocks
 
 SHIPPED = "hpckit"
 """The prefix by which a user's template refers to the shipped one: `hpckit/job.sbatch.j2`."""
@@ -115,20 +115,23 @@ def stated_variables(text: str) -> tuple[str, ...]:
 
 def _text(name: str, folders: Sequence[Path], fields: ScriptFields, job: JobSpec) -> str:
     if job.runs:
-        return _checked(_render(name, folders, fields), name)
+        return _checked(_render(name, folders, fields), name, verb="supervise")
     if job.satellite is not None:
         return _render_below(name, folders, fields, template=SATELLITE, verb="satellite")
     return _render_below(name, folders, fields, template=AUTO_RESUME, verb="auto-resume")
 
 
-def _checked(text: str, name: str) -> str:
-    """Return a script that Slurm takes and that starts the runs of its job."""
+def _checked(text: str, name: str, *, verb: str) -> str:
+    """Return a script that Slurm takes and that does what its job is for."""
     hint = f'begin it with `{{% extends "{SHIPPED}/job.sbatch.j2" %}}`, and change its blocks'
     if not text.startswith("#!"):
-        raise TemplateError(f"the script of template {name} does not begin with #!", hint=hint)
-    if "hpckit supervise" not in text:
+        start = repr(text[:20]) if text.strip() else "nothing"
         raise TemplateError(
-            f"the script of template {name} has no `hpckit supervise`: it would start no run",
+            f"the script of template {name} begins with {start} instead of #!", hint=hint
+        )
+    if not any(verb in line for line in text.splitlines() if not line.lstrip().startswith("#")):
+        raise TemplateError(
+            f"the script of template {name} does not call `hpckit {verb}`: it would start nothing",
             hint=hint,
         )
     return text
@@ -144,7 +147,7 @@ def _render_below(
             f"template {name} has no block `run` for the command of {verb} jobs",
             hint=f"extend {SHIPPED}/job.sbatch.j2, or put your own {template} next to it",
         )
-    return text
+    return _checked(text, template, verb=verb)
 
 
 def script_fields(plan: LaunchPlan, job: JobSpec) -> ScriptFields:
@@ -250,7 +253,7 @@ def _render(name: str, folders: Sequence[Path], fields: ScriptFields, **more: st
     variables |= more
     try:
         environment = _environment(folders)
-        check_blocks(environment, name)
+        TemplateBlocks(environment=environment, names=more).check(name)
         return environment.get_template(name).render(variables)
     except jinja2.TemplateNotFound as error:
         raise _missing(str(error.name or name), folders) from error

@@ -1,8 +1,13 @@
-"""Finds blocks of a user's template that nothing prints, as the template it extends has none."""
+"""Finds what a user's template holds and no script will: it extends another template.
+
+Of a template that extends another one, Jinja prints what stands before `extends`, and the blocks
+that the other one has. Everything else is lost without a word.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 import jinja2
@@ -10,69 +15,120 @@ from jinja2 import nodes
 
 from hpckit.errors import TemplateError
 
+_CONTROL = (nodes.If, nodes.For, nodes.With, nodes.FilterBlock, nodes.Scope)
+_SHOWN = 60
 
-def check_blocks(environment: jinja2.Environment, name: str) -> None:
-    """Check the blocks of a template, and of those that it extends by name.
 
-    Raises TemplateError for a block that the extended template lacks, and jinja2's errors for a
-    template that is missing or malformed.
-    """
-    seen: set[str] = set()
-    while name not in seen:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateBlocks:
+    """The templates of a script; `names` are variables that name a template to extend."""
+
+    environment: jinja2.Environment
+    names: Mapping[str, str]
+
+    def check(self, name: str) -> None:
+        """Check a template, and those that it extends.
+
+        Raises TemplateError for what would be lost, and jinja2's errors for a template that is
+        missing or malformed. A template whose parent only its code can say is not checked.
+        """
+        seen: set[str] = set()
+        while name not in seen:
+            seen.add(name)
+            tree = self._parsed(name)
+            extended = self._extended(tree)
+            if extended is None:
+                return
+            known = self._known(extended, {name})
+            if known is not None:
+                _check_body(_behind_extends(tree), name, extended, known | _printed_by_name(tree))
+            name = extended
+
+    def _parsed(self, name: str) -> nodes.Template:
+        assert self.environment.loader is not None  # noqa: S101  # our environments have one
+        source, file, _ = self.environment.loader.get_source(self.environment, name)
+        return self.environment.parse(source, name, file)
+
+    def _extended(self, tree: nodes.Template) -> str | None:
+        """Return the template that this one always extends; None if it is none, or not known."""
+        extends = next((one for one in tree.body if isinstance(one, nodes.Extends)), None)
+        if extends is None:
+            return None
+        if isinstance(extends.template, nodes.Const):
+            return str(extends.template.value)
+        named = extends.template
+        return self.names.get(named.name) if isinstance(named, nodes.Name) else None
+
+    def _known(self, name: str, seen: set[str]) -> frozenset[str] | None:
+        """Return the blocks of a template and of those that it extends; None if not all known."""
+        if name in seen:
+            return frozenset()
         seen.add(name)
-        tree = _parsed(environment, name)
-        extended = _extended(tree)
+        tree = self._parsed(name)
+        own = frozenset(one.name for one in tree.find_all(nodes.Block))
+        extended = self._extended(tree)
         if extended is None:
-            return
-        _check_outside(tree, name)
-        known = set(_blocks(environment, extended, {name}))
-        for block in tree.find_all(nodes.Block):
-            # A block within another one is printed by that.
-            if block in tree.body and block.name not in known:
-                near = get_close_matches(block.name, known, n=1)
-                raise TemplateError(
-                    f"line {block.lineno} of {name}: {extended} has no block {block.name}, "
-                    "so that nothing of it would be in the script",
-                    hint=f"{f'did you mean {near[0]}? ' if near else ''}Blocks are "
-                    f"{', '.join(sorted(known))}",
-                )
-        name = extended
+            return None if tree.find(nodes.Extends) else own
+        others = self._known(extended, seen)
+        return None if others is None else own | others
 
 
-def _check_outside(tree: nodes.Template, name: str) -> None:
-    """Raise TemplateError for text outside of blocks, which a template that extends drops."""
-    for node in tree.body:
-        for one in node.nodes if isinstance(node, nodes.Output) else ():
-            if not isinstance(one, nodes.TemplateData) or one.data.strip():
-                text = one.data.strip() if isinstance(one, nodes.TemplateData) else "an expression"
-                raise TemplateError(
-                    f"line {one.lineno} of {name}: {text.splitlines()[0][:60]!r} stands outside of "
-                    "blocks, so that it would not be in the script",
-                    hint="put it into a block: {% block setup %}{{ super() }}…{% endblock %}",
-                )
+def _behind_extends(tree: nodes.Template) -> Sequence[nodes.Node]:
+    """Return the body behind `extends`: what stands before it is printed."""
+    place = next(n for n, one in enumerate(tree.body) if isinstance(one, nodes.Extends))
+    return tree.body[place + 1 :]
 
 
-def _parsed(environment: jinja2.Environment, name: str) -> nodes.Template:
-    assert environment.loader is not None  # noqa: S101  # our environments have one
-    source, file, _ = environment.loader.get_source(environment, name)
-    return environment.parse(source, name, file)
+def _printed_by_name(tree: nodes.Template) -> frozenset[str]:
+    """Return the blocks that a template prints itself, as in `{{ self.mine() }}`."""
+    return frozenset(
+        one.attr
+        for one in tree.find_all(nodes.Getattr)
+        if isinstance(one.node, nodes.Name) and one.node.name == "self"
+    )
 
 
-def _extended(tree: nodes.Template) -> str | None:
-    """Return the template that this one extends; None if none, or one that a variable names."""
-    extends = tree.find(nodes.Extends)
-    if extends is None or not isinstance(extends.template, nodes.Const):
-        return None
-    return str(extends.template.value)
+def _check_body(
+    body: Sequence[nodes.Node], name: str, extended: str, known: frozenset[str]
+) -> None:
+    for node in _reached(body):
+        if isinstance(node, nodes.Block):
+            if node.name not in known:
+                raise _unknown(node, name, extended, known)
+        elif text := _lost_text(node):
+            raise TemplateError(
+                f"line {node.lineno} of {name}: {text!r} stands outside of blocks, so that it "
+                "would not be in the script",
+                hint="put it into a block: {% block setup %}{{ super() }}…{% endblock %}",
+            )
 
 
-def _blocks(environment: jinja2.Environment, name: str, seen: set[str]) -> Iterator[str]:
-    """Yield the blocks of a template and of those that it extends."""
-    if name in seen:
-        return
-    seen.add(name)
-    tree = _parsed(environment, name)
-    yield from (one.name for one in tree.find_all(nodes.Block))
-    extended = _extended(tree)
-    if extended is not None:
-        yield from _blocks(environment, extended, seen)
+def _reached(body: Sequence[nodes.Node]) -> Iterator[nodes.Node]:
+    """Yield blocks and output, also those within control structures; not what is in a block."""
+    for node in body:
+        if isinstance(node, _CONTROL):
+            inner = [one for one in node.iter_child_nodes() if isinstance(one, nodes.Stmt)]
+            yield from _reached(inner)
+        elif isinstance(node, nodes.Output):
+            yield from node.nodes
+        else:
+            yield node
+
+
+def _lost_text(node: nodes.Node) -> str:
+    """Return what a node would print, shortened; empty if nothing."""
+    if isinstance(node, nodes.TemplateData):
+        lines = node.data.strip().splitlines()
+        return lines[0][:_SHOWN] if lines else ""
+    if isinstance(node, nodes.Include):
+        return "an include"
+    return "an expression" if isinstance(node, nodes.Expr | nodes.CallBlock) else ""
+
+
+def _unknown(block: nodes.Block, name: str, extended: str, known: frozenset[str]) -> TemplateError:
+    near = get_close_matches(block.name, known, n=1)
+    return TemplateError(
+        f"line {block.lineno} of {name}: {extended} has no block {block.name}, so that nothing of "
+        "it would be in the script",
+        hint=f"{f'did you mean {near[0]}? ' if near else ''}Blocks are {', '.join(sorted(known))}",
+    )

@@ -47,9 +47,17 @@ def test_folder_of_templates_of_which_none_is_used_is_said(templates: Any, name:
         (EXTENDS + "{% block setup %}{{ 1/0 }}{% endblock %}", "line 2: ZeroDivisionError"),
         (EXTENDS + "{% block setup %}{{ 1 + 'a' }}{% endblock %}", "line 2: TypeError"),
         (EXTENDS + "{% block setup %}{{ nosuch }}{% endblock %}", "'nosuch' is undefined"),
-        ("hello\n", "does not begin with #!"),
-        ("", "does not begin with #!"),
-        ("#!/bin/bash\necho hello\n", "it would start no run"),
+        (
+            EXTENDS + "{% if nodes %}module load lost\n{% endif %}",
+            "'module load lost' stands outside",
+        ),
+        (EXTENDS + "{% for n in [1] %}echo lost\n{% endfor %}", "'echo lost' stands outside"),
+        (EXTENDS + "{% with %}echo lost\n{% endwith %}", "'echo lost' stands outside"),
+        (EXTENDS + "{% if nodes %}{% block moduls %}{% endblock %}{% endif %}", "no block moduls"),
+        (EXTENDS + "{% include 'x.j2' %}", "'an include' stands outside"),
+        ("hello\n", "begins with 'hello\\n' instead of #!"),
+        ("", "begins with nothing instead of #!"),
+        ("#!/bin/bash\n# hpckit supervise\necho hello\n", "it would start nothing"),
     ],
 )
 def test_template_that_does_not_do_what_it_seems_to_is_refused(
@@ -60,3 +68,63 @@ def test_template_that_does_not_do_what_it_seems_to_is_refused(
     assert said.code == 2
     assert error in said.err
     assert "Traceback" not in said.err
+
+
+BASE = """#!/bin/bash
+#SBATCH --nodes={{ nodes }}
+exec {{ python | shell }} -P -m hpckit  \\
+  supervise {{ folder | shell }} --job {{ job_index }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "there"),
+    [
+        ("#!/bin/bash -l\n" + EXTENDS + MODULE, "module load site/extras"),
+        (EXTENDS + "{% if nodes %}" + MODULE + "{% endif %}", "module load site/extras"),
+        (EXTENDS + "{% macro say() %}echo mine{% endmacro %}" + MODULE, "module load site/extras"),
+        (
+            EXTENDS
+            + "{% block mine %}echo mine{% endblock %}"
+            + MODULE.replace("module load site/extras", "{{ self.mine() }}"),
+            "echo mine",
+        ),
+        (
+            "{% if nodes > 1 %}{% extends 'x.j2' %}{% else %}" + EXTENDS + "{% endif %}" + MODULE,
+            "module load site/extras",
+        ),
+        ("{% set base = 'hpckit/job.sbatch.j2' %}{% extends base %}" + MODULE, "site/extras"),
+        ("{# mine #}\n" + EXTENDS + "{# more #}\n" + MODULE, "module load site/extras"),
+        (BASE, "supervise"),
+    ],
+)
+def test_template_that_does_what_it_seems_to_is_taken(
+    templates: Any, text: str, there: str
+) -> None:
+    """Text before `extends` is printed; blocks may stand in conditions, or be printed by name."""
+    said = templates(text)
+    assert said.code == 0, said.err
+    assert there in said.out
+
+
+@pytest.mark.parametrize("parent", ["job_template", "'hpckit/auto_resume.sbatch.j2'"])
+def test_template_of_auto_resume_jobs_is_checked_as_others(shell: Any, parent: str) -> None:
+    """Its parent is named by a variable."""
+    folder = shell.cwd / "slurm_templates"
+    folder.mkdir()
+    own = folder / "auto_resume.sbatch.j2"
+    own.write_text(f"{{% extends {parent} %}}{{% block setpu %}}echo mine\n{{% endblock %}}")
+    words = ("launch", "--auto-resume", *WORDS)
+    assert "has no block setpu" in shell(*words).err
+    own.write_text(own.read_text().replace("setpu", "setup"))
+    assert "has no block setup" not in shell(*words).err
+
+
+def test_template_of_another_tool_does_not_hold_up_a_run_here(shell: Any) -> None:
+    """On this machine nothing reads the script of a job."""
+    folder = shell.cwd / "slurm_templates"
+    folder.mkdir()
+    (folder / "job.sbatch.j2").write_text("#SBATCH -N {{ N }}\n")
+    words = ("experiment=command", "command=true", "code.snapshot=false")
+    assert shell("launch", "--dry-run", "cluster=local", *words).code == 0
+    assert "'N' is undefined" in shell("launch", "--dry-run", "cluster=slurm", *words).err

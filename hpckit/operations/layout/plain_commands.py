@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 from hpckit.model.command import command_words, script_of
 from hpckit.model.finding import Finding, warning
+from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.planning.layout import layout_of
+
+_HPCKITS = frozenset(one.name for one in fields(LaunchConfig)) - {"params", "seed"}
+"""Sections that hpckit reads itself: runs that differ in them differ."""
 
 
 def warn_of_plain_commands(plan: LaunchPlan, working_dir: Path) -> Iterator[Finding]:
@@ -55,6 +60,7 @@ def warn_of_unread_values(plan: LaunchPlan, working_dir: Path) -> Iterator[Findi
         keys = [
             one.partition("=")[0].lstrip("+") for one, other in differing.items() if one != other
         ]
+        keys = [one for one in keys if one.partition(".")[0] not in _HPCKITS]
         if not keys or not script.endswith(".py") or not _reads_nothing(working_dir / script):
             continue
         yield warning(

@@ -12,9 +12,11 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 
 from hpckit.model.command import Invocation, invocation, shell_commands
-from hpckit.model.finding import Finding, error, warning
+from hpckit.model.finding import Finding, warning
 from hpckit.model.launch import Resources
 
+_OWN_SIGNS = frozenset({"awk", "gawk", "mawk", "find", "perl", "sed", "xargs"})
+"""Programs that read `$` or `;` themselves."""
 _SIGNS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>", "|&"})
 _VARIABLE = re.compile(r"\$([A-Za-z_]\w*|\{[A-Za-z_]\w*\})|\A~/")
 _DOTTED = re.compile(r"\$([A-Za-z_]\w*(?:\.\w+)+)")
@@ -30,7 +32,7 @@ _MODULES = {
 }
 _OF_LAUNCH = frozenset({"--wait", "--foreground", "--auto-resume", "--multirun"})
 """Options that programs hardly have; `--dry-run` and `--json` many do."""
-_PLAIN = re.compile(r"[\w@%+=:,./${}-]+", re.ASCII)
+_PLAIN = re.compile(r"[\w@%+=:,./~${}-]+", re.ASCII)
 _MEETING = ("--rdzv", "--master", "--main_process_ip", "--hostfile", "--node_rank", "--node-rank")
 """Options with which launchers on several nodes find each other."""
 
@@ -43,7 +45,6 @@ def command_slips(
     A placeholder that a script fills in itself, such as `--format {epoch}.pt`, gives no warning.
     """
     started = invocation(words)
-    yield from _one_word(words)
     yield from _options_of_launch(words)
     if started.code is None:
         yield from _shell_signs(words)
@@ -51,18 +52,6 @@ def command_slips(
     elif started.is_shell:
         yield from _dotted(words)
     yield from _launchers(words, started, resources)
-
-
-def _one_word(words: Sequence[str]) -> Iterator[Finding]:
-    if len(words) == 1 and len(parts := words[0].split()) > 1:
-        # A path may have spaces in it.
-        say = warning if "/" in parts[0] else error
-        yield say(
-            "command",
-            words[0],
-            f"the command is one word, so that {words[0]!r} is taken for the name of a program",
-            f"leave the quotes around the whole out: hpckit launch -- {' '.join(parts)}",
-        )
 
 
 def _options_of_launch(words: Sequence[str]) -> Iterator[Finding]:
@@ -77,6 +66,8 @@ def _options_of_launch(words: Sequence[str]) -> Iterator[Finding]:
 
 
 def _shell_signs(words: Sequence[str]) -> Iterator[Finding]:
+    if invocation(words).program in _OWN_SIGNS:
+        return
     sign = next(filter(_is_sign, words[1:]), None)
     found = sign or next((word for word in words if _is_variable(word)), None)
     if found is not None:
@@ -115,7 +106,7 @@ def _quoted(word: str) -> str:
 
 
 def _is_sign(word: str) -> bool:
-    return word in _SIGNS or word.endswith(";")
+    return word in _SIGNS or (word.endswith(";") and not re.search(r"\s", word))
 
 
 def _is_variable(word: str) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from hpckit.record.snapshot.collect import CodeSnapshot
 
+OUTSIDE = "it leads out of the project, and a run starts in a folder of its own"
 _KEEPERS = frozenset({".gitkeep", ".gitignore", ".keep", "README.md", "README", "README.txt"})
 """Files that only keep a folder in git while its other files are ignored."""
 
@@ -40,7 +41,7 @@ class FrozenFiles:
         """Return why a path relative to the run's folder will not be there, None if it will."""
         outside = not Path(os.path.normpath(path)).is_relative_to(self.snapshot.root)
         if self.snapshot.files is not None and outside:
-            return "it leads out of the project, and a run starts in a folder of its own"
+            return OUTSIDE
         return self.missing(path)
 
     @cached_property

@@ -30,7 +30,7 @@ from hpckit.record.snapshot.entry_point import (
     names_like,
     uncallable,
 )
-from hpckit.record.snapshot.frozen_files import FrozenFiles
+from hpckit.record.snapshot.frozen_files import OUTSIDE, FrozenFiles
 from hpckit.record.snapshot.torch_build import cpu_build
 
 
@@ -217,6 +217,9 @@ class Machine:
                 "look for a typing mistake; on the nodes it has to be on PATH (cluster.modules, "
                 "cluster.setup, cluster.env)"
             )
+            if len(words) == 1 and len(parts := program.split()) > 1:
+                say = error
+                cure = f"it is one word; leave its quotes out: hpckit launch -- {' '.join(parts)}"
             if (self.working_dir / program).is_file():
                 by = "python " if program.endswith(".py") else "./"
                 cure = f"a file of that name is here: write {by}{program}"
@@ -260,6 +263,9 @@ class Machine:
         file = self.working_dir / name
         if Path(name).is_absolute():
             return
+        if file.is_file() and not in_place and self._leads_out(name):
+            yield _left_out("command", name, file, OUTSIDE)
+            return
         if not file.is_file():
             yield error(
                 "command",
@@ -269,7 +275,7 @@ class Machine:
                 else f"there is no file {name} in {self.working_dir}, where the command starts",
                 "give its path from the folder in which you call hpckit",
             )
-        elif not in_place and (why := self.frozen.unreached(file)):
+        elif not in_place and (why := self.frozen.missing(file)):
             yield _left_out("command", name, file, why)
         elif runs and not os.access(file, os.X_OK):
             yield error(
@@ -278,6 +284,17 @@ class Machine:
                 f"{file} is not executable",
                 f"chmod +x {name}, or name what runs it, for example: python {name}",
             )
+
+    def _leads_out(self, name: str) -> bool:
+        """Return whether a path leads out of the project, also if it comes back into it."""
+        if self.snapshot.files is None:
+            return False
+        depth = len(self.working_dir.relative_to(self.snapshot.root).parts)
+        for part in Path(name).parts:
+            depth += -1 if part == ".." else 1
+            if depth < 0:
+                return True
+        return False
 
 
 def _is_in_place(settings: LaunchConfig) -> bool:

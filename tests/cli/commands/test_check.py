@@ -310,8 +310,26 @@ def test_check_refuses_a_script_outside_of_the_project(shell: Any) -> None:
     (found,) = json.loads(shell(*words, "command=python ../train.py").out)["findings"]
     assert found["severity"] == "error"
     assert "it leads out of the project" in found["message"]
+    (shell.cwd / "train.py").write_text("")
+    back = f"command=python ../{shell.cwd.name}/train.py"
+    (found,) = json.loads(shell(*words, back).out)["findings"]
+    assert "it leads out of the project" in found["message"]
     assert not json.loads(shell(*words, f"command=python {script}").out)["findings"]
     assert not json.loads(shell(*words, *COMMAND, "command=python ../train.py").out)["findings"]
+
+
+def test_check_refuses_a_command_that_is_one_quoted_word(shell: Any) -> None:
+    """As nothing has such a name; a file whose path has spaces is fine."""
+    (shell.cwd / "sub dir").mkdir()
+    tool = shell.cwd / "sub dir" / "my tool.sh"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    check = ("check", "cluster=local", "code.snapshot=false", "--")
+    said = shell(*check, "python train.py --lr 1")
+    assert said.code == 1
+    assert "leave its quotes out: hpckit launch -- python train.py --lr 1" in said.out + said.err
+    fine = shell(*check, "sub dir/my tool.sh")
+    assert "quotes" not in fine.out + fine.err
 
 
 def test_check_is_content_with_what_a_shell_reads(shell: Any) -> None:
