@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpckit.model.environment.facts import (
     DriverFacts,
@@ -20,7 +23,7 @@ from hpckit.model.launch import LaunchConfig, Resources
 from hpckit.model.preflight.health import DeviceSpeed, HealthReport, NodeHealth, PairRate
 from hpckit.model.preflight.settings import Preflight, PreflightLevel
 from hpckit.planning.preflight.judge import asked_of_node, judge_nodes, unhealthy_nodes
-from hpckit.planning.preflight.pairs import faster_pairs, neighbour_rounds, other_order
+from hpckit.planning.preflight.pairs import faster_pairs, is_uneven, neighbour_rounds, other_order
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.health import node_inspections
@@ -95,6 +98,18 @@ def test_two_of_seven_are_not_most_nodes() -> None:
     assert sorted(blamed(most)) == ["n4", "n5", "n6"]
 
 
+def test_clock_that_agrees_with_a_slow_answer_is_not_odd() -> None:
+    """Two of three may be right with either of the others: nobody is blamed."""
+    bounds = [(-50.0, 50.0), (0.0, 0.1), (40.0, 40.1)]
+    reports = [
+        HealthReport(node=f"n{n}", health=FINE, ahead_least_s=least, ahead_most_s=most)
+        for n, (least, most) in enumerate(bounds)
+    ]
+    assert blamed(reports) == {}
+    endless = HealthReport(node="n3", health=FINE, ahead_least_s=-math.inf, ahead_most_s=math.inf)
+    assert blamed([*reports, endless]) == {}
+
+
 def pairs_of(order: tuple[int, ...], slow: frozenset[int]) -> list[HealthReport]:
     """Return what nodes measure with their neighbours in this order."""
     told: dict[int, list[PairRate]] = {node: [] for node in order}
@@ -104,7 +119,8 @@ def pairs_of(order: tuple[int, ...], slow: frozenset[int]) -> list[HealthReport]
             told[one].append(PairRate(partner=f"n{other}", bytes_s=rate))
             told[other].append(PairRate(partner=f"n{one}", bytes_s=rate))
     return [
-        HealthReport(node=f"n{node}", health=FINE, pairs=tuple(told[node])) for node in range(8)
+        HealthReport(node=f"n{node}", health=FINE, pairs=tuple(told[node]))
+        for node in range(len(order))
     ]
 
 
@@ -115,6 +131,26 @@ def test_healthy_node_between_two_slow_ones_is_not_blamed() -> None:
     assert "n3" in blamed(first, PreflightLevel.medium)
     both = faster_pairs(first, pairs_of(other_order(8), slow))
     assert sorted(blamed(both, PreflightLevel.medium)) == ["n2", "n4"]
+
+
+@given(st.integers(5, 40), st.data())
+def test_two_slow_nodes_are_named_and_no_other(count: int, data: st.DataObject) -> None:
+    """Wherever they are: each node has four partners in both measurements."""
+    slow = frozenset(data.draw(st.permutations(range(count)))[:2])
+    first = pairs_of(tuple(range(count)), slow)
+    assert is_uneven(first)
+    both = faster_pairs(first, pairs_of(other_order(count), slow))
+    assert set(blamed(both, PreflightLevel.medium)) == {f"n{node}" for node in slow}
+
+
+@given(st.integers(5, 60))
+def test_other_order_has_other_neighbours(count: int) -> None:
+    """Of five nodes or more; six are the fewest of an even number."""
+    order = other_order(count)
+    assert sorted(order) == list(range(count))
+    ring = zip(order, (*order[1:], order[0]), strict=True)
+    apart = [min((a - b) % count, (b - a) % count) for a, b in ring]
+    assert min(apart) > 1
 
 
 def test_devices_that_all_report_nothing_are_no_error() -> None:

@@ -549,3 +549,40 @@ def test_slip_is_named_with_what_was_meant(words: tuple[str, ...], meant: str) -
     with pytest.raises(HpckitError) as refused:
         said(*words)
     assert meant in f"{refused.value.message} {refused.value.hint}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--model", "llama3-8b", "--gpu", "H100-SXM", "--gpus", "16", "--zero", "3"),
+        ("--model", "hidden=2048 layers=16 heads=16", "--gpu", "A100-80", "--gpus", "8"),
+        ("--model", "gpt2", "--gpu", "A100-80 gpus_per_link=4", "--gpus", "8", "--pue", "1.3"),
+        (*SEARCH[:-1], "--price-per-gpu-hour", "2", "--carbon-g-per-kwh", "300", "--loss", "plain"),
+        (*SEARCH[:-1], "--node-w-per-gpu", "900", "--power-cap-w", "500", "--tokens", "1e12"),
+    ],
+)
+def test_plan_that_is_planned_again_by_the_printed_words_is_the_same(
+    words: tuple[str, ...],
+) -> None:
+    """With every option of the search, quoted once."""
+    text = flat(*words, "--search")
+    line = text.partition("the fastest one is planned again by hpckit plan ")[2]
+    again, found = planned(*shlex.split(line)), planned(*words, "--search")["best"]
+    assert {**again, "defaults": None} == {**found, "defaults": None}
+
+
+def test_secret_among_cluster_words_is_not_printed(site: Any) -> None:
+    """Neither in what launches a plan, nor in what plans it again."""
+    site.environ["WANDB_API_KEY"] = "sekret-123456"
+    more = ("+cluster.env.WANDB_API_KEY=sekret-123456",)
+    for form in ((), ("--json",), ("--search",), ("--search", "--json")):
+        said = site(*LAB[:2], *more, *LAB[2:], *form)
+        assert said.code == 0, said.err
+        assert "sekret" not in said.out + said.err
+
+
+def test_cap_of_a_cluster_that_a_gpu_cannot_have_names_its_key(site: Any) -> None:
+    """Nobody gave --power-cap-w."""
+    said = site(*LAB, "--gpu", "B200", "cluster.power_cap_w=100")
+    assert said.code == 2
+    assert "cluster.power_cap_w: a power cap of 100 W" in said.err

@@ -141,16 +141,25 @@ def test_plan_passes_additional_parameters_as_text_flags_or_nothing() -> None:
         (2, 300.0, None, ()),
         (2, None, "gpu-power", ()),
         (0, 300.0, "gpu-power", ()),
+        ({"gres": "gpu:0"}, 300.0, "gpu-power", ()),
+        ({"additional_parameters": {"gpus": None}}, 300.0, "gpu-power", (("gpus", None),)),
+        (
+            {"additional_parameters": {"tres_per_task": "gres/gpu:1", "gpu_power": False}},
+            300.0,
+            "gpu-power",
+            (("tres_per_task", "gres/gpu:1"), ("gpu_power", False), ("gpu-power", "300")),
+        ),
     ],
 )
 def test_slurm_is_asked_for_a_power_cap_where_the_site_has_an_option(
-    gpus: int, cap: float | None, option: str | None, asked: tuple[tuple[str, str], ...]
+    gpus: int | dict[str, Any], cap: float | None, option: str | None, asked: tuple[Any, ...]
 ) -> None:
     """Of runs with GPUs alone: an unknown option would have the job refused."""
     cluster = Cluster(
         kind=ClusterKind.slurm, gpus_per_node=4, power_cap_w=cap, power_cap_option=option
     )
-    settings = replace(asking(gpus_per_node=gpus), cluster=cluster)
+    resources = gpus if isinstance(gpus, dict) else {"gpus_per_node": gpus}
+    settings = replace(asking(**resources), cluster=cluster)
     assert plan(point(settings)).jobs[0].resources.additional_parameters == asked
 
 

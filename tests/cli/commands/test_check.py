@@ -326,7 +326,7 @@ def test_check_refuses_a_command_that_is_one_quoted_word(shell: Any) -> None:
     tool.chmod(0o755)
     check = ("check", "cluster=local", "code.snapshot=false", "--")
     said = shell(*check, "python train.py --lr 1")
-    assert said.code == 1
+    assert said.code == 2
     assert "leave its quotes out: hpckit launch -- python train.py --lr 1" in said.out + said.err
     fine = shell(*check, "sub dir/my tool.sh")
     assert "quotes" not in fine.out + fine.err
