@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
+from hpckit.errors import HpckitError
 from hpckit.model.counted import counted
 from hpckit.model.finding import CheckReport
 from hpckit.model.launch import ClusterKind
@@ -105,7 +106,12 @@ def say_known(
 
 def _elsewhere(folder: Path, kind: ClusterKind) -> bool:
     """Return whether runs of an earlier launch were on this machine, and now Slurm is asked for."""
-    return kind is ClusterKind.slurm and load_launch(folder).cluster.kind is not kind
+    if kind is not ClusterKind.slurm:
+        return False
+    try:
+        return load_launch(folder).cluster.kind is not kind
+    except HpckitError:
+        return False
 
 
 def _differing(files: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hpckit.model.capacity.plan import Experience
 from hpckit.model.capacity.setup import NumberType, TrainingSetup
+from hpckit.planning.capacity.gpu_catalogue import GPUS
 
 _A100_WHOLE = Experience(
     low=0.99,
@@ -43,6 +44,9 @@ def experience_of(setup: TrainingSetup) -> Experience:
     layout, gpu = setup.layout, setup.gpu.name
     sharded = layout.shard > 1 or bool(setup.zero)
     data_alone = layout.tensor == layout.pipeline == layout.context == 1
+    known = GPUS.get(gpu)
+    if known is None or known.domain != setup.gpu.domain:
+        return _UNKNOWN
     if setup.precision not in (NumberType.bf16, NumberType.fp16) or (sharded and not data_alone):
         return _UNKNOWN
     if gpu in ("A100-40", "A100-80"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from published_steps import FSDP_A100, FSDP_H100, MPT, SHORT, FsdpStep, ratio_of
 
@@ -84,7 +86,9 @@ def test_experience_is_of_the_same_numbers_and_hardware() -> None:
     words = {"gpus": 8, "model": "llama2-7b", "parallel": ("shard=8",)}
     fp32 = CapacityRequest(gpu=GPUS["A100-80"], precision=NumberType.fp32, **words)  # type: ignore[arg-type]
     own = CapacityRequest(gpu=read_gpu("A100-80 network_gb_per_s=0.05"), **words)  # type: ignore[arg-type]
-    for request in (fp32, own):
+    nodes_of_four = replace(GPUS["A100-80"], domain=4, per_node=4)
+    small = CapacityRequest(gpu=nodes_of_four, **words)  # type: ignore[arg-type]
+    for request in (fp32, own, small):
         found = plan_capacity(request).experience
         assert found is not None
         assert "no published step" in found.said
