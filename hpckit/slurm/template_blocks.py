@@ -130,5 +130,6 @@ def _unknown(block: nodes.Block, name: str, extended: str, known: frozenset[str]
     return TemplateError(
         f"line {block.lineno} of {name}: {extended} has no block {block.name}, so that nothing of "
         "it would be in the script",
-        hint=f"{f'did you mean {near[0]}? ' if near else ''}Blocks are {', '.join(sorted(known))}",
+        hint=f"{f'did you mean {near[0]}? ' if near else ''}Blocks are "
+        f"{', '.join(sorted(known)) or 'none'}",
     )

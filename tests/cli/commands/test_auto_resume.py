@@ -283,7 +283,7 @@ def test_auto_resume_wants_a_template_with_a_block_for_it(slurm_shell: Any) -> N
     words = (*QUICK, "command=true", f"cluster.template={template}")
     said = slurm_shell("launch", "--auto-resume", *words)
     assert said.code == 2
-    assert "no block `run`" in said.err
+    assert "plain.j2 has no block run" in said.err
     assert slurm_shell.outputs == []
 
 
