@@ -236,6 +236,6 @@ def _days(plan: CapacityPlan, days: float) -> list[str]:
     if between is None or plan.experience is None:
         return [span_text(days)]
     return [
-        f"{span_text(days)} as predicted, {range_text(*between)} by experience:",
+        f"{range_text(*between)} by experience, {span_text(days)} as predicted:",
         plan.experience.said,
     ]
