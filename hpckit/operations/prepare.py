@@ -259,5 +259,10 @@ def _limits(points: Sequence[SweepPoint], context: Context) -> SubmitLimits:
 
 
 def _output_dir(settings: LaunchConfig, context: Context) -> Path:
+    if not settings.output_dir.strip():
+        raise ConfigError(
+            "output_dir is empty: launches would lie in the project itself",
+            hint="name a folder, or leave the key out for ./outputs",
+        )
     # Not resolved: a node may reach the folder by this path only.
     return Path(os.path.normpath(context.cwd / Path(settings.output_dir).expanduser()))

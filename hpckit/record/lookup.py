@@ -236,6 +236,11 @@ def _not_one(
             f"{', '.join(matches[:_SHOWN])}{more}",
             hint="give more of the id",
         )
+    if "=" in reference:
+        return NotFoundError(
+            f"{reference!r} is an override, and not a launch or run",
+            hint="overrides change what `hpckit launch` starts; this verb takes launches and runs",
+        )
     near = _nearest(reference, names)
     hint = "there are none; --output-dir or $HPCKIT_OUTPUTS choose where to look"
     if names:

@@ -23,6 +23,11 @@ _CASES = {
     "option of another verb, near": (("status", "--wacth"), "--wacth", "did you mean --watch?"),
     "option of another verb, far": (("status", "--gpus"), "--gpus", "`hpckit status --help`"),
     "option negated": (("launch", "--no-wait"), "--no-wait", "leave --wait out: it is off by"),
+    "folder of launches left empty": (
+        ("launch", "output_dir=", "experiment=digits"),
+        "output_dir is empty",
+        "leave the key out for ./outputs",
+    ),
     "option, a letter": (("launch", "-x"), "-x", "`hpckit launch --help` lists the options"),
     "a program": (
         ("launch", "python", "train.py"),

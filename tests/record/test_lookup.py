@@ -100,6 +100,14 @@ def test_find_nothing_names_what_is_near(frozen: Frozen, outputs: Path) -> None:
     assert launch.id in caught.value.hint
 
 
+def test_find_says_that_an_override_is_none(frozen: Frozen, outputs: Path) -> None:
+    """As in `rerun RUN lr=3`, which takes none."""
+    frozen()
+    with pytest.raises(NotFoundError, match="'lr=3' is an override, and not a launch") as missing:
+        find("lr=3", outputs, cwd=outputs)
+    assert "hpckit launch" in missing.value.hint
+
+
 def test_find_an_ambiguous_beginning_names_the_candidates(frozen: Frozen, outputs: Path) -> None:
     """A beginning that several launches share is refused with their names."""
     first, second = frozen(1), frozen(1, seconds=5)

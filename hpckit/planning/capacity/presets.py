@@ -157,7 +157,7 @@ def from_config(config: Mapping[str, Any]) -> TransformerShape:
         _number(config, "vocab_size"),
         tied=_switch(config, "tie_word_embeddings", default=False),
         head_dim=_number(config, "head_dim", 0),
-        query_biases=kind == "qwen2",
+        query_biases=kind == "qwen2" or _switch(config, "attention_bias", default=False),
         head_norms=kind == "qwen3",
         experts=_number(config, "num_local_experts", 1),
         max_sequence=_number(config, "max_position_embeddings", 0),

@@ -91,7 +91,11 @@ def test_model_is_read_from_its_configuration(tmp_path: Path) -> None:
         )
     )
     words = ("--gpu", "H200", "--gpus", "8", "--parallel", "shard=8")
-    assert planned("--model", str(config), *words) == planned("--model", "llama3-8b", *words)
+    usual = planned("--model", str(config), *words)
+    assert usual == planned("--model", "llama3-8b", *words)
+    config.write_text(config.read_text().replace("{", '{"attention_bias": true, ', 1))
+    biased = planned("--model", str(config), *words)["parameters"]
+    assert biased - usual["parameters"] == 32 * (4096 + 2 * 1024)
 
 
 def test_only_states_are_known_of_a_number_of_parameters() -> None:
