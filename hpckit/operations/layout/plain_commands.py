@@ -49,6 +49,7 @@ def warn_of_unread_values(plan: LaunchPlan, working_dir: Path) -> Iterator[Findi
     by which it could read the configuration.
     """
     seen: dict[str, RunSpec] = {}
+    read: set[str] = set()
     for run in plan.checked_runs:
         settings = run.settings
         if settings.command is None:
@@ -61,7 +62,10 @@ def warn_of_unread_values(plan: LaunchPlan, working_dir: Path) -> Iterator[Findi
             one.partition("=")[0].lstrip("+") for one, other in differing.items() if one != other
         ]
         keys = [one for one in keys if one.partition(".")[0] not in _HPCKITS]
-        if not keys or not script.endswith(".py") or not _reads_nothing(working_dir / script):
+        if not keys or script in read or not script.endswith(".py"):
+            continue
+        read.add(script)
+        if not _reads_nothing(working_dir / script):
             continue
         yield warning(
             "command",

@@ -13,31 +13,22 @@ from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.planning.capacity.gpu_catalogue import GPUS
 from hpckit.planning.capacity.presets import near_names
 
-_SCALES: Mapping[str, float] = {
-    "memory_gib": 2**30,
-    "tflops": 1e12,
-    "tflops_fp32": 1e12,
-    "memory_gb_per_s": 1e9,
-    "link_gb_per_s": 1e9,
-    "network_gb_per_s": 1e9,
-    "power_w": 1.0,
-    "node_w": 1.0,
+_NUMBERS: Mapping[str, tuple[float, tuple[str, ...]]] = {
+    "memory_gib": (2**30, ("memory",)),
+    "tflops": (1e12, ("flops_fp16", "flops_bf16")),
+    "tflops_fp32": (1e12, ("flops_fp32",)),
+    "memory_gb_per_s": (1e9, ("bandwidth",)),
+    "link_gb_per_s": (1e9, ("link",)),
+    "network_gb_per_s": (1e9, ("network",)),
+    "power_w": (1.0, ("power_w",)),
+    "node_w": (1.0, ("node_w",)),
 }
-"""What a site says of its own GPU, and the factor to GpuSpec's unit."""
-_FIELDS: Mapping[str, tuple[str, ...]] = {
-    "memory_gib": ("memory",),
-    "tflops": ("flops_fp16", "flops_bf16"),
-    "tflops_fp32": ("flops_fp32",),
-    "memory_gb_per_s": ("bandwidth",),
-    "link_gb_per_s": ("link",),
-    "network_gb_per_s": ("network",),
-    "power_w": ("power_w",),
-    "node_w": ("node_w",),
-}
-_NEEDED = tuple(one for one in _SCALES if one != "node_w")
+"""What a site says of its own GPU: the factor to GpuSpec's unit, and the fields that it sets."""
+_NEEDED = tuple(one for one in _NUMBERS if one != "node_w")
 """Without a GPU of the catalogue that it is like."""
 LINKED = "gpus_per_link"
 _NAME = "name"
+_KNOWN = (*_NUMBERS, LINKED, _NAME)
 _MOST = 1e9
 _MOST_JOINED = 1024
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?(e[0-9]{1,2})?")
@@ -67,16 +58,15 @@ def read_gpu(text: str) -> GpuSpec:
             f"GPU: name={name!r} is no name", hint="letters, digits, dots and dashes, 40 at most"
         )
     joined = given.pop(LINKED, None)
-    values: dict[str, Any] = {
-        field: _number(key, value) * _SCALES[key]
-        for key, value in given.items()
-        for field in _FIELDS[key]
-    }
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        factor, fields = _NUMBERS[key]
+        values |= dict.fromkeys(fields, _number(key, value) * factor)
     if joined is not None:
         values["domain"] = _joined(joined)
     if "node_w" in given:
         values["node_source"] = "given with the GPU"
-    shown = name or text_of(words)
+    shown = name or " ".join(words)
     if like is not None:
         return _changed(like, shown, values)
     missing = [one for one in _NEEDED if one not in given]
@@ -90,11 +80,6 @@ def read_gpu(text: str) -> GpuSpec:
         "node_source": f"assumed: {_USUAL_NODE:g} times the GPU",
     }
     return _checked(GpuSpec(name=shown, source="given by numbers", **usual | values))
-
-
-def text_of(words: list[str]) -> str:
-    """Return the words of a GPU with single spaces."""
-    return " ".join(words)
 
 
 def _changed(like: GpuSpec, name: str, values: Mapping[str, Any]) -> GpuSpec:
@@ -125,11 +110,11 @@ def _pairs(words: list[str]) -> dict[str, str]:
         key, equals, value = word.partition("=")
         if key in found:
             raise ConfigError(f"GPU: {key} is given twice", hint="give each number once")
-        if not equals or key not in (*_SCALES, LINKED, _NAME):
-            near = near_names(key, (*_SCALES, LINKED, _NAME))
+        if not equals or key not in _KNOWN:
+            near = near_names(key, _KNOWN)
             raise ConfigError(
                 f"GPU: {word!r} is no number of a GPU{near}",
-                hint=f"known are {', '.join((*_SCALES, LINKED, _NAME))}; for example {_EXAMPLE}",
+                hint=f"known are {', '.join(_KNOWN)}; for example {_EXAMPLE}",
             )
         found[key] = value
     return found

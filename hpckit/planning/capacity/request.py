@@ -25,7 +25,7 @@ from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.planning.capacity.counted import UNKNOWN
 from hpckit.planning.capacity.experience import experience_of
 from hpckit.planning.capacity.flops import shortest_step
-from hpckit.planning.capacity.memory import plan_states, state_bytes
+from hpckit.planning.capacity.memory import plan_states
 from hpckit.planning.capacity.power import SiteRates, power_draw, training_bill
 from hpckit.planning.capacity.presets import MODELS, from_config, from_numbers, unknown_model
 from hpckit.planning.capacity.remarks import remarks_on
@@ -264,8 +264,7 @@ def _plan_states(request: CapacityRequest) -> CapacityPlan:
 def _gpus_for_states(request: CapacityRequest, parameters: int) -> str:
     """Return how many GPUs hold the weights alone, and how many all states."""
     gpu, weights = request.gpu, 2 * parameters
-    per = state_bytes(request.number_type, request.optimizer, None, 1, 1)
-    states = parameters * (per.weights + per.gradients + per.optimizer)
+    states = plan_states(parameters, request.number_type, request.optimizer, None, 1, 1).states
     alone, whole = (math.ceil(size / gpu.memory) for size in (weights, states))
     return (
         f"weights alone are {weights / 1e9:,.4g} GB in 16 bits, on {alone} x {gpu.name} or more; "

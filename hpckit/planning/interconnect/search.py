@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 from hpckit.model.interconnect.measurement import NodeGroupTime, SlowParts
 from hpckit.model.interconnect.operation import SearchMode
 from hpckit.planning.interconnect.slow_parts import find_slow_parts, slow_factor, slow_pairs
-from hpckit.planning.interconnect.tournament import Round, rounds_of, tournament
+from hpckit.planning.interconnect.tournament import Group, Round, rounds_of, tournament
 
 GroupTimes = Sequence[NodeGroupTime]
 Search = Generator[Round, GroupTimes, SlowParts]
@@ -47,19 +47,29 @@ def _by_pairs(nodes: Sequence[int]) -> Search:
 
     Again means alone, so that no other pair disturbs it; unless there are too many.
     """
+    most_alone = _MOST_ALONE * len(nodes)
+    return find_slow_parts(*(yield from _pair_times(tournament(nodes), most_alone)))
+
+
+def _pair_times(
+    rounds: Sequence[Round], most_alone: int = 0
+) -> Generator[Round, GroupTimes, tuple[dict[Group, float], float]]:
+    """Return the times of pairs, and from which factor on one is slow; slow ones measured again.
+
+    Up to `most_alone` slow pairs are measured one after the other, more of them at once.
+    """
     seen: list[NodeGroupTime] = []
-    for one in tournament(nodes):
+    for one in rounds:
         seen += yield one
     factor = slow_factor(seen)
     times = {one.nodes: one.seconds for one in seen}
     for _ in range(_AGAIN):
         slow = slow_pairs(times, factor)
-        alone = len(slow) <= _MOST_ALONE * len(nodes)
+        alone = len(slow) <= most_alone
         for again in [(pair,) for pair in slow] if alone else rounds_of(slow):
-            measured = yield again
-            for each in measured:
+            for each in (yield again):
                 times[each.nodes] = min(times[each.nodes], each.seconds)
-    return find_slow_parts(times, factor)
+    return times, factor
 
 
 def _by_halves(nodes: Sequence[int]) -> Search:
@@ -88,15 +98,7 @@ def _slow_at_once(nodes: Sequence[int]) -> Generator[Round, GroupTimes, list[int
     pairs = [(nodes[place], nodes[place + 1]) for place in range(0, len(nodes) - 1, 2)]
     if len(nodes) % 2:
         pairs.append((nodes[0], nodes[-1]))
-    seen: list[NodeGroupTime] = []
-    for one in rounds_of(pairs):
-        seen += yield one
-    factor = slow_factor(seen)
-    times = {one.nodes: one.seconds for one in seen}
-    for _ in range(_AGAIN):
-        for again in rounds_of(slow_pairs(times, factor)):
-            for each in (yield again):
-                times[each.nodes] = min(times[each.nodes], each.seconds)
+    times, factor = yield from _pair_times(rounds_of(pairs))
     return sorted({node for pair in slow_pairs(times, factor) for node in pair})
 
 
