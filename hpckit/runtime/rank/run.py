@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpckit.errors import UsageError
 from hpckit.model.failure import ExitReason, ExitStatement, StateKept
-from hpckit.model.launch import Checkpoint
 from hpckit.model.parallel.position import Position
 from hpckit.model.save_cost import SaveCost
 from hpckit.model.telemetry.rank_steps import RankSteps
@@ -84,7 +83,6 @@ class Run(ParallelRun):
     save_cost: SaveCost | None = None
     notice_grace: timedelta = timedelta(seconds=15)
     nan_patience: int = 0
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
     registered: dict[str, Any] = field(default_factory=dict)
     step: int | None = None
     samples: int = 0
@@ -172,9 +170,10 @@ class Run(ParallelRun):
     def state(self, **objects: Any) -> None:
         """Register the training state by name: model, optimizer, scheduler, ….
 
-        Every object needs `state_dict` and `load_state_dict`. Raises TypeError for an object
-        without them and for a name that is registered twice, UsageError if `steps()` has already
-        begun, and for a data loader with more than one rank.
+        Every object needs `state_dict` and `load_state_dict`. A model has the weights of
+        `checkpoint.weights` from here on. Raises TypeError for an object without them and for a
+        name that is registered twice, UsageError if `steps()` has already begun, and for a data
+        loader with more than one rank.
         """
         if self._loop is not None:
             raise begun_without(objects)
@@ -187,6 +186,8 @@ class Run(ParallelRun):
                 )
             if name in self.registered:
                 raise TypeError(f"run.state({name}=…) was already called with that name")
+        for name, value in objects.items():
+            self._begin_weights(value, name)
         self.registered |= objects
         self.expect_steps()
 
@@ -362,7 +363,7 @@ class Run(ParallelRun):
             on_attempt=self._tell_attempt,
             logger=self.logger,
             patience=timedelta(seconds=self.checkpoint.patience_s),
-            weights=checkpointing.initial_weights(self.checkpoint),
+            weights=self._first_weights(),
             on_weights=self._tell_weights,
         )
 
