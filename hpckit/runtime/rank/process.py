@@ -25,6 +25,7 @@ from hpckit.model.failure import Cause, ExitReason, RankExit
 from hpckit.model.launch import LaunchConfig, WorkingFolder
 from hpckit.model.plain import to_plain
 from hpckit.model.rank import RankInfo
+from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.recovery.classify import classify
 from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, RoundPaths
@@ -135,7 +136,7 @@ class RankProcess:
             settings.runtime.device,
             self.info,
             process_group.visible_gpus(),
-            asked=settings.resources.gpus_per_node,
+            asked=gpus_asked(settings.resources),
         )
         self.run = attach.make_run(self.environ, self.info, device, link)
         self.memory = cuda_memory.CudaMemory(

@@ -36,7 +36,7 @@ class World:
 
     def open(self, *, gpm: bool = True, choice: GpuChoice | None = None) -> NvmlBackend:
         """Open the GPUs of the fake."""
-        choice = choice or GpuChoice()
+        choice = choice or GpuChoice(whole_node=True)
         backend = NvmlBackend(nvml=pynvml, gpm=gpm, choice=choice, monotonic=lambda: self.time)
         backend.open()
         self.opened.append(backend)
@@ -352,14 +352,14 @@ def test_gpm_samples_are_freed(world: World) -> None:
 def test_a_node_without_a_driver_has_no_gpus(nvml: FakeNvml) -> None:
     """No driver is no error, and no remark."""
     assert not nvml.file.exists()
-    assert open_nvml(gpm=True, choice=GpuChoice()) == (None, "")
+    assert open_nvml(gpm=True, choice=GpuChoice(whole_node=True)) == (None, "")
 
 
 def test_a_driver_that_refuses_is_remarked(nvml: FakeNvml) -> None:
     """A library that does not fit the driver is worth a note."""
     nvml.profile("h100")
     nvml.change({"return.nvmlInitWithFlags": 18})
-    backend, note = open_nvml(gpm=True, choice=GpuChoice())
+    backend, note = open_nvml(gpm=True, choice=GpuChoice(whole_node=True))
     assert backend is None
     assert "mismatch" in note
 
