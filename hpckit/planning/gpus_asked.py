@@ -8,9 +8,6 @@ from hpckit.model.cluster.gres import read_gres
 from hpckit.model.launch import Resources
 from hpckit.model.plan import ResourceSpec
 
-PARTS = ("shard", "mps")
-"""Generic resources that are parts of a GPU, which other jobs may have as well."""
-
 
 def gpus_asked(resources: Resources | ResourceSpec) -> int | None:
     """Return the GPUs of each node; None if nothing is said of GPUs, which is not 0.
@@ -18,8 +15,12 @@ def gpus_asked(resources: Resources | ResourceSpec) -> int | None:
     A part of a GPU counts as one. `gpus=4` on three nodes are two: Slurm deals them unequally.
     """
     found = max(_of_node(resources), -(-_in_all(resources) // resources.nodes))
-    gres = read_gres(resources.gres or "")
-    return found or int(any(gres.get(part) for part in PARTS)) or resources.gpus_per_node
+    return found or int(asks_for_part(resources)) or resources.gpus_per_node
+
+
+def asks_for_part(resources: Resources | ResourceSpec) -> bool:
+    """Return whether a run asks for a part of a GPU, which other jobs may use at the same time."""
+    return not {"shard", "mps"}.isdisjoint(read_gres(resources.gres or ""))
 
 
 def gpus_of(resources: ResourceSpec) -> int:

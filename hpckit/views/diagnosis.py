@@ -16,6 +16,7 @@ from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import ResourceSpec, SharedJobSpec
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
+from hpckit.model.telemetry.energy import EnergySum
 from hpckit.model.telemetry.rank_steps import timed_phases
 from hpckit.model.telemetry.usage import NodeUsage, RunUsage
 from hpckit.planning.diagnosis.diagnose import diagnosis
@@ -30,7 +31,7 @@ from hpckit.planning.diagnosis.usage import (
     samples_per_step,
 )
 from hpckit.planning.energy import EnergyPrices, energy_bill, work_done
-from hpckit.planning.gpus_asked import gpus_asked
+from hpckit.planning.gpus_asked import asks_for_part, gpus_asked
 from hpckit.record.attempts import read_attempts
 from hpckit.record.launches import Launch, load_settings, read_launch_history
 from hpckit.views.telemetry import nccl_transport, run_usage
@@ -76,9 +77,11 @@ def run_findings(
     usage = run_usage(launch, index) if usage is None else usage
     evidence = run_evidence(launch, history, view, account, usage.nodes)
     shared = _shared(launch, history, index)
-    energy = run_energy(usage.attempts, 1 if shared is None else 1 / shared.runs_per_gpu)
     settings = load_settings(launch, index)[0]
     site, asked = settings.cluster, settings.resources
+    energy = EnergySum()
+    if not asks_for_part(asked):  # else its share is not known
+        energy = run_energy(usage.attempts, 1 if shared is None else 1 / shared.runs_per_gpu)
     prices = EnergyPrices(
         per_gpu_hour=site.price_per_gpu_hour,
         carbon_g_per_kwh=site.carbon_g_per_kwh,
@@ -114,7 +117,7 @@ def run_evidence(
     ranks = rank_steps(usages)
     return RunEvidence(
         ranks=ranks,
-        gpus=gpu_uses(usages),
+        gpus=() if asks_for_part(settings.resources) else gpu_uses(usages),
         hosts=hosts,
         times=time_shares(account),
         allocation=allocation,

@@ -13,7 +13,7 @@ from hpckit.model.launch import DeviceKind, LaunchConfig
 from hpckit.model.preflight.health import HealthReport
 from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict, NodeInspection
-from hpckit.planning.gpus_asked import gpus_asked
+from hpckit.planning.gpus_asked import asks_for_part, gpus_asked
 from hpckit.planning.preflight.gpus import gpu_findings, usual_values
 from hpckit.planning.preflight.host import host_findings
 from hpckit.planning.preflight.pairs import pair_findings
@@ -70,7 +70,8 @@ def judge_nodes(
     """
     found: dict[str, list[HealthFinding]] = defaultdict(list)
     gpus = [gpu for one in reports if one.health for gpu in one.health.gpus or ()]
-    usual, shared = usual_values(gpus), settings.sweep.runs_per_gpu > 1
+    usual = usual_values(gpus)
+    shared = settings.sweep.runs_per_gpu > 1 or asks_for_part(settings.resources)
     cap = settings.cluster.power_cap_w
     for one in reports:
         if one.health is None:
