@@ -15,7 +15,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryEventKind,
 )
 from hpckit.observe.amd import AmdBackend, open_amd
-from hpckit.observe.gpu_choice import GpuChoice
+from hpckit.observe.gpu_choice import GpuChoice, gpu_choice
 
 UNSUPPORTED = 2
 ALL = GpuChoice(whole_node=True)
@@ -133,3 +133,18 @@ def test_amdsmi_is_opened_where_it_is_installed(
     assert backend is not None
     assert note == ""
     backend.close()
+
+
+def test_amd_gpus_of_others_are_not_measured(answers: dict[str, Any]) -> None:
+    """By number, or by the name that ROCr has for a GPU: its serial number."""
+    answers["amdsmi_get_processor_handles"] = ["first", "second"]
+    answers["amdsmi_get_gpu_asic_info"] = {"asic_serial": "0xAB12"}
+
+    def indices(environ: dict[str, str]) -> list[int]:
+        choice = gpu_choice({"SLURM_JOB_ID": "7", **environ})
+        return [one.index for one in AmdBackend(smi=fake_amdsmi(answers), choice=choice).devices()]
+
+    assert indices({}) == []
+    assert indices({"ROCR_VISIBLE_DEVICES": "1"}) == [1]
+    assert indices({"ROCR_VISIBLE_DEVICES": "GPU-ab12"}) == [0, 1], "both have this serial here"
+    assert indices({"ROCR_VISIBLE_DEVICES": "GPU-cd34"}) == []

@@ -19,6 +19,7 @@ from hpckit.model.telemetry.vocabulary import (
     nameless_gpu,
 )
 from hpckit.observe.gpu_choice import GpuChoice, gpu_choice
+from hpckit.observe.gpu_shares import GpuShares
 from hpckit.observe.nvml.backend import NvmlBackend, open_nvml
 from hpckit.observe.nvml.bindings import outdated_bindings
 from hpckit.testing.nvml.fake_nvml import FakeNvml
@@ -277,6 +278,10 @@ def test_job_with_mig_devices_measures_those_and_no_others(world: World) -> None
     assert [one.uuid for one in backend.devices()] == [world.fake.uuid(0), mine.uuid]
     assert [one.uuid for one in taken(backend, world.fake)] == [world.fake.uuid(0), mine.uuid]
     assert world.open(choice=gpu_choice({"CUDA_VISIBLE_DEVICES": "MIG-none"})).devices() == ()
+    whole = next(one for one in backend.devices() if one.parent is None)
+    shares = GpuShares(notes=None, by_parts=True)
+    shares.count(backend.devices(), 1.0)
+    assert shares.count(backend.devices(), 8.0) == {whole.uuid: pytest.approx(mine.slices or 0)}
 
 
 def test_a_gpu_of_someone_else_is_no_lost_gpu(world: World) -> None:
