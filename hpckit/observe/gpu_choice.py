@@ -25,6 +25,12 @@ GPUS_ASKED = "HPCKIT_GPUS_ASKED"
 WHOLE_NODE = "all"
 """The job shares its nodes with no other: Slurm gives it all their GPUs, asked for or not."""
 
+HOW_TO_ASK = (
+    "ask for a GPU (resources=one_gpu); where Slurm does not count GPUs, for whole nodes "
+    "(resources.exclusive=true)"
+)
+"""For a run that was given no GPU, and wants one."""
+
 _NONE = frozenset({"", "-1", "nodevfiles", "void", "none"})
 _SAYS_NOTHING = frozenset({"", "all", "void"})
 """Of NVIDIA_VISIBLE_DEVICES: images set `all`; `void` goes with GPUs that came by other ways."""

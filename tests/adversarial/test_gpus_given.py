@@ -62,6 +62,21 @@ def test_run_that_asks_for_no_gpu_has_none(environ: dict[str, str], tmp_path: Pa
     assert "shown=[]" in run["log"]
 
 
+def test_code_that_wants_a_gpu_is_told_that_there_is_none(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """Torch says only that none is available; here the words that it has with CUDA."""
+    (tmp_path / "ask.py").write_text(
+        "def train(config, run):\n"
+        "    assert run.device.type == 'cpu'\n"
+        "    raise RuntimeError('No CUDA GPUs are available')\n"
+    )
+    words = ("experiment=function", "entry_point=ask:train", "resources=cpu", "name=asks")
+    start(environ, tmp_path, (*LAUNCH, "recovery=never", *words)).wait(120)
+    failure = seen(environ, tmp_path, "asks")["failure"]
+    assert "the run was given no GPU: ask for a GPU (resources=one_gpu)" in str(failure)
+
+
 def test_launches_side_by_side_pay_for_a_gpu_once(environ: dict[str, str], tmp_path: Path) -> None:
     """Each has its part, for as long as both have it; GPUs that one has alone are its own."""
     sleeping = ("--", "sleep", "8")

@@ -25,6 +25,7 @@ from hpckit.model.failure import Cause, ExitReason, RankExit
 from hpckit.model.launch import LaunchConfig, WorkingFolder
 from hpckit.model.plain import to_plain
 from hpckit.model.rank import RankInfo
+from hpckit.observe.gpu_choice import GPUS_ASKED, HOW_TO_ASK
 from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.recovery.classify import classify
 from hpckit.record.launches import Launch, load_launch, load_settings
@@ -171,6 +172,8 @@ class RankProcess:
             sys.stderr.write(f"hpckit: {memory}\n")
         said = with_hint(str(told)[:_TRACEBACK_CHARACTERS])
         hint = error.hint if isinstance(error, HpckitError) else ""
+        if "No CUDA GPUs" in said and environment().get(GPUS_ASKED) == "0":
+            hint = f"the run was given no GPU: {HOW_TO_ASK}"
         record = RankExit(
             rank=self.info.rank,
             node=self.info.node,

@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hpckit.errors import DeviceError, RendezvousError
 from hpckit.model.launch import DeviceKind
 from hpckit.model.rank import RankInfo
-from hpckit.observe.gpu_choice import GPUS_ASKED
+from hpckit.observe.gpu_choice import GPUS_ASKED, HOW_TO_ASK
 from hpckit.record.store import read_json, write_json
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.listen import LOOPBACK, listener
@@ -146,10 +146,7 @@ def _no_gpu(kind: DeviceKind, info: RankInfo, asked: int | None) -> DeviceError:
         hint = "install a build of torch with CUDA into the Python of the run"
     elif environment().get(GPUS_ASKED) == "0":
         why = "as it was given none"
-        hint = (
-            "ask for one (resources=one_gpu); where Slurm does not count GPUs, for whole nodes "
-            "(resources.exclusive=true)"
-        )
+        hint = HOW_TO_ASK
     elif shown is not None and not shown.strip("-1 "):
         why = f"CUDA_VISIBLE_DEVICES is {shown!r}"
         hint = "do not set it in env or the job's environment; Slurm sets it"
