@@ -31,6 +31,7 @@ from hpckit.planning.checks.gpu_memory import gpu_memory_findings
 from hpckit.planning.checks.limits import partition_names
 from hpckit.planning.checks.node_shape import asks_of_nodes
 from hpckit.planning.checks.slips import plan_slips
+from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.layout import planned_layouts
 from hpckit.record.snapshot.preflight import Machine
 from hpckit.slurm.commands import SlurmCommands
@@ -98,8 +99,7 @@ def _is_error(finding: Finding) -> bool:
 
 
 def _asks_slurm_for_gpus(plan: LaunchPlan) -> bool:
-    resources = [job.resources for job in plan.jobs]
-    asks = any(one.gpus_per_node or one.gres for one in resources)
+    asks = any(gpus_asked(job.resources) for job in plan.jobs)
     return asks and plan.cluster.kind is ClusterKind.slurm
 
 

@@ -23,10 +23,11 @@ from typing import Any
 
 from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NotFoundError
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
+from hpckit.model.launch import ClusterKind
 from hpckit.model.rank import RankInfo
 from hpckit.model.telemetry.vocabulary import TelemetryEvent
 from hpckit.observe.event_words import event_words
-from hpckit.observe.gpu_choice import gpu_choice
+from hpckit.observe.gpu_choice import GPUS_ASKED, OF_SLURM, VISIBLE, gpu_choice
 from hpckit.observe.sampler import NodeSampler
 from hpckit.planning.network_order import switches_above
 from hpckit.record.launches import Launch, load_launch, load_settings
@@ -41,10 +42,11 @@ from hpckit.runtime.agent.step_reports import SEND_S, StepReports
 from hpckit.runtime.channel import messages, tcp
 from hpckit.runtime.channel.pace import BEAT_S, PATIENCE
 from hpckit.runtime.descriptors import allow_many_files
-from hpckit.runtime.environ import ON_SUPERVISOR_LOST, SATELLITE, environment, rank_info
+from hpckit.runtime.environ import ON_SUPERVISOR_LOST, SATELLITE, environment, export, rank_info
 from hpckit.runtime.foreground import in_foreground
 from hpckit.runtime.fork_server.client import ForkServerClient
 from hpckit.runtime.fork_server.owner import node_fork_server
+from hpckit.runtime.run_variables import run_variables
 from hpckit.runtime.signals import NOTICES
 
 FOLDER_WAIT_S = 30.0
@@ -289,12 +291,15 @@ async def attend(
         node=node_name(),
         info=info,
     )
+    seen = run_variables(launch, index, settings, secrets, environment())
+    export({name: seen[name] for name in (GPUS_ASKED, *OF_SLURM, *VISIBLE) if name in seen})
     sampler = NodeSampler(
         settings=settings.observe,
         attempt=paths,
         node=node_name(),
         earlier=tuple(run.attempt(number) for number in range(1, attempt)),
         choice=gpu_choice(environment()),
+        on_this_machine=launch.cluster.kind is ClusterKind.local,
     )
     reports = StepReports(keep=sampler.note_steps)
     agent = Agent(info=info, channel=channel, outlook=outlook, reports=reports)

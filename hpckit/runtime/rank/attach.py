@@ -37,6 +37,7 @@ from hpckit.model.plain import from_plain
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.model.save_cost import SaveCost
 from hpckit.planning.fallback import layout_of_world
+from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.layout import layout_of
 from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths
@@ -257,7 +258,7 @@ def _attach_to_agent(environ: Mapping[str, str], info: RankInfo) -> Run:
     runtime = run.config.runtime
     kind = DeviceKind(runtime.device)
     run.device = process_group.choose_device(
-        kind, info, torch.cuda.device_count(), asked=run.config.resources.gpus_per_node
+        kind, info, torch.cuda.device_count(), asked=gpus_asked(run.config.resources)
     )
     if not dist.is_initialized():
         timeout = timedelta(seconds=runtime.rendezvous_timeout_s)
