@@ -30,6 +30,7 @@ from hpckit.planning.checks.cost import estimate_cost, over_budget
 from hpckit.planning.checks.gpu_memory import gpu_memory_findings
 from hpckit.planning.checks.limits import partition_names
 from hpckit.planning.checks.node_shape import asks_of_nodes
+from hpckit.planning.checks.preemption import preemption_findings, preemption_lines
 from hpckit.planning.checks.slips import plan_slips
 from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.layout import planned_layouts
@@ -70,6 +71,7 @@ def check_launch(
         asked.ask()
     expected = estimate_cost(plan, asked.site)
     findings += [*plan_slips(plan), *asked.findings, *over_budget(plan, expected)]
+    findings += preemption_findings(plan, asked.site)
     findings += warn_of_plain_commands(plan, machine.working_dir)
     findings += warn_of_unread_values(plan, machine.working_dir)
     checks = ModelChecks(plan=plan, snapshot=prepared.snapshot, context=context)
@@ -91,6 +93,7 @@ def check_launch(
         notices=tuple(one.transport.value for one in prepared.destinations),
         layouts=planned_layouts(run.settings for run in plan.runs),
         models=tuple(checks.models),
+        preemption=preemption_lines(plan, asked.site),
     )
 
 

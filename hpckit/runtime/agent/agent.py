@@ -16,7 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -131,6 +131,8 @@ class Agent:
         """Report steps and ranks that hang; send a sign of life if nothing else was sent."""
         while True:
             await asyncio.sleep(BEAT_S)
+            for begin, end in self.reports.pauses.new():
+                await self.tell(messages.Paused(seconds=end - begin))
             if self.ranks is not None:
                 await self.ranks.tell_newest()
                 if (hung := self.ranks.hung()) is not None:
@@ -211,11 +213,22 @@ class Agent:
 
     async def tell(self, message: messages.Message) -> None:
         """Send to the supervisor; do nothing if it is gone (serve() notices) or was given up."""
+        if isinstance(message, messages.Saved):
+            message = self._without_pause(message)
         if self._alone:
             return
         self._said_at = time.monotonic()
         with contextlib.suppress(OSError):
             await self.channel.send(message)
+
+    def _without_pause(self, saved: messages.Saved) -> messages.Saved:
+        """Return how long a save took without what this node was suspended for."""
+        paused_s = self.reports.pauses.paused_s(saved.duration_s)
+        return replace(
+            saved,
+            stall_s=max(saved.stall_s - paused_s, 0.0),
+            duration_s=max(saved.duration_s - paused_s, 0.0),
+        )
 
     def hear_node(self, loop: asyncio.AbstractEventLoop, event: TelemetryEvent) -> None:
         """Warn of what happened to this node's GPUs, once; called in the sampler's thread."""
