@@ -9,7 +9,6 @@ import atexit
 import json
 import logging
 import os
-import random
 import socket
 import sys
 import threading
@@ -136,17 +135,6 @@ def make_logger(info: RankInfo) -> logging.Logger:
         logger.setLevel(logging.INFO)
         logger.propagate = False
     return logger
-
-
-def seed_everything(seed: int) -> None:
-    """Seed random, numpy and torch (all devices), the same on every rank."""
-    random.seed(seed)
-    torch.manual_seed(seed)
-    try:
-        import numpy as np  # noqa: PLC0415  # optional: torch works without it
-    except ModuleNotFoundError:
-        return
-    np.random.seed(seed % 2**32)  # noqa: NPY002  # the generator user code draws from by default
 
 
 def attach(*, timeout_s: float = 120.0, checkpoint_dir: str | Path | None = None) -> Run:

@@ -117,6 +117,7 @@ class RankProcess:
             function = load_function(str(settings.entry_point))
             if self.forked is not None:
                 self.forked.begin_fresh_if_changed(environment())
+            from hpckit.runtime.generators import seed_everything  # noqa: PLC0415  # imports torch
             from hpckit.runtime.rank import (  # noqa: PLC0415  # seconds: commands must not wait
                 attach,
                 cuda_memory,
@@ -153,7 +154,7 @@ class RankProcess:
         attach.export_address(self.info, store)
         process_group.initialise(self.info, device, store, timeout)
         recorder.answer_agent(self.environ, self.info)
-        attach.seed_everything(settings.seed)
+        seed_everything(settings.seed)
         if loops:
             self.run.expect_steps()
         call(function, self.run)
