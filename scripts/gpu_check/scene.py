@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from benchmarks.commands import SCRIPTS, hpckit, on_path
 ROOT = SCRIPTS.parent
 PROGRAMS = (Path(__file__).parent / "programs", SCRIPTS / "benchmarks" / "programs")
 MEASURED = "measured.json"
+UNDER_WAY = ("pending", "running")
 _TAIL = 1500
 
 
@@ -119,6 +121,11 @@ class Launched:
         """Return the runs of `status --json`."""
         text = self.scene.call("status", self.name, "--json", codes=(0, 1))
         return list(json.loads(text)["runs"])
+
+    def wait(self) -> None:
+        """Wait until no run is under way any more."""
+        while any(one["state"] in UNDER_WAY for one in self.runs()):
+            time.sleep(1)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the last metrics of each run, of `results --json`."""

@@ -64,7 +64,7 @@ def measure_recorder(scene: Scene) -> dict[str, Any]:
     measured: dict[str, Any] = {"on_gpu": scene.machine.on_gpu, "ways": {}}
     launched = {name: _start(scene, name) for name in backends}
     for name, one in launched.items():
-        one.scene.call("watch", one.name, codes=(0, 1, 2))
+        one.wait()
         measured["ways"][name] = _told(scene, one, name)
         scene.keep(measured)
     return measured

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import threading
 import time
 from typing import Any
@@ -107,14 +106,3 @@ def measure_comm(scene: Scene) -> dict[str, Any]:
     said = json.loads(text)
     kept = ("operations", "findings", "healthy", "seconds", "links", "torch", "nccl")
     return {key: said.get(key) for key in kept}
-
-
-def nvidia_smi() -> str:
-    """Return what nvidia-smi says of the machine; empty without it."""
-    try:
-        done = subprocess.run(
-            ["nvidia-smi"], capture_output=True, text=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.gpu import TINY, Case, charlm_plan, gpu_cases
 
-from gpu_check.scene import Launched, MeasureError, NotRunError, Scene, failure_words
+from gpu_check.scene import UNDER_WAY, Launched, MeasureError, NotRunError, Scene, failure_words
 from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.model.capacity.plan import CapacityPlan
 from hpckit.model.capacity.setup import NumberType
@@ -57,12 +57,16 @@ def measure_memory(scene: Scene) -> dict[str, Any]:
     all_cases = gpu_cases() if scene.machine.on_gpu else _tiny_cases()
     cases = [one for one in all_cases if not reason or one.precision is NumberType.fp32]
     left = [f"{_named(one)}: {reason}" for one in all_cases if one not in cases]
-    points = [one.point for one in cases]
-    launched = scene.sweep(points, *_FUNCTION, "entry_point=gpu_work:train_gpt", "parallel=none")
-    rows = _rows(launched)
-    for row, case in zip(rows, cases, strict=True):
-        row |= {"case": _named(case), **_planned(case.planned(spec))}
-    return {"gpu": spec.name, "on_gpu": scene.machine.on_gpu, "rows": rows, "left_out": left}
+    measured = {"gpu": spec.name, "on_gpu": scene.machine.on_gpu, "left_out": left}
+    rows: list[dict[str, Any]] = []
+    for name in dict.fromkeys(one.name for one in cases):
+        own = [one for one in cases if one.name == name]
+        points = [one.point for one in own]
+        train = (*_FUNCTION, "entry_point=gpu_work:train_gpt", "parallel=none")
+        for row, case in zip(_rows(scene.sweep(points, *train)), own, strict=True):
+            rows.append({"case": _named(case), **row, **_planned(case.planned(spec))})
+        scene.keep({**measured, "rows": rows})
+    return {**measured, "rows": rows}
 
 
 def _tiny_cases() -> list[Case]:
@@ -201,7 +205,7 @@ def _wait_for_steps(launched: Launched) -> None:
         run = launched.runs()[0]
         if (run["step"] or 0) >= 5:  # noqa: PLR2004  # past what only the first steps do
             return
-        if run["state"] not in {"pending", "running"}:
+        if run["state"] not in UNDER_WAY:
             raise MeasureError(failure_words(run))
         time.sleep(1)
     raise MeasureError(f"no step began within {_PROFILED_PATIENCE_S} s")
