@@ -59,6 +59,7 @@ class NodeSampler:
     earlier: tuple[AttemptPaths, ...] = ()
     choice: GpuChoice = field(default_factory=GpuChoice)
     on_event: Callable[[TelemetryEvent], None] | None = None
+    paused_s: Callable[[float], float] = lambda _: 0.0
     opener: GpuOpener | None = None
     now: Callable[[], datetime] = _utc
     unwritten: int = field(default=0, init=False)
@@ -131,6 +132,7 @@ class NodeSampler:
             gpus=GpuThread(opener) if settings.measure_gpus else None,
             on_event=self.on_event,
             monotonic=time.monotonic,
+            paused_s=self.paused_s,
             steps=self._steps,
         )
 

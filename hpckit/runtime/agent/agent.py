@@ -310,6 +310,7 @@ async def attend(
         choice=gpu_choice(environment()),
     )
     reports = StepReports(keep=sampler.note_steps)
+    sampler.paused_s = reports.pauses.paused_s
     agent = Agent(info=info, channel=channel, outlook=outlook, reports=reports)
     if forks is not None:
         agent.fork_server = ForkServerClient(connection=forks)
