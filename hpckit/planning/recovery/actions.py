@@ -26,6 +26,16 @@ class NewRound:
     pause: timedelta = timedelta()
     undone: bool = False
 
+    @property
+    def failed(self) -> Failure:
+        """The failure that ended the round before."""
+        return self.because
+
+    @property
+    def word(self) -> RoundAction:
+        """The `RoundEnded.action` for it."""
+        return RoundAction.new_round
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndAttempt:
@@ -41,6 +51,18 @@ class EndAttempt:
     reason: str = ""
     again: bool = False
     excluded: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> Failure | None:
+        """The failure that ended the last round; None if the run completed."""
+        return self.failure
+
+    @property
+    def word(self) -> RoundAction:
+        """The `RoundEnded.action` for it."""
+        if self.state is RunState.completed:
+            return RoundAction.completed
+        return RoundAction.new_attempt if self.again else RoundAction.end
 
 
 Action = NewRound | EndAttempt

@@ -86,6 +86,7 @@ class Agents:
     on_notice: Callable[[str], None]
     record: Callable[[events.Event], None]
     on_satellite: Callable[[], None] = lambda: None
+    on_pause: Callable[[float], None] = lambda _: None
     peers: dict[int, Peer] = field(default_factory=dict, init=False)
     inbox: asyncio.Queue[tuple[int, messages.Message]] = field(
         default_factory=asyncio.Queue, init=False
@@ -175,6 +176,8 @@ class Agents:
                 peer.heard_at = _clock()
                 if isinstance(message, messages.Noticed):
                     self._hear_notice(peer, message.signal)
+                elif isinstance(message, messages.Paused):
+                    self.on_pause(message.seconds)
                 elif isinstance(message, messages.SupervisorSilent):
                     self.given_up_s = max(self.given_up_s, message.silent_s)
                 elif not isinstance(message, messages.Beat):
