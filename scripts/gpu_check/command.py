@@ -133,7 +133,7 @@ class Check:
         }
         for item in items:
             left = self.limit_s - (time.monotonic() - began)
-            self.results.append(self._one(item, machine, left))
+            self.results.append(self.run_one(item, machine, left))
             shown["seconds"] = round(time.monotonic() - began, 1)
             write(self.out, shown, self.results)
             last = self.results[-1]
@@ -143,7 +143,8 @@ class Check:
         print((self.out / PAGE_FILE).read_text(encoding="utf-8"))
         return exit_code(self.results)
 
-    def _one(self, item: Item, machine: Machine, left_s: float) -> Result:
+    def run_one(self, item: Item, machine: Machine, left_s: float) -> Result:
+        """Run an item for at most its limit, and the seconds that are left of all."""
         if left_s < _LEAST_S:
             reason = f"the time of all items, {self.limit_s:g} s, was spent"
             return Result(item=item.name, state=State.not_run, seconds=0, reason=reason)

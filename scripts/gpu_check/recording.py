@@ -54,7 +54,7 @@ def plain(value: Any) -> Any:
         return _field_value(value)
     if isinstance(value, ctypes.Structure):
         return {name: _member(name, getattr(value, name)) for name in _names(value)}
-    if isinstance(value, SimpleNamespace) or hasattr(value, "__dict__"):
+    if hasattr(value, "__dict__") and not hasattr(value, "contents"):
         return {name: _member(name, one) for name, one in vars(value).items() if name[0] != "_"}
     return {"pointer": True}
 
