@@ -19,7 +19,7 @@ from torch.utils.data import IterableDataset
 
 from hpckit.errors import UsageError
 from hpckit.model.parallel.sample_order import SampleOrder
-from hpckit.runtime.data.batches import BatchOptions, StreamKeys, make_batches
+from hpckit.runtime.data.batches import BatchOptions, RunBatches, make_batches
 
 from .test_batches import Draws, Numbers, Place, took
 
@@ -162,8 +162,8 @@ def test_keys_follow_from_names_and_from_the_calls_without_one() -> None:
 
 
 def _keys(*names: str | None) -> list[int | str]:
-    keys = StreamKeys()
-    return [keys.add(name, None) for name in names]
+    keys = RunBatches()
+    return [keys.add_key(name, None) for name in names]
 
 
 @given(
@@ -177,11 +177,11 @@ def test_keys_of_a_step_are_the_same_after_a_restart(
     """Whatever was called in the steps before: a restart does not make those calls again."""
 
     def run(first: int) -> list[tuple[int, int | str]]:
-        keys = StreamKeys()
+        keys = RunBatches()
         for name in before:
-            keys.add(name, None)
+            keys.add_key(name, None)
         steps = list(enumerate(calls))[first:]
-        return [(step, keys.add(name, step)) for step, names in steps for name in names]
+        return [(step, keys.add_key(name, step)) for step, names in steps for name in names]
 
     assert run(begins) == [one for one in run(0) if one[0] >= begins]
     for step in range(len(calls)):
@@ -191,15 +191,15 @@ def test_keys_of_a_step_are_the_same_after_a_restart(
 
 def test_a_name_is_given_once() -> None:
     """In a step, too; in the next one it may come again, and a loop's names are no others."""
-    keys = StreamKeys()
-    keys.add("replay", None)
+    keys = RunBatches()
+    keys.add_key("replay", None)
     for step in (None, 3):
         with pytest.raises(UsageError, match=r"name='replay'\) was already called") as error:
-            keys.add("replay", step)
+            keys.add_key("replay", step)
         assert error.value.hint
-    assert [keys.add("test", step) for step in (3, 4)] == ["test", "test"]
+    assert [keys.add_key("test", step) for step in (3, 4)] == ["test", "test"]
     with pytest.raises(UsageError, match="name='test'"):
-        keys.add("test", 4)
+        keys.add_key("test", 4)
 
 
 UNEVEN = """
@@ -229,7 +229,7 @@ def test_ranks_that_number_batches_differently_are_refused(tmp_path: Path, name:
     ends = start_ranks(script, 2, name)
     if not name:
         assert all(one.code for one in ends)
-        assert "called run.batches() 2 times without a name, and others did not" in ends[0].output
+        assert "called run.batches() 2 times without a name, others did not" in ends[0].output
         return
     assert [one.code for one in ends] == [0, 0], ends[0].output
     for kind in ("rows", "in step"):
