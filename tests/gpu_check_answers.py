@@ -28,7 +28,10 @@ def right_answers() -> dict[str, dict[str, Any]]:
         "oom": _oom(),
         "recorder": {
             "on_gpu": True,
-            "ways": {name: _way() for name in ("gloo", "nccl", "nccl timeout")},
+            "ways": {
+                **{name: _way("hang") for name in ("gloo", "nccl")},
+                **{name: _way("communication") for name in ("nccl timeout", "nccl alone")},
+            },
         },
     }
 
@@ -73,8 +76,8 @@ def _training() -> dict[str, Any]:
         "low_bytes": 9 * _GIB,
         "planned_bytes": 10 * _GIB,
         "high_bytes": 11 * _GIB,
-        "step_s": 0.03,
-        "planned_step_s": 0.025,
+        "step_s": 0.15,
+        "planned_step_s": 0.1,
     }
 
 
@@ -149,12 +152,13 @@ def _oom() -> dict[str, Any]:
     }
 
 
-def _way() -> dict[str, Any]:
+def _way(cause: str) -> dict[str, Any]:
     return {
-        "cause": "hang",
+        "wanted": cause,
+        "cause": cause,
         "message": "rank 1 has not entered all_reduce #41",
         "verdicts": [],
         "dump_bytes": 4000,
-        "collectives": {"rank": 0},
+        "collectives": {"rank": 0, "latest": "all_reduce"},
         "log": "",
     }

@@ -20,6 +20,7 @@ _HIDDEN = {"pid": 4242, "bus": 1, "device": 0, "domain": 0, "pciSubSystemId": 0}
 """Members that tell one machine from another, and what stands for them."""
 _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 _METRICS_GET = "nvmlGpmMetricsGet"
+_FIELDS = "nvmlDeviceGetFieldValues"
 
 
 def key_of(name: str, arguments: tuple[Any, ...], version: Any = None) -> str:
@@ -45,23 +46,26 @@ def hidden(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return an answer as JSON can hold it; of a pointer only that it is one."""
+    """Return an answer as JSON can hold it; of a pointer only to what it points."""
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return hidden(value.decode(errors="replace") if isinstance(value, bytes) else value)
     if isinstance(value, list | tuple | ctypes.Array):
         return [plain(one) for one in value]
     if hasattr(value, "nvmlReturn") and hasattr(value, "valueType"):
         return _field_value(value)
+    if hasattr(value, "contents"):
+        return {"pointer": type(value).__name__.removeprefix("LP_struct_")}
+    return {name: _member(name, one) for name, one in _members(value)}
+
+
+def _members(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, ctypes.Structure):
-        return {name: _member(name, getattr(value, name)) for name in _names(value)}
-    if hasattr(value, "__dict__") and not hasattr(value, "contents"):
-        return {name: _member(name, one) for name, one in vars(value).items() if name[0] != "_"}
-    return {"pointer": True}
-
-
-def _names(value: ctypes.Structure) -> Iterator[str]:
-    for one in value._fields_:
-        yield one[0]
+        for one in value._fields_:
+            yield one[0], getattr(value, one[0])
+    elif isinstance(value, Mapping):
+        yield from value.items()
+    else:
+        yield from ((name, one) for name, one in vars(value).items() if name[0] != "_")
 
 
 def _member(name: str, value: Any) -> Any:
@@ -131,6 +135,13 @@ class ReplayedNvml:
     bindings: Any
     answers: Mapping[str, list[Any]]
     _asked: dict[str, int] = field(default_factory=dict)
+    _fields: dict[tuple[int, int], list[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key, kept in self.answers.items():
+            for entry in kept if key.startswith(_FIELDS) else ():
+                for one in entry.get("answer", ()):
+                    self._fields.setdefault((one["fieldId"], one["scopeId"]), []).append(one)
 
     def __getattr__(self, name: str) -> Any:
         """Return a call that answers from the record, or a constant of the bindings."""
@@ -138,8 +149,18 @@ class ReplayedNvml:
         is_call = name.startswith("nvml") and callable(found) and not isinstance(found, type)
         return self._replayed(name) if is_call else found
 
+    def _field(self, number: int, scope: int) -> dict[str, Any]:
+        """Return the next answer of a field, in whatever call it was recorded."""
+        kept = self._fields.get((number, scope))
+        if kept is None:
+            return {"fieldId": number, "scopeId": scope, "valueType": 0, "nvmlReturn": 3}
+        return dict(kept.pop(0) if len(kept) > 1 else kept[0])
+
     def _replayed(self, name: str) -> Any:
         def replayed(*arguments: Any, **named: Any) -> Any:
+            if name == _FIELDS:
+                told = [self._field(*one) for one in arguments[1]]
+                return answered(self.bindings, [{"value": None, **one} for one in told])
             key = key_of(name, arguments, named.get("version"))
             kept = self.answers.get(key)
             if not kept:
@@ -152,7 +173,7 @@ class ReplayedNvml:
             if name == _METRICS_GET:
                 _fill(arguments[0], entry["answer"])
                 return arguments[0]
-            return answered(entry["answer"])
+            return answered(self.bindings, entry["answer"])
 
         return replayed
 
@@ -164,15 +185,15 @@ def _fill(asked: Any, metrics: list[dict[str, Any]]) -> None:
         entry.nvmlReturn, entry.value = told["nvmlReturn"], told["value"]
 
 
-def answered(value: Any) -> Any:
+def answered(bindings: Any, value: Any) -> Any:
     """Return an answer in the form in which the bindings give it."""
     if isinstance(value, list):
-        return [answered(one) for one in value]
+        return [answered(bindings, one) for one in value]
     if not isinstance(value, dict):
         return value
-    if value == {"pointer": True}:
-        return ctypes.c_void_p(1)
+    if "pointer" in value:
+        return ctypes.cast(ctypes.c_void_p(1), getattr(bindings, value["pointer"]))
     if "nvmlReturn" in value and "valueType" in value:
         union = SimpleNamespace(**dict.fromkeys(_VALUES, value["value"]))
         return SimpleNamespace(**{**value, "value": union})
-    return SimpleNamespace(**{name: answered(one) for name, one in value.items()})
+    return SimpleNamespace(**{name: answered(bindings, one) for name, one in value.items()})

@@ -10,6 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from gpu_check.recording import hidden
+
 _WIDTH = 110
 JSON_FILE, PAGE_FILE = "gpu-check.json", "gpu-check.txt"
 
@@ -79,9 +81,9 @@ def _wrapped(text: str, margin: str) -> list[str]:
 
 
 def write(folder: Path, machine: Mapping[str, Any], results: Sequence[Result]) -> None:
-    """Write both files; what is there already is replaced."""
-    text = json.dumps(document(machine, results), indent=1, default=str)
-    for name, content in ((JSON_FILE, text + "\n"), (PAGE_FILE, page(machine, results))):
+    """Write both files, without UUIDs and addresses; what is there already is replaced."""
+    text = json.dumps(document(machine, results), indent=1, default=str) + "\n"
+    for name, content in ((JSON_FILE, text), (PAGE_FILE, page(machine, results))):
         part = folder / f".{name}.part"
-        part.write_text(content, encoding="utf-8")
+        part.write_text(hidden(content), encoding="utf-8")
         part.replace(folder / name)

@@ -68,10 +68,11 @@ class Scene:
     @property
     def words(self) -> tuple[str, ...]:
         """What all launches say: this machine, its GPU if it has one, the code as it lies here."""
-        gpus = int(self.machine.on_gpu)
+        gpus = int(self.machine.on_gpu or self.machine.rehearsal)
         here = ("cluster=local", "cluster.gpus_per_node=1", f"resources.gpus_per_node={gpus}")
         old = f"+older_torch={str(self.machine.older_torch).lower()}"
-        return (*here, "code.snapshot=false", old)
+        cpu = () if self.machine.on_gpu else ("runtime.device=cpu",)
+        return (*here, *cpu, "code.snapshot=false", old)
 
     def keep(self, measured: Mapping[str, Any]) -> None:
         """Write what is measured so far; what is written when the time is up counts."""

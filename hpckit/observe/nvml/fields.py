@@ -76,6 +76,8 @@ RECOVERY_ACTION = (230, 0)
 
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """The member of a field's value, by its type."""
+_UINT32 = 1
+"""A counter of bytes in this type begins anew each 4 GiB: of PCIe, several times a second."""
 
 
 def _value(entry: Any) -> float:
@@ -94,7 +96,8 @@ class FieldReader:
 
     def __post_init__(self) -> None:
         for source in SOURCES:
-            if source.counter not in self._sources and self._supports(source.fields):
+            wide = source.counter.endswith("_bytes")
+            if source.counter not in self._sources and self._supports(source.fields, wide=wide):
                 self._sources[source.counter] = source
         extra = (MEMORY_TEMPERATURE, REMAP_PENDING, REMAP_FAILED, RECOVERY_ACTION)
         self._extra = tuple(one for one in extra if self._supports((one,)))
@@ -104,9 +107,9 @@ class FieldReader:
         """The counters that this GPU has."""
         return tuple(self._sources)
 
-    def _supports(self, fields: Sequence[_Field]) -> bool:
+    def _supports(self, fields: Sequence[_Field], *, wide: bool = False) -> bool:
         """Ask alone: an old driver refuses a whole call for one field that it does not know."""
-        return len(self._ask(fields)) == len(fields)
+        return len(self._ask(fields, wide=wide)) == len(fields)
 
     def read_states(self) -> Mapping[_Field, float]:
         """Return the fields that are no counters; raises GpuLostError, DriverLostError."""
@@ -123,7 +126,7 @@ class FieldReader:
             if all(one in values for one in source.fields):
                 yield counter, sum(values[one] for one in source.fields) * source.unit
 
-    def _ask(self, fields: Sequence[_Field]) -> dict[_Field, float]:
+    def _ask(self, fields: Sequence[_Field], *, wide: bool = False) -> dict[_Field, float]:
         if not fields:
             return {}
         name = f"fields {fields[0][0]}" if len(fields) == 1 else "fields"
@@ -133,7 +136,7 @@ class FieldReader:
         values = {}
         for one, entry in zip(fields, entries or (), strict=False):
             code = int(entry.nvmlReturn)
-            if code == 0:
+            if code == 0 and not (wide and int(entry.valueType) == _UINT32):
                 values[one] = _value(entry)
             elif nvml_verdict(code) in {NvmlVerdict.lost, NvmlVerdict.gone}:
                 self.calls.judge(name, code)

@@ -107,7 +107,11 @@ def _on_gpu(run: Run) -> bool:
 
 
 def _log_memory(run: Run) -> None:
-    """Log bytes: in use on the GPU, with the context of CUDA, and the most that torch had."""
+    """Log bytes: in use on the GPU, with the context of CUDA; the most that torch had; its pool."""
     if _on_gpu(run):
         free, whole = torch.cuda.mem_get_info()
-        run.log(used_bytes=whole - free, peak_bytes=torch.cuda.max_memory_allocated())
+        run.log(
+            used_bytes=whole - free,
+            peak_bytes=torch.cuda.max_memory_allocated(),
+            reserved_bytes=torch.cuda.memory_reserved(),
+        )

@@ -57,25 +57,31 @@ def _snapshot(file: Path) -> dict[str, Any] | None:
 
 
 def measure_recorder(scene: Scene) -> dict[str, Any]:
-    """Stop one of two ranks in the midst of collectives; return whom hpckit names, and how."""
-    backends = ["gloo"]
+    """Stop one of two ranks in the midst of collectives; return whom hpckit names, and how.
+
+    NCCL may refuse two ranks on one GPU. So a rank alone also waits in a collective for too long.
+    """
+    ways = ["gloo"]
     if scene.machine.on_gpu:
-        backends += ["nccl", "nccl timeout"]
+        ways += ["nccl", "nccl timeout", "nccl alone"]
     measured: dict[str, Any] = {"on_gpu": scene.machine.on_gpu, "ways": {}}
-    launched = {name: _start(scene, name) for name in backends}
+    launched = {name: _start(scene, name) for name in ways}
     for name, one in launched.items():
         one.wait()
-        measured["ways"][name] = _told(scene, one, name)
+        wanted = "hang" if name in {"gloo", "nccl"} else "communication"
+        measured["ways"][name] = {"wanted": wanted, **_told(scene, one)}
         scene.keep(measured)
     return measured
 
 
 def _start(scene: Scene, name: str) -> Launched:
-    """Start a run of two ranks; all run at once on the one GPU."""
-    times_out = name.endswith("timeout")
+    """Start a run of two ranks, or of one alone; all run at once on the one GPU."""
+    times_out = name not in {"gloo", "nccl"}
+    two = ("resources.tasks_per_node=2", "resources.gpus_per_node=0", "runtime.device=cpu")
+    alone = name == "nccl alone"
     return scene.launch(
-        *("experiment=function", "entry_point=gpu_work:stop_a_rank", "recovery=never"),
-        *("resources.tasks_per_node=2", "resources.gpus_per_node=0", "runtime.device=cpu"),
+        *("experiment=function", "recovery=never", *(() if alone else two)),
+        f"entry_point=gpu_work:{'wait_alone' if alone else 'stop_a_rank'}",
         *(_PATIENT if times_out else _HANGS),
         *(
             f"+backend={name.split(maxsplit=1)[0]}",
@@ -86,7 +92,7 @@ def _start(scene: Scene, name: str) -> Launched:
     )
 
 
-def _told(scene: Scene, launched: Launched, name: str) -> dict[str, Any]:
+def _told(scene: Scene, launched: Launched) -> dict[str, Any]:
     run = launched.runs()[0]
     folder = launched.attempt() / "rounds" / "000"
     failure = run.get("failure") or {}
@@ -103,5 +109,4 @@ def _told(scene: Scene, launched: Launched, name: str) -> dict[str, Any]:
         "dump_bytes": dump.stat().st_size if dump.exists() else None,
         "collectives": json.loads(said.read_text()) if said.exists() else None,
         "log": log.read_text(errors="replace")[-2000:] if log.exists() else "",
-        "way": name,
     }

@@ -58,7 +58,7 @@ def measure_nvml(scene: Scene) -> dict[str, Any]:
         raise NotRunError(f"nvidia-ml-py is missing: {error}") from None
     nvml = RecordingNvml(real)
     sys.modules["pynvml"] = nvml  # type: ignore[assignment]
-    backend = NvmlBackend(nvml=nvml, gpm=True, choice=GpuChoice())
+    backend = NvmlBackend(nvml=nvml, gpm=True, choice=GpuChoice(whole_node=True))
     try:
         backend.open()
     except real.NVMLError as error:

@@ -29,6 +29,9 @@ _KERNELS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
 _STOPPED_AT = 40
+_SLEEPS_AT = 3
+_CYCLES_S = 2e9
+"""Of a GPU's clock, at most, in a second."""
 _FAKE_LOAD = 0.9
 
 
@@ -162,6 +165,17 @@ def stop_a_rank(config: Any, run: Run) -> None:
             torch.cuda.synchronize()
         tensor.fill_(1)
         time.sleep(0.02)
+
+
+def wait_alone(config: Any, run: Run) -> None:
+    """Have a collective of NCCL wait longer than it may, behind a kernel that sleeps."""
+    group = dist.new_group(backend="nccl", timeout=timedelta(seconds=config.timeout_s))
+    tensor = torch.ones(1024, device=run.device)
+    for step in run.steps(10):
+        if step == _SLEEPS_AT:
+            torch.cuda._sleep(int(4 * config.timeout_s * _CYCLES_S))  # noqa: SLF001  # torch's own tests use it
+        dist.all_reduce(tensor, group=group)
+        torch.cuda.synchronize()
 
 
 def _nccl_group(config: Any) -> Any:
