@@ -409,8 +409,12 @@ class ModelTraining:
                 )
                 continue
             with self._summing(last=piece is pieces[-1]):
-                outputs = self.model.module(piece.inputs, **piece.kwargs)
-                torch.autograd.backward(loss.of_part(outputs, piece.targets, piece.weight))
+                # Outputs have no name here: the backward pass begins without those of all words.
+                torch.autograd.backward(
+                    loss.of_part(
+                        self.model.module(piece.inputs, **piece.kwargs), piece.targets, piece.weight
+                    )
+                )
 
     def _summing(self, *, last: bool) -> Any:
         """Sum gradients over replicas in the last piece only.
