@@ -55,6 +55,15 @@ LAYOUTS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
 }
 """Sizes of each layout, and its other settings."""
 
+LENGTHS = (512, 2048, 16384)
+"""Of sequences that are cut over two ranks."""
+
+
+def length_case(length: int) -> dict[str, Any]:
+    """Return a case of one sequence of so many tokens, cut over two ranks."""
+    shape = {"hidden": 64, "layers": 2, "heads": 2, "vocab": 256, "ffn": 128}
+    return case_of("context", "activations", shape=shape, rows=1, sequence=length)
+
 
 def case_of(layout: str, size: str, **changes: Any) -> dict[str, Any]:
     """Return what `memory_program.py` is told; `changes` take the place of what the size has."""
@@ -108,7 +117,9 @@ def planned_bytes(case: dict[str, Any]) -> dict[str, float]:
 def kept_until_backward(setup: TrainingSetup, loss: MemoryParts) -> float:
     """Return what is there as the backward pass begins, besides what always is.
 
-    Of scores it is what the loss made of them in 32 bits; of parameters what FSDP gathered.
+    Of scores it is what the loss made of them in 32 bits, or themselves if they are cut over ranks;
+    of parameters what FSDP gathered.
     """
     copied = setup.layout.is_data_parallel and setup.precision is NumberType.fp32
-    return loss.activations + 4 * count_scores(setup) + (0.0 if copied else loss.buffers)
+    score = setup.number_bytes if setup.layout.tensor > 1 else 4
+    return loss.activations + score * count_scores(setup) + (0.0 if copied else loss.buffers)

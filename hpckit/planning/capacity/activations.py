@@ -92,10 +92,18 @@ def logit_bytes(setup: TrainingSetup) -> float:
     """Return the most bytes of the scores of all words, and of what the loss makes of them.
 
     Plain cross entropy has its result and the gradients of that and of the scores, all in 32 bits;
-    the scores themselves are free by then, but a pipeline's schedule keeps them. Compiled, it has
-    them, their gradient, and one in 32 bits.
+    the scores themselves are free by then, but a pipeline's schedule keeps them. Of a vocabulary
+    that is cut over ranks it has them and their gradient, in 32 bits. Others get all scores on each
+    rank: compiled they have them, their gradient, and one in 32 bits.
     """
-    size = setup.number_bytes
-    plain = 12 + (size if setup.layout.pipeline > 1 else 0)
-    each = {LossKind.plain: plain, LossKind.compiled: 2 * size + 4, LossKind.in_place: size + 4}
-    return count_scores(setup) * each[setup.loss_kind]
+    size, scores = setup.number_bytes, count_scores(setup)
+    wide = size + (0 if size == _WIDE else _WIDE)
+    match setup.loss_kind:
+        case LossKind.plain if setup.layout.tensor > 1:
+            return scores * (wide + _WIDE)
+        case LossKind.plain:
+            return scores * (3 * _WIDE + (size if setup.layout.pipeline > 1 else 0))
+        case LossKind.compiled:
+            return scores * setup.layout.tensor * (2 * size + _WIDE)
+        case LossKind.in_place:
+            return scores * setup.layout.tensor * (size + _WIDE)

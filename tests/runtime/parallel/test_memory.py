@@ -6,8 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planned_memory import LAYOUTS, MIB, SIZES, case_of, planned_bytes
-from tiers import in_tiers
+from planned_memory import (
+    LAYOUTS,
+    LENGTHS,
+    MIB,
+    SIZES,
+    case_of,
+    length_case,
+    planned_bytes,
+)
+from tiers import in_tiers, thorough
 
 from hpckit.model.parallel.layout import Layout
 
@@ -33,3 +41,15 @@ def test_bytes_of_a_step_are_those_planned(in_world: Any, tmp_path: Path, name: 
     ratios = {key: found[key] / planned[key] for key in planned if planned[key] > LEAST}
     assert set(ratios) >= {"step"}
     assert all(abs(one - 1) <= WITHIN for one in ratios.values()), (ratios, found["tensors"])
+
+
+@thorough
+def test_bytes_of_a_cut_sequence_grow_with_its_length(in_world: Any, tmp_path: Path) -> None:
+    """32 times the positions keep 32 times the bytes, as planned, and no more."""
+    kept = {}
+    for length in LENGTHS:
+        case = length_case(length)
+        kept[length] = measure(in_world, tmp_path, case)["kept"]
+        assert kept[length] == pytest.approx(planned_bytes(case)["kept"], rel=WITHIN)
+    short, long = min(LENGTHS), max(LENGTHS)
+    assert kept[long] / kept[short] == pytest.approx(long / short, rel=0.05)
