@@ -14,11 +14,12 @@ from typing import Any
 import hypothesis
 import pytest
 from fork_server_session import shared_fork_server
+from tiers import is_exact
 
 from hpckit.model.launch import Cluster
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 
-pytest_plugins = ("cli_world",)
+pytest_plugins = ("cli_world", "outcomes")
 
 # How long an example takes says more of the machine than of the code. Each run draws others.
 EXAMPLES = int(os.environ.get("HPCKIT_EXAMPLES", "25"))
@@ -74,8 +75,10 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `scripts/test --fast` leaves out by its folder."""
+    """Mark what `scripts/test --fast` leaves out by its folder, and what has no second try."""
     for item in items:
+        if is_exact(item):
+            item.add_marker(pytest.mark.exact)
         if item.path.relative_to(Path(__file__).parent).parts[0] in WHOLE:
             item.add_marker(pytest.mark.whole)
 

@@ -1,13 +1,120 @@
-"""Two tiers of tests: what every change runs, and with `--thorough` all other combinations, too."""
+"""Two tiers of tests: what every change runs, and with `--thorough` all other combinations, too.
+
+Which tests are `exact` stands here, too. The result of an exact test follows from its input: a
+number, a loss, the state of a checkpoint, a golden text. If it is wrong once it is wrong, and
+`scripts/test` gives it no second try. What waits for processes, for files of others or for time
+may fail on a busy machine only: it is not exact, unless it says that numbers or states come out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from pathlib import PurePath
 from typing import Any
 
 import pytest
 
 thorough = pytest.mark.thorough
+
+EXACT = (
+    "adversarial/test_accounts_of_attempts.py",
+    "adversarial/test_campaign.py",
+    "adversarial/test_damaged_records.py",
+    "adversarial/test_ends.py::test_signal_to_one_rank_costs_a_round_and_no_step",
+    "adversarial/test_energy_and_verdicts.py",
+    "adversarial/test_exports_and_reports.py",
+    "adversarial/test_impossible_numbers.py",
+    "adversarial/test_leave_after_restore.py",
+    "adversarial/test_model_habits.py",
+    "adversarial/test_odd_models.py",
+    "adversarial/test_odd_states.py",
+    "adversarial/test_plan_words.py",
+    "adversarial/test_recovery_machine.py",
+    "adversarial/test_regrowth.py",
+    "adversarial/test_telemetry_records.py",
+    "adversarial/test_training_loops.py",
+    "cli/commands/test_check.py",
+    "cli/commands/test_checkpoint.py",
+    "cli/commands/test_plan.py",
+    "cli/commands/test_plan_experiment.py",
+    "cli/commands/test_plan_from.py",
+    "cli/commands/test_plot.py",
+    "cli/commands/test_profile.py",
+    "cli/commands/test_results.py",
+    "cli/commands/test_status_verdicts.py",
+    "cli/commands/test_status.py::test_status_adds_up_the_parts_of_a_run",
+    "cli/test_json_numbers.py",
+    "cli/test_many_rows.py",
+    "cli/test_searching.py",
+    "config",
+    "experiments",
+    "guards",
+    "integration/test_check.py",
+    "integration/test_elastic.py",
+    "integration/test_faults_disk.py",
+    "integration/test_faults_drain.py",
+    "integration/test_faults_frozen.py",
+    "integration/test_faults_nodes.py",
+    "integration/test_launch.py::test_launch_trains_charlm_on_two_nodes",
+    "model",
+    "observe/nvml",
+    "observe/test_aggregate.py",
+    "observe/test_amd.py",
+    "observe/test_host.py::test_energy_of_processors_never_wraps_around",
+    "observe/test_retention.py",
+    "observe/test_totals.py",
+    "operations/export",
+    "planning",
+    "record/interconnect",
+    "record/metrics",
+    "record/nodes",
+    "record/profile",
+    "record/test_counted_events.py",
+    "record/test_durations.py",
+    "record/test_index.py",
+    "record/test_launches.py",
+    "report",
+    "runtime/agent/test_hang_detector.py",
+    "runtime/checkpoint",
+    "runtime/data",
+    "runtime/model_check",
+    "runtime/parallel",
+    "runtime/rank/test_arguments.py",
+    "runtime/rank/test_keeping.py",
+    "runtime/rank/test_metric_reports.py",
+    "runtime/rank/test_parameters.py",
+    "runtime/rank/test_rows.py",
+    "runtime/rank/test_save_interval.py",
+    "runtime/rank/test_step_boundary.py",
+    "runtime/rank/test_step_times.py",
+    "runtime/study",
+    "runtime/supervisor/test_attempt.py::test_attempt_trains_in_one_process_group",
+    "runtime/supervisor/test_journal.py",
+    "slurm/test_parse.py",
+    "slurm/test_parse_json.py",
+    "slurm/test_quoting.py",
+    "slurm/test_script.py",
+    "slurm/test_site_parse.py",
+    "views",
+)
+"""Folders, files and tests of tests/ that are exact; properties (hypothesis) are, wherever."""
+
+NOT_EXACT = ("report/test_report_browser.py",)
+"""What in those folders waits for another program: here for a browser."""
+
+
+def is_exact(test: pytest.Item) -> bool:
+    """Tell whether a test is exact by its place, or because it is a property of its input."""
+    if getattr(getattr(test, "obj", None), "is_hypothesis_test", False):
+        return True
+    return is_exact_place(test.nodeid.partition("[")[0].removeprefix("tests/"))
+
+
+def is_exact_place(place: str) -> bool:
+    """Tell whether `FILE.py` or `FILE.py::TEST`, below tests/, is exact."""
+    file = place.partition("::")[0]
+    places = {place, file, *(path.as_posix() for path in PurePath(file).parents)}
+    return not places.isdisjoint(EXACT) and places.isdisjoint(NOT_EXACT)
 
 
 def in_tiers(cases: Iterable[str], usual: Collection[str]) -> list[Any]:

@@ -24,12 +24,18 @@ from hpckit.model.cluster.allocation import (
     RequeueResult,
 )
 from hpckit.model.cluster.nodes import expand_nodes
+from hpckit.model.cluster.preemption import PreemptMode
 from hpckit.model.events import AttemptEnded
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
-from hpckit.model.states import RunState
+from hpckit.model.states import RequeueOutcome, RunState
 from hpckit.operations.running.satellites import GrowOrder, drop_satellites, regrow
-from hpckit.operations.successor import drop_successor, hand_to_successor, queue_successor
+from hpckit.operations.successor import (
+    continue_in_successor,
+    drop_successor,
+    hand_to_successor,
+    queue_successor,
+)
 from hpckit.record.attempts import read_attempts
 from hpckit.record.launches import Launch, load_settings
 from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
@@ -52,7 +58,7 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
         index = _index(job, context.environ)
     settings = in_foreground(load_settings(launch, index)[0], context.environ)
     _, restarts = job_key(context.environ)
-    again = restarts or settings.recovery.queue_successor or job.shared_job
+    again = restarts or job.resources.dependency or job.shared_job
     if again and _has_completed(launch, index):
         # This start is not needed: a late requeue, or a successor left in the queue.
         context.note(f"run {launch.runs[index].id} is completed already; nothing is left to do")
@@ -149,7 +155,7 @@ class _SlurmJob:
         limits = LimitsOfJob(commands=ours.commands, job=job, environ=context.environ)
         return Allocation(
             limits=lambda: told(limits),
-            why=ours.why,
+            why=lambda: ours.why(limits.preempt_mode),
             requeue=ours.requeue,
             draining=ours.draining,
             queue_successor=ours.queue_successor if successor else None,
@@ -159,9 +165,9 @@ class _SlurmJob:
             regrow=ours.regrow if policy.regrow else None,
         )
 
-    def why(self) -> AllocationEnding:
-        """Return why Slurm is ending the job."""
-        return ending(self.commands, self.job, self.restarts).told()
+    def why(self, mode: PreemptMode) -> AllocationEnding:
+        """Return why Slurm is ending the job; `mode` is how it preempts it."""
+        return ending(self.commands, self.job, self.restarts).told(mode)
 
     def requeue(self, wish: AttemptRequest, owns_run: Callable[[], bool]) -> RequeueResult:
         """Ask for a new attempt."""
@@ -172,7 +178,14 @@ class _SlurmJob:
             owns_run=owns_run,
             lost=wish.lost,
         )
-        return requeue(self.commands, attempt, exclude=wish.excluded)
+        answer = requeue(self.commands, attempt, exclude=wish.excluded)
+        if answer.disallowed and owns_run():
+            answer = continue_in_successor(
+                self.launch, self.index, self.spec, self.job, answer, self.context
+            )
+            if wish.excluded and answer.outcome is RequeueOutcome.requeued:
+                return self.hand_to_successor(wish)
+        return answer
 
     def draining(self, others: Sequence[str]) -> dict[str, str] | None:
         """Return which nodes of the job, and of `others`, are draining, and why.

@@ -20,6 +20,7 @@ from hpckit.model import events
 from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.states import RoundAction
+from hpckit.operations.successor import continue_in_successor
 from hpckit.planning.recovery.ledger import read_ledger
 from hpckit.planning.recovery.limits import exhausted
 from hpckit.record.attempts import is_latest
@@ -54,15 +55,17 @@ def rescue(launch: Launch, job_index: int, run: int, attempt: int, context: Cont
         with contextlib.suppress(SchedulerError):
             cancel([job], commands)
         return
-    resources = launch.jobs[job_index].resources
+    spec = launch.jobs[job_index]
     ours = JobAttempt(
         job=job,
         restart_count=restarts,
-        asked=resources,
+        asked=spec.resources,
         owns_run=orphan.is_one,
         lost=orphan.lost_nodes(),
     )
     outcome = requeue_or_cancel(commands, ours, exclude=ours.lost)
+    if outcome.disallowed:
+        outcome = continue_in_successor(launch, run, spec, job, outcome, context)
     context.note(f"{orphan.name} lost its supervisor; requeue {outcome.outcome}: {outcome.text}")
 
 

@@ -346,6 +346,14 @@ class NoticeHeard(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Suspended(Event):
+    """All processes of the attempt stood still for `seconds`, until `at`: suspended, or asleep."""
+
+    kind: ClassVar[str] = "suspended"
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded(Event):
     """The supervisor's final event of an attempt.
 

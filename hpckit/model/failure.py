@@ -140,7 +140,7 @@ class ExitStatement:
     """A rank's own statement about its end; the agent accepts it if the process ended accordingly.
 
     `signal` names the signal that asked it to leave. `step` is the last step that began, of
-    `total`.
+    `total`, or that was done if its code returned.
     """
 
     reason: ExitReason
@@ -156,9 +156,10 @@ class RankExit:
     """One rank's exit record: how its process ended, and why it left.
 
     `signal` is what ended the process, such as SIGKILL. `step` is the last step that began, of
-    `total`. `told_by` and `told_signal` say who asked it to leave. `stopped` is true if hpckit
-    itself ended the rank because another rank had failed. `at` is when the exception was raised or
-    the end was seen. `oom` is the evidence that the kernel killed it because memory ran out.
+    `total`, or that was done if its code returned. `told_by` and `told_signal` say who asked it to
+    leave. `stopped` is true if hpckit itself ended the rank because another rank had failed. `at`
+    is when the exception was raised or the end was seen. `oom` is the evidence that the kernel
+    killed it because memory ran out.
     """
 
     rank: int

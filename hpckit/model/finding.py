@@ -70,7 +70,7 @@ class CheckReport:
 
     `notices` are the transports of notices, whose addresses are well-formed. `layouts` are those of
     the runs in words, if they are more than plain data parallelism; `models` are those that were
-    checked in them.
+    checked in them. `preemption` says what becomes of preempted jobs.
     """
 
     findings: tuple[Finding, ...]
@@ -80,6 +80,7 @@ class CheckReport:
     notices: tuple[str, ...] = ()
     layouts: tuple[str, ...] = ()
     models: tuple[CheckedModel, ...] = ()
+    preemption: tuple[str, ...] = ()
 
     @property
     def errors(self) -> tuple[Finding, ...]:

@@ -54,6 +54,7 @@ class TimeParts:
     - start: attempts before the run's very first step.
     - restart: from trouble to the next round's first step, without waiting.
     - lost: steps that had to be repeated.
+    - suspended: an attempt was alive, and none of its processes could run.
     - queue: submitted, with no attempt alive.
     - idle: ended, and not submitted again yet.
     """
@@ -63,6 +64,7 @@ class TimeParts:
     start: timedelta = timedelta()
     restart: timedelta = timedelta()
     lost: timedelta = timedelta()
+    suspended: timedelta = timedelta()
     queue: timedelta = timedelta()
     idle: timedelta = timedelta()
 
@@ -73,8 +75,11 @@ class TimeParts:
 
     @property
     def running(self) -> timedelta:
-        """The time in which an attempt was alive: wall without queue and idle."""
-        return self.wall - self.queue - self.idle
+        """The time in which an attempt could run: wall without queue, idle and suspended.
+
+        Slurm's elapsed time, for which sites charge, leaves suspensions out too.
+        """
+        return self.wall - self.queue - self.idle - self.suspended
 
 
 _PARTS = tuple(field.name for field in fields(TimeParts))
@@ -88,6 +93,7 @@ class TimePart(StrEnum):
     start = "start"
     restart = "restart"
     lost = "lost"
+    suspended = "suspended"
     queue = "queue"
     idle = "idle"
 

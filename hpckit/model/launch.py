@@ -160,8 +160,9 @@ class Resources:
     """Ranks on each node."""
     cpus_per_task: int = 1
     """CPUs of each rank; also its `OMP_NUM_THREADS`, unless you set that."""
-    gpus_per_node: int = 0
-    """GPUs on each node, for all its ranks together."""
+    gpus_per_node: int | None = None
+    """GPUs on each node, for all its ranks together, which see no others. 0: none. Null: none on
+    Slurm, and on this machine all that it has."""
     mem_gb: float | None = None
     """Memory of each node in gigabytes. Null: Slurm's default."""
     timeout_min: int | None = None

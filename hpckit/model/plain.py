@@ -32,6 +32,8 @@ LARGEST = 2**63 - 1
 
 LONGEST_S = 3.2e10
 """The longest time that a record may have, in seconds: a thousand years."""
+_RATES = ("bytes_s", "_per_s")
+"""Endings of the names of rates, which are no times: a GPU copies 4e12 bytes a second."""
 
 _LARGEST_FLOAT = sys.float_info.max
 _NUMBERS = frozenset({int, float})
@@ -139,7 +141,8 @@ def _field(name: str, hint: Any) -> tuple[str, frozenset[Any], float | None, _Re
 def _most(accepted: frozenset[Any], name: str = "") -> float | None:
     """Return the largest number among values of these types, in a field of this name."""
     if float in accepted:
-        return LONGEST_S if name.endswith("_s") else _LARGEST_FLOAT
+        is_time = name.endswith("_s") and not name.endswith(_RATES)
+        return LONGEST_S if is_time else _LARGEST_FLOAT
     return LARGEST if int in accepted else None
 
 

@@ -21,6 +21,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryEvent,
     TelemetryEventKind,
 )
+from hpckit.observe.gpu_choice import GpuChoice
 
 _MIB = 1024**2
 _MICRO = 1e-6
@@ -112,13 +113,15 @@ class AmdBackend:
     """A GpuBackend; `smi` is the module amdsmi, initialised."""
 
     smi: Any
+    choice: GpuChoice
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _gpus: list[_AmdGpu] = field(init=False)
     _happened: list[TelemetryEvent] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         handles = self.smi.amdsmi_get_processor_handles()
-        self._gpus = [self._found(index, handle) for index, handle in enumerate(handles)]
+        found = [self._found(index, handle) for index, handle in enumerate(handles)]
+        self._gpus = [one for one in found if self._is_chosen(one, len(found))]
 
     def devices(self) -> tuple[GpuDevice, ...]:
         """Return the GPUs as found in the beginning."""
@@ -153,6 +156,12 @@ class AmdBackend:
             memory_bytes=None if memory is None else int(memory * _MIB),
         )
         return _AmdGpu(handle=handle, facts=facts)
+
+    def _is_chosen(self, gpu: _AmdGpu, count: int) -> bool:
+        """Return whether a GPU is the run's; ROCr names it by its serial number."""
+        serial = self._told(self.smi.amdsmi_get_gpu_asic_info, gpu.handle, "asic_serial")
+        names = (gpu.facts.uuid, f"GPU-{str(serial or '').lower().removeprefix('0x')}")
+        return any(self.choice.includes(gpu.facts.index, name, count) for name in names)
 
     def _told(self, call: Callable[[Any], Mapping[str, Any]], handle: Any, name: str) -> Any:
         try:
@@ -193,8 +202,8 @@ class AmdBackend:
                     yield name, number
 
 
-def open_amd() -> tuple[AmdBackend | None, str]:
-    """Return the GPUs of amdsmi, None without any; and a note for people, mostly empty."""
+def open_amd(choice: GpuChoice) -> tuple[AmdBackend | None, str]:
+    """Return the run's GPUs of amdsmi, None without any; and a note for people, mostly empty."""
     try:
         smi = importlib.import_module("amdsmi")
     except (ImportError, OSError, KeyError, AttributeError):
@@ -202,7 +211,7 @@ def open_amd() -> tuple[AmdBackend | None, str]:
         return None, ""
     try:
         smi.amdsmi_init()
-        backend = AmdBackend(smi=smi)
+        backend = AmdBackend(smi=smi, choice=choice)
     except smi.AmdSmiException as error:
         return None, f"no GPU of AMD is sampled: {error}"
     if not backend.devices():

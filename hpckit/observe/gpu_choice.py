@@ -1,4 +1,8 @@
-"""Which GPUs of a node are the job's: Slurm does not hide the others everywhere. Pure."""
+"""Which GPUs of a node a run was given. What is not known is never all of them. Pure.
+
+The environment of a run's ranks says it: Slurm's variables and CUDA's, and what the run asked for.
+`runtime.run_variables` makes it, and agents, inspections and ranks all have it.
+"""
 
 from __future__ import annotations
 
@@ -6,51 +10,77 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
-_OF_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+CUDA, ROCR = "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
+VISIBLE = (CUDA, "HIP_VISIBLE_DEVICES", ROCR)
+_OTHERS = ("GPU_DEVICE_ORDINAL", "NVIDIA_VISIBLE_DEVICES")
+"""Of OpenCL and of containers."""
+_JOB = "SLURM_JOB_ID"
+OF_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 """Numbers of the node's GPUs by PCI address, as NVML counts them; also where those are hidden."""
 
 SLOT_GPUS = "HPCKIT_SLOT_GPUS"
 """For a run that shares its job: the places of its GPUs among the job's, from 0."""
+GPUS_ASKED = "HPCKIT_GPUS_ASKED"
+"""How many GPUs of each node the run asked for, 0 too; WHOLE_NODE; empty if it said nothing."""
+WHOLE_NODE = "all"
+"""The job shares its nodes with no other: Slurm gives it all their GPUs, asked for or not."""
+
+HOW_TO_ASK = (
+    "ask for a GPU (resources=one_gpu); where Slurm does not count GPUs, for whole nodes "
+    "(resources.exclusive=true)"
+)
+"""For a run that was given no GPU, and wants one."""
 
 _NONE = frozenset({"", "-1", "nodevfiles", "void", "none"})
+_SAYS_NOTHING = frozenset({"", "all", "void"})
+"""Of NVIDIA_VISIBLE_DEVICES: images set `all`; `void` goes with GPUs that came by other ways."""
 _NUMBERS = re.compile(r"(\d+)(?:-(\d+))?\Z")
 _UUID = re.compile(r"(?:GPU|MIG)-", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuChoice:
-    """The job's GPUs, by UUID (or the beginning of one), or by number; all without either.
+    """The GPUs a run was given, by UUID (or the beginning of one) or number; none without either.
 
-    `named` is how many GPUs the job may use: if the driver shows no more, all it shows are the
-    job's, whatever their numbers outside. A run that shares its job has only some of these: their
-    `places` among the job's. `parts` are the UUIDs of MIG devices, if the job has those alone.
+    `whole_node`: all of them are. `named` is how many GPUs the job may use: if the driver shows no
+    more, all it shows are the job's, whatever their numbers outside. A run that shares its job has
+    only some of these: their `places` among the job's. `parts` are the UUIDs of MIG devices, if the
+    job has those alone.
     """
 
     uuids: tuple[str, ...] = ()
-    numbers: frozenset[int] | None = None
-    named: int | None = None
+    numbers: frozenset[int] = frozenset()
+    named: int = 0
     places: frozenset[int] | None = None
     parts: tuple[str, ...] = ()
+    whole_node: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.whole_node or self.named or self.uuids or self.parts)
 
     def includes_part(self, uuid: str) -> bool:
         """Return whether a MIG device is one of `parts`."""
         return _is_named(uuid, self.parts)
 
     def includes(self, index: int, uuid: str, count: int) -> bool:
-        """Return whether the GPU with this number of NVML, of `count`, is the job's."""
-        if self.named is not None and 0 < count <= self.named:
+        """Return whether the GPU with this number of NVML, of `count`, is the run's.
+
+        With `parts` it may be: its MIG devices decide.
+        """
+        if 0 < count <= self.named:
             return self.places is None or index in self.places
         if self.uuids:
             return _is_named(uuid, self.uuids)
-        return self.numbers is None or index in self.numbers
+        return self.whole_node or bool(self.parts) or index in self.numbers
 
     def may_include(self, index: int, count: int, found: int) -> bool:
-        """Return whether a GPU that does not say its UUID may be the job's.
+        """Return whether a GPU that does not say its UUID may be the run's.
 
-        `found` is how many of the job's GPUs are known: named by UUID, it has no others.
+        `found` is how many of its GPUs are known: named by UUID, it has no others.
         """
-        return found < len(self.uuids) if self.uuids else self.includes(index, "", count)
+        if self.uuids or self.parts:
+            return found < len(self.uuids or self.parts[:1])
+        return self.includes(index, "", count)
 
 
 def _is_named(uuid: str, names: Sequence[str]) -> bool:
@@ -59,25 +89,53 @@ def _is_named(uuid: str, names: Sequence[str]) -> bool:
 
 
 def gpu_choice(environ: Mapping[str, str]) -> GpuChoice:
-    """Return which GPUs are the job's, by the variables of Slurm and CUDA.
+    """Return which GPUs a run with this environment of its ranks was given.
 
-    MIG devices are parts of a GPU that only the driver can name: then any GPU may have one.
+    Slurm's word counts first; then what variables show. Where none says anything, a run that asked
+    for as many GPUs as there are has those. One outside of jobs that did not say what it wants has
+    all of this machine. Any other has none.
     """
-    visible = environ.get(_VISIBLE)
-    words = None if visible is None else [word.strip() for word in visible.split(",")]
-    if words is not None and words[0].lower() in _NONE:
-        return GpuChoice(numbers=frozenset())
-    if words is not None and any(_UUID.match(word) for word in words):
-        if any(word.upper().startswith("MIG-") for word in words):
-            return GpuChoice(parts=tuple(word for word in words if word))
-        return GpuChoice(uuids=tuple(words), named=len(words))
-    places = tuple(_numbers(environ.get(SLOT_GPUS, "")))
-    for name in _OF_SLURM:
-        numbers = tuple(_numbers(environ.get(name, "")))
-        if numbers:
-            return _chosen(numbers, places)
-    numbers = tuple(_numbers(visible or ""))
-    return _chosen(numbers, ()) if numbers else GpuChoice()
+    shown, asked = _visible(environ), environ.get(GPUS_ASKED, "")
+    by_slurm = next(filter(None, (_numbers(environ.get(name, "")) for name in OF_SLURM)), ())
+    places = _numbers(environ.get(SLOT_GPUS, ""))
+    if asked == "0" and not by_slurm:
+        return GpuChoice()
+    if asked == WHOLE_NODE and not places:
+        return GpuChoice(whole_node=True)
+    names = tuple(name for name in shown or () if _UUID.match(name))
+    if names:
+        parts = any(name.upper().startswith("MIG-") for name in names)
+        return GpuChoice(parts=names) if parts else GpuChoice(uuids=names)
+    if by_slurm or shown is not None:
+        return _chosen(by_slurm or _numbers(",".join(shown or ())), places if by_slurm else ())
+    named = int(asked) if asked.isdecimal() else 0
+    return GpuChoice(named=named, whole_node=not asked and _JOB not in environ)
+
+
+def _visible(environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the GPUs that variables show, as they name them; None if no variable says anything.
+
+    HIP counts among what ROCr shows.
+    """
+    given = {name: environ[name].strip() for name in (*VISIBLE, *_OTHERS) if name in environ}
+    if given.get("NVIDIA_VISIBLE_DEVICES", "").lower() in _SAYS_NOTHING:
+        given.pop("NVIDIA_VISIBLE_DEVICES", None)
+    if not given:
+        return None
+    first = tuple(_until_none(next(iter(given.values()))))
+    of_rocr = tuple(_until_none(given.get(ROCR, "")))
+    places = _numbers(",".join(first))
+    if not places or first == of_rocr or max(places) >= len(of_rocr):
+        return first
+    return tuple(of_rocr[place] for place in places)
+
+
+def _until_none(text: str) -> Iterator[str]:
+    """Yield the words of a list until one that is no GPU: CUDA sees none after it."""
+    for word in (one.strip() for one in text.split(",")):
+        if word.lower() in _NONE:
+            return
+        yield word
 
 
 def _chosen(numbers: Sequence[int], places: Sequence[int]) -> GpuChoice:
@@ -89,10 +147,8 @@ def _chosen(numbers: Sequence[int], places: Sequence[int]) -> GpuChoice:
     return GpuChoice(numbers=own, named=len(job), places=frozenset(places))
 
 
-def _numbers(text: str) -> Iterator[int]:
-    """Yield the numbers of a list such as `0,2-3`; nothing of what is none."""
-    for word in text.split(","):
-        found = _NUMBERS.match(word.strip())
-        if found:
-            first = int(found[1])
-            yield from range(first, int(found[2] or first) + 1)
+def _numbers(text: str) -> tuple[int, ...]:
+    """Return the numbers of a list such as `0,2-3`; nothing of what is none."""
+    found = filter(None, (_NUMBERS.match(word.strip()) for word in text.split(",")))
+    spans = (range(int(one[1]), int(one[2] or one[1]) + 1) for one in found)
+    return tuple(number for span in spans for number in span)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from hpckit.model.telemetry.vocabulary import GpuDevice, GpuSample, TelemetryEvent
+from hpckit.model.telemetry.vocabulary import GpuCounter, GpuDevice, GpuSample, TelemetryEvent
 from hpckit.observe.amd import open_amd
 from hpckit.observe.gpu import GpuBackend
 from hpckit.observe.gpu_choice import GpuChoice
+from hpckit.observe.gpu_shares import GpuShares
 from hpckit.observe.nvml.backend import open_nvml
 
 GpuOpener = Callable[[], tuple[Sequence[GpuBackend], Sequence[str]]]
@@ -39,8 +41,13 @@ class GpuReading:
 
 
 def open_gpus(*, gpm: bool, choice: GpuChoice) -> tuple[tuple[GpuBackend, ...], tuple[str, ...]]:
-    """Open every library of this node that has GPUs of the job; return backends, and notes."""
-    openers: tuple[_Opener, ...] = (partial(open_nvml, gpm=gpm, choice=choice), open_amd)
+    """Open every library of this node that has GPUs of the run; return backends, and notes."""
+    if not choice:
+        return (), ()
+    openers: tuple[_Opener, ...] = (
+        partial(open_nvml, gpm=gpm, choice=choice),
+        partial(open_amd, choice),
+    )
     opened = [_opened(opener) for opener in openers]
     backends = tuple(backend for backend, _ in opened if backend is not None)
     return backends, tuple(note for _, note in opened if note)
@@ -55,9 +62,10 @@ def _opened(opener: _Opener) -> tuple[GpuBackend | None, str]:
 
 @dataclass(slots=True)
 class GpuThread:
-    """Takes samples of all GPUs; `opener` is called in the thread."""
+    """Takes samples of all GPUs; `opener` is called in the thread, and `shares` used in it."""
 
     opener: GpuOpener
+    shares: GpuShares
     _asked: queue.SimpleQueue[bool | None] = field(default_factory=queue.SimpleQueue, init=False)
     _answers: queue.SimpleQueue[GpuReading] = field(default_factory=queue.SimpleQueue, init=False)
     _waiting: bool = field(default=False, init=False)
@@ -90,10 +98,24 @@ class GpuThread:
     def _run(self) -> None:
         backends, notes = _all_opened(self.opener)
         while (counters := self._asked.get()) is not None:
-            self._answers.put(_read(backends, counters=counters, notes=tuple(notes)))
+            answer = _read(backends, counters=counters, notes=tuple(notes))
+            own_s = self.shares.count(answer.devices, time.monotonic())
+            self._answers.put(_with_own(answer, own_s) if counters else answer)
             notes = ()
+        self.shares.close()
         for backend in backends:
             backend.close()
+
+
+def _with_own(answer: GpuReading, own_s: Mapping[str, float]) -> GpuReading:
+    """Return the answer with the own seconds of each GPU as a counter."""
+    samples = (
+        replace(one, counters={**one.counters, GpuCounter.own_s: own_s[one.uuid]})
+        if one.uuid in own_s
+        else one
+        for one in answer.samples
+    )
+    return replace(answer, samples=tuple(samples))
 
 
 def _all_opened(opener: GpuOpener) -> tuple[Sequence[GpuBackend], Sequence[str]]:

@@ -84,7 +84,7 @@ def _numa(device: Path) -> int | None:
 def _read_gpus(environ: Mapping[str, str], root: Path) -> tuple[GpuLinks, ...] | None:
     with opened_nvml() as nvml:
         handles = None if nvml is None else job_handles(nvml, environ)
-        return None if handles is None else tuple(_gpu(nvml, one, root) for one in handles)
+        return None if handles is None else tuple(_gpu(nvml, one, root) for one in handles.values())
 
 
 def _gpu(nvml: Any, handle: Any, root: Path) -> GpuLinks:

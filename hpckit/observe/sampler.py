@@ -24,6 +24,7 @@ from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.settings import Observe
 from hpckit.model.telemetry.vocabulary import TelemetryEvent, TelemetryEventKind
 from hpckit.observe.gpu_choice import GpuChoice
+from hpckit.observe.gpu_shares import GpuShares, notes_folder
 from hpckit.observe.gpu_thread import GpuOpener, GpuThread, open_gpus
 from hpckit.observe.host import HostReader
 from hpckit.observe.node_samples import NodeSamples
@@ -46,7 +47,8 @@ def _utc() -> datetime:
 class NodeSampler:
     """Samples this node until it is stopped, as `settings` say; `interval_s` 0: never.
 
-    `attempt` is where it writes, for the node of that name. `choice` says which GPUs are the job's.
+    `attempt` is where it writes, for the node of that name. `choice` says which GPUs are the run's;
+    `on_this_machine`: no scheduler gave them, so other runs may have them, too.
     `earlier` are the run's earlier attempts: their telemetry of this node is made coarser as it
     ages. `on_event` is called in the sampler's thread with everything that happened to the node,
     within an interval; it must return at once. `opener` and `now` are for tests. `unwritten` counts
@@ -58,7 +60,9 @@ class NodeSampler:
     node: str
     earlier: tuple[AttemptPaths, ...] = ()
     choice: GpuChoice = field(default_factory=GpuChoice)
+    on_this_machine: bool = False
     on_event: Callable[[TelemetryEvent], None] | None = None
+    paused_s: Callable[[float], float] = lambda _: 0.0
     opener: GpuOpener | None = None
     now: Callable[[], datetime] = _utc
     unwritten: int = field(default=0, init=False)
@@ -124,13 +128,16 @@ class NodeSampler:
     def _samples(self, writer: SegmentWriter) -> NodeSamples:
         settings = self.settings
         opener = self.opener or partial(open_gpus, gpm=settings.gpm, choice=self.choice)
+        notes = notes_folder() if self.on_this_machine else None
+        shares = GpuShares(notes=notes, by_parts=bool(self.choice.parts))
         return NodeSamples(
             writer=writer,
             interval=timedelta(seconds=settings.interval_s),
             host=HostReader() if settings.measure_host else None,
-            gpus=GpuThread(opener) if settings.measure_gpus else None,
+            gpus=GpuThread(opener, shares) if settings.measure_gpus else None,
             on_event=self.on_event,
             monotonic=time.monotonic,
+            paused_s=self.paused_s,
             steps=self._steps,
         )
 

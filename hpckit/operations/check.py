@@ -30,7 +30,9 @@ from hpckit.planning.checks.cost import estimate_cost, over_budget
 from hpckit.planning.checks.gpu_memory import gpu_memory_findings
 from hpckit.planning.checks.limits import partition_names
 from hpckit.planning.checks.node_shape import asks_of_nodes
+from hpckit.planning.checks.preemption import preemption_findings, preemption_lines
 from hpckit.planning.checks.slips import plan_slips
+from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.layout import planned_layouts
 from hpckit.record.snapshot.preflight import Machine
 from hpckit.slurm.commands import SlurmCommands
@@ -69,6 +71,7 @@ def check_launch(
         asked.ask()
     expected = estimate_cost(plan, asked.site)
     findings += [*plan_slips(plan), *asked.findings, *over_budget(plan, expected)]
+    findings += preemption_findings(plan, asked.site)
     findings += warn_of_plain_commands(plan, machine.working_dir)
     findings += warn_of_unread_values(plan, machine.working_dir)
     checks = ModelChecks(plan=plan, snapshot=prepared.snapshot, context=context)
@@ -90,6 +93,7 @@ def check_launch(
         notices=tuple(one.transport.value for one in prepared.destinations),
         layouts=planned_layouts(run.settings for run in plan.runs),
         models=tuple(checks.models),
+        preemption=preemption_lines(plan, asked.site),
     )
 
 
@@ -98,8 +102,7 @@ def _is_error(finding: Finding) -> bool:
 
 
 def _asks_slurm_for_gpus(plan: LaunchPlan) -> bool:
-    resources = [job.resources for job in plan.jobs]
-    asks = any(one.gpus_per_node or one.gres for one in resources)
+    asks = any(gpus_asked(job.resources) for job in plan.jobs)
     return asks and plan.cluster.kind is ClusterKind.slurm
 
 

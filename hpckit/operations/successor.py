@@ -6,6 +6,7 @@ supervisor calls this through cli/supervise: an error here is printed and never 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from hpckit.context import Context
@@ -84,6 +85,27 @@ def _waiting(history: LaunchHistory, index: int, job: JobSpec) -> str | None:
     successor = history.successors.get(index)
     own = successor is None or successor.job_index == job.index
     return None if own else history.successor_of(index)
+
+
+def continue_in_successor(
+    launch: Launch,
+    index: int,
+    job: JobSpec,
+    slurm_job: str,
+    refused: RequeueResult,
+    context: Context,
+) -> RequeueResult:
+    """Queue the next attempt behind a job that Slurm has `refused` to start again.
+
+    Not if other jobs wait for this one to succeed: they would never start.
+    """
+    if any(job.index == one.job for other in launch.jobs for one in other.after):
+        return replace(refused, warning="another stage waits for this job: use hpckit resume")
+    successor = queue_successor(launch, index, job, slurm_job, context)
+    if successor is None:
+        return refused
+    message = f"{refused.message}; job {successor} continues the run"
+    return RequeueResult(outcome=RequeueOutcome.requeued, message=message)
 
 
 def hand_to_successor(

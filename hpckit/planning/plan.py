@@ -18,10 +18,10 @@ from hpckit.model.ids import run_id, slug
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, RunSpec, SweepPoint
 from hpckit.planning.checks.config import check_points
+from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.jobs.arrays import chunks, throttle
 from hpckit.planning.jobs.shared_jobs import merged_job, shared_job, shares_jobs
 from hpckit.planning.jobs.stage_jobs import Asked, check_stages, stage_jobs
-from hpckit.planning.preflight.judge import asks_for_gpus
 from hpckit.planning.signature import frozen_signature
 from hpckit.planning.stages import planned_stages, with_earlier
 
@@ -156,7 +156,7 @@ def resource_spec(settings: LaunchConfig) -> ResourceSpec:
         min_nodes=asked.min_nodes,
         tasks_per_node=asked.tasks_per_node,
         cpus_per_task=asked.cpus_per_task,
-        gpus_per_node=asked.gpus_per_node,
+        gpus_per_node=asked.gpus_per_node or 0,
         mem_gb=asked.mem_gb,
         timeout=None if asked.timeout_min is None else timedelta(minutes=asked.timeout_min),
         partition=asked.partition or cluster.partition,
@@ -185,7 +185,7 @@ def resource_spec(settings: LaunchConfig) -> ResourceSpec:
 def _power_cap(settings: LaunchConfig) -> Iterator[tuple[str, str]]:
     """Yield the site's option for the power of a GPU, for runs that ask for GPUs."""
     cluster, option = settings.cluster, settings.cluster.power_cap_option
-    if option is None or cluster.power_cap_w is None or not asks_for_gpus(settings):
+    if option is None or cluster.power_cap_w is None or not gpus_asked(settings.resources):
         return
     stated = settings.resources.additional_parameters.items()
     if option in {key.replace("_", "-") for key, value in stated if value not in (None, False)}:

@@ -25,6 +25,7 @@ PART_LABELS = {
     "start": "start-up",
     "restart": "restart",
     "lost": "repeated steps",
+    "suspended": "suspended",
     "queue": "queue",
     "idle": "ended, not resumed",
 }

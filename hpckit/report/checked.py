@@ -28,6 +28,8 @@ def check_lines(plan: LaunchPlan, checked: CheckReport) -> Iterator[str]:
         layout = f", as {model.layout} on {nodes} (parallel.fallback)" if model.fallback else ""
         yield f"  model    {of}{model.parameters:,} parameters{layout}"
         yield from _memory_lines(model)
+    for said in checked.preemption:
+        yield f"  preempt  {said}"
     for start in checked.starts:
         at = "not said" if start.at is None else local_moment(start.at)
         yield f"  start    job {start.job_index}: {at} {start.words}".rstrip()
@@ -63,6 +65,7 @@ def check_document(plan: LaunchPlan, checked: CheckReport) -> dict[str, object]:
         "notices": checked.notices,
         "layouts": checked.layouts,
         "models": checked.models,
+        "preemption": checked.preemption,
     }
 
 

@@ -89,7 +89,7 @@ def unmeasured_lines(rows: Iterable[RunRow]) -> list[str]:
     if not found:
         return []
     which = f".{shown_ranges(row.index for row in found)}"
-    why = "observe=off, no library for them on the node, or not yet"
+    why = "observe=off, no library for them on the node, parts of GPUs, or not yet"
     return [f"GPUs: none was measured of {which}, which asked for some ({why}): no use, no energy"]
 
 

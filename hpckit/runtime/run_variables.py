@@ -11,8 +11,18 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpckit.model.launch import LaunchConfig
+from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import SecretVariables
+from hpckit.observe.gpu_choice import (
+    CUDA,
+    GPUS_ASKED,
+    OF_SLURM,
+    ROCR,
+    VISIBLE,
+    WHOLE_NODE,
+    gpu_choice,
+)
+from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.tracker import TrackedRun, tracker_variables
 from hpckit.record.launches import Launch
 from hpckit.runtime.environ import without_agent
@@ -40,7 +50,34 @@ def run_variables(
         "PATH": os.pathsep.join([str(Path(launch.python).parent), merged.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",
         **place_variables(launch, index),
+        **_gpu_variables(launch, settings, merged, {**cluster, **settings.env, **secrets.env}),
     }
+
+
+def _gpu_variables(
+    launch: Launch, settings: LaunchConfig, merged: Mapping[str, str], own: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables that show a run the GPUs it was given, and say what it asked for.
+
+    Who names GPUs in `own` variables asks for those. On this machine nobody gives any: a run has
+    as many as it asks for, the first ones. One that asks for none sees none.
+    """
+    here, named = launch.cluster.kind is ClusterKind.local, any(name in own for name in VISIBLE)
+    asked = None if named else gpus_asked(settings.resources)
+    said = "" if named or (here and asked is None) else str(asked or 0)
+    found = {GPUS_ASKED: WHOLE_NODE if settings.resources.exclusive and not here else said}
+    if here:  # numbers of a job around this run, which may have some of them
+        found |= {name: "" for name in OF_SLURM if name in merged}
+    if asked == 0 or not gpu_choice({**merged, **found}):
+        return found | {name: "" for name in VISIBLE if name in merged or name == CUDA}
+    if not here or asked is None:
+        return found
+    lists = [name for name in VISIBLE if name in merged]
+    if not lists:
+        numbers = ",".join(map(str, range(asked)))
+        return found | {CUDA: numbers, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as NVML counts
+    inner = [name for name in lists if name != ROCR] or lists
+    return found | {name: ",".join(merged[name].split(",")[:asked]) for name in inner}
 
 
 def _tracked(launch: Launch, index: int) -> TrackedRun:

@@ -14,7 +14,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hpckit.sandbox import faults, lifecycle, status
-from hpckit.sandbox.settings import BIN_DIR, MAX_NODES, SLURM_CONF, SUITES, Options, SandboxError
+from hpckit.sandbox.settings import (
+    BIN_DIR,
+    MAX_NODES,
+    PREEMPT_MODES,
+    PREEMPT_TYPES,
+    SLURM_CONF,
+    SUITES,
+    Options,
+    SandboxError,
+)
 
 _LOCKED = Path("/run")  # a folder can be locked too, without a lock file
 _NODE_VERBS: dict[str, Callable[[str], str]] = {
@@ -150,6 +159,14 @@ def _add_up(up: argparse.ArgumentParser) -> None:
     for name, (default, least, what) in seconds.items():
         number = _between(least, 86400)
         up.add_argument(name, type=number, default=default, metavar="S", help=f"seconds {what}")
+    modes = "what happens to a job that is preempted; suspend: jobs share CPUs in turn"
+    up.add_argument("--preempt-mode", choices=PREEMPT_MODES, default=usual.preempt_mode, help=modes)
+    up.add_argument(
+        "--preempt-by",
+        choices=sorted(PREEMPT_TYPES),
+        default=usual.preempt_by,
+        help="which jobs preempt others: those in partition urgent, or with QOS urgent",
+    )
     up.add_argument(
         "--max-array-size",
         type=_between(2, 1_000_001),

@@ -100,15 +100,15 @@ def _start_daemons(options: Options) -> None:
     daemons.start_munge()
     daemons.start_database()
     daemons.start_slurmdbd(options)
-    _register_accounts()
+    _register_accounts(options)
     daemons.start_slurmctld(options)
     for node in options.all_nodes():
         daemons.start_node(node, options)
 
 
-def _register_accounts() -> None:
+def _register_accounts(options: Options) -> None:
     """Register the accounts; idempotent: sacctmgr exits 1, "nothing new", for known ones."""
-    for command in slurm_conf.accounting_commands(_users()):
+    for command in slurm_conf.accounting_commands(_users(), options):
         process.run([str(BIN_DIR / "sacctmgr"), "-i", *command], check=False)
     known = process.run([str(BIN_DIR / "sacctmgr"), "-nP", "show", "assoc", "format=cluster,user"])
     if f"{CLUSTER}|root" not in known.stdout:

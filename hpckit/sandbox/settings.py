@@ -35,6 +35,8 @@ MEMORY_MB_PER_NODE = 64000
 
 SUITES = {"22.05": "bookworm", "24.11": "trixie", "26.05": "sid"}
 MAX_NODES = 64
+PREEMPT_MODES = ("requeue", "cancel", "suspend", "off")
+PREEMPT_TYPES = {"partition": "preempt/partition_prio", "qos": "preempt/qos"}
 
 
 class SandboxError(Exception):
@@ -67,7 +69,8 @@ class Node:
 class Options:
     """The options of `up`; times are in seconds.
 
-    `max_array_size` is one more than the highest index an array element can have.
+    `max_array_size` is one more than the highest index an array element can have. `preempt_mode` is
+    what happens to a preempted job, `preempt_by` what a job must have to preempt others.
     """
 
     nodes: int = 4
@@ -76,6 +79,8 @@ class Options:
     cred_expire: int = 5
     slurmd_timeout: int = 12
     max_array_size: int = 10001
+    preempt_mode: str = "requeue"
+    preempt_by: str = "partition"
 
     def all_nodes(self) -> tuple[Node, ...]:
         """Every node, in order."""

@@ -10,6 +10,7 @@ from hpckit.sandbox.settings import (
     LOG_DIR,
     MEMORY_MB_PER_NODE,
     MUNGE_SOCKET,
+    PREEMPT_TYPES,
     RUN,
     Options,
 )
@@ -52,8 +53,8 @@ SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0,batch_sc
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU=1000
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
+PreemptType={preempt_type}
+PreemptMode={cluster_mode}
 PriorityType=priority/multifactor
 
 AccountingStorageType=accounting_storage/slurmdbd
@@ -64,8 +65,8 @@ AccountingStorageTRES=gres/gpu
 
 GresTypes=gpu
 {nodes}
-PartitionName=DEFAULT Nodes=ALL State=UP DefaultTime=01:00:00 MaxTime=7-00:00:00
-PartitionName=batch Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace}
+PartitionName=DEFAULT Nodes=ALL State=UP DefaultTime=01:00:00 MaxTime=7-00:00:00{sharing}
+PartitionName=batch Default=YES PriorityTier=1 PreemptMode={mode} GraceTime={grace}
 PartitionName=urgent PriorityTier=10 PreemptMode=OFF
 """
 
@@ -91,6 +92,7 @@ PidFile={run}/slurmdbd.pid
 
 def slurm_conf(options: Options) -> str:
     """Return slurm.conf: the controller, the nodes and the partitions `batch` and `urgent`."""
+    suspends = options.preempt_mode == "suspend"
     return _SLURM_CONF.format(
         cluster=CLUSTER,
         controller=CONTROLLER,
@@ -103,6 +105,11 @@ def slurm_conf(options: Options) -> str:
         slurmd_timeout=options.slurmd_timeout,
         max_array_size=options.max_array_size,
         grace=options.grace,
+        preempt_type=PREEMPT_TYPES[options.preempt_by],
+        mode=options.preempt_mode.upper(),
+        # Slurm can only continue what it has suspended if it switches between jobs (GANG).
+        cluster_mode="SUSPEND,GANG" if suspends else options.preempt_mode.upper(),
+        sharing=" OverSubscribe=FORCE:1" if suspends else "",
         nodes="\n".join(_node_line(node.name, node.address) for node in options.all_nodes()),
     )
 
@@ -141,8 +148,16 @@ def slurmdbd_conf(options: Options) -> str:
     )
 
 
-def accounting_commands(users: tuple[str, ...]) -> list[list[str]]:
-    """Return the sacctmgr commands that register the cluster, the account and its users."""
+def accounting_commands(users: tuple[str, ...], options: Options) -> list[list[str]]:
+    """Return the sacctmgr commands that register the cluster, the account, its QOS and users."""
     commands = [["add", "cluster", CLUSTER], ["add", "account", ACCOUNT, f"cluster={CLUSTER}"]]
+    preempted = [f"preemptmode={options.preempt_mode}", f"gracetime={options.grace}"]
+    if options.preempt_mode == "off":
+        preempted = ["preemptmode=cluster"]
+    commands += [
+        ["add", "qos", "urgent", "preempt=normal", "priority=1000"],
+        ["modify", "qos", "normal", "set", *preempted],
+        ["modify", "account", ACCOUNT, "set", "qos=normal,urgent"],
+    ]
     commands += [["add", "user", user, f"account={ACCOUNT}"] for user in users]
     return commands

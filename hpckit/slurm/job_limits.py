@@ -19,34 +19,27 @@ from enum import StrEnum
 
 from hpckit.errors import SchedulerError
 from hpckit.model.cluster import allocation
+from hpckit.model.cluster.preemption import (
+    BY_PARTITION,
+    BY_QOS,
+    Preemption,
+    PreemptMode,
+    preemption_of_job,
+    restarts_preempted,
+)
 from hpckit.model.failure import Cause
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, StateFlag
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.parse import JobTerms, parse_time
 from hpckit.slurm.query import controller, observe_queued, settings, terms
+from hpckit.slurm.site_parse import QOS_PREEMPTION, read_qos_preemption
 
 KILL_WAIT = timedelta(seconds=30)
 """Slurm's default between SIGTERM and SIGKILL."""
 
-_BY_PARTITION = "preempt/partition_prio"
-"""The plugin that takes the preemption mode and grace from the partition."""
-
-
-class PreemptMode(StrEnum):
-    """What happens to a job that is preempted."""
-
-    off = "OFF"
-    cancel = "CANCEL"
-    requeue = "REQUEUE"
-    suspend = "SUSPEND"
-    unknown = "UNKNOWN"
-
-    @classmethod
-    def parse(cls, text: str) -> PreemptMode:
-        """Parse Slurm's mode; extra words are ignored, as in `GANG,SUSPEND` or with `WITHIN`."""
-        words = text.upper().replace(",", " ").split()
-        return next((mode for mode in cls if mode.value in words), cls.unknown)
+_AT_ONCE = timedelta(seconds=1)
+"""Slurm notes the moments of a preempted job's end one after the other, in whole seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +48,7 @@ class JobLimits:
 
     `end_s` is when it ends, in seconds of this host's monotonic clock; None if it has no time limit
     or none that is known. `kill_wait` is the time between SIGTERM and SIGKILL. A preempted job runs
-    for `grace` before that; None if it is not known, as with preemption by QOS.
+    for `grace` before that; None if it is not known.
     """
 
     end_s: float | None = None
@@ -82,6 +75,11 @@ class LimitsOfJob:
     environ: Mapping[str, str]
     _known: JobLimits | None = field(default=None, init=False)
 
+    @property
+    def preempt_mode(self) -> PreemptMode:
+        """How the job would be preempted, by the first answer."""
+        return PreemptMode.unknown if self._known is None else self._known.preempt_mode
+
     def ask(self) -> JobLimits | None:
         """Return the current limits; None if there is no answer.
 
@@ -102,19 +100,41 @@ class LimitsOfJob:
 
 
 def job_limits(commands: SlurmCommands, job: str, environ: Mapping[str, str]) -> JobLimits:
-    """Return the limits of a job with at most three queries."""
+    """Return the limits of a job with at most three queries; four if QOS preempt jobs."""
     end_at, partition = _end_and_partition(commands, job, environ)
     config, clock = _controller(commands)
     end_s = _by_environment(environ) if clock is None else _by_our_clock(end_at, clock)
-    own = _settings(commands, "partition", partition) if partition else {}
-    by_partition = config.get("PreemptType") == _BY_PARTITION
-    mode = own.get("PreemptMode", "") if by_partition else ""
+    plugin = config.get("PreemptType", "")
+    preemption = preemption_of_job(
+        plugin,
+        PreemptMode.parse(config.get("PreemptMode", "")),
+        _of_partition(commands, partition) if plugin == BY_PARTITION and partition else None,
+        _of_qos(commands, job, environ) if plugin == BY_QOS else None,
+    )
     return JobLimits(
         end_s=end_s,
         kill_wait=_seconds(config.get("KillWait")) or KILL_WAIT,
-        grace=_seconds(own.get("GraceTime")) if by_partition else None,
-        preempt_mode=PreemptMode.parse(mode or config.get("PreemptMode", "")),
+        grace=preemption.grace,
+        preempt_mode=preemption.mode,
     )
+
+
+def _of_partition(commands: SlurmCommands, name: str) -> Preemption:
+    own = _settings(commands, "partition", name)
+    mode = PreemptMode.parse(own.get("PreemptMode", ""))
+    return Preemption(mode=mode, grace=_seconds(own.get("GraceTime")))
+
+
+def _of_qos(commands: SlurmCommands, job: str, environ: Mapping[str, str]) -> Preemption | None:
+    """Return what is set for the job's QOS; None without an accounting that answers."""
+    name = environ.get("SLURM_JOB_QOS", "")
+    if not name:
+        found = _terms(commands, job)
+        name = "" if found is None else found.qos
+    try:
+        return read_qos_preemption(commands.run(*QOS_PREEMPTION)).get(name)
+    except SchedulerError:
+        return None
 
 
 def _by_our_clock(end_at: datetime | None, clock: datetime) -> float | None:
@@ -168,33 +188,69 @@ _CAUSES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnding:
-    """Why a job is being ended, and when it will end, if Slurm has set that."""
+    """Why a job is being ended, and when it will end, if Slurm has set that.
+
+    `requeueable` is whether Slurm may start the job again.
+    """
 
     cause: EndCause = EndCause.unknown
     end_at: datetime | None = None
+    requeueable: bool = True
 
-    def told(self) -> allocation.AllocationEnding:
-        """Return the ending in the form that the supervisor uses."""
-        cancelled = self.cause is EndCause.cancelled
-        runs_on = self.cause is EndCause.none
+    def told(self, mode: PreemptMode) -> allocation.AllocationEnding:
+        """Return the ending in the form that the supervisor uses; `mode` is how Slurm preempts."""
+        preempted = self.cause is EndCause.preempted
+        restarts = restarts_preempted(mode, requeueable=self.requeueable)
         return allocation.AllocationEnding(
-            cause=_CAUSES.get(self.cause), cancelled=cancelled, runs_on=runs_on
+            cause=_CAUSES.get(self.cause),
+            cancelled=self.cause is EndCause.cancelled,
+            runs_on=self.cause is EndCause.none,
+            restarts=not preempted or restarts,
         )
 
 
 def ending(commands: SlurmCommands, job: str, restart_count: int) -> JobEnding:
     """Return why a job with this restart count is being ended, with two queries."""
-    found = _terms(commands, job)
     try:
         seen = observe_queued(job, commands, datetime.now(UTC))
     except SchedulerError:
         seen = None
-    if found is not None and found.preempted_at is not None:
+    found = _terms(commands, job)  # later, as it tells more of an end that has just begun
+    in_grace = seen is not None and seen.restarts == restart_count
+    if found is not None and _was_preempted(found, seen if in_grace else None):
         # After the preempted attempt has ended, Slurm shows the next attempt's end, or none.
-        in_grace = seen is not None and seen.restarts == restart_count
-        return JobEnding(cause=EndCause.preempted, end_at=found.end_at if in_grace else None)
+        return JobEnding(
+            cause=EndCause.preempted,
+            end_at=found.end_at if in_grace else None,
+            requeueable=found.requeueable,
+        )
     cause = _cause(seen, restart_count)
     return JobEnding(cause=EndCause.unknown if cause is EndCause.none and found is None else cause)
+
+
+def _was_preempted(found: JobTerms, seen: Observation | None) -> bool:
+    """Whether preemption ends the job, and not its user within the grace.
+
+    `seen` is None if this attempt of the job has ended. Measured with 22.05: Slurm sets PreemptTime
+    when the grace begins, and again when it ends the job; squeue shows COMPLETING for both ends.
+    """
+    if found.preempted_at is None:
+        return False
+    if seen is None or seen.state.base is BaseState.preempted or not _leaves(seen):
+        return True
+    if seen.state.base is BaseState.cancelled or found.end_at is None:
+        return False
+    return abs(found.end_at - found.preempted_at) <= _AT_ONCE
+
+
+def _leaves(seen: Observation) -> bool:
+    return StateFlag.completing in seen.state.flags or seen.state.ended
+
+
+def is_preempted(commands: SlurmCommands, seen: Observation) -> bool:
+    """Return whether preemption ends this job, which is completing; raises as `terms`."""
+    found = terms(seen.job, commands)
+    return found is not None and _was_preempted(found, seen)
 
 
 def _cause(seen: Observation | None, restart_count: int) -> EndCause:
@@ -204,7 +260,7 @@ def _cause(seen: Observation | None, restart_count: int) -> EndCause:
         return EndCause.requeued
     if seen.reason == "TimeLimit":
         return EndCause.time_limit
-    if StateFlag.completing in seen.state.flags or seen.state.ended:
+    if _leaves(seen):
         return EndCause.failed if seen.reason else EndCause.cancelled
     return EndCause.none if seen.state.base is BaseState.running else EndCause.unknown
 

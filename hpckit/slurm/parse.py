@@ -22,7 +22,10 @@ SACCT_FIELDS = ("JobID", "State", "NodeList", "ExitCode")
 SACCT_FORMAT = ",".join(SACCT_FIELDS)
 """For --format. `Restarts` came after 22.05, and `Reason` is why a job had to wait."""
 
-TERMS_FIELDS = ("ReqNodes", "Partition", "EndTime", "PreemptTime", "Reservation")
+TERMS_FIELDS = (
+    *("ReqNodes", "Partition", "EndTime", "PreemptTime", "Reservation"),
+    *("Requeue", "QOS"),
+)
 TERMS_FORMAT = ",".join(f"{name}:0|" for name in TERMS_FIELDS)
 """For --Format: what is known beforehand about the end of one job."""
 
@@ -80,7 +83,7 @@ class JobTerms:
     """The terms of a running job: the nodes it requires, where it runs, and until when.
 
     `reservation` is empty without one. While a preempted job may continue, `end_at` is the end of
-    its grace.
+    its grace. `requeueable` is whether Slurm may start the job again.
     """
 
     required: tuple[str, ...]
@@ -88,17 +91,22 @@ class JobTerms:
     end_at: datetime | None
     preempted_at: datetime | None
     reservation: str = ""
+    requeueable: bool = True
+    qos: str = ""
 
 
 def read_terms(text: str) -> JobTerms | None:
     """Return squeue's report of one job in TERMS_FORMAT; None if it is empty."""
-    for required, partition, end, preempted, reservation in _rows(text, len(TERMS_FIELDS)):
+    for row in _rows(text, len(TERMS_FIELDS)):
+        required, partition, end, preempted, reservation, requeue, qos = row
         return JobTerms(
             required=node_names(required),
             partition=partition,
             end_at=parse_time(end),
             preempted_at=parse_time(preempted),
             reservation=_some(reservation),
+            requeueable=requeue != "0",
+            qos=_some(qos),
         )
     return None
 

@@ -22,6 +22,7 @@ from hpckit.model.states import BaseState, RequeueOutcome, StateFlag
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.exclusion import Exclusion, find_exclusion
+from hpckit.slurm.job_limits import is_preempted
 from hpckit.slurm.parse import node_names
 from hpckit.slurm.query import observe_queued
 
@@ -39,7 +40,8 @@ _FENCED = "the run has a later attempt"
 _UNKNOWN_REFUSALS = 4
 """Give up after this many refusals, if their wording is unknown and they might be temporary."""
 
-_LASTING = ("disabled", "invalid job id", "batch job", "permission denied")
+_GONE = "Invalid job id"
+_LASTING = ("disabled", _GONE.lower(), "batch job", "permission denied")
 """Slurm's words for permanent refusals: --no-requeue, a job that is gone, salloc, a foreign job."""
 
 _STARTED = "no longer pending"
@@ -182,7 +184,9 @@ def _ask(
         except SchedulerRefusedError as error:
             said, refusals = error.message, refusals + 1
             if _lasts(said) or refusals == _UNKNOWN_REFUSALS:
-                return RequeueResult(outcome=RequeueOutcome.refused, message=said), None
+                return RequeueResult(
+                    outcome=RequeueOutcome.refused, message=said, disallowed=_GONE not in said
+                ), None
     return RequeueResult(outcome=RequeueOutcome.unreachable, message=said), None
 
 
@@ -209,7 +213,7 @@ def _look(commands: SlurmCommands, attempt: JobAttempt) -> RequeueResult | Obser
         why = f" ({seen.reason})" if seen.reason else ""
         message = f"requeued already: {seen.state.text}{why}, restart {seen.restarts}"
         return RequeueResult(outcome=RequeueOutcome.requeued, message=message)
-    if _ended_on_purpose(seen):
+    if _ended_on_purpose(seen) and not is_preempted(commands, seen):
         message = f"job {attempt.job} was ended by someone, or completed: {seen.state.text}"
         return RequeueResult(outcome=RequeueOutcome.refused, message=message)
     return seen

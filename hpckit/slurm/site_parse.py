@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
 from hpckit.model.cluster.gres import read_gres
+from hpckit.model.cluster.preemption import Preemption, PreemptMode
 from hpckit.model.cluster.site import (
     Account,
     Association,
@@ -33,6 +34,9 @@ ACCOUNT_FORMAT = "Cluster,Account,ParentName,GrpSubmitJobs"
 QOS_FORMAT = "Name,Flags,GrpSubmitJobs,MaxSubmitJobsPerUser,MaxSubmitJobsPerAccount,MaxWall"
 """For `sacctmgr show qos`."""
 
+QOS_PREEMPTION = ("sacctmgr", "-nP", "show", "qos", "format=Name,PreemptMode,GraceTime")
+"""The query for how QOS preempt, which matters only with `PreemptType=preempt/qos`."""
+
 _SETTING = re.compile(r"^(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _WORD = re.compile(r"(\w+)=(\S*)")
 _ARRAY_TASKS = re.compile(r"(?:^|,)max_array_tasks=(\d+)", re.IGNORECASE)
@@ -48,6 +52,9 @@ def read_site_settings(text: str) -> SiteSettings:
         cluster=said.get("ClusterName", ""),
         enforced=_names(said.get("AccountingStorageEnforce", "").lower()),
         accounting="slurmdbd" in said.get("AccountingStorageType", ""),
+        preempt_type=said.get("PreemptType", ""),
+        preempt_mode=PreemptMode.parse(said.get("PreemptMode", "")),
+        kill_wait=_seconds(said.get("KillWait", "")),
         array_index=_count(said.get("MaxArraySize", "")),
         array_tasks=int(tasks[1]) if tasks else None,
         jobs=_count(said.get("MaxJobCount", "")),
@@ -79,6 +86,10 @@ def _partition(said: Mapping[str, str]) -> Partition:
         denied_accounts=_names(said.get("DenyAccounts", "")),
         allowed_qos=_allowed(said.get("AllowQos", "ALL")),
         denied_qos=_names(said.get("DenyQos", "")),
+        preemption=Preemption(
+            mode=PreemptMode.parse(said.get("PreemptMode", "")),
+            grace=_seconds(said.get("GraceTime", "")),
+        ),
     )
 
 
@@ -161,6 +172,14 @@ def read_qos(text: str) -> dict[str, Qos]:
     }
 
 
+def read_qos_preemption(text: str) -> dict[str, Preemption]:
+    """Return how jobs of each QOS are preempted, from QOS_PREEMPTION."""
+    return {
+        name: Preemption(mode=PreemptMode.parse(mode), grace=parse_time_limit(grace))
+        for name, mode, grace in _rows(text, 3)
+    }
+
+
 def parse_time_limit(text: str) -> timedelta | None:
     """Return `[[days-]hours:]minutes:seconds` as a duration; None for no limit."""
     match = _DURATION.match(text.strip())
@@ -174,6 +193,12 @@ def _count(text: str) -> int | None:
     """Return a number; None for UNLIMITED, empty or other text. `16+` is at least 16."""
     word = text.strip().removesuffix("+").split(" ")[0]
     return int(word) if word.isdecimal() else None
+
+
+def _seconds(text: str) -> timedelta | None:
+    """Return a number of seconds as a duration: `30` or `30 sec`."""
+    count = _count(text)
+    return None if count is None else timedelta(seconds=count)
 
 
 def _names(text: str) -> frozenset[str]:

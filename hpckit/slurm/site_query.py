@@ -1,7 +1,8 @@
 """Queries what a cluster offers and allows one user: few queries, each at most once.
 
 If a query gets no answer, the rest continues. There are at most three queries to slurmctld, and
-three to the accounting database, if there is one. planning judges what a limit means for a job.
+three to the accounting database, if there is one; four if QOS preempt jobs. planning judges what a
+limit means for a job.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TypeVar
 
 from hpckit.errors import SchedulerAbsentError, SchedulerError
 from hpckit.model.cluster.limits import SubmitLimits
+from hpckit.model.cluster.preemption import BY_QOS
 from hpckit.model.cluster.site import Account, Association, NodeGroup, Qos, Site, SiteSettings
 from hpckit.planning.checks import limits
 from hpckit.planning.checks.limits import Chosen
@@ -22,12 +24,14 @@ from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.site_parse import (
     ACCOUNT_FORMAT,
     QOS_FORMAT,
+    QOS_PREEMPTION,
     SINFO_FORMAT,
     USER_FORMAT,
     read_accounts,
     read_node_groups,
     read_partitions,
     read_qos,
+    read_qos_preemption,
     read_site_settings,
     read_user,
 )
@@ -93,6 +97,8 @@ def read_site(
         groups = asking.ask(NODES, read_node_groups) if nodes else _nothing
         known = settings()
         associations, accounts, qos = _accounting(asking, known, user)
+        by_qos = known is not None and known.preempt_type == BY_QOS
+        preemption = asking.ask(QOS_PREEMPTION, read_qos_preemption) if by_qos else _nothing
         default, mine = associations() or (None, None)
         return Site(
             settings=known,
@@ -102,6 +108,7 @@ def read_site(
             associations=mine,
             accounts=accounts(),
             qos=qos(),
+            qos_preemption=preemption(),
             unknown=asking.unknown(),
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from hpckit.errors import FrozenFolderError
 from hpckit.model.diagnosis.findings import RunFindings
@@ -17,6 +16,7 @@ from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import ResourceSpec, SharedJobSpec
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
+from hpckit.model.telemetry.energy import EnergySum
 from hpckit.model.telemetry.rank_steps import timed_phases
 from hpckit.model.telemetry.usage import NodeUsage, RunUsage
 from hpckit.planning.diagnosis.diagnose import diagnosis
@@ -31,10 +31,9 @@ from hpckit.planning.diagnosis.usage import (
     samples_per_step,
 )
 from hpckit.planning.energy import EnergyPrices, energy_bill, work_done
-from hpckit.planning.goodput.phases import utc
-from hpckit.planning.overlap import runs_together
-from hpckit.record.attempts import NUMEROUS, read_attempts
-from hpckit.record.launches import Launch, load_settings, read_launch_history, read_runs
+from hpckit.planning.gpus_asked import asks_for_part, gpus_asked
+from hpckit.record.attempts import read_attempts
+from hpckit.record.launches import Launch, load_settings, read_launch_history
 from hpckit.views.telemetry import nccl_transport, run_usage
 
 
@@ -51,7 +50,7 @@ def findings(
     if not accounts:
         return {}
     usages = {} if usages is None else usages
-    history, together = read_launch_history(launch), _together(launch)
+    history = read_launch_history(launch)
     return {
         index: run_findings(
             launch,
@@ -59,34 +58,10 @@ def findings(
             view,
             accounts[index],
             usage=usages.get(index),
-            together=together.get(index, {}),
         )
         for view in views
         if (index := view.record.index) in accounts
     }
-
-
-def _together(launch: Launch) -> Mapping[int, Mapping[int, float]]:
-    """Return by run and attempt how many runs had this machine's GPUs together with it.
-
-    Empty if one runs at a time. The local executor gives every run all of them, and each measures
-    them all.
-    """
-    cluster = launch.cluster
-    if cluster.kind is not ClusterKind.local or cluster.max_parallel < 2:  # noqa: PLR2004
-        return {}
-    now, spans = datetime.now(UTC), dict[tuple[int, int], tuple[datetime, datetime]]()
-    for run in read_runs(launch):
-        going = run.started_at is not None and run.ended_at is None
-        with suppress(FrozenFolderError):
-            for number, told in read_attempts(launch.paths.run(run.index), without=NUMEROUS):
-                if told:
-                    end = now if going and number == run.attempt else told[-1].at
-                    spans[run.index, number] = (utc(told[0].at), utc(end))
-    found: dict[int, dict[int, float]] = {}
-    for (index, number), count in runs_together(spans).items():
-        found.setdefault(index, {})[number] = count
-    return found
 
 
 def run_findings(
@@ -96,21 +71,17 @@ def run_findings(
     account: Goodput,
     *,
     usage: RunUsage | None = None,
-    together: Mapping[int, float] | None = None,
 ) -> RunFindings:
-    """Return the findings on one run; `usage` is what it used, if that is already known.
-
-    `together` is how many runs had its GPUs together on this machine, by attempt.
-    """
+    """Return the findings on one run; `usage` is what it used, if that is already known."""
     index = view.record.index
     usage = run_usage(launch, index) if usage is None else usage
     evidence = run_evidence(launch, history, view, account, usage.nodes)
     shared = _shared(launch, history, index)
-    if shared is not None:
-        together = dict.fromkeys(usage.attempts, shared.runs_per_gpu)
-    energy = run_energy(usage.attempts, together or {})
     settings = load_settings(launch, index)[0]
     site, asked = settings.cluster, settings.resources
+    energy = EnergySum()
+    if not asks_for_part(asked):  # else its share is not known
+        energy = run_energy(usage.attempts, 1 if shared is None else 1 / shared.runs_per_gpu)
     prices = EnergyPrices(
         per_gpu_hour=site.price_per_gpu_hour,
         carbon_g_per_kwh=site.carbon_g_per_kwh,
@@ -122,7 +93,7 @@ def run_findings(
         diagnosis=diagnosis(evidence),
         telemetry=run_telemetry(evidence.gpus, evidence.ranks, energy, usage.seconds),
         energy=energy_bill(energy, prices, done),
-        gpus_asked=asked.gpus_per_node * asked.nodes if view.record.attempt else 0,
+        gpus_asked=(gpus_asked(asked) or 0) * asked.nodes if view.record.attempt else 0,
         phases=timed_phases(evidence.ranks),
     )
 
@@ -146,7 +117,7 @@ def run_evidence(
     ranks = rank_steps(usages)
     return RunEvidence(
         ranks=ranks,
-        gpus=gpu_uses(usages),
+        gpus=() if asks_for_part(settings.resources) else gpu_uses(usages),
         hosts=hosts,
         times=time_shares(account),
         allocation=allocation,

@@ -31,7 +31,7 @@ _STEPS = 12
 _PROGRAMS = Path(__file__).parent / "programs"
 _GPT2 = {"width": 768, "heads": 12, "layers": 12, "vocab": 50257, "positions": 1024}
 _GPT2_MEDIUM = {**_GPT2, "width": 1024, "heads": 16, "layers": 24}
-_TINY = {"width": 64, "heads": 2, "layers": 2, "vocab": 256, "positions": 32}
+TINY = {"width": 64, "heads": 2, "layers": 2, "vocab": 256, "positions": 32}
 """For a machine without a GPU: shows that the trainings run."""
 _CHARLM_STEPS = 20
 
@@ -48,15 +48,23 @@ class Case:
     precision: NumberType = NumberType.bf16
 
     @property
+    def point(self) -> dict[str, Any]:
+        """The keys of its configuration, with their values."""
+        again = "blocks" if self.recompute is Recomputation.full else self.recompute.value
+        return {
+            **{f"+{key}": value for key, value in self.shape.items()},
+            "+rows": self.rows,
+            "+steps": _STEPS,
+            "+optimizer": self.optimizer.value,
+            "parallel.params": self.precision.value,
+            "parallel.recompute": again,
+        }
+
+    @property
     def words(self) -> tuple[str, ...]:
         """The words that launch it."""
-        again = "blocks" if self.recompute is Recomputation.full else self.recompute.value
-        return (
-            *("experiment=function", "entry_point=gpt_training:train"),
-            *(f"+{key}={value}" for key, value in self.shape.items()),
-            *(f"+rows={self.rows}", f"+steps={_STEPS}", f"+optimizer={self.optimizer.value}"),
-            *(f"parallel.params={self.precision.value}", f"parallel.recompute={again}"),
-        )
+        keys = (f"{key}={value}" for key, value in self.point.items())
+        return ("experiment=function", "entry_point=gpt_training:train", *keys)
 
     def planned(self, gpu: GpuSpec) -> CapacityPlan:
         """Return the plan of it, of kernels that are not compiled."""
@@ -87,20 +95,25 @@ def _cases(shape: Mapping[str, int], name: str) -> list[Case]:
     return [*cases, sgd, Case(name=name, shape=shape, rows=8, precision=NumberType.fp32)]
 
 
+def gpu_cases() -> list[Case]:
+    """Return the trainings: of two models, by batch, recomputation, optimizer and precision."""
+    return [*_cases(_GPT2, "gpt2"), *_cases(_GPT2_MEDIUM, "gpt2-medium")]
+
+
 def bench_gpu(folder: Path) -> None:
     """Print a table of trainings, then charlm, then the transfers between host and GPU."""
     spec = _spec()
     environ = {**on_path(_PROGRAMS), "HPCKIT_OUTPUTS": str(folder / "outputs")}
     if spec is None:
         print("this machine shows no GPU of the catalogue: one tiny training on its CPUs")
-        _say(Case(name="tiny", shape=_TINY, rows=2), GPUS["A100-80"], environ, gpus=0)
+        _say(Case(name="tiny", shape=TINY, rows=2), GPUS["A100-80"], environ, gpus=0)
         return
     print(f"{spec.name}: GiB in use and seconds of a step, measured and planned")
     print(
         "model        rows  recompute  optimizer  precision   used  planned (low to high)"
         "   error    step  planned   took longer by"
     )
-    for case in (*_cases(_GPT2, "gpt2"), *_cases(_GPT2_MEDIUM, "gpt2-medium")):
+    for case in gpu_cases():
         _say(case, spec, environ, gpus=1)
     _say_charlm(spec, environ)
     _say_transfers(environ)
@@ -114,7 +127,8 @@ def _spec() -> GpuSpec | None:
 
 def _trained(words: tuple[str, ...], environ: Mapping[str, str], gpus: int) -> dict[str, Any]:
     """Launch a training here and wait for it; return what it has logged."""
-    here = ("cluster=local", "parallel=none", f"resources.gpus_per_node={gpus}", "--rerun")
+    here = ("cluster=local", "cluster.gpus_per_node=1", "parallel=none", "--rerun")
+    here = (*here, f"resources.gpus_per_node={gpus}")
     more = ("code.snapshot=false", "preflight=off", "--wait", "--json")
     command = hpckit("launch", *words, *here, *more)
     launch = json.loads(run(command, env=environ, cwd=_PROGRAMS).stdout)["launch"]
@@ -139,21 +153,25 @@ def _say(case: Case, gpu: GpuSpec, environ: Mapping[str, str], *, gpus: int) -> 
     )
 
 
-def _say_charlm(gpu: GpuSpec, environ: Mapping[str, str]) -> None:
-    """Compare the memory of the shipped experiment, which computes in 32 bits."""
-    words = ("experiment=charlm", "entry_point=gpt_training:train_charlm", "resources=one_gpu")
-    metrics = _trained((*words, f"steps={_CHARLM_STEPS}"), environ, gpus=1)
-    numbers = "hidden=96 layers=4 heads=4 vocab=256 positions=128 dropout=false"
-    plan = plan_capacity(
+def charlm_plan(gpu: GpuSpec) -> CapacityPlan:
+    """Return the plan of the shipped experiment."""
+    return plan_capacity(
         CapacityRequest(
             gpu=gpu,
-            model=numbers,
+            model="hidden=96 layers=4 heads=4 vocab=256 positions=128 dropout=false",
             micro_batch=32,
             sequence=128,
             precision=NumberType.fp32,
             attention=AttentionKind.flash,
         )
     )
+
+
+def _say_charlm(gpu: GpuSpec, environ: Mapping[str, str]) -> None:
+    """Compare the memory of the shipped experiment, which computes in 32 bits."""
+    words = ("experiment=charlm", "entry_point=gpt_training:train_charlm", "resources=one_gpu")
+    metrics = _trained((*words, f"steps={_CHARLM_STEPS}"), environ, gpus=1)
+    plan = charlm_plan(gpu)
     used, expected = metrics["used_bytes"], plan.memory.expected
     print(
         f"charlm, 32 rows of 128: {used / _GIB:.2f} GiB in use, {expected / _GIB:.2f} planned "
@@ -163,5 +181,5 @@ def _say_charlm(gpu: GpuSpec, environ: Mapping[str, str]) -> None:
 
 def _say_transfers(environ: Mapping[str, str]) -> None:
     """Show what `hpckit bench comm` says of the way between host and GPU."""
-    words = hpckit("bench", "comm", "cluster=local", "resources=one_gpu")
+    words = hpckit("bench", "comm", "cluster=local", "cluster.gpus_per_node=1", "resources=one_gpu")
     print(run(words, env={**os.environ, **environ}, cwd=_PROGRAMS).stdout)

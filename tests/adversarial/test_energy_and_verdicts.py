@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -47,10 +46,17 @@ HOUR = timedelta(hours=1)
 WATTS = 300.0
 
 
-def attempt(
-    launch: Launch, run: int, number: int, begin: datetime, gpu: str, *, counted: bool = True
+def attempt(  # noqa: PLR0913  # facts of one attempt
+    launch: Launch,
+    run: int,
+    number: int,
+    begin: datetime,
+    gpu: str,
+    *,
+    counted: bool = True,
+    own_s: float | None = None,
 ) -> None:
-    """Write an attempt of an hour that used one GPU at 300 W."""
+    """Write an attempt of an hour that used one GPU at 300 W, with others beside it."""
     paths = launch.paths.run(run).attempt(number)
     make_folder(paths.folder)
     began = events.AttemptStarted(
@@ -61,6 +67,7 @@ def attempt(
         append_event(paths.events, event)
     power = GaugeSpread(min=WATTS, mean=WATTS, max=WATTS, p95=WATTS, count=720)
     counters = {GpuCounter.energy_j: WATTS * 3600} if counted else {}
+    counters |= {} if own_s is None else {GpuCounter.own_s: own_s}
     row = GpuRow(uuid=gpu, samples=720, gauges={GpuGauge.power_w: power}, counters=counters)
     total = TelemetryTotal(row=TelemetryRow(start=begin, end=begin + HOUR, gpus=(row,)))
     file = paths.telemetry("n1")
@@ -68,9 +75,9 @@ def attempt(
     append_line(file, encode_telemetry(total))
 
 
-def energy(launch: Launch, run: int = 0, together: Mapping[int, float] | None = None) -> EnergySum:
+def energy(launch: Launch, run: int = 0) -> EnergySum:
     """Return what a run used."""
-    return run_energy(run_usage(launch, run).attempts, together or {})
+    return run_energy(run_usage(launch, run).attempts)
 
 
 def totals(desk: Desk, launch: Launch) -> dict[int, float]:
@@ -208,10 +215,10 @@ def test_a_resume_changes_the_energy_of_no_other_run(desk: Desk) -> None:
     cluster = Cluster(kind=ClusterKind.local, max_parallel=2)
     launch = desk.freeze(sweep=[("a=1",), ("a=2",)], cluster=cluster)
     for run in (0, 1):
-        attempt(launch, run, 1, START, "GPU-A")
+        attempt(launch, run, 1, START, "GPU-A", own_s=1800.0)
     before = totals(desk, launch)
     assert sum(before.values()) == pytest.approx(WATTS * 3600)
-    attempt(launch, 0, 2, START + 5 * HOUR, "GPU-A")
+    attempt(launch, 0, 2, START + 5 * HOUR, "GPU-A", own_s=3600.0)
     after = totals(desk, launch)
     assert after[1] == pytest.approx(before[1])
     assert sum(after.values()) == pytest.approx(2 * WATTS * 3600)

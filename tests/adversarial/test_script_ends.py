@@ -8,12 +8,14 @@ import time
 from typing import Any
 
 import pytest
-from runtime.conftest import Workshop, ranks, workshop
+import torch
+from runtime.conftest import Attempted, Workshop, ranks, workshop
 from tiers import thorough
 
 from hpckit.model.failure import Cause, ExitReason, StateKept
 from hpckit.model.launch import Checkpoint, Recovery
 from hpckit.model.states import RunState
+from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 
 __all__ = ["workshop"]
 
@@ -44,6 +46,57 @@ except SystemExit:
     pass
 for step in run.steps(3):
     run.log(loss=1.0)
+"""
+LEAVES = """
+import itertools, pathlib, sys, torch, hpckit
+
+def early(steps):
+    for step in steps:
+        if step == 5 and first:
+            return
+        yield step
+
+run = hpckit.attach()
+first = not pathlib.Path({came!r}).exists()
+model = torch.nn.Linear(1, 1)
+model.register_buffer("done", torch.zeros(10))
+run.state(model=model)
+begun = run.steps(10)
+steps = {loop} if first else ((step, None) for step in begun)
+for step, _ in steps:
+    if first and step == 5:
+        pathlib.Path({came!r}).touch()
+        {leave}
+    model.done[step] += 1
+pathlib.Path({came!r}).touch()
+run.log(done=str(model.done.int().tolist()))
+"""
+LEAVING = {
+    "exit": "exit(1)",
+    "quit": "quit('a check failed')",
+    "sys.exit": "sys.exit(4)",
+    "SystemExit": "raise SystemExit(3)",
+    "main": "raise SystemExit(True)",
+    "exception": "raise ValueError('bad')",
+}
+ENDING = {
+    "zip": "zip(begun, range(5))",
+    "zip after": "((one, two) for two, one in zip(range(5), begun))",
+    "islice": "((one, None) for one in itertools.islice(begun, 5))",
+    "generator": "((one, None) for one in early(begun))",
+    "break": "((one, None) for one in begun)",
+}
+LEAVES_PLAINLY = ENDING["break"]
+STOPS_SAVED = """
+import time, torch
+def main(config, run):
+    model = torch.nn.Linear(1, 1)
+    model.register_buffer("done", torch.zeros(10))
+    run.state(model=model)
+    for step in run.steps(10):
+        model.done[step] = 1
+        if step == 3:
+            break
 """
 NEVER = """
 import torch
@@ -132,6 +185,70 @@ def test_script_that_exits_with_an_error_saves_no_step_it_has_not_done(
     assert (3, ExitReason.exited) in [(one.code, one.reason) for one in ended.exits()]
     saved = [path.name for path in ended.launch.paths.run(0).folder.rglob("step-*")]
     assert not [name for name in saved if name.startswith("step-00000006")]
+
+
+def leaving(shop: Workshop, loop: str, leave: str, **more: Any) -> Attempted:
+    """Run a script that is left in its sixth step when it comes there first."""
+    came = str(shop.project.parent / "came")
+    code = LEAVES.format(came=came, loop=loop, leave=leave)
+    return shop.attempt(code, **ranks(1, **ATTACHED, **more))
+
+
+def saved_steps(ended: Attempted) -> list[int]:
+    """Return the steps of the checkpoints of a run."""
+    folders = ended.launch.paths.run(0).folder.rglob("step-*")
+    return sorted(int(one.name[5:13]) for one in folders if (one / "manifest.json").exists())
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        one if one in {"exit", "SystemExit"} else pytest.param(one, marks=thorough)
+        for one in LEAVING
+    ],
+)
+def test_step_that_a_script_exits_in_is_trained_after_a_restart(
+    workshop: Workshop, way: str
+) -> None:
+    """However a script ends itself in a step: the step is repeated, not skipped."""
+    patient = Recovery(restarts={"exit_code": 3, "exception": 3})
+    ended = leaving(
+        workshop,
+        LEAVES_PLAINLY,
+        LEAVING[way],
+        recovery=patient,
+        checkpoint=Checkpoint(interval_steps=2),
+    )
+    assert ended.record.state is RunState.completed, ended.output
+    assert ended.record.round == 1, "it was left once"
+    assert ended.record.metrics["done"] == str([1] * 10)
+
+
+@pytest.mark.parametrize("way", ["zip", *(pytest.param(one, marks=thorough) for one in ENDING)])
+def test_step_that_was_left_is_not_counted_as_done(workshop: Workshop, way: str) -> None:
+    """What runs out of data, is cut or left in step 5 completes with 5 steps, or 4, not 6."""
+    ended = leaving(workshop, ENDING[way], "break")
+    assert ended.record.state is RunState.completed, ended.output
+    done = 4 if way in {"zip after", "islice"} else 5
+    assert ended.record.reason == f"returned at step {done} of 10"
+    assert ended.record.step == done - 1
+    assert saved_steps(ended)[-1] == done
+    assert ended.record.metrics["done"] == str([1] * 5 + [0] * 5)
+
+
+def test_state_that_a_loop_was_left_with_is_saved_beside_that_of_its_boundary(
+    workshop: Workshop,
+) -> None:
+    """What was trained since the last save of a step is in the final state, though not counted."""
+    ended = workshop.attempt(STOPS_SAVED, **ranks(1, checkpoint=Checkpoint(interval_steps=1)))
+    assert ended.record.state is RunState.completed, ended.output
+    model = torch.nn.Linear(1, 1)
+    model.register_buffer("done", torch.zeros(10))
+    folder = ended.launch.paths.run(0).folder / "checkpoints"
+    restored = Checkpointer(folder, CheckpointSettings()).restore({"model": model})
+    assert restored is not None
+    assert restored.step == 3
+    assert model.state_dict()["done"].int().tolist() == [1] * 4 + [0] * 6
 
 
 @thorough

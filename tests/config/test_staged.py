@@ -44,7 +44,7 @@ def test_stages_are_composed_of_their_own_words(request_staged: Any) -> None:
         ("train", "pipeline:train"),
         ("evaluate", "other:main"),
     ]
-    assert [one.settings.resources.gpus_per_node for one in found] == [0, 1, 0]
+    assert [one.settings.resources.gpus_per_node for one in found] == [0, 1, None]
     assert {one.settings.name for one in found} == {"pipeline"}
     assert {one.config["name"] for one in found} == {"pipeline"}
     assert found[2].config["beams"] == 4
@@ -53,7 +53,7 @@ def test_stages_are_composed_of_their_own_words(request_staged: Any) -> None:
 def test_words_for_one_stage_count_last_and_for_it_alone(request_staged: Any) -> None:
     """`train:` overrules what the stage says itself, and no other stage hears of it."""
     found = compose(request_staged("train:resources=cpu", "train:lr=3", "evaluate:beams=8"))
-    assert [one.settings.resources.gpus_per_node for one in found] == [0, 0, 0]
+    assert [one.settings.resources.gpus_per_node for one in found] == [0, 0, None]
     assert [one.config.get("lr") for one in found] == [1, 3, None]
     assert found[2].config["beams"] == 8
 

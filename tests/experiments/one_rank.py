@@ -14,7 +14,7 @@ with imports_to_keep():
     import torch.distributed as dist
 
     from hpckit import attach
-    from hpckit.runtime.rank.attach import seed_everything
+    from hpckit.runtime.generators import seed_everything
     from hpckit.runtime.rank.config import Config
 
     module, function = sys.argv[1].split(":")

@@ -70,8 +70,12 @@ def test_suspended_job_goes_on_when_it_is_resumed(
     training.sandbox.slurm("scontrol", "suspend", training.job)
     time.sleep(15)
     training.sandbox.slurm("scontrol", "resume", training.job)
-    training.completed()
+    run = training.completed()
     assert training.causes() == [None]
+    goodput = run["goodput"]
+    assert 12 <= goodput["suspended_s"] <= 18
+    assert goodput["productive_s"] < 0.1 * STEPS + 10
+    assert [one["kind"] for one in run["verdicts"] if one["kind"] == "communication_bound"] == []
     assert training.steps == list(range(STEPS))
     assert training.losses == first(calm, STEPS)
 

@@ -17,11 +17,12 @@ from integration.conftest import Sandbox
 
 from hpckit.model.cluster.allocation import RequeueResult
 from hpckit.model.cluster.nodes import expand_nodes
+from hpckit.model.cluster.preemption import PreemptMode
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, RequeueOutcome
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.job_limits import EndCause, PreemptMode, ending, job_limits
+from hpckit.slurm.job_limits import EndCause, ending, job_limits
 from hpckit.slurm.query import excluded_nodes, observe_queued
 from hpckit.slurm.requeue import JobAttempt, requeue, requeue_or_cancel
 

@@ -15,8 +15,10 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryEventKind,
 )
 from hpckit.observe.amd import AmdBackend, open_amd
+from hpckit.observe.gpu_choice import GpuChoice, gpu_choice
 
 UNSUPPORTED = 2
+ALL = GpuChoice(whole_node=True)
 
 
 class FakeSmiError(Exception):
@@ -78,7 +80,7 @@ def answers() -> dict[str, Any]:
 
 def test_an_amd_gpu_is_measured_as_any_other(answers: dict[str, Any]) -> None:
     """The same names and units; what is not available is absent."""
-    backend = AmdBackend(smi=fake_amdsmi(answers))
+    backend = AmdBackend(smi=fake_amdsmi(answers), choice=ALL)
     (sample,) = backend.sample(counters=True)
     assert sample.gauges == {
         GpuGauge.busy_share: 0.8,
@@ -100,7 +102,7 @@ def test_an_amd_gpu_is_measured_as_any_other(answers: dict[str, Any]) -> None:
 def test_what_an_amd_gpu_refuses_is_not_asked_again(answers: dict[str, Any]) -> None:
     """As with NVML, support is found out once."""
     answers["amdsmi_get_clock_info"] = FakeSmiError(UNSUPPORTED)
-    backend = AmdBackend(smi=fake_amdsmi(answers))
+    backend = AmdBackend(smi=fake_amdsmi(answers), choice=ALL)
     backend.sample(counters=False)
     answers["amdsmi_get_clock_info"] = {"clk": 2100}
     (sample,) = backend.sample(counters=False)
@@ -109,7 +111,7 @@ def test_what_an_amd_gpu_refuses_is_not_asked_again(answers: dict[str, Any]) -> 
 
 def test_an_amd_gpu_without_answers_is_lost(answers: dict[str, Any]) -> None:
     """One event, then a trouble in each sample, until it answers again."""
-    backend = AmdBackend(smi=fake_amdsmi(answers))
+    backend = AmdBackend(smi=fake_amdsmi(answers), choice=ALL)
     saved = dict(answers)
     answers.update({name: FakeSmiError(1) for name in answers if name != "amdsmi_shut_down"})
     samples = [backend.sample(counters=False)[0] for _ in range(4)]
@@ -125,9 +127,24 @@ def test_amdsmi_is_opened_where_it_is_installed(
 ) -> None:
     """Nodes without ROCm have no GPUs of AMD; others open them."""
     monkeypatch.setitem(sys.modules, "amdsmi", None)
-    assert open_amd() == (None, "")
+    assert open_amd(ALL) == (None, "")
     monkeypatch.setitem(sys.modules, "amdsmi", fake_amdsmi(answers))
-    backend, note = open_amd()
+    backend, note = open_amd(ALL)
     assert backend is not None
     assert note == ""
     backend.close()
+
+
+def test_amd_gpus_of_others_are_not_measured(answers: dict[str, Any]) -> None:
+    """By number, or by the name that ROCr has for a GPU: its serial number."""
+    answers["amdsmi_get_processor_handles"] = ["first", "second"]
+    answers["amdsmi_get_gpu_asic_info"] = {"asic_serial": "0xAB12"}
+
+    def indices(environ: dict[str, str]) -> list[int]:
+        choice = gpu_choice({"SLURM_JOB_ID": "7", **environ})
+        return [one.index for one in AmdBackend(smi=fake_amdsmi(answers), choice=choice).devices()]
+
+    assert indices({}) == []
+    assert indices({"ROCR_VISIBLE_DEVICES": "1"}) == [1]
+    assert indices({"ROCR_VISIBLE_DEVICES": "GPU-ab12"}) == [0, 1], "both have this serial here"
+    assert indices({"ROCR_VISIBLE_DEVICES": "GPU-cd34"}) == []

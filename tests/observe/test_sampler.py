@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,6 +25,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryRow,
 )
 from hpckit.observe.gpu_choice import GpuChoice
+from hpckit.observe.gpu_shares import GpuShares
 from hpckit.observe.gpu_thread import GpuThread, open_gpus
 from hpckit.observe.host import HostReader
 from hpckit.observe.node_samples import NodeSamples
@@ -35,6 +37,7 @@ from hpckit.testing.nvml.fake_nvml import FakeNvml
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 NODE = "node1"
+ALL = GpuChoice(whole_node=True)
 
 
 @pytest.fixture
@@ -58,7 +61,8 @@ def samples(nvml: FakeNvml, attempt: AttemptPaths) -> Iterator[NodeSamples]:
     """Yield what takes samples of a node with two GPUs, every 5 s, with rows of 30 s."""
     nvml.profile("h100", gpus=2)
     writer = SegmentWriter(attempt=attempt, node=NODE, row_s=30, max_mb=60)
-    gpus = GpuThread(lambda: open_gpus(gpm=True, choice=GpuChoice()))
+    opener = partial(open_gpus, gpm=True, choice=ALL)
+    gpus = GpuThread(opener, GpuShares(notes=None))
     taken = NodeSamples(writer=writer, interval=timedelta(seconds=5), host=HostReader(), gpus=gpus)
     yield taken
     gpus.close()
@@ -93,6 +97,20 @@ def test_rows_end_at_multiples_of_their_length(
     assert energy == sorted(energy)
     assert first.host is not None
     assert first.host.gauges[HostGauge.sampler_s].max < 5
+
+
+def test_row_leaves_out_what_the_node_was_suspended(
+    samples: NodeSamples, nvml: FakeNvml, attempt: AttemptPaths
+) -> None:
+    """Of 55 s between two samples 40 were a suspension: shares of time are of the other 15."""
+    clock, paused = [0.0], [0.0]
+    samples.monotonic, samples.paused_s = lambda: clock[0], lambda _: paused[0]
+    for moment, paused_s in ((0.0, 0.0), (55.0, 40.0), (85.0, 0.0)):
+        clock[0], paused[0] = moment, paused_s
+        nvml.at(moment)
+        samples.take(START + timedelta(seconds=moment))
+    lengths = [(row.end - row.start).total_seconds() for row in rows_of(attempt)]
+    assert lengths == [0, 15, 30]
 
 
 def test_devices_are_named_before_their_rows(
@@ -186,7 +204,8 @@ def test_a_driver_that_hangs_holds_up_no_row(
 def test_a_sampler_writes_until_it_is_stopped(nvml: FakeNvml, attempt: AttemptPaths) -> None:
     """The last row is written when it stops, and its thread ends."""
     nvml.profile("a100")
-    sampler = NodeSampler(settings=Observe(interval_s=0.5, row_s=3600), attempt=attempt, node=NODE)
+    settings = Observe(interval_s=0.5, row_s=3600)
+    sampler = NodeSampler(settings=settings, attempt=attempt, node=NODE, choice=ALL)
     sampler.start()
     until(lambda: any(row.gpus for row in rows_of(attempt)))
     before = len(rows_of(attempt))
@@ -202,7 +221,8 @@ def test_stopping_does_not_wait_for_a_driver_that_hangs(
     """A call that never returns delays neither start nor stop; the host's rows are written."""
     nvml.profile("h100")
     nvml.change({"hang.nvmlDeviceGetUUID": 5})
-    sampler = NodeSampler(settings=Observe(interval_s=0.5), attempt=attempt, node=NODE)
+    settings = Observe(interval_s=0.5)
+    sampler = NodeSampler(settings=settings, attempt=attempt, node=NODE, choice=ALL)
     began = time.monotonic()
     sampler.start()
     assert time.monotonic() - began < 0.5

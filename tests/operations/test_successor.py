@@ -70,7 +70,7 @@ def test_successor_waits_behind_its_run_alone(
     assert job == "3"
     script = (launch.folder / "job-1.sbatch").read_text()
     assert "#SBATCH --dependency=afterany:1_1\n" in script
-    assert "#SBATCH --no-requeue\n" in script
+    assert "#SBATCH --requeue\n" in script, "as the job before it"
     assert "--array" not in script
     assert shown(slurm_shell) == [("running", "1_0"), ("running", "1_1")]
     assert f"{launch.id}-1" in living(fake_slurm)

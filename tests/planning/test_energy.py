@@ -94,7 +94,7 @@ def test_part_of_a_gpu_adds_nothing_to_it() -> None:
 def test_parts_of_a_shared_gpu_add_up_to_it(runs: int, joules: float, watts: float | None) -> None:
     """Whatever it used, the runs that had it together pay for all of it, and for no more."""
     used = [usage(gpu("a", joules=joules), gpu("b", watts=watts))]
-    whole, part = gpu_energy(used), gpu_energy(used, runs)
+    whole, part = gpu_energy(used), gpu_energy(used, 1 / runs)
     together = sum([part] * runs, EnergySum())
     assert together.total_j == pytest.approx(whole.total_j)
     assert together.gpu_s == pytest.approx(whole.gpu_s)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from hpckit.model.cluster.preemption import PreemptMode
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.job_limits import (
     EndCause,
     JobEnding,
     JobLimits,
     LimitsOfJob,
-    PreemptMode,
     ending,
     job_limits,
 )
@@ -63,9 +63,10 @@ def slurm(tmp_path: Path) -> SlurmMaker:
                 ("job", "Format=JobArrayID"),
                 ("config", "show config"),
                 ("partition", "show partition"),
+                ("qos", "show qos"),
             )
         )
-        for name in ("squeue", "scontrol"):
+        for name in ("squeue", "scontrol", "sacctmgr"):
             lines = f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\ncase "$*" in\n{answers}\nesac\n'
             (tmp_path / name).write_text(lines)
             (tmp_path / name).chmod(0o755)
@@ -89,7 +90,7 @@ def test_limits_are_read_from_three_answers(slurm: SlurmMaker, tmp_path: Path) -
 
     The time left is by the controller's clock alone, which is years from this machine's.
     """
-    terms = f"|batch|{END.timestamp():.0f}|N/A||\n"
+    terms = f"|batch|{END.timestamp():.0f}|N/A||1|normal|\n"
     commands = slurm(terms=terms, config=BY_PARTITION, partition=PARTITION)
     found = job_limits(commands, "7_3", {})
     assert left(found) == LEFT
@@ -124,18 +125,18 @@ def test_limits_take_the_environments_length_where_the_controller_is_away(
 
 def test_limits_that_were_changed_are_seen(slurm: SlurmMaker, tmp_path: Path) -> None:
     """`scontrol update TimeLimit`: two questions later it is known; no answer is none."""
-    terms = f"|batch|{END.timestamp():.0f}|N/A||\n"
+    terms = f"|batch|{END.timestamp():.0f}|N/A||1|normal|\n"
     commands = slurm(terms=terms, config=BY_PARTITION, partition=PARTITION)
     environ = {"SLURM_JOB_START_TIME": "1000", "SLURM_JOB_END_TIME": "1900"}
     asked = LimitsOfJob(commands=commands, job="7", environ=environ)
     asked.ask()
     assert left(asked.ask()) == LEFT
     later = END + timedelta(hours=2)
-    (tmp_path / "terms").write_text(f"|batch|{later.timestamp():.0f}|N/A||\n")
+    (tmp_path / "terms").write_text(f"|batch|{later.timestamp():.0f}|N/A||1|normal|\n")
     (tmp_path / "calls").unlink()
     assert left(asked.ask()) == pytest.approx((later - AS_OF).total_seconds(), abs=30)
     assert len((tmp_path / "calls").read_text().splitlines()) == 2
-    (tmp_path / "terms").write_text("|batch|N/A|N/A||\n")
+    (tmp_path / "terms").write_text("|batch|N/A|N/A||1|normal|\n")
     unlimited = asked.ask()
     assert unlimited is not None
     assert unlimited.end_s is None
@@ -149,17 +150,33 @@ def test_limits_fall_back_to_slurms_defaults(slurm: SlurmMaker) -> None:
     assert JobLimits().kill_wait == timedelta(seconds=30)
 
 
-def test_limits_know_no_grace_where_the_partition_does_not_set_it(slurm: SlurmMaker) -> None:
+QOS = "normal|cluster|00:00:00\nlow|cancel|00:00:12\nhigh|cluster|00:00:00\n"
+"""As sacctmgr of 22.05 prints it."""
+
+
+@pytest.mark.parametrize(
+    ("qos", "answer", "grace_s", "mode"),
+    [
+        ("low", QOS, 12, PreemptMode.cancel),
+        ("normal", QOS, 0, PreemptMode.requeue),
+        ("low", "", None, PreemptMode.unknown),
+    ],
+)
+def test_limits_are_the_qoss_where_qos_preempt(
+    slurm: SlurmMaker, qos: str, answer: str, grace_s: int | None, mode: PreemptMode
+) -> None:
     """With preemption by QOS the grace is the QOS's: a number of the partition's would mislead."""
     config = CONFIG.format(plugin="preempt/qos")
-    commands = slurm(terms="|batch|N/A|N/A||\n", config=config, partition=PARTITION)
+    terms = f"|batch|N/A|N/A||1|{qos}|\n"
+    commands = slurm(terms=terms, config=config, partition=PARTITION, qos=answer)
     limits = job_limits(commands, "7", {})
-    assert (limits.grace, limits.preempt_mode) == (None, PreemptMode.requeue)
+    grace = None if grace_s is None else timedelta(seconds=grace_s)
+    assert (limits.grace, limits.preempt_mode) == (grace, mode)
 
 
 def test_limits_of_a_job_without_a_time_limit_are_open(slurm: SlurmMaker) -> None:
     """UNLIMITED has no end."""
-    commands = slurm(terms="|batch|N/A|N/A||\n", config=BY_PARTITION, partition=PARTITION)
+    commands = slurm(terms="|batch|N/A|N/A||1|normal|\n", config=BY_PARTITION, partition=PARTITION)
     assert job_limits(commands, "7", {}).end_s is None
 
 
@@ -216,5 +233,53 @@ def test_ending_is_told_by_restarts_reason_and_moment_of_preemption(
     slurm: SlurmMaker, job: str, preempted: str, expected: JobEnding
 ) -> None:
     """Which signal came does not tell a preemption from a cancel; Slurm's record does."""
-    terms = f"|batch|{END.timestamp():.0f}|{preempted}|\n"
+    terms = f"|batch|{END.timestamp():.0f}|{preempted}||1|normal|\n"
     assert ending(slurm(job=f"{job}\n", terms=terms), "7", 0) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "preempted_s", "cause"),
+    [
+        ("RUNNING", 10, EndCause.preempted),
+        ("COMPLETING", 0, EndCause.preempted),
+        ("COMPLETING", 1, EndCause.preempted),
+        ("COMPLETING", 2, EndCause.cancelled),
+        ("COMPLETING,PREEMPTED", 2, EndCause.preempted),
+        ("COMPLETING,CANCELLED", 0, EndCause.cancelled),
+        ("CANCELLED", 2, EndCause.cancelled),
+        ("PREEMPTED", 0, EndCause.preempted),
+    ],
+)
+def test_cancel_within_the_grace_is_no_preemption(
+    slurm: SlurmMaker, state: str, preempted_s: int, cause: EndCause
+) -> None:
+    """Slurm moves PreemptTime to the end of a job that it ends itself; a user's scancel does not.
+
+    Recorded with 22.05: scancel 2 s after the grace began, EndTime 11:40:43, PreemptTime 11:40:41;
+    at the end of the grace both are 11:41:10.
+    """
+    at = END - timedelta(seconds=preempted_s)
+    terms = f"|batch|{END.timestamp():.0f}|{at.timestamp():.0f}||1|normal|\n"
+    found = ending(slurm(job=f"7|{state}|n1|0|0|None|\n", terms=terms), "7", 0)
+    assert found.cause is cause
+
+
+@pytest.mark.parametrize(
+    ("mode", "requeue", "restarts"),
+    [
+        (PreemptMode.requeue, "1", True),
+        (PreemptMode.requeue, "0", False),
+        (PreemptMode.cancel, "1", False),
+        (PreemptMode.unknown, "1", False),
+    ],
+)
+def test_ending_says_whether_slurm_starts_the_job_again(
+    slurm: SlurmMaker,
+    mode: PreemptMode,
+    requeue: str,
+    restarts: bool,  # noqa: FBT001
+) -> None:
+    """A job with Requeue=0 is not requeued by a preemption, whatever the site's mode."""
+    terms = f"|batch|{END.timestamp():.0f}|1795243150||{requeue}|normal|\n"
+    found = ending(slurm(job="7|RUNNING|n1|0|0|None|\n", terms=terms), "7", 0)
+    assert found.told(mode).restarts is restarts

@@ -101,7 +101,7 @@ def slurm(tmp_path: Path) -> OneJob:
     slurm = OneJob(tmp_path)
     slurm.set(
         job="7|RUNNING|n1|0|0|None|",
-        terms="|batch|N/A|N/A||",
+        terms="|batch|N/A|N/A||1|normal|",
         excluded="n9",
         nodes=rows(*range(1, 10)),
     )
@@ -284,7 +284,7 @@ def test_attempt_that_is_fenced_after_its_request_was_granted_was_requeued(slurm
 
 def test_required_node_is_not_excluded(slurm: OneJob) -> None:
     """A job that must have a node and may not have it would be held for ever."""
-    slurm.set(terms="n[1-2]|batch|N/A|N/A||")
+    slurm.set(terms="n[1-2]|batch|N/A|N/A||1|normal|")
     outcome = slurm.requeue("n2", "n3", nodes=2)
     assert outcome.excluded == ("n9", "n3")
     assert outcome.warning.startswith("n2 not excluded")
@@ -330,7 +330,7 @@ def test_only_nodes_that_the_job_could_get_are_left(
 def test_nodes_of_a_reservation_are_all_that_its_job_can_have(slurm: OneJob) -> None:
     """They are shown as reserved, and others are not for it."""
     slurm.set(
-        terms="|batch|N/A|N/A|ours|",
+        terms="|batch|N/A|N/A|ours|1|normal|",
         nodes="\n".join([rows(1, 2, 3, state="reserved"), rows(4, 5)]),
         excluded="",
         reservation="ReservationName=ours\n   Nodes=n[1-3] NodeCnt=3",

@@ -137,7 +137,7 @@ class _SharedJob:
         for run in tuple(held_before(self.claims, self.holder)):
             self.ends.take_over(run)
         slots = make_slots(self.spec, self.context.environ, sorted(os.sched_getaffinity(0)))
-        tasks = (notices.keep_time(), self._hear_cancels())
+        tasks = (notices.keep_time(), self._hear_cancels(), self._ask_before_kill(notices))
         beside = [asyncio.create_task(task) for task in tasks]
         own = fork_server(self.launch, self.job.runs, self.context.environ)
         with own as forks:
@@ -286,13 +286,18 @@ class _SharedJob:
                     self.told.add(run)
                     signal_supervisor(self.running[run], signal.SIGTERM)
 
+    async def _ask_before_kill(self, notices: SharedJobNotices) -> None:
+        """Requeue a preempted job while its runs save, if only KillWait is left."""
+        if await notices.is_killed_for_good() and self.job.requeue:
+            await self._requeue()
+
     async def _requeue(self) -> None:
         """Requeue the job; Slurm then ends this process."""
         attempt = JobAttempt(
             job=self.holder.job,
             restart_count=self.holder.restart_count,
             asked=self.job.resources,
-            owns_run=lambda: bool(self._due()),
+            owns_run=lambda: bool(self._due() or self.running),
         )
         bin_dir = self.launch.cluster.bin_dir
         commands = SlurmCommands(bin_dir=bin_dir, environ=self.context.environ)

@@ -17,13 +17,14 @@ from datetime import timedelta
 from functools import partial
 
 from hpckit.batch.shared_job.notes import SharedJobNotes
+from hpckit.model.cluster.preemption import PreemptMode
 from hpckit.record.claims import ClaimHolder
 from hpckit.runtime.signals import NOTICES, RANK_NOTICES, WARNINGS
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import pause_s
 from hpckit.runtime.threads import aside
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.job_limits import JobLimits, LimitsOfJob, PreemptMode, ending
+from hpckit.slurm.job_limits import JobLimits, LimitsOfJob, ending
 from hpckit.slurm.step import listening_step, step_environment
 
 _BY_CODE = {128 + number: number for number in RANK_NOTICES}
@@ -60,10 +61,17 @@ class SharedJobNotices:
     tell: Callable[[signal.Signals], None]
     pass_on: Callable[[signal.Signals], None]
     close: Callable[[], None]
+    limits: LimitsOfJob = field(init=False)
     told: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     end_s: float = field(default=math.inf, init=False)
     by_step: bool = field(default=False, init=False)
     asking: asyncio.Task[None] | None = field(default=None, init=False)
+    restarts: bool = field(default=True, init=False)
+    """Whether Slurm starts the job again by itself."""
+
+    def __post_init__(self) -> None:
+        job, commands = self.holder.job, self.commands
+        self.limits = LimitsOfJob(commands=commands, job=job, environ=self.environ)
 
     @property
     def commands(self) -> SlurmCommands:
@@ -80,7 +88,7 @@ class SharedJobNotices:
 
     async def keep_time(self) -> None:
         """Report how long the job has, and make its runs leave in time to requeue it."""
-        limits = LimitsOfJob(commands=self.commands, job=self.holder.job, environ=self.environ)
+        limits = self.limits
         known = await aside(limits.ask)
         if known is None:
             return
@@ -110,9 +118,18 @@ class SharedJobNotices:
 
     async def await_preemption(self) -> None:
         """Wait for a preemption that only the step knows of: a job that leaves is not requeued."""
-        if self.by_step and not self.told.is_set():
+        if self.asking is not None:
+            await self.asking
+        if self.by_step and self.restarts and not self.told.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.told.wait(), _GRACE_AT_MOST_S)
+
+    async def is_killed_for_good(self) -> bool:
+        """Wait for SIGTERM; return whether it comes from a preemption that nothing undoes."""
+        await self.told.wait()
+        if self.asking is not None:
+            await self.asking
+        return not self.restarts
 
     async def _leave_before(self) -> None:
         left_s, closing_s = self.end_s - time.monotonic(), _CLOSING.total_seconds()
@@ -167,6 +184,7 @@ class SharedJobNotices:
     async def _learn_why(self) -> None:
         """Ask Slurm once, for all supervisors, why the job is being ended."""
         ask = partial(ending, self.commands, self.holder.job, self.holder.restart_count)
-        found = await aside(ask)
+        found = (await aside(ask)).told(self.limits.preempt_mode)
+        self.restarts = found.restarts
         with contextlib.suppress(OSError):
-            self.notes.tell_ending(found.told())
+            self.notes.tell_ending(found)

@@ -35,12 +35,14 @@ class AttemptLimits:
 class AllocationEnding:
     """Why an allocation is being ended, as far as its scheduler reports it; null if it does not.
 
-    `runs_on` is true if the scheduler reports no sign of an end.
+    `runs_on` is true if the scheduler reports no sign of an end. `restarts` is false if it will not
+    start what it ends again by itself.
     """
 
     cause: Cause | None = None
     cancelled: bool = False
     runs_on: bool = False
+    restarts: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,8 @@ class RequeueResult:
     """The result of asking for a new attempt, with an explanation.
 
     `excluded` are all nodes that the next attempt leaves out. `kept` are those that should be left
-    out and cannot be, as the job needs them, or Slurm refuses; `warning` says why.
+    out and cannot be, as the job needs them, or Slurm refuses; `warning` says why. `disallowed` is
+    whether Slurm refuses it for this job, which is about to end: another job may continue its run.
     """
 
     outcome: RequeueOutcome
@@ -64,6 +67,7 @@ class RequeueResult:
     excluded: tuple[str, ...] = ()
     warning: str = ""
     kept: tuple[str, ...] = ()
+    disallowed: bool = False
 
     @property
     def text(self) -> str:

@@ -6,8 +6,10 @@ Names are Slurm's. Which of the limits apply to a job is decided in planning.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+
+from hpckit.model.cluster.preemption import Preemption, PreemptMode
 
 _AWAY = (
     "down",
@@ -37,6 +39,9 @@ class SiteSettings:
     cluster: str = ""
     enforced: frozenset[str] = frozenset()
     accounting: bool = False
+    preempt_type: str = ""
+    preempt_mode: PreemptMode = PreemptMode.unknown
+    kill_wait: timedelta | None = None
     array_index: int | None = None
     array_tasks: int | None = None
     jobs: int | None = None
@@ -58,6 +63,7 @@ class Partition:
     denied_accounts: frozenset[str] = frozenset()
     allowed_qos: frozenset[str] | None = None
     denied_qos: frozenset[str] = frozenset()
+    preemption: Preemption = field(default_factory=Preemption)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,4 +146,5 @@ class Site:
     associations: tuple[Association, ...] | None = None
     accounts: Mapping[str, Account] | None = None
     qos: Mapping[str, Qos] | None = None
+    qos_preemption: Mapping[str, Preemption] | None = None
     unknown: tuple[str, ...] = ()

@@ -30,14 +30,14 @@ class EnergySum:
             unknown_s=self.unknown_s + other.unknown_s,
         )
 
-    def divided(self, runs: float) -> EnergySum:
-        """Return one of `runs` equal parts; with more than one, all is marked as shared."""
+    def part(self, share: float) -> EnergySum:
+        """Return a share of it, from 0 to 1; if that is not all, all of it is marked as shared."""
         return EnergySum(
-            total_j=self.total_j / runs,
-            estimated_j=self.estimated_j / runs,
-            shared_j=(self.shared_j if runs <= 1 else self.total_j) / runs,
-            gpu_s=self.gpu_s / runs,
-            unknown_s=self.unknown_s / runs,
+            total_j=self.total_j * share,
+            estimated_j=self.estimated_j * share,
+            shared_j=(self.shared_j if share >= 1 else self.total_j) * share,
+            gpu_s=self.gpu_s * share,
+            unknown_s=self.unknown_s * share,
         )
 
     @property

@@ -94,6 +94,8 @@ class GpuCounter(StrEnum):
     nvlink_crc_errors = "nvlink_crc_errors"
     nvlink_replays = "nvlink_replays"
     nvlink_recoveries = "nvlink_recoveries"
+    own_s = "own_s"
+    """time of the GPU that is the run's, divided with runs beside it; absent if all of it is"""
     xids = "xids"
     """XID errors seen by the sampler of this attempt"""
 
@@ -236,6 +238,7 @@ class GpuDevice:
     """What does not change of a GPU, or of a MIG device (`parent`: the UUID of its GPU).
 
     `index` is NVML's, by PCI address: not CUDA's. `supported` are the gauges and counters it has.
+    `slices` are those of a MIG device; of a GPU with MIG, how many it can have.
     """
 
     uuid: str

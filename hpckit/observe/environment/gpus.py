@@ -44,7 +44,7 @@ def _ask(nvml: Any, environ: Mapping[str, str]) -> DriverFacts:
 
 def _gpus(nvml: Any, environ: Mapping[str, str]) -> tuple[GpuFacts, ...] | None:
     handles = job_handles(nvml, environ)
-    return None if handles is None else tuple(_gpu(nvml, handle) for handle in handles)
+    return None if handles is None else tuple(_gpu(nvml, handle) for handle in handles.values())
 
 
 def _gpu(nvml: Any, handle: Any) -> GpuFacts:

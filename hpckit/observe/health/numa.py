@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpckit.observe.gpu_choice import gpu_choice
-from hpckit.observe.nvml.bindings import load_bindings
-from hpckit.observe.nvml.job_gpus import pci_folder, tried
+from hpckit.observe.gpu_choice import CUDA
+from hpckit.observe.nvml.job_gpus import job_handles, opened_nvml, pci_folder
 from hpckit.observe.sysfs import read_small
-
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def read_gpu_cpus(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[frozenset[int], ...]:
@@ -19,29 +16,22 @@ def read_gpu_cpus(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[f
 
     Empty sets are unknown. No GPU, or no answer of the driver, is an empty tuple.
     """
-    try:
-        nvml = load_bindings()
-        nvml.nvmlInit()
-    except Exception:  # noqa: BLE001  # no bindings, no driver: no GPU to be next to
-        return ()
-    try:
-        folders = [pci_folder(root, address) for address in _addresses(nvml, environ)]
-        return tuple(parse_cpus(read_small(one / "local_cpulist") or "") for one in folders)
-    except nvml.NVMLError:
-        return ()
-    finally:
-        tried(nvml, nvml.nvmlShutdown)
+    with opened_nvml() as nvml:
+        if nvml is None:
+            return ()
+        try:
+            folders = [pci_folder(root, address) for address in _addresses(nvml, environ)]
+        except nvml.NVMLError:
+            return ()
+    return tuple(parse_cpus(read_small(one / "local_cpulist") or "") for one in folders)
 
 
 def _addresses(nvml: Any, environ: Mapping[str, str]) -> list[str]:
-    choice, count = gpu_choice(environ), int(nvml.nvmlDeviceGetCount())
-    found: list[tuple[int, str, str]] = []
-    for index in range(count):
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        uuid = str(nvml.nvmlDeviceGetUUID(handle))
-        if choice.includes(index, uuid, count):
-            found.append((index, uuid, str(nvml.nvmlDeviceGetPciInfo(handle).busId)))
-    return [address for _, _, address in _in_order(found, environ.get(_VISIBLE, ""))]
+    found = [
+        (index, uuid, str(nvml.nvmlDeviceGetPciInfo(handle).busId))
+        for (index, uuid), handle in (job_handles(nvml, environ) or {}).items()
+    ]
+    return [address for _, _, address in _in_order(found, environ.get(CUDA, ""))]
 
 
 def _in_order(

@@ -52,7 +52,7 @@ class NvmlBackend:
 
     nvml: Any
     gpm: bool = True
-    choice: GpuChoice = field(default_factory=GpuChoice)
+    choice: GpuChoice
     monotonic: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = _utc
     _gpus: dict[str, NvmlGpu] = field(default_factory=dict, init=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from hpckit.observe.nvml.fields import (
 )
 from hpckit.observe.nvml.gauges import read_gauges, read_reasons
 from hpckit.observe.nvml.gpm import GpmReader
-from hpckit.observe.nvml.mig import MigPart, find_parts
+from hpckit.observe.nvml.mig import MigPart, find_parts, most_parts
 
 T = TypeVar("T")
 
@@ -124,6 +124,8 @@ def attach_gpu(nvml: Any, index: int, *, gpm: bool) -> NvmlGpu:
     gauges = read_gauges(calls)
     facts = _facts(calls, uuid, index, (*gauges, *fields.counters))
     parts = find_parts(calls, facts, gpm=gpm)
+    if parts:
+        facts = replace(facts, slices=calls.ask("mig count", most_parts))
     # With MIG, activity is that of the parts.
     reader = GpmReader(calls=calls) if gpm and not parts else None
     return NvmlGpu(calls=calls, facts=facts, fields=fields, gpm=reader, parts=parts)

@@ -42,19 +42,27 @@ def opened_nvml() -> Iterator[Any | None]:
         tried(nvml, nvml.nvmlShutdown)
 
 
-def job_handles(nvml: Any, environ: Mapping[str, str]) -> Iterator[Any] | None:
-    """Return the handles of the job's GPUs; None if NVML cannot say how many there are."""
+def job_handles(nvml: Any, environ: Mapping[str, str]) -> Mapping[tuple[int, str], Any] | None:
+    """Return the handles of the run's GPUs by number and UUID; None if NVML cannot count GPUs."""
     count = tried(nvml, nvml.nvmlDeviceGetCount)
-    return None if count is None else _chosen(nvml, count, environ)
-
-
-def _chosen(nvml: Any, count: int, environ: Mapping[str, str]) -> Iterator[Any]:
-    choice = gpu_choice(environ)
+    if count is None:
+        return None
+    choice, found = gpu_choice(environ), {}
     for index in range(count):
         handle = tried(nvml, partial(nvml.nvmlDeviceGetHandleByIndex, index))
         uuid = handle and tried(nvml, partial(nvml.nvmlDeviceGetUUID, handle))
         if handle and uuid and choice.includes(index, uuid, count):
-            yield handle
+            names = _part_names(nvml, handle) if choice.parts else ()
+            if not choice.parts or any(map(choice.includes_part, names)):
+                found[index, str(uuid)] = handle
+    return found
+
+
+def _part_names(nvml: Any, handle: Any) -> Iterator[str]:
+    for place in range(tried(nvml, partial(nvml.nvmlDeviceGetMaxMigDeviceCount, handle)) or 0):
+        part = tried(nvml, partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place))
+        name = part and tried(nvml, partial(nvml.nvmlDeviceGetUUID, part))
+        yield from [str(name)] if name else []
 
 
 def pci_folder(root: Path, address: str) -> Path:

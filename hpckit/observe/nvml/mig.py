@@ -43,8 +43,13 @@ def find_parts(whole: NvmlCalls, parent: GpuDevice, *, gpm: bool) -> tuple[MigPa
     return tuple(_part(whole, handle, parent, gpm=gpm) for handle in handles)
 
 
+def most_parts(nvml: Any, handle: Any) -> int:
+    """Return how many MIG devices a GPU can have: one for each of its slices."""
+    return int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
+
+
 def _handles(whole: NvmlCalls) -> Iterator[Any]:
-    count = whole.ask("mig count", lambda nvml, one: nvml.nvmlDeviceGetMaxMigDeviceCount(one))
+    count = whole.ask("mig count", most_parts)
     for place in range(count or 0):
         try:
             yield whole.nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole.handle, place)

@@ -304,7 +304,7 @@ def _check_topology(resources: Resources) -> None:
 
 
 def _check_devices(resources: Resources, cluster: Cluster) -> None:
-    if resources.gpus_per_node > cluster.gpus_per_node:
+    if (resources.gpus_per_node or 0) > cluster.gpus_per_node:
         raise ConfigError(
             f"resources.gpus_per_node is {resources.gpus_per_node}, but a node of this cluster "
             f"has {cluster.gpus_per_node} (cluster.gpus_per_node)",

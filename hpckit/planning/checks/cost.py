@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
-from hpckit.model.cluster.gres import read_gres
 from hpckit.model.cluster.site import Site
 from hpckit.model.counted import counted
 from hpckit.model.finding import CostEstimate, Finding, error
 from hpckit.model.launch import Budget, ClusterKind
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.planning.checks.limits import Chosen, partition_names
+from hpckit.planning.gpus_asked import gpus_of
 from hpckit.planning.jobs.shared_jobs import merged_resources
 
 _HOUR = timedelta(hours=1)
@@ -31,6 +31,8 @@ def estimate_cost(plan: LaunchPlan, site: Site) -> CostEstimate:
     for job in plan.jobs:
         resources = job.resources
         gpus = gpus_of(resources)
+        if resources.exclusive:  # Slurm gives such a job all GPUs of its nodes
+            gpus = max(gpus, plan.cluster.gpus_per_node * resources.allocated_nodes)
         cpus = 0 if gpus else _cpus(resources)
         hours = _hours(plan, job, site)
         gpu_hours.append(hours * gpus if hours is not None else (None if gpus else 0.0))
@@ -62,27 +64,6 @@ def over_budget(plan: LaunchPlan, expected: CostEstimate) -> Iterator[Finding]:
             f"(nodes x GPUs x time limit); budget.gpu_hours allows {allowed:g}",
             "sweep fewer points, lower resources.timeout_min, or raise budget.gpu_hours",
         )
-
-
-def gpus_of(resources: ResourceSpec) -> int:
-    """Return how many GPUs one run has, whichever option requests them."""
-    nodes, stated = resources.allocated_nodes, dict(resources.additional_parameters)
-    per_node = max(resources.gpus_per_node, read_gres(resources.gres or "").get("gpu", 0))
-    per_task = _devices(stated, "gpus-per-task")
-    return max(
-        per_node * nodes,
-        per_task * resources.tasks_per_node * nodes,
-        _devices(stated, "gpus"),
-    )
-
-
-def _devices(stated: dict[str, str | bool | None], option: str) -> int:
-    text = stated.get(option) or stated.get(option.replace("-", "_"))
-    if not isinstance(text, str):
-        return 0
-    # The forms `4`, `a100:4` and `a100:2,v100:2`.
-    counts = (word.rpartition(":")[2] for word in text.split(","))
-    return sum(int(count) for count in counts if count.isdecimal())
 
 
 def _cpus(resources: ResourceSpec) -> int:

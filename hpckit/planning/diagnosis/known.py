@@ -8,8 +8,8 @@ from hpckit.model.goodput import Goodput
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.plan import ResourceSpec
-from hpckit.planning.checks.cost import gpus_of
 from hpckit.planning.diagnosis.evidence import RunAllocation, RunSettings, TimeShares
+from hpckit.planning.gpus_asked import gpus_of
 
 _GB = 1e9
 

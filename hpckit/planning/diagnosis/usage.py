@@ -164,30 +164,30 @@ def rank_steps(usages: Iterable[NodeUsage]) -> tuple[RankSteps, ...]:
     return tuple(replace(rank, node=usage.node) for usage in usages for rank in usage.row.ranks)
 
 
-def gpu_energy(usages: Iterable[NodeUsage], runs_per_gpu: float = 1) -> EnergySum:
+def gpu_energy(usages: Iterable[NodeUsage], share: float = 1) -> EnergySum:
     """Return the energy of the GPUs: as counted, or else estimated as mean power times time.
 
-    The time is that in which the power was known. GPUs that several runs had together are divided
-    between them in equal parts; `runs_per_gpu` is their number, on average over the run's time.
+    The time is that in which the power was known. Of GPUs that a run did not have to itself, it has
+    its part: as measured on their node (`own_s`), or `share` of all.
     """
     whole = EnergySum()
     for usage in usages:
         for gpu in usage.row.gpus:
             if any(device.uuid == gpu.uuid and device.parent for device in usage.devices):
                 continue  # a part of a GPU: its energy is that GPU's
-            whole += _energy_of(gpu, usage.seconds_of(gpu.uuid))
-    return whole.divided(max(runs_per_gpu, 1))
+            seconds = usage.seconds_of(gpu.uuid)
+            own_s = gpu.counters.get(GpuCounter.own_s, seconds)
+            own = min(own_s / seconds, 1.0) if seconds > 0 else 1.0
+            whole += _energy_of(gpu, seconds).part(own * share)
+    return whole
 
 
-def run_energy(
-    attempts: Mapping[int, Sequence[NodeUsage]], runs_per_gpu: Mapping[int, float]
-) -> EnergySum:
+def run_energy(attempts: Mapping[int, Sequence[NodeUsage]], share: float = 1) -> EnergySum:
     """Return the energy of a run's GPUs: of each attempt as `gpu_energy` has it, by number.
 
     An attempt whose driver did not count is estimated, though the others are counted.
     """
-    parts = (gpu_energy(used, runs_per_gpu.get(each, 1)) for each, used in attempts.items())
-    return sum(parts, EnergySum())
+    return sum((gpu_energy(used, share) for used in attempts.values()), EnergySum())
 
 
 def _energy_of(gpu: GpuRow, seconds: float) -> EnergySum:

@@ -97,6 +97,7 @@ def _balance(timeline: Timeline) -> Goodput:
         lost=sum((lost for _, lost, _ in worth), ZERO),
         start=spent[Phase.start],
         restart=spent[Phase.restart] + spent[Phase.trouble],
+        suspended=spent[Phase.suspended],
         queue=spent[Phase.queue],
         idle=spent[Phase.idle],
     )

@@ -25,6 +25,7 @@ class Phase(Enum):
     training = auto()
     trouble = auto()
     restart = auto()
+    suspended = auto()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -23,6 +23,7 @@ _PARTS = {
     Phase.start: TimePart.start,
     Phase.trouble: TimePart.restart,
     Phase.restart: TimePart.restart,
+    Phase.suspended: TimePart.suspended,
 }
 
 _Piece = tuple[timedelta, timedelta, TimePart]

@@ -24,6 +24,7 @@ from hpckit.planning.goodput.phases import (
 )
 
 _STANDSTILL = timedelta(minutes=2)
+_WAITING = frozenset({Phase.queue, Phase.idle, Phase.suspended})
 _UNUSUAL = 10
 """How many times its usual step nothing has to come of a round before that is remarkable."""
 
@@ -85,6 +86,8 @@ class Timeline:
                 self._lose_node(event)
             case events.CheckpointSaved():
                 self._save(event)
+            case events.Suspended():
+                self._suspend(utc(event.at), recorded_duration(event.seconds))
             case events.NoticeHeard():
                 self._told = event.cause
             case events.RoundEnded():
@@ -162,6 +165,42 @@ class Timeline:
             trouble = replace(one, phase=Phase.trouble, begin=one.end - part)
             one.end -= part
             self.stretches[place : place + 1] = [one, trouble] if one.length else [trouble]
+
+    def _suspend(self, end: datetime, lasted: timedelta) -> None:
+        """Turn what passed until `end` while the attempt was alive into a suspension."""
+        begin = end - lasted
+        for place in range(len(self.stretches) - 1, -1, -1):
+            one = self.stretches[place]
+            if one.end <= begin:
+                return
+            low, high = max(one.begin, begin), min(one.end, end)
+            if one.phase in _WAITING or high <= low:
+                continue
+            self._take_back(one, high - low)
+            within = (
+                (one.phase, one.begin, low),
+                (Phase.suspended, low, high),
+                (one.phase, high, one.end),
+            )
+            self.stretches[place : place + 1] = [
+                replace(one, phase=phase, begin=start, end=stop)
+                for phase, start, stop in within
+                if stop > start
+            ]
+
+    def _take_back(self, one: Stretch, part: timedelta) -> None:
+        """Count a part of a stretch as suspended instead."""
+        self.spent[Phase.suspended] += part
+        now = one.round
+        if one.phase is Phase.training and now is not None:
+            now.trained -= part
+            now.saved_at = min(now.saved_at, now.trained)
+            return
+        self.spent[one.phase] -= part
+        if now is not None and one.phase is Phase.trouble:
+            now.troubled -= part
+        elif now is not None and one.phase in now.stepless:
+            now.stepless[one.phase] -= part
 
     def _wait(self, until: datetime) -> None:
         """Pass the time to the next attempt: idle until a new submission, if there was one."""

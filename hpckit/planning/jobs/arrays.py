@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from hpckit.errors import ConfigError
 from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.launch import LaunchConfig, Sampler
+from hpckit.planning.gpus_asked import gpus_asked
 
 BACKLOG_JOBS = 1
 """Jobs that hpckit itself queues to submit what did not fit."""
@@ -51,7 +52,7 @@ def throttle(settings: LaunchConfig) -> int | None:
     if concurrent is None and sweep.sampler is Sampler.optuna:
         concurrent = LEARNING
     bounds = [] if concurrent is None else [concurrent]
-    gpus = resources.gpus_per_node * (resources.nodes + resources.spare_nodes)
+    gpus = (gpus_asked(resources) or 0) * (resources.nodes + resources.spare_nodes)
     if sweep.max_gpus is not None and gpus:
         bounds.append(runs_on(sweep.max_gpus, gpus))
     return min(bounds, default=None)

@@ -113,7 +113,7 @@ def successor_job(launch: str, run: int, *, index: int, like: JobSpec, after: st
         name=f"{launch}-{index}",
         runs=(run,),
         resources=replace(like.resources, dependency=f"afterany:{JobId.parse(after)}"),
-        requeue=False,
+        requeue=like.requeue,
     )
 
 

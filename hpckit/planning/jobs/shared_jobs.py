@@ -9,7 +9,6 @@ from datetime import timedelta
 from statistics import fmean
 
 from hpckit.errors import ConfigError
-from hpckit.model.cluster.gres import read_gres
 from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.counted import counted
 from hpckit.model.failure import Cause
@@ -17,6 +16,7 @@ from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, SharedJobSpec
 from hpckit.model.states import RunState
+from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.jobs.arrays import BACKLOG_JOBS, runs_on
 
 _GRES = re.compile(r"(?P<what>.*?)(?::(?P<count>\d+))?(?P<where>\([^)]*\))?\Z")
@@ -69,7 +69,7 @@ def _whole(settings: LaunchConfig) -> Sequence[tuple[str, object, object]]:
 
 def _check_gpus(settings: LaunchConfig) -> None:
     sweep, resources = settings.sweep, settings.resources
-    gpus = _gpus(resources.gpus_per_node, resources.gres)
+    gpus = gpus_asked(resources) or 0
     if sweep.runs_per_gpu > 1 and gpus != 1:
         raise ConfigError(
             f"sweep.runs_per_gpu is {sweep.runs_per_gpu}, and one run asks for {gpus} GPUs; runs "
@@ -100,7 +100,7 @@ def shared_job(
     small for one run, or a node for one job.
     """
     sweep = settings.sweep
-    per_gpu, gpus = sweep.runs_per_gpu, _gpus(each.gpus_per_node, each.gres)
+    per_gpu, gpus = sweep.runs_per_gpu, gpus_asked(each) or 0
     per_job, most = max(sweep.runs_per_job, per_gpu), _most_jobs(limits)
     if gpus and sweep.max_gpus is not None:
         per_job = min(per_job, runs_on(sweep.max_gpus, gpus) * per_gpu)
@@ -201,10 +201,6 @@ def in_order(plan: LaunchPlan, lasted: Mapping[str, timedelta]) -> LaunchPlan:
 
 def _minutes(number: int | None) -> timedelta | None:
     return None if number is None else timedelta(minutes=number)
-
-
-def _gpus(per_node: int, gres: str | None) -> int:
-    return max(per_node, read_gres(gres or "").get("gpu", 0))
 
 
 def _shared(slots: int, each: int, per_gpu: int) -> int:

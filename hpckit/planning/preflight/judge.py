@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hpckit.model.cluster.gres import read_gres
 from hpckit.model.environment.comparison import AskedOfNode
 from hpckit.model.environment.roles import FolderRole
 from hpckit.model.failure import Cause, Failure
@@ -14,6 +13,7 @@ from hpckit.model.launch import DeviceKind, LaunchConfig
 from hpckit.model.preflight.health import HealthReport
 from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict, NodeInspection
+from hpckit.planning.gpus_asked import asks_for_part, gpus_asked
 from hpckit.planning.preflight.gpus import gpu_findings, usual_values
 from hpckit.planning.preflight.host import host_findings
 from hpckit.planning.preflight.pairs import pair_findings
@@ -40,18 +40,7 @@ def inspection_level(settings: LaunchConfig) -> PreflightLevel:
     level = settings.preflight.level
     if level is not PreflightLevel.auto:
         return level
-    return PreflightLevel.fast if asks_for_gpus(settings) else PreflightLevel.off
-
-
-def asks_for_gpus(settings: LaunchConfig) -> bool:
-    """Return whether a run asks for GPUs, by their number or as generic resources."""
-    resources = settings.resources
-    more = any(
-        value not in (None, False, 0, "0") and (key.startswith("gpus") or "gres/gpu" in str(value))
-        for key, value in resources.additional_parameters.items()
-    )
-    gres = read_gres(resources.gres or "")
-    return resources.gpus_per_node > 0 or more or gres.get("gpu", 0) > 0
+    return PreflightLevel.fast if gpus_asked(settings.resources) else PreflightLevel.off
 
 
 def asked_of_node(settings: LaunchConfig) -> AskedOfNode:
@@ -60,7 +49,7 @@ def asked_of_node(settings: LaunchConfig) -> AskedOfNode:
     memory = None if resources.mem_gb is None else int(resources.mem_gb * 2**30)
     return AskedOfNode(
         nodes=resources.nodes,
-        gpus=resources.gpus_per_node,
+        gpus=resources.gpus_per_node or 0,
         memory_bytes=memory,
         needs_torch=settings.entry_point is not None,
         on_cpus=settings.runtime.device is DeviceKind.cpu,
@@ -81,7 +70,8 @@ def judge_nodes(
     """
     found: dict[str, list[HealthFinding]] = defaultdict(list)
     gpus = [gpu for one in reports if one.health for gpu in one.health.gpus or ()]
-    usual, shared = usual_values(gpus), settings.sweep.runs_per_gpu > 1
+    usual = usual_values(gpus)
+    shared = settings.sweep.runs_per_gpu > 1 or asks_for_part(settings.resources)
     cap = settings.cluster.power_cap_w
     for one in reports:
         if one.health is None:

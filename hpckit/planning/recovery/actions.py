@@ -66,6 +66,15 @@ def round_ended(view: RoundView, failure: Failure | None, action: RoundAction) -
     )
 
 
+def round_followed(view: RoundView, action: Action) -> events.RoundEnded:
+    """Return the record of an ended round that this action follows."""
+    if isinstance(action, NewRound):
+        return round_ended(view, action.because, RoundAction.new_round)
+    word = RoundAction.new_attempt if action.again else RoundAction.end
+    completed = action.state is RunState.completed
+    return round_ended(view, action.failure, RoundAction.completed if completed else word)
+
+
 def attempt_ended(end: EndAttempt, at: datetime) -> events.AttemptEnded:
     """Return the final event of an attempt."""
     return events.AttemptEnded(

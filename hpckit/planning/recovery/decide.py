@@ -69,7 +69,7 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
     if failure is None and end in _COMPLETE:
         return _completed(view, end)
     if view.notice is not None:
-        return _stopped(view, view.notice, policy, past)
+        return end_by_notice(view, view.notice, policy, past)
     # Slurm tells the ranks of a satellite, too: they may leave before they are asked to.
     asked = view.cut_short or view.resizing
     if failure is None and view.dismissed is None and end is RoundOutcome.left and asked:
@@ -213,7 +213,13 @@ def _failed(view: RoundView, failure: Failure) -> EndAttempt:
     return EndAttempt(state=RunState.failed, exit_code=_exit_code(view, failure), failure=failure)
 
 
-def _stopped(view: RoundView, notice: StopNotice, policy: Recovery, past: Ledger) -> EndAttempt:
+def end_by_notice(
+    view: RoundView, notice: StopNotice, policy: Recovery, past: Ledger
+) -> EndAttempt:
+    """Return how an attempt ends that is being stopped: asked for again by itself, or not.
+
+    Never after a cancel, and not where whatever stopped it starts it again.
+    """
     if view.cancelled:
         return EndAttempt(state=RunState.cancelled, exit_code=NOTICE_CODE)
     failure = Failure(
@@ -222,9 +228,13 @@ def _stopped(view: RoundView, notice: StopNotice, policy: Recovery, past: Ledger
         step=view.step,
         signature=notice.cause,
     )
-    if notice.cause is not Cause.time_limit or not (view.requeues and view.saved):
-        # Whatever stopped the attempt starts it again if that was intended; and a run that saves no
-        # state would only reach the same limit again.
+    left_alone = notice.cause is Cause.preempted and not notice.restarts
+    # A run that saves no state would only reach the same time limit again.
+    wanted = left_alone or (notice.cause is Cause.time_limit and view.saved)
+    if not (wanted and view.requeues):
+        if left_alone:
+            message = f"{failure.message}; recovery.requeue is off, and Slurm starts it no more"
+            failure = replace(failure, message=message)
         return EndAttempt(state=RunState.interrupted, exit_code=NOTICE_CODE, failure=failure)
     ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
     spent = exhausted(ledger, failure, policy)

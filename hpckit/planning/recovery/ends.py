@@ -79,12 +79,13 @@ def with_farewell(seen: RankExit, said: ExitStatement | None, *, is_command: boo
     known = replace(seen, reason=_reason(seen, said, is_command=is_command))
     if said is None:
         return known
+    counted = said.total is not None and known.reason is ExitReason.returned
     return replace(
         known,
         kept=said.kept,
         told_by=said.told_by,
         told_signal=said.signal,
-        step=seen.step if said.step is None else said.step,
+        step=said.step if counted or said.step is not None else seen.step,
         total=said.total,
     )
 
@@ -105,16 +106,20 @@ _OF_COMMANDS: Mapping[int | None, ExitReason] = {0: ExitReason.ended, LEFT_CODE:
 
 
 def returned_early(exits: Sequence[RankExit]) -> str:
-    """Return at which step ranks returned, and of how many; empty if all steps were done."""
+    """Return after how many steps ranks returned, and of how many; empty if all steps were done."""
     early = [
-        (exit_.step, exit_.total)
+        (0 if exit_.step is None else exit_.step + 1, exit_.total)
         for exit_ in exits
-        if exit_.reason is ExitReason.returned
-        and exit_.step is not None
-        and exit_.total is not None
+        if exit_.reason is ExitReason.returned and exit_.total is not None
     ]
-    step, total = min(early, default=(0, 0))
-    return f"returned at step {step} of {total}" if step + 1 < total else ""
+    done, total = min(early, default=(0, 0))
+    return f"returned at step {done} of {total}" if done < total else ""
+
+
+def last_done(exits: Sequence[RankExit], begun: int | None) -> int | None:
+    """Return the last step of a round that was done: the last that began, unless ranks left it."""
+    done = [one.step for one in exits if one.reason is ExitReason.returned and one.step is not None]
+    return min([begun, *done]) if begun is not None else None
 
 
 def left_unasked(exits: Sequence[RankExit], step: int | None) -> Failure:

@@ -13,10 +13,14 @@ from hpckit.planning.recovery.node_choice import RoundSizes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopNotice:
-    """The notice that the attempt will be stopped: its signal, and its cause as far as known."""
+    """The notice that the attempt will be stopped: its signal, and its cause as far as known.
+
+    `restarts` is whether the scheduler starts the run again by itself.
+    """
 
     signal: str
     cause: Cause = Cause.notice
+    restarts: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

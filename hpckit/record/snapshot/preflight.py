@@ -109,7 +109,7 @@ class Machine:
 
     def _devices(self, settings: LaunchConfig) -> Iterator[Finding]:
         """Warn if GPUs are requested but the PyTorch that should use them cannot."""
-        asked, wanted = settings.resources.gpus_per_node, settings.runtime.device
+        asked, wanted = settings.resources.gpus_per_node or 0, settings.runtime.device
         if not asked or wanted is DeviceKind.cpu or not self.same_python:
             return
         command = settings.command

@@ -23,6 +23,7 @@ _COLOURS = {
     TimePart.start: "#e69f00",
     TimePart.restart: "#d55e00",
     TimePart.lost: "#cc3f5c",
+    TimePart.suspended: "#7b6fa6",
     TimePart.queue: "#a9a9a9",
     TimePart.idle: "#d0d0d0",
 }

@@ -73,6 +73,7 @@ _WORDS: Mapping[type[events.Event], Callable[[Any], str]] = {
     events.RequeueAsked: lambda event: f"requeue: {event.outcome}",
     events.Warned: lambda event: f"warning: {event.message}",
     events.NoticeHeard: lambda event: f"notice {event.signal}: {event.cause}",
+    events.Suspended: lambda event: f"stood still for {event.seconds:.0f} s: suspended",
     events.Submitted: lambda event: f"Slurm accepted job {event.job}",
     events.SubmitRefused: lambda event: f"submission refused: {event.message}",
     events.CancelRequested: lambda event: f"cancellation of runs {ranges(event.runs)}",

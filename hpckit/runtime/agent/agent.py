@@ -16,17 +16,18 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NotFoundError
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
+from hpckit.model.launch import ClusterKind
 from hpckit.model.rank import RankInfo
 from hpckit.model.telemetry.vocabulary import TelemetryEvent
 from hpckit.observe.event_words import event_words
-from hpckit.observe.gpu_choice import gpu_choice
+from hpckit.observe.gpu_choice import GPUS_ASKED, OF_SLURM, VISIBLE, gpu_choice
 from hpckit.observe.sampler import NodeSampler
 from hpckit.planning.network_order import switches_above
 from hpckit.record.launches import Launch, load_launch, load_settings
@@ -41,10 +42,11 @@ from hpckit.runtime.agent.step_reports import SEND_S, StepReports
 from hpckit.runtime.channel import messages, tcp
 from hpckit.runtime.channel.pace import BEAT_S, PATIENCE
 from hpckit.runtime.descriptors import allow_many_files
-from hpckit.runtime.environ import ON_SUPERVISOR_LOST, SATELLITE, environment, rank_info
+from hpckit.runtime.environ import ON_SUPERVISOR_LOST, SATELLITE, environment, export, rank_info
 from hpckit.runtime.foreground import in_foreground
 from hpckit.runtime.fork_server.client import ForkServerClient
 from hpckit.runtime.fork_server.owner import node_fork_server
+from hpckit.runtime.run_variables import run_variables
 from hpckit.runtime.signals import NOTICES
 
 FOLDER_WAIT_S = 30.0
@@ -129,6 +131,8 @@ class Agent:
         """Report steps and ranks that hang; send a sign of life if nothing else was sent."""
         while True:
             await asyncio.sleep(BEAT_S)
+            for begin, end in self.reports.pauses.new():
+                await self.tell(messages.Paused(seconds=end - begin))
             if self.ranks is not None:
                 await self.ranks.tell_newest()
                 if (hung := self.ranks.hung()) is not None:
@@ -209,11 +213,22 @@ class Agent:
 
     async def tell(self, message: messages.Message) -> None:
         """Send to the supervisor; do nothing if it is gone (serve() notices) or was given up."""
+        if isinstance(message, messages.Saved):
+            message = self._without_pause(message)
         if self._alone:
             return
         self._said_at = time.monotonic()
         with contextlib.suppress(OSError):
             await self.channel.send(message)
+
+    def _without_pause(self, saved: messages.Saved) -> messages.Saved:
+        """Return how long a save took without what this node was suspended for."""
+        paused_s = self.reports.pauses.paused_s(saved.duration_s)
+        return replace(
+            saved,
+            stall_s=max(saved.stall_s - paused_s, 0.0),
+            duration_s=max(saved.duration_s - paused_s, 0.0),
+        )
 
     def hear_node(self, loop: asyncio.AbstractEventLoop, event: TelemetryEvent) -> None:
         """Warn of what happened to this node's GPUs, once; called in the sampler's thread."""
@@ -289,14 +304,18 @@ async def attend(
         node=node_name(),
         info=info,
     )
+    seen = run_variables(launch, index, settings, secrets, environment())
+    export({name: seen[name] for name in (GPUS_ASKED, *OF_SLURM, *VISIBLE) if name in seen})
     sampler = NodeSampler(
         settings=settings.observe,
         attempt=paths,
         node=node_name(),
         earlier=tuple(run.attempt(number) for number in range(1, attempt)),
         choice=gpu_choice(environment()),
+        on_this_machine=launch.cluster.kind is ClusterKind.local,
     )
     reports = StepReports(keep=sampler.note_steps)
+    sampler.paused_s = reports.pauses.paused_s
     agent = Agent(info=info, channel=channel, outlook=outlook, reports=reports)
     if forks is not None:
         agent.fork_server = ForkServerClient(connection=forks)

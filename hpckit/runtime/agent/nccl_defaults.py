@@ -12,6 +12,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from hpckit.model.launch import DeviceKind, LaunchConfig
+from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.record.layout import NCCL_TRACE, RoundPaths
 
 _NEW_NAMES = (2, 9)
@@ -37,7 +38,7 @@ def nccl_defaults(settings: LaunchConfig, paths: RoundPaths, rank: int) -> dict[
     names = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
     old_names = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
     size, prefix = names if new else old_names
-    if cpu_only or not (settings.resources.gpus_per_node or settings.resources.gres):
+    if cpu_only or not gpus_asked(settings.resources):
         alone = settings.resources.nodes * settings.resources.tasks_per_node == 1
         return {} if alone or not new else {size: str(_COLLECTIVES)}
     kept = {

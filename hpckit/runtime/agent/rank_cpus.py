@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from hpckit.model.launch import LaunchConfig, NumaBinding
 from hpckit.model.ranges import ranges
 from hpckit.observe.health.numa import read_gpu_cpus
+from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.jobs.cpu_binding import CpuBinding, bind_ranks
 from hpckit.runtime.threads import aside
 
@@ -22,8 +23,7 @@ async def rank_binding(
 ) -> CpuBinding:
     """Return the CPUs of each rank; free of any if the run has no GPUs or does not want it."""
     free = CpuBinding(cpus=(frozenset(),) * ranks)
-    asked = settings.resources
-    if settings.runtime.numa_binding is NumaBinding.off or not (asked.gpus_per_node or asked.gres):
+    if settings.runtime.numa_binding is NumaBinding.off or not gpus_asked(settings.resources):
         return free
     try:
         found = await asyncio.wait_for(aside(lambda: read_gpu_cpus(environ)), _PATIENCE_S)

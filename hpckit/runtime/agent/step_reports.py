@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.runtime.channel.messages import NodeSteps
+from hpckit.runtime.pauses import PauseWatch
 
 SEND_S = 2.0
 """Least time between two messages of a node about its steps."""
@@ -20,16 +21,20 @@ _DECIMALS = 4
 class StepReports:
     """Collects the reports of one node's ranks; one for each agent.
 
-    `keep` is given every report. Time is a parameter, in seconds of one monotonic clock.
+    `keep` is given every report. Time is a parameter, in seconds of one monotonic clock. Reports of
+    steps during which this process was paused are dropped: their ranks stood still, too.
     """
 
     keep: Callable[[RankSteps], None] | None = None
+    pauses: PauseWatch = field(default_factory=PauseWatch)
     _round: int = field(default=-1, init=False)
     _held: list[RankSteps] = field(default_factory=list, init=False)
     _sent_at: float = field(default=-math.inf, init=False)
 
     def take(self, report: RankSteps, round_: int) -> None:
         """Take a rank's report; what is left of an earlier round is of no use any more."""
+        if self.pauses.paused_s(report.seconds):
+            return
         if self.keep is not None:
             self.keep(report)
         if round_ != self._round:

@@ -313,6 +313,13 @@ class RankEnded(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Paused(Message):
+    """Agent → supervisor: this process did not run for so long, until just now."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Noticed(Message):
     """Agent → supervisor: this node was notified that the attempt will be stopped."""
 

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from hpckit.model.parallel.layout import Layout
-from hpckit.runtime.checkpoint import journal, manifest, rng, sharding, state, storage
+from hpckit.runtime import generators
+from hpckit.runtime.checkpoint import journal, manifest, sharding, state, storage
 from hpckit.runtime.checkpoint.errors import (
     CheckpointError,
     NoCheckpointError,
@@ -191,7 +192,8 @@ class Loader:
         self.group.first(lambda: self._record(CheckpointFate.attempted, entry))
         found = self._failed(entry, loading.read) or self._failed(entry, loading.give)
         if found is None and record.layout != self.layout:
-            rng.reseed(self.seed, record.step)
+            # The same on every rank, as at the start of a run.
+            generators.seed_everything(generators.derived_seed(self.seed, str(record.step)))
         return found
 
     def _failed(self, entry: CheckpointEntry, stage: Callable[[], None]) -> Problem | None:
@@ -248,7 +250,7 @@ class _Loading:
         context = self._context(saved)
         for path, own in keys.items():
             parts = [skeletons[key] for key in own]
-            value = self.registered.objects.get(path, rng)
+            value = self.registered.objects.get(path, generators)
             self.readers[path] = make_reader(path, value, parts, context)
 
     def _paths(self) -> list[str]:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.position import Position
-from hpckit.runtime.checkpoint import model_state, optimizer_state, rng
+from hpckit.runtime.checkpoint import model_state, optimizer_state
 from hpckit.runtime.checkpoint.agreement import KeyAgreement, KeyFacts, KeyShare
 from hpckit.runtime.checkpoint.encoding import (
     SKELETON,
@@ -32,6 +32,7 @@ from hpckit.runtime.checkpoint.group import Group, Part
 from hpckit.runtime.checkpoint.model_state import ParameterNames, TiedNames
 from hpckit.runtime.checkpoint.placement import ModelTensors
 from hpckit.runtime.checkpoint.sharding import TensorPiece, own_pieces
+from hpckit.runtime.generators import kept_generators, state_dict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +126,7 @@ class EncodedObjects:
             position=position,
             objects=tuple(sorted(self.objects)),
             models=tuple(sorted(name for name, one in self.objects.items() if one.is_model)),
-            tensors=tensors | encode_state(rng_path(rank), rng.capture_rng()),
+            tensors=tensors | encode_state(rng_path(rank), state_dict()),
             pieces=tuple(one for one in shares if one.tensor.shape != one.shape),
         )
 
@@ -155,11 +156,13 @@ class StateCapturer:
 def encode_objects(objects: Mapping[str, Any], tied: TiedNames, *, staged: bool) -> EncodedObjects:
     """Encode all registered objects; raises StateError.
 
-    `staged`: ranks hold different stages of the models.
+    `staged`: ranks hold different stages of the models. When a run saves must not change what it
+    draws: a data loader's `state_dict` may draw a seed.
     """
     names = model_state.name_parameters(objects, tied)
     models = ModelTensors(objects, tied)
-    encoded = {name: _encode(name, one, names, models) for name, one in objects.items()}
+    with kept_generators():
+        encoded = {name: _encode(name, one, names, models) for name, one in objects.items()}
     if staged:
         _refuse_numbers(objects, names)
     return EncodedObjects(objects=encoded, copied=_copied(objects, encoded, tied))

@@ -6,7 +6,7 @@ Which samples a batch has follows from the step alone. It decides nothing about 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -23,6 +23,7 @@ from hpckit.model.parallel.share import BatchShare
 from hpckit.model.telemetry.rank_steps import DATA_PHASE
 from hpckit.runtime.data.indexed import IndexedBatches
 from hpckit.runtime.data.streamed import StreamedBatches, can_jump
+from hpckit.runtime.generators import derived_seed
 
 _DEATH_S = 0.5
 """For the signal that tells of a worker's death: it comes after the end of its pipes."""
@@ -62,10 +63,55 @@ class BatchOptions:
     shuffle: bool | None = None
     drop_last: bool = False
     collate: Callable[[list[Any]], Any] | None = None
+    name: str | None = None
 
     def __post_init__(self) -> None:
+        if self.name is not None and not (isinstance(self.name, str) and self.name):
+            hint = "write name='replay', for example, or leave it out"
+            raise UsageError(f"run.batches(name={self.name!r}) needs a text", hint=hint)
         _check_number("batch_size", self.batch_size, least=1)
         _check_number("workers", self.workers, least=0)
+
+
+@dataclass(slots=True)
+class StreamKeys:
+    """What tells the `run.batches` of a run apart: a name, or a number in the order of the calls.
+
+    Those that a step makes are counted anew in each step, as a restart makes those of later ones.
+    """
+
+    _lasting: list[int | str] = field(default_factory=list)
+    _of_step: list[int | str] = field(default_factory=list)
+    _step: int | None = None
+
+    def add(self, name: str | None, step: int | None) -> int | str:
+        """Return the key of the next one; `step` is None outside of the loop. Raises UsageError."""
+        if step != self._step:
+            self._of_step, self._step = [], step
+        known = [*self._lasting, *self._of_step]
+        if name in known:
+            raise UsageError(
+                f"run.batches(name={name!r}) was already called with that name: both would have "
+                "the same order and the same random numbers",
+                hint="give each a name of its own, or none",
+            )
+        key = _numbered(known) if name is None else name
+        (self._lasting if step is None else self._of_step).append(key)
+        return key
+
+    def compare(self, is_alike: Callable[[int], bool]) -> None:
+        """Raise UsageError if `is_alike`, which asks all ranks, denies that they made as many."""
+        if not is_alike(_numbered(self._lasting)):
+            raise UsageError(
+                f"this rank called run.batches() {counted(_numbered(self._lasting), 'time')} "
+                "without a name, and others did not: the order of samples follows from the number "
+                "of the call",
+                hint="make the same calls on all ranks, or give those of some ranks a name=",
+            )
+
+
+def _numbered(keys: Iterable[int | str]) -> int:
+    return sum(isinstance(one, int) for one in keys)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -191,9 +237,15 @@ class _ErrorsAsValues(Dataset[Any]):
             return error
 
 
-def make_batches(dataset: Any, options: BatchOptions, place: StepPlace) -> Batches:
-    """Return the batches of a dataset; raises UsageError for one that cannot be exact."""
+def make_batches(
+    dataset: Any, options: BatchOptions, place: StepPlace, key: int | str = 0
+) -> Batches:
+    """Return the batches of a dataset; raises UsageError for one that cannot be exact.
+
+    Those with another `key` have an order and random numbers of their own.
+    """
     share = place.share(options.batch_size)
+    seed = place.seed if key == 0 else derived_seed(place.seed, f"batches {key!r}")
     collate = options.collate or default_collate
     if isinstance(dataset, IterableDataset):
         _check_stream(dataset, options)
@@ -204,7 +256,7 @@ def make_batches(dataset: Any, options: BatchOptions, place: StepPlace) -> Batch
                 hint="let __len__ return the number of samples of an epoch, or leave it out",
             )
         streamed = StreamedBatches(
-            dataset=dataset, length=length, share=share, seed=place.seed, collate=collate
+            dataset=dataset, length=length, share=share, seed=seed, collate=collate
         )
         return Batches(
             reader=streamed,
@@ -214,7 +266,7 @@ def make_batches(dataset: Any, options: BatchOptions, place: StepPlace) -> Batch
             epoch_length=length,
             _place=place,
         )
-    order = _order(dataset, options, place.seed)
+    order = _order(dataset, options, seed)
     return Batches(
         reader=IndexedBatches(dataset=dataset, order=order, share=share, collate=collate),
         share=share,

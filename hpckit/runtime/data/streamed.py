@@ -14,8 +14,9 @@ from torch.utils.data import Dataset, IterableDataset
 
 from hpckit.errors import UsageError
 from hpckit.model.counted import counted
+from hpckit.model.parallel.permutation import mixed
 from hpckit.model.parallel.share import BatchShare
-from hpckit.runtime.data.generators import kept_generators, seed_sample
+from hpckit.runtime.generators import kept_generators, seed_generators
 
 
 class JumpingStream(Protocol):
@@ -49,7 +50,7 @@ class StreamedBatches(Dataset[Any]):
         numbers = self.share.numbers(first)
         with kept_generators():
             samples = [self._sample(number) for number in numbers]
-            seed_sample(self.seed, numbers.start)
+            self._seed(numbers.start)
             return self.collate(samples)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,21 +82,32 @@ class StreamedBatches(Dataset[Any]):
         return 0 if self.length is None else number // self.length
 
     def _open(self, number: int) -> None:
-        """Begin to read at a number, or before it."""
+        """Begin to read at a number, or before it.
+
+        An epoch begins under the seed of its first sample. The body of a generator function begins
+        when a sample is taken: after a jump that is the one before, as each has a seed of its own.
+        """
         epoch = self._epoch(number)
         first = epoch * (self.length or 0)
+        self._seed(first)
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
-        seed_sample(self.seed, first)
-        if can_jump(self.dataset):
-            self._samples, self._next = iter(self.dataset.iter_from(number - first)), number
-        else:
+        if not can_jump(self.dataset):
             self._samples, self._next = iter(self.dataset), first
+            return
+        self._samples = iter(self.dataset.iter_from(max(number - 1 - first, 0)))
+        self._next = number
+        if number > first:
+            self._seed(first)
+            next(self._samples, None)
+
+    def _seed(self, number: int) -> None:
+        seed_generators(mixed(self.seed, number))
 
     def _read(self) -> Any:
         """Read one sample; at the end of an epoch, begin the next one."""
         number = self._next or 0
-        seed_sample(self.seed, number)
+        self._seed(number)
         try:
             sample = next(self._samples)
         except StopIteration:

@@ -68,7 +68,7 @@ class CheckedRun(Run):
         """Return rank 0's part of the model on meta; ends the function if it does not fit."""
         arguments.check_builder(build, plan, init)
         fitted = FittedModel(
-            model=build_on_meta(arguments.checked_builder(build)),
+            model=build_on_meta(arguments.checked_builder(build), self.seed),
             plan=plan or Plan(),
             layout=self.layout,
             settings=self.parallel,

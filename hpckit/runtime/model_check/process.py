@@ -28,10 +28,11 @@ from hpckit.model.parallel.model_check import (
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.planning.fallback import layout_of_world
 from hpckit.runtime.environ import environment, rank_info
+from hpckit.runtime.generators import seed_everything
 from hpckit.runtime.model_check.checked_run import CheckedRun, CheckFinished
 from hpckit.runtime.model_check.forward_fit import ForwardUnknownError, said
 from hpckit.runtime.model_check.model_fit import fake_group, memory_of, told
-from hpckit.runtime.rank.attach import make_logger, seed_everything
+from hpckit.runtime.rank.attach import make_logger
 from hpckit.runtime.rank.config import Config, MissingKeyError
 from hpckit.runtime.rank.parent_watch import die_with_parent
 from hpckit.runtime.rank.user_function import call, calls, load_function

@@ -20,6 +20,7 @@ from hpckit.model.environment.torch_version import OLDEST_FOR_LAYOUTS, check_tor
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import SCHEDULES, Parallel, Precision
+from hpckit.runtime.generators import kept_generators
 from hpckit.runtime.parallel.context_parallel import ContextShards
 from hpckit.runtime.parallel.gradients import TiedWeight
 from hpckit.runtime.parallel.initialise import PartInitialiser
@@ -209,16 +210,15 @@ def _refuse_call(module: nn.Module, args: Any) -> None:
     )
 
 
-def build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:
+def build_on_meta(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return the model that `build` makes, with shapes and no memory."""
     with torch.device("meta"):
-        return build()
+        return build_seeded(build, seed)
 
 
 def build_seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return the whole model, the same on every rank and in every layout."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with kept_generators(seed=seed):
         return build()
 
 

@@ -9,7 +9,6 @@ the layout, nor on which rank has them.
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +17,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from hpckit.errors import UsageError
+from hpckit.runtime.generators import derived_seed, kept_generators
+from hpckit.runtime.parallel.batch_checks import digest
 
 Init = Callable[[str, nn.Module], None]
 """Takes the name of a module and the module; fills the tensors that are its own."""
@@ -47,6 +48,7 @@ class PartInitialiser:
     """Fills a model's parts by `init`. `whole` is the model on meta, which stays as it is.
 
     Buffers go to `device`, and parameters too, unless `offload` says that the host keeps them.
+    `digests` has a checksum of each tensor of the whole model that was made here.
     """
 
     whole: nn.Module
@@ -54,6 +56,7 @@ class PartInitialiser:
     seed: int
     device: torch.device
     offload: bool = False
+    digests: dict[str, int] = field(init=False, default_factory=dict)
     _names: dict[int, list[str]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -85,6 +88,7 @@ class PartInitialiser:
         made = self._made(name, module)
         values = dict(_own(made))
         for key, held in wanted.items():
+            self.digests[f"{name}.{key}".lstrip(".")] = digest(values[key])
             for one in held:
                 on_host = self.offload and isinstance(one, nn.Parameter)
                 device = torch.device("cpu") if on_host else self.device
@@ -98,13 +102,8 @@ class PartInitialiser:
             tensors = getattr(module, kept).items()
             filled = {key: one if one is None else empty[id(one)] for key, one in tensors}
             object.__setattr__(made, kept, filled)
-        state = torch.get_rng_state()
-        try:
-            torch.default_generator.manual_seed(_seed_of(self.seed, name))
-            with torch.no_grad():
-                self.init(name, made)
-        finally:
-            torch.set_rng_state(state)
+        with kept_generators(seed=derived_seed(self.seed, name)), torch.no_grad():
+            self.init(name, made)
         for key, tensor in _own(made):
             if tensor.is_meta or _is_unset(tensor):
                 raise UsageError(
@@ -129,11 +128,6 @@ def _own(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)
-
-
-def _seed_of(seed: int, name: str) -> int:
-    found = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
-    return int.from_bytes(found, "big") >> 1
 
 
 def _unset(tensor: Tensor) -> Tensor:

@@ -14,7 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hpckit.runtime.generators import OWN_GENERATORS, kept_generators
+
 _HELD = frozenset({"_parameters", "_buffers", "_modules"})
+_OF_TORCH = frozenset(vars(nn.Module()))
 _DEEPEST, _MOST_ITEMS = 4, 1000
 
 
@@ -22,7 +25,7 @@ _DEEPEST, _MOST_ITEMS = 4, 1000
 def keep_state(module: nn.Module) -> Iterator[None]:
     """Have a module run on copies of its buffers, and set back generators and attributes after.
 
-    What is changed inside of an attribute, such as a list, stays changed.
+    Also generators that are attributes. What is changed inside of others, such as a list, stays.
     """
     modules = list(module.modules())
     buffers = [(one, dict(one._buffers)) for one in modules]  # noqa: SLF001  # torch has no other way
@@ -35,9 +38,8 @@ def keep_state(module: nn.Module) -> Iterator[None]:
     }
     for one, held in buffers:
         one._buffers.update({key: copies.get(id(value)) for key, value in held.items()})  # noqa: SLF001
-    gpus = {one.device for one in module.parameters() if one.device.type == "cuda"}
     try:
-        with torch.random.fork_rng(devices=list(gpus)):
+        with kept_generators(own_generators(module)):
             yield
     finally:
         for one, held in buffers:
@@ -50,13 +52,14 @@ def keep_state(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def keep_state_of(function: Callable[..., Any]) -> Iterator[None]:
-    """Set back the modules and tensors that a function reaches, such as running means, after.
+    """Set back generators, and what a function reaches, such as running means, after.
 
     It reaches what it has in its closure, its defaults and its object, and names of its file.
     """
     found = list(_reached(function))
     tensors = [(one, one.detach().clone()) for one in found if isinstance(one, Tensor)]
     with ExitStack() as stack:
+        stack.enter_context(kept_generators([one for one in found if _is_generator(one)]))
         for one in found:
             if isinstance(one, nn.Module):
                 stack.enter_context(keep_state(one))
@@ -69,16 +72,28 @@ def keep_state_of(function: Callable[..., Any]) -> Iterator[None]:
                         one.detach().copy_(earlier)
 
 
-def _reached(function: Callable[..., Any]) -> Iterator[nn.Module | Tensor]:
-    """Yield the modules, and the tensors outside of them, that a function has at hand."""
+def own_generators(module: nn.Module) -> list[Any]:
+    """Return the generators that modules have in attributes, or at hand in their `forward`."""
+    modules = list(module.modules())
+    held = [one for each in modules for key, one in vars(each).items() if key not in _OF_TORCH]
+    begun = [*dict.fromkeys(type(each).forward for each in modules), *held]
+    return [one for start in begun for one in _reached(start) if _is_generator(one)]
+
+
+def _is_generator(one: Any) -> bool:
+    return isinstance(one, OWN_GENERATORS)
+
+
+def _reached(start: Any) -> Iterator[Any]:
+    """Yield the modules, the tensors outside of them, and the generators that are at hand."""
     seen: set[int] = set()
-    waiting: list[tuple[Any, int]] = [(function, 0)]
+    waiting: list[tuple[Any, int]] = [(start, 0)]
     while waiting:
         one, depth = waiting.pop()
         if id(one) in seen or depth > _DEEPEST:
             continue
         seen.add(id(one))
-        if isinstance(one, nn.Module | Tensor):
+        if isinstance(one, nn.Module | Tensor) or _is_generator(one):
             yield one
         else:
             waiting += [(held, depth + 1) for held in _held_by(one)]
@@ -93,7 +108,8 @@ def _held_by(one: Any) -> list[Any]:
         case FunctionType():
             cells = [cell.cell_contents for cell in one.__closure__ or () if _is_full(cell)]
             own = [one.__globals__.get(name) for name in one.__code__.co_names]
-            named = [held for held in own if isinstance(held, nn.Module | Tensor | FunctionType)]
+            kinds = (nn.Module, Tensor, FunctionType, *OWN_GENERATORS)
+            named = [held for held in own if isinstance(held, kinds)]
             return [*cells, *named, *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
         case dict() | list() | tuple() | set():
             return list(one.values() if isinstance(one, dict) else one)[:_MOST_ITEMS]

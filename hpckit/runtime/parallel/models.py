@@ -15,10 +15,12 @@ from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import BatchRule, Parallel
+from hpckit.runtime.parallel.batch_checks import check_values, digests_of
 from hpckit.runtime.parallel.build import LaidOutModel, build_on_meta, build_seeded, lay_out
 from hpckit.runtime.parallel.initialise import Init, PartInitialiser
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.optimizer_check import OptimizerCheck
+from hpckit.runtime.parallel.sharding_checks import needs_fsdp
 from hpckit.runtime.parallel.training import ModelTraining
 
 
@@ -60,10 +62,12 @@ class ParallelModels:
         """Build a model, lay it out, and return this rank's part; collective."""
         if init is None:
             model = build_seeded(build, self.seed)
+            if not self._is_sent(model):
+                check_values(self.mesh, digests_of(model), whole=True)
             made = lay_out(model, plan, self.mesh, self.settings)
             self._optimizers.add(made.replaced, made.module)
             return self.keep(made)
-        model = build_on_meta(build)
+        model = build_on_meta(build, self.seed)
         initialiser = PartInitialiser(
             whole=copy.deepcopy(model),
             init=init,
@@ -71,7 +75,16 @@ class ParallelModels:
             device=self.mesh.device,
             offload=self.settings.offload,
         )
-        return self.keep(lay_out(model, plan, self.mesh, self.settings, initialiser))
+        made = lay_out(model, plan, self.mesh, self.settings, initialiser)
+        if not self._is_sent(model):
+            check_values(self.mesh, initialiser.digests, whole=False)
+        return self.keep(made)
+
+    def _is_sent(self, model: nn.Module) -> bool:
+        """Return whether the first rank's values are all that there are: DDP sends them to all."""
+        replicated = self.mesh.layout.is_data_parallel and not needs_fsdp(self.settings)
+        learns = any(one.requires_grad for one in model.parameters())
+        return self.mesh.layout.world_size == 1 or (replicated and learns)
 
     def keep(self, made: LaidOutModel) -> nn.Module:
         """Remember how a model that is laid out is trained; return this rank's part."""

@@ -1,12 +1,12 @@
-"""Units that the backward pass computes again, from the same buffers, which it leaves as they are.
+"""Units that the backward pass computes again, from the same buffers and generators.
 
 A unit that changes its buffers, such as a running mean, would change them twice otherwise, and the
-second time compute from other ones.
+second time compute from other ones; one that draws numbers would have the gradients of others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +16,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from hpckit.model.parallel.settings import Parallel, Recompute
+from hpckit.runtime.generators import (
+    GeneratorState,
+    capture_generators,
+    kept_generators,
+    restore_generators,
+)
+from hpckit.runtime.parallel.kept_state import own_generators
 
 _Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 _Forward = Callable[..., Any]
@@ -28,35 +35,31 @@ def prepare_unit(unit: nn.Module, settings: Parallel) -> None:
 
     A wrapper module would change the names of parameters.
     """
+    kept = RecomputedState(
+        unit=unit,
+        own=own_generators(unit),
+        selective=settings.recompute is Recompute.selective,
+    )
     match settings.recompute:
         case Recompute.none:
             if settings.compile:
                 unit.compile()
         case Recompute.blocks:
             forward = torch.compile(unit.forward) if settings.compile else unit.forward
-            unit.forward = _again(forward, _contexts(unit, selective=False))
+            unit.forward = _again(forward, kept.contexts)
         case Recompute.selective:
             # It keeps results of operations, which in compiled code only the compiler sees.
-            contexts = None if settings.compile else _contexts(unit, selective=True)
-            unit.forward = _again(unit.forward, contexts or _keeping_products)
+            contexts = _keeping_products if settings.compile else kept.contexts
+            unit.forward = _again(unit.forward, contexts)
             if settings.compile:
                 unit.compile()
 
 
-def _again(forward: _Forward, contexts: Callable[[], _Contexts] | None) -> _Forward:
-    options: dict[str, Any] = {} if contexts is None else {"context_fn": contexts}
-
+def _again(forward: _Forward, contexts: Callable[[], _Contexts]) -> _Forward:
     def recomputed(*inputs: Any, **named: Any) -> Any:  # torch compiles no partial function
-        return checkpoint(forward, *inputs, use_reentrant=False, **options, **named)
+        return checkpoint(forward, *inputs, use_reentrant=False, context_fn=contexts, **named)
 
     return recomputed
-
-
-def _contexts(unit: nn.Module, *, selective: bool) -> Callable[[], _Contexts] | None:
-    """Return what a unit with buffers is computed and recomputed in; None if it has none."""
-    if next(unit.buffers(), None) is None:
-        return None
-    return RecomputedBuffers(unit=unit, selective=selective).contexts
 
 
 def _keeping_products() -> Any:
@@ -67,14 +70,15 @@ def _keeping_products() -> Any:
 
 
 @dataclass(slots=True, kw_only=True)
-class RecomputedBuffers:
-    """The buffers of a unit, which it may change in its forward pass.
+class RecomputedState:
+    """The buffers of a unit, which it may change in its forward pass, and where generators are.
 
-    Those that it has changed before, in this mode, are copied for each forward pass; all of them
-    for the first one.
+    Buffers that it has changed before, in this mode, are copied for each forward pass; all of them
+    for the first one. `own` are generators of the unit's own.
     """
 
     unit: nn.Module
+    own: Sequence[Any]
     selective: bool
     _changing: dict[bool, set[_BufferName]] = field(default_factory=dict)
 
@@ -93,7 +97,7 @@ class RecomputedBuffers:
         watching = self._watching(held, before, changing, compared=known is None)
         return (
             _within(watching, first),
-            _within(self._from(before), second),
+            _within(self._drawing_from(capture_generators(self.own)), self._from(before), second),
         )
 
     def _held(self) -> dict[_BufferName, Tensor]:
@@ -140,6 +144,12 @@ class RecomputedBuffers:
             if module.training and getattr(module, "track_running_stats", False)
             for key in ("running_mean", "running_var")
         }
+
+    @contextmanager
+    def _drawing_from(self, state: GeneratorState) -> Iterator[None]:
+        with kept_generators(self.own):
+            restore_generators(state)
+            yield
 
     @contextmanager
     def _from(self, before: Mapping[_BufferName, Tensor]) -> Iterator[None]:

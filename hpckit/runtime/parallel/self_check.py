@@ -21,6 +21,7 @@ from torch.func import functional_call
 from torch.utils.hooks import RemovableHandle
 
 from hpckit.model.parallel.layout import Layout
+from hpckit.runtime.generators import kept_generators
 from hpckit.runtime.parallel.context_parallel import ContextShards
 
 _log = logging.getLogger("hpckit.rank")
@@ -78,8 +79,7 @@ class UnitCheck:
     def _difference(self, seen: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
         self.whole.train(self.unit.training)
         given, output = seen["args"], seen["output"]
-        on_gpu = [output.device] if output.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=on_gpu):
+        with kept_generators():
             first, second = (
                 functional_call(
                     self.whole,

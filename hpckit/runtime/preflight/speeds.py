@@ -68,8 +68,11 @@ def end_device(name: str, process: subprocess.Popen[str], deadline: float) -> De
     answers, problem = end_process(process, deadline, MARK)
     try:
         return from_plain(DeviceSpeed, json.loads(answers[-1]))
-    except (LookupError, ValueError, TypeError):
+    except LookupError:
         return DeviceSpeed(device=name, name="", problem=problem)
+    except (ValueError, TypeError) as error:
+        unread = f"its answer cannot be read: {error}"
+        return DeviceSpeed(device=name, name="", problem=unread)
 
 
 def end_process(

@@ -9,7 +9,6 @@ import atexit
 import json
 import logging
 import os
-import random
 import socket
 import sys
 import threading
@@ -37,6 +36,7 @@ from hpckit.model.plain import from_plain
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.model.save_cost import SaveCost
 from hpckit.planning.fallback import layout_of_world
+from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.layout import layout_of
 from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths
@@ -135,17 +135,6 @@ def make_logger(info: RankInfo) -> logging.Logger:
         logger.setLevel(logging.INFO)
         logger.propagate = False
     return logger
-
-
-def seed_everything(seed: int) -> None:
-    """Seed random, numpy and torch (all devices), the same on every rank."""
-    random.seed(seed)
-    torch.manual_seed(seed)
-    try:
-        import numpy as np  # noqa: PLC0415  # optional: torch works without it
-    except ModuleNotFoundError:
-        return
-    np.random.seed(seed % 2**32)  # noqa: NPY002  # the generator user code draws from by default
 
 
 def attach(*, timeout_s: float = 120.0, checkpoint_dir: str | Path | None = None) -> Run:
@@ -257,7 +246,7 @@ def _attach_to_agent(environ: Mapping[str, str], info: RankInfo) -> Run:
     runtime = run.config.runtime
     kind = DeviceKind(runtime.device)
     run.device = process_group.choose_device(
-        kind, info, torch.cuda.device_count(), asked=run.config.resources.gpus_per_node
+        kind, info, torch.cuda.device_count(), asked=gpus_asked(run.config.resources)
     )
     if not dist.is_initialized():
         timeout = timedelta(seconds=runtime.rendezvous_timeout_s)

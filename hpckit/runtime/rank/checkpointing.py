@@ -14,6 +14,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from hpckit.model.launch import Checkpoint
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.position import Position
@@ -21,7 +23,7 @@ from hpckit.model.save_cost import SaveCost
 from hpckit.record.launches import checkpoint_base
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, StateError
-from hpckit.runtime.checkpoint.initial.loading import InitialWeights, LoadedWeights
+from hpckit.runtime.checkpoint.initial.loading import FirstWeights, LoadedWeights
 from hpckit.runtime.checkpoint.loading import LoadedCheckpoint, OnAttempt
 from hpckit.runtime.checkpoint.saving import SaveOutcome
 from hpckit.runtime.rank.save_interval import SaveInterval
@@ -45,14 +47,6 @@ def open_checkpoints(
     return Checkpointer(folder, settings, may_commit=may_commit, shared=shared)
 
 
-def initial_weights(configured: Checkpoint) -> InitialWeights | None:
-    """Return the file of weights that a run begins with; None if there is none."""
-    if configured.weights is None:
-        return None
-    path = Path(configured.weights).expanduser()
-    return InitialWeights(path=path, strict=configured.weights_strict)
-
-
 @dataclass(slots=True, kw_only=True)
 class StepCheckpoints:
     """The checkpoints of a step loop. All ranks make one at the same time and make the same calls.
@@ -67,7 +61,7 @@ class StepCheckpoints:
     on_attempt: OnAttempt
     logger: logging.Logger
     patience: timedelta = timedelta(seconds=60)
-    weights: InitialWeights | None = None
+    weights: FirstWeights | None = None
     on_weights: Callable[[LoadedWeights], None] = lambda _loaded: None
     _saved_step: int | None = field(default=None, init=False)
     _prove_at: int | None = field(default=None, init=False)
@@ -81,8 +75,10 @@ class StepCheckpoints:
         self.save_interval.began(position.step)
         return position
 
-    def _begin(self, weights: InitialWeights) -> None:
-        loaded = self.checkpointer.begin(self.objects, weights)
+    def _begin(self, first: FirstWeights) -> None:
+        models = [one for one in self.objects.values() if isinstance(one, nn.Module)]
+        loaded = first.loaded if first.covers(models) else None
+        loaded = loaded or self.checkpointer.begin(self.objects, first.weights)
         self.logger.info("began with weights=%s tensors=%d", loaded.path, loaded.tensors)
         self.on_weights(loaded)
 
@@ -107,15 +103,23 @@ class StepCheckpoints:
         self._tell(self.checkpointer.poll())
         return self.save_interval.due(step) and not self.checkpointer.saving
 
-    def save(self, position: Position, *, wait: bool, patience: timedelta | None = None) -> None:
+    def save(
+        self,
+        position: Position,
+        *,
+        wait: bool,
+        patience: timedelta | None = None,
+        within_step: bool = False,
+    ) -> None:
         """Save what the ranks agreed to save, unless this step is already saved.
 
-        With `wait` it is the last save. Raises UnsavedStateError if it fails for the whole of the
+        With `wait` it is the last save; `within_step`: the state is not that at the boundary before
+        its step, but a later one. Raises UnsavedStateError if it fails for the whole of the
         patience, which may be shorter than usual.
         """
         if wait:
             self.end_flight()
-        if self._saved_step == position.step:
+        if self._saved_step == position.step and not within_step:
             return
         begun = time.monotonic()
         outcome = self.checkpointer.save(

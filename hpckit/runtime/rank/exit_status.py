@@ -1,16 +1,18 @@
 """The exit status of this process when its script failed.
 
-Notes calls of `sys.exit` that really end the process, because Python does not pass the status to
-code that runs at its end, and exits with a status within seconds. `raise SystemExit(1)` without
-`sys.exit` goes unnoticed.
+Notes calls of `sys.exit`, `exit` and `quit` that really end the process, because Python does not
+pass the status to code that runs at its end, and exits with a status within seconds. `raise
+SystemExit(1)` goes unnoticed.
 """
 
 from __future__ import annotations
 
 import atexit
+import builtins
 import os
 import sys
 import threading
+from contextlib import suppress
 from typing import Any, NoReturn
 
 _LEAVE_S = 10.0
@@ -58,8 +60,11 @@ class ExitStatus:
 
 
 def note_exits() -> None:
-    """Note calls of `sys.exit` in the main thread from now on."""
+    """Note calls of `sys.exit`, `exit` and `quit` in the main thread from now on."""
     sys.exit = _exit
+    quitter = type(getattr(builtins, "exit", None))
+    if quitter.__module__ == "_sitebuiltins":  # not under `python -S`
+        quitter.__call__ = _quit  # type: ignore[method-assign]  # of both, wherever they are known
 
 
 def failing_code() -> int | None:
@@ -73,6 +78,13 @@ def failing_code() -> int | None:
 def exit_code(status: object) -> int:
     """Return the code with which Python ends for `SystemExit(status)`."""
     return status & 0xFF if isinstance(status, int) else int(status is not None)
+
+
+def _quit(_quitter: Any, code: Any = None) -> NoReturn:
+    """Exit as Python's own `exit(code)` does, which closes standard input."""
+    with suppress(Exception):
+        sys.stdin.close()
+    _exit(code)
 
 
 def _exit(status: Any = None, /) -> NoReturn:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from hpckit.errors import UsageError
+from hpckit.model.launch import Checkpoint
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.reduction_tree import share_of_groups
@@ -26,6 +27,7 @@ from hpckit.runtime.rank.parameters import is_sharded
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+    from hpckit.runtime.checkpoint.initial.loading import FirstWeights
     from hpckit.runtime.parallel.models import ParallelModels
 
 
@@ -43,7 +45,9 @@ class ParallelRun:
     layout: Layout = field(default_factory=Layout)
     parallel: Parallel = field(default_factory=Parallel)
     full_layout: Layout | None = None
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
     _made: ParallelModels | None = None
+    _weights: FirstWeights | None = None
     _pairs: list[tuple[str, str]] = field(default_factory=list)
     """The names of tied parameters, as plans have them."""
     _tied: MutableMapping[nn.Module, Mapping[str, str]] = field(default_factory=WeakKeyDictionary)
@@ -142,7 +146,8 @@ class ParallelRun:
 
         `plan` says by their names which modules repeat and how matrices split; without one, the
         model can only be replicated. `build` is called on the CPU, seeded alike on every rank and
-        in every layout. Register what is returned, and give its parameters to the optimizer. With
+        in every layout. What is returned has the weights of `checkpoint.weights`; register it, and
+        give its parameters to the optimizer. With
         `parallel.pipeline` or `parallel.context`, train it by `train_step` only. Collective.
 
         With `init`, for models that no host can hold, `build` makes shapes without memory, and
@@ -160,7 +165,23 @@ class ParallelRun:
         plan = plan or Plan()
         model = self._models.add(arguments.checked_builder(build), plan, init)
         self._tied[model] = {other: first for first, *others in plan.ties() for other in others}
+        self._begin_weights(model)
         return model
+
+    def _begin_weights(self, model: Any, name: str | None = None) -> None:
+        """Give a model that the code has now the weights that the run begins with; collective."""
+        first = self._first_weights()
+        if first is not None and isinstance(model, nn.Module):
+            first.give(model, name, self._tied)
+
+    def _first_weights(self) -> FirstWeights | None:
+        """Return the file that the run begins with; None if there is none."""
+        if self._weights is None and self.checkpoint.weights is not None:
+            # Imported here because runs that keep no state do not need it.
+            from hpckit.runtime.checkpoint.initial.loading import first_weights  # noqa: PLC0415
+
+            self._weights = first_weights(self.checkpoint)
+        return self._weights
 
     def train_step(
         self,

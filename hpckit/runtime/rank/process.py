@@ -25,6 +25,8 @@ from hpckit.model.failure import Cause, ExitReason, RankExit
 from hpckit.model.launch import LaunchConfig, WorkingFolder
 from hpckit.model.plain import to_plain
 from hpckit.model.rank import RankInfo
+from hpckit.observe.gpu_choice import GPUS_ASKED, HOW_TO_ASK
+from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.recovery.classify import classify
 from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, RoundPaths
@@ -115,6 +117,7 @@ class RankProcess:
             function = load_function(str(settings.entry_point))
             if self.forked is not None:
                 self.forked.begin_fresh_if_changed(environment())
+            from hpckit.runtime.generators import seed_everything  # noqa: PLC0415  # imports torch
             from hpckit.runtime.rank import (  # noqa: PLC0415  # seconds: commands must not wait
                 attach,
                 cuda_memory,
@@ -135,7 +138,7 @@ class RankProcess:
             settings.runtime.device,
             self.info,
             process_group.visible_gpus(),
-            asked=settings.resources.gpus_per_node,
+            asked=gpus_asked(settings.resources),
         )
         self.run = attach.make_run(self.environ, self.info, device, link)
         self.memory = cuda_memory.CudaMemory(
@@ -151,7 +154,7 @@ class RankProcess:
         attach.export_address(self.info, store)
         process_group.initialise(self.info, device, store, timeout)
         recorder.answer_agent(self.environ, self.info)
-        attach.seed_everything(settings.seed)
+        seed_everything(settings.seed)
         if loops:
             self.run.expect_steps()
         call(function, self.run)
@@ -170,6 +173,8 @@ class RankProcess:
             sys.stderr.write(f"hpckit: {memory}\n")
         said = with_hint(str(told)[:_TRACEBACK_CHARACTERS])
         hint = error.hint if isinstance(error, HpckitError) else ""
+        if "No CUDA GPUs" in said and environment().get(GPUS_ASKED) == "0":
+            hint = f"the run was given no GPU: {HOW_TO_ASK}"
         record = RankExit(
             rank=self.info.rank,
             node=self.info.node,

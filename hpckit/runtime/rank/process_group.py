@@ -28,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hpckit.errors import DeviceError, RendezvousError
 from hpckit.model.launch import DeviceKind
 from hpckit.model.rank import RankInfo
+from hpckit.observe.gpu_choice import GPUS_ASKED, HOW_TO_ASK
 from hpckit.record.store import read_json, write_json
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.listen import LOOPBACK, listener
@@ -104,18 +105,21 @@ def visible_gpus() -> int:
 
 
 def choose_device(
-    kind: DeviceKind, info: RankInfo, visible: int, *, asked: int = 0
+    kind: DeviceKind, info: RankInfo, visible: int, *, asked: int | None = None
 ) -> torch.device:
     """Return the device of this rank.
 
-    `visible` is the number of GPUs that the rank sees, `asked` the number requested for its node.
+    `visible` is the number of GPUs that the rank sees, `asked` the number requested for its node;
+    null if nothing is said of GPUs.
+
+    A run that was given no GPU sees none (`runtime.run_variables`), and is on the CPU.
 
     A single visible GPU belongs to this rank, whatever its number (`--gpus-per-task`,
     `--gpu-bind`). With at least one GPU per rank, it is the GPU with the number of the local rank.
     Raises DeviceError if a GPU was requested and there is none, RendezvousError if several ranks
     would share one.
     """
-    if kind is DeviceKind.cpu or (kind is DeviceKind.auto and visible == asked == 0):
+    if kind is DeviceKind.cpu or (kind is DeviceKind.auto and not visible and not asked):
         return torch.device("cpu")
     if visible == 0:
         raise _no_gpu(kind, info, asked)
@@ -130,7 +134,7 @@ def choose_device(
     return torch.device("cuda", info.local_rank)
 
 
-def _no_gpu(kind: DeviceKind, info: RankInfo, asked: int) -> DeviceError:
+def _no_gpu(kind: DeviceKind, info: RankInfo, asked: int | None) -> DeviceError:
     """Return an error that says why torch sees no GPU.
 
     Another node only helps against a broken driver.
@@ -140,6 +144,9 @@ def _no_gpu(kind: DeviceKind, info: RankInfo, asked: int) -> DeviceError:
     if torch.version.cuda is None and torch.version.hip is None:
         why = f"this is torch {torch.__version__}, which was built without CUDA"
         hint = "install a build of torch with CUDA into the Python of the run"
+    elif environment().get(GPUS_ASKED) == "0":
+        why = "as it was given none"
+        hint = HOW_TO_ASK
     elif shown is not None and not shown.strip("-1 "):
         why = f"CUDA_VISIBLE_DEVICES is {shown!r}"
         hint = "do not set it in env or the job's environment; Slurm sets it"

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpckit.errors import UsageError
 from hpckit.model.failure import ExitReason, ExitStatement, StateKept
-from hpckit.model.launch import Checkpoint
 from hpckit.model.parallel.position import Position
 from hpckit.model.save_cost import SaveCost
 from hpckit.model.telemetry.rank_steps import RankSteps
@@ -29,7 +28,7 @@ from hpckit.record.metrics.log import OWN_KEYS, RUN_STEP
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.clock import now
-from hpckit.runtime.data.batches import Batches, BatchOptions, make_batches
+from hpckit.runtime.data.batches import Batches, BatchOptions, StreamKeys, make_batches
 from hpckit.runtime.data.loaders import check_no_loader
 from hpckit.runtime.rank.config import Config
 from hpckit.runtime.rank.fault_injector import FaultInjector
@@ -84,7 +83,6 @@ class Run(ParallelRun):
     save_cost: SaveCost | None = None
     notice_grace: timedelta = timedelta(seconds=15)
     nan_patience: int = 0
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
     registered: dict[str, Any] = field(default_factory=dict)
     step: int | None = None
     samples: int = 0
@@ -97,6 +95,7 @@ class Run(ParallelRun):
     _stepping: bool = False
     _injector: FaultInjector = field(default_factory=lambda: FaultInjector(marks=Path(), due={}))
     _batches: list[Batches] = field(default_factory=list)
+    _keys: StreamKeys = field(default_factory=StreamKeys)
     _reporting: MetricReports = field(default_factory=MetricReports)
     _measures_steps: bool = False
     _told_at: float = 0.0
@@ -113,7 +112,7 @@ class Run(ParallelRun):
         place = f"rank {self.rank} of {self.world_size} on {self.device}"
         return f"<Run {place}, attempt {self.attempt}, step {self.step}, folder {self.folder}>"
 
-    def batches(
+    def batches(  # noqa: PLR0913  # each is one of torch's DataLoader, but the name
         self,
         dataset: Any,
         *,
@@ -122,6 +121,7 @@ class Run(ParallelRun):
         shuffle: bool | None = None,
         drop_last: bool = False,
         collate: Callable[[list[Any]], Any] | None = None,
+        name: str | None = None,
     ) -> Batches:
         """Return the batches of a dataset, one for each step: `next(batches)` in `run.steps()`.
 
@@ -130,7 +130,8 @@ class Run(ParallelRun):
         `dataset` has `__getitem__` and `__len__`, or is an IterableDataset, which keeps its own
         order. Else each epoch has an order of its own, unless `shuffle` is False; its last batch
         continues in the next epoch, or with `drop_last` is left out if it is not whole. `workers`
-        processes of each rank read ahead. `collate` is torch's `collate_fn`.
+        processes of each rank read ahead. `collate` is torch's `collate_fn`. Several have
+        orders and random numbers of their own, by `name`, or by the number of the call.
 
         Example: `batches = run.batches(dataset, batch_size=256, workers=4)`. Raises UsageError.
         """
@@ -140,8 +141,10 @@ class Run(ParallelRun):
             shuffle=shuffle,
             drop_last=drop_last,
             collate=collate,
+            name=name,
         )
-        self._batches.append(make_batches(dataset, options, self))
+        key = self._keys.add(name, self.step if self._stepping else None)
+        self._batches.append(make_batches(dataset, options, self, key))
         return self._batches[-1]
 
     def batches_before(self, step: int) -> Fraction:
@@ -172,9 +175,10 @@ class Run(ParallelRun):
     def state(self, **objects: Any) -> None:
         """Register the training state by name: model, optimizer, scheduler, ….
 
-        Every object needs `state_dict` and `load_state_dict`. Raises TypeError for an object
-        without them and for a name that is registered twice, UsageError if `steps()` has already
-        begun, and for a data loader with more than one rank.
+        Every object needs `state_dict` and `load_state_dict`. A model has the weights of
+        `checkpoint.weights` from here on. Raises TypeError for an object without them and for a
+        name that is registered twice, UsageError if `steps()` has already begun, and for a data
+        loader with more than one rank.
         """
         if self._loop is not None:
             raise begun_without(objects)
@@ -187,6 +191,8 @@ class Run(ParallelRun):
                 )
             if name in self.registered:
                 raise TypeError(f"run.state({name}=…) was already called with that name")
+        for name, value in objects.items():
+            self._begin_weights(value, name)
         self.registered |= objects
         self.expect_steps()
 
@@ -224,7 +230,8 @@ class Run(ParallelRun):
         samples_per_step = samples_per_step or sum(one.batch_size for one in self._batches)
         self._profiler.finish()
         if self.is_main and self.step is None and not (self.registered or start):
-            self._warn(nothing_saved(again=self._begins_again()))
+            # The first loop of ranks that replace earlier ones begins again.
+            self._warn(nothing_saved(again=self.round > 0 or self.attempt > 1))
         if self._measures_steps:
             self._times = measure_steps(
                 self.info, self.device, self._tell_steps, samples_per_step=samples_per_step
@@ -232,6 +239,7 @@ class Run(ParallelRun):
         if self._loop is None:
             self._tell(layout_told(self.rank, self.layout, self.registered.values(), self._pairs))
         loop = self._loop = self._new_loop(total, start, samples_per_step)
+        self._keys.compare(loop.boundary.is_alike)
         self._stepping = True
         try:
             with loop.boundary.hearing():
@@ -264,10 +272,6 @@ class Run(ParallelRun):
     def _end_workers(self) -> None:
         while self._batches:
             self._batches.pop().close()
-
-    def _begins_again(self) -> bool:
-        """Whether this is the first loop of ranks that replace earlier ranks of the same run."""
-        return self.step is None and (self.round > 0 or self.attempt > 1)
 
     def _new_loop(self, total: int, start: int, samples_per_step: int) -> StepLoop:
         return StepLoop(
@@ -362,7 +366,7 @@ class Run(ParallelRun):
             on_attempt=self._tell_attempt,
             logger=self.logger,
             patience=timedelta(seconds=self.checkpoint.patience_s),
-            weights=checkpointing.initial_weights(self.checkpoint),
+            weights=self._first_weights(),
             on_weights=self._tell_weights,
         )
 

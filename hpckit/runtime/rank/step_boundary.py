@@ -132,6 +132,14 @@ class StepBoundary:
         _, _, vetoed, *_ = self._most(step, [0, 0, veto, 0, 0], over=True)
         return bool(vetoed)
 
+    def is_alike(self, number: int) -> bool:
+        """Return whether all ranks have the same number; collective."""
+        if not self._together:
+            return True
+        both = torch.tensor([number, -number], dtype=torch.int64)
+        dist.all_reduce(both, op=dist.ReduceOp.MAX, group=self._group)
+        return bool(both[0] == -both[1])
+
     def _most(self, step: int, ours: list[int | bool], *, over: bool) -> list[int]:
         """Return the maximum of each vote over all ranks, if the loop is over for all or for none.
 

@@ -30,7 +30,7 @@ class StepLoop:
 
     `batch_fraction` is which part of a batch each step has; `grace` how long ranks that were asked
     to leave try to save. `begun` is the last step that began; `ended_at` the step before which all
-    ranks ended the loop.
+    ranks ended the loop. A step is done when the loop comes round to its end.
     """
 
     total: int
@@ -90,8 +90,8 @@ class StepLoop:
         self.begun = step
         return None
 
-    def end(self, step: int, *, veto: bool) -> None:
-        """End the loop before this step, on all ranks at once, and save the final state.
+    def end(self, step: int, *, veto: bool, within_step: bool = False) -> None:
+        """End the loop before this step, or within it, on all ranks at once; save the final state.
 
         Raises UsageError if ranks end it at different steps, and NonFiniteLossError if any rank has
         a `veto`: nothing is saved then, and a run without its state has not completed.
@@ -100,16 +100,22 @@ class StepLoop:
             if self.boundary.agree_to_end(step, veto=veto):
                 self.checkpoints.end_flight()
                 raise _diverged(step)
-            self._save(step, wait=True)
+            self._save(step, wait=True, within_step=within_step)
         self._close(step)
 
     def break_off(self, *, veto: bool) -> None:
-        """End the loop after the last step that began, unless it has ended: `break`, `return`.
+        """End the loop within the last step that began, unless it has ended: `break`, `return`.
 
-        Collective if something is registered. Raises the same errors as `end`.
+        Nobody knows how much of that step was done: `zip` may have found no data for it. So it does
+        not count, and who continues from the state that is saved repeats it. Collective if
+        something is registered. Raises the same errors as `end`.
         """
-        if self.ended_at is None:
-            self.end(self.start.step if self.begun is None else self.begun + 1, veto=veto)
+        if self.ended_at is not None:
+            return
+        if self.begun is None:
+            self.end(self.start.step, veto=veto)
+        else:
+            self.end(self.begun, veto=veto, within_step=True)
 
     def farewell(self, reason: ExitReason) -> ExitStatement:
         """Return the exit statement of a rank that leaves for this reason."""
@@ -119,9 +125,15 @@ class StepLoop:
             told_by=self.boundary.told_by if left else None,
             signal=self.boundary.signal if left else None,
             kept=self._kept(),
-            step=self.begun,
+            step=self._last_done(),
             total=self.total,
         )
+
+    def _last_done(self) -> int | None:
+        """Return the last step that was done; the begun one as long as the loop has not ended."""
+        if self.ended_at is None:
+            return self.begun
+        return self.ended_at - 1 if self.ended_at > 0 else None
 
     def _kept(self) -> StateKept:
         if self.checkpoints is None:
@@ -129,10 +141,18 @@ class StepLoop:
         safe = self.ended_at is not None and self.checkpoints.holds(self.ended_at)
         return StateKept.saved if safe else StateKept.unsaved
 
-    def _save(self, step: int, *, wait: bool, patience: timedelta | None = None) -> None:
+    def _save(
+        self,
+        step: int,
+        *,
+        wait: bool,
+        patience: timedelta | None = None,
+        within_step: bool = False,
+    ) -> None:
         if self.checkpoints is not None:
+            at = self.position(step)
             with self.times.saving():
-                self.checkpoints.save(self.position(step), wait=wait, patience=patience)
+                self.checkpoints.save(at, wait=wait, patience=patience, within_step=within_step)
 
     def _close(self, step: int) -> None:
         self.ended_at = step

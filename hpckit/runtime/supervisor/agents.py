@@ -30,10 +30,7 @@ from hpckit.runtime.supervisor.patience import patiently
 from hpckit.runtime.threads import aside
 
 _LEFT_S = 3 * BEAT_S
-"""An agent whose connection ends this soon after a sign of life has left.
-
-A node that is lost falls silent instead.
-"""
+"""An agent whose connection ends this soon after a sign of life has left: a lost node is silent."""
 
 
 class AgentsError(Exception):
@@ -86,6 +83,7 @@ class Agents:
     on_notice: Callable[[str], None]
     record: Callable[[events.Event], None]
     on_satellite: Callable[[], None] = lambda: None
+    on_pause: Callable[[float], None] = lambda _: None
     peers: dict[int, Peer] = field(default_factory=dict, init=False)
     inbox: asyncio.Queue[tuple[int, messages.Message]] = field(
         default_factory=asyncio.Queue, init=False
@@ -175,6 +173,8 @@ class Agents:
                 peer.heard_at = _clock()
                 if isinstance(message, messages.Noticed):
                     self._hear_notice(peer, message.signal)
+                elif isinstance(message, messages.Paused):
+                    self.on_pause(message.seconds)
                 elif isinstance(message, messages.SupervisorSilent):
                     self.given_up_s = max(self.given_up_s, message.silent_s)
                 elif not isinstance(message, messages.Beat):

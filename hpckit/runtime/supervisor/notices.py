@@ -39,7 +39,8 @@ _AT_ONCE = timedelta(seconds=3)
 class Notices:
     """The notice of one attempt, if there is one.
 
-    `noticed` is set with the first notice, `told` if this process itself got it. `cancelled` is
+    `noticed` is set with the first notice, `told` if this process itself got it, `terminated` if
+    that was SIGTERM: what is left is KillWait. `cancelled` is
     whether the user wanted the end, according to the scheduler or to the launch's record, which
     `asked_to_cancel` reads: it may block. What comes once the attempt is `over` is no notice.
     `dismissed` is the notice that the ranks of the latest round got for no reason: the job
@@ -60,6 +61,7 @@ class Notices:
     over: bool = field(default=False, init=False)
     noticed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     told: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    terminated: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _wished: bool = field(default=False, init=False)
     _heard_at: datetime = field(default=datetime.min.replace(tzinfo=UTC), init=False)
 
@@ -118,6 +120,8 @@ class Notices:
             # Both sides got it, so it was no preemption with a grace period.
             self.notice = replace(self.notice, cause=Cause.notice)
         self.told.set()
+        if name == signal.SIGTERM.name:
+            self.terminated.set()
         self.hear(name)
 
     def _is_wish(self, name: str) -> bool:
@@ -136,10 +140,14 @@ class Notices:
     async def learn_why(self) -> None:
         """Find out what the notice meant, if there is one: a signal has many meanings."""
         self.dismissed = None
-        if self.notice is not None:
-            await asyncio.gather(self.learn_whether_cancelled(), self._ask_scheduler())
+        await self.learn_cause()
         if self.notice is not None and self._wished and not self.cancelled:
             self._dismiss(self.notice)
+
+    async def learn_cause(self) -> None:
+        """Find out what ends the attempt, if anything does, and who starts the run again."""
+        if self.notice is not None:
+            await asyncio.gather(self.learn_whether_cancelled(), self._ask_scheduler())
 
     async def learn_whether_cancelled(self) -> None:
         """Read whether the user has asked for the end, unless that takes too long."""
@@ -155,7 +163,8 @@ class Notices:
         with contextlib.suppress(TimeoutError):
             ending = await asyncio.wait_for(aside(allocation.why), _ANSWER_S)
             self.cancelled = self.cancelled or ending.cancelled
-            self.notice = replace(notice, cause=ending.cause or notice.cause)
+            cause = ending.cause or notice.cause
+            self.notice = replace(notice, cause=cause, restarts=ending.restarts)
             self._wished = self._wished and ending.cause is None
             if ending.runs_on and not self.told.is_set() and not self.cancelled:
                 self._dismiss(self.notice)
@@ -168,7 +177,7 @@ class Notices:
         self.told.clear()
 
     async def await_preemption(self) -> None:
-        """Hold the allocation if only the step was asked to stop and Slurm will requeue the job.
+        """Hold the allocation if only the step was asked to stop and Slurm requeues the job.
 
         Preemption with a grace period sends SIGTERM to the step at its beginning and to the batch
         side at its end (22.05). A job that leaves in between has ended by itself and is not
@@ -177,6 +186,7 @@ class Notices:
         heard_by_step_only = (
             self.notice is not None
             and self.notice.cause is Cause.preempted
+            and self.notice.restarts
             and not self.told.is_set()
         )
         if self.assignment.requeue and heard_by_step_only:

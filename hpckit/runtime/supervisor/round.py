@@ -16,7 +16,7 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.report import RankLayout, layout_report
 from hpckit.model.save_cost import SaveCost
 from hpckit.planning.fallback import layout_of_world
-from hpckit.planning.recovery.ends import first_failure
+from hpckit.planning.recovery.ends import first_failure, last_done
 from hpckit.planning.recovery.loss import NodeSilence, given_up, loss
 from hpckit.planning.recovery.round_view import CheckpointLoad, RoundView
 from hpckit.runtime.channel import messages
@@ -126,6 +126,7 @@ class Round:
             await self._stop()
         await self._look_closer()
         self._exits.settle()
+        self.step = last_done(self._exits.in_order(), self.step)
         if self.step is not None:
             self.progress.note(self.number, self.step, self._total, last=True)
         return self.view()

@@ -21,7 +21,6 @@ from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DrainPolicy, StragglerPolicy
 from hpckit.model.save_cost import SaveCost
-from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.layout import replica_nodes_of
 from hpckit.planning.network_order import network_order
 from hpckit.planning.preflight.judge import unhealthy_failure
@@ -31,10 +30,10 @@ from hpckit.planning.recovery.actions import (
     NewRound,
     Stay,
     attempt_ended,
-    round_ended,
+    round_followed,
 )
 from hpckit.planning.recovery.boundary import on_drain, on_resize, on_straggler, resizable_nodes
-from hpckit.planning.recovery.decide import decide, why_stay
+from hpckit.planning.recovery.decide import decide, end_by_notice, why_stay
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.loss import gone_before
@@ -69,6 +68,7 @@ from hpckit.runtime.supervisor.request_poll import RequestPoll
 from hpckit.runtime.supervisor.round import Round
 from hpckit.runtime.supervisor.round_requests import RoundRequests
 from hpckit.runtime.supervisor.stack_answers import StackAnswers
+from hpckit.runtime.supervisor.suspensions import Suspensions
 from hpckit.runtime.supervisor.time_limit import TimeLimit
 from hpckit.runtime.threads import aside
 
@@ -145,11 +145,13 @@ class _Supervisor:
         if self.notices.cancelled:
             # Cancelled before there was a process to notify.
             self.notices.hear_self(signal.SIGTERM.name)
+        suspensions = Suspensions(record=self.journal.record)
         agents = Agents(
             settings=self.assignment.settings,
             secret=self.attempt.secret,
             on_notice=self.notices.hear,
             record=self._record_of_agent,
+            on_pause=suspensions.hear,
         )
         self.preflight = NodeInspections(
             settings=self.assignment.settings,
@@ -170,9 +172,19 @@ class _Supervisor:
         allocation = self.assignment.allocation
         order = None if allocation is None else allocation.regrow
         self.regrowth = Regrowth(resizing=self.resizing, order=order)
+        hand_over = HandOver(
+            assignment=self.assignment,
+            attempt=self.attempt,
+            journal=self.journal,
+            notices=self.notices,
+        )
         works = (
             *(self._keep_time(), self._ask_drains(), self._answer_requests()),
-            self.resizing.watch(),
+            *(
+                suspensions.watch(),
+                self.resizing.watch(),
+                hand_over.ask_before_kill(self._end_by_notice),
+            ),
         )
         beside = [asyncio.create_task(work) for work in works]
         end = await self._work(agents)
@@ -183,12 +195,6 @@ class _Supervisor:
         await self.journal.record_end(attempt_ended(end, now()))
         await agents.close(_LEAVE_S)
         await self.steps.end(_LEAVE_S)
-        hand_over = HandOver(
-            assignment=self.assignment,
-            attempt=self.attempt,
-            journal=self.journal,
-            notices=self.notices,
-        )
         await hand_over.see_to(end, self.standing)
         await self.journal.settle()
         self.notices.ignore()
@@ -211,6 +217,12 @@ class _Supervisor:
         failure = Failure(cause=cause, message=message, signature=f"{cause} supervisor")
         number = 0 if self.round is None else self.round.number
         return RoundView(round=number, at=now(), exits=(), failure=failure)
+
+    def _end_by_notice(self) -> EndAttempt:
+        """Return how the attempt would end if its ranks left now."""
+        view = RoundView(round=0, at=now(), exits=()) if self.round is None else self.round.view()
+        known, policy = self._known(view), self.assignment.settings.recovery
+        return end_by_notice(known, known.notice or StopNotice(signal=""), policy, self.past)
 
     async def _keep_time(self) -> None:
         """Learn the limits of the allocation, queue its successor, and watch the time limit."""
@@ -448,7 +460,7 @@ class _Supervisor:
         view = self._known(view)
         self.standing = view.standing
         action = decide(view, self.assignment.settings.recovery, self.past)
-        ended = round_ended(view, _failure(action), _word(action))
+        ended = round_followed(view, action)
         self.journal.record(ended)
         self.past = self.past.after(ended, self.attempt.number, ran=view.ran)
         if isinstance(action, NewRound) and action.undone:
@@ -479,16 +491,3 @@ class _Supervisor:
             grown_from=self.resizing.grown_from,
             requeues=allocation is not None and settings.recovery.requeue,
         )
-
-
-def _failure(action: Action) -> Failure | None:
-    return action.because if isinstance(action, NewRound) else action.failure
-
-
-def _word(action: Action) -> RoundAction:
-    """Return the `RoundEnded.action` for a decision."""
-    if isinstance(action, NewRound):
-        return RoundAction.new_round
-    if action.state is RunState.completed:
-        return RoundAction.completed
-    return RoundAction.new_attempt if action.again else RoundAction.end

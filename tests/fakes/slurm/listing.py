@@ -185,6 +185,8 @@ def _squeue_field(name: str, shown: str, job: Job) -> str:
         "EndTime": "N/A",
         "PreemptTime": "N/A",
         "Reservation": "",
+        "Requeue": "0" if "no-requeue" in job["options"] else "1",
+        "QOS": job["options"].get("qos", "normal"),
     }
     return values[name]
 

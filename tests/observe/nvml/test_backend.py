@@ -19,6 +19,7 @@ from hpckit.model.telemetry.vocabulary import (
     nameless_gpu,
 )
 from hpckit.observe.gpu_choice import GpuChoice, gpu_choice
+from hpckit.observe.gpu_shares import GpuShares
 from hpckit.observe.nvml.backend import NvmlBackend, open_nvml
 from hpckit.observe.nvml.bindings import outdated_bindings
 from hpckit.testing.nvml.fake_nvml import FakeNvml
@@ -36,7 +37,7 @@ class World:
 
     def open(self, *, gpm: bool = True, choice: GpuChoice | None = None) -> NvmlBackend:
         """Open the GPUs of the fake."""
-        choice = choice or GpuChoice()
+        choice = choice or GpuChoice(whole_node=True)
         backend = NvmlBackend(nvml=pynvml, gpm=gpm, choice=choice, monotonic=lambda: self.time)
         backend.open()
         self.opened.append(backend)
@@ -277,6 +278,10 @@ def test_job_with_mig_devices_measures_those_and_no_others(world: World) -> None
     assert [one.uuid for one in backend.devices()] == [world.fake.uuid(0), mine.uuid]
     assert [one.uuid for one in taken(backend, world.fake)] == [world.fake.uuid(0), mine.uuid]
     assert world.open(choice=gpu_choice({"CUDA_VISIBLE_DEVICES": "MIG-none"})).devices() == ()
+    whole = next(one for one in backend.devices() if one.parent is None)
+    shares = GpuShares(notes=None, by_parts=True)
+    shares.count(backend.devices(), 1.0)
+    assert shares.count(backend.devices(), 8.0) == {whole.uuid: pytest.approx(mine.slices or 0)}
 
 
 def test_a_gpu_of_someone_else_is_no_lost_gpu(world: World) -> None:
@@ -352,14 +357,14 @@ def test_gpm_samples_are_freed(world: World) -> None:
 def test_a_node_without_a_driver_has_no_gpus(nvml: FakeNvml) -> None:
     """No driver is no error, and no remark."""
     assert not nvml.file.exists()
-    assert open_nvml(gpm=True, choice=GpuChoice()) == (None, "")
+    assert open_nvml(gpm=True, choice=GpuChoice(whole_node=True)) == (None, "")
 
 
 def test_a_driver_that_refuses_is_remarked(nvml: FakeNvml) -> None:
     """A library that does not fit the driver is worth a note."""
     nvml.profile("h100")
     nvml.change({"return.nvmlInitWithFlags": 18})
-    backend, note = open_nvml(gpm=True, choice=GpuChoice())
+    backend, note = open_nvml(gpm=True, choice=GpuChoice(whole_node=True))
     assert backend is None
     assert "mismatch" in note
 

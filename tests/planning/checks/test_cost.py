@@ -102,3 +102,10 @@ def test_budget_cannot_be_kept_without_a_time_limit(plan: Callable[..., LaunchPl
     assert "resources.timeout_min" in refused.hint
     made = plan(budget=1.0)
     assert list(over_budget(made, estimate_cost(made, Site()))) == []
+
+
+def test_job_alone_on_its_nodes_has_all_their_gpus(plan: Callable[..., LaunchPlan]) -> None:
+    """Slurm gives it them, also those that it did not ask for (recorded with 22.05)."""
+    made = plan(nodes=2, gpus_per_node=1, exclusive=True, timeout=timedelta(hours=1))
+    made = replace(made, cluster=replace(made.cluster, gpus_per_node=4))
+    assert estimate_cost(made, Site()).gpu_hours == 8

@@ -140,6 +140,27 @@ def test_account_of_a_restart_has_its_lost_steps_and_its_standstill() -> None:
     assert told.ettr_expected == expected_ettr(told.measured)
 
 
+def test_account_leaves_suspensions_out_of_every_other_part() -> None:
+    """A suspension in the middle of steps, told late, and one during the start: neither is work."""
+    history = [
+        *(began(10), round_began(12)),
+        events.Suspended(at=at(20), seconds=6),
+        stepped(25, 0),
+        saved(40, 10),
+        events.Suspended(at=at(90), seconds=40),
+        *(round_over(115, (0, 99), failure=None), over(116)),
+    ]
+    told = account([(1, history)], submissions=[START])
+    expected = {"queue": 10, "start": 9, "productive": 50.5, "checkpoint": 0.5, "suspended": 46}
+    assert seconds(told.parts) == expected
+    assert told.parts.running == timedelta(seconds=60)
+    assert told.goodput == pytest.approx(50.5 / 60)
+    spans = time_spans([(1, history)], submissions=[START])
+    suspended = [one for one in spans if one.part is TimePart.suspended]
+    assert [(one.begin, one.end) for one in suspended] == [(at(14), at(20)), (at(50), at(90))]
+    assert _sums(spans) == told.parts
+
+
 def test_spans_draw_saves_where_they_were_and_lost_steps_last() -> None:
     """A standstill ends with its save; what is done again later is the end of its round."""
     history = [
@@ -356,6 +377,7 @@ EVENTS = st.one_of(
         action=st.sampled_from(RoundAction),
         failure=FAILURES,
     ),
+    st.builds(events.Suspended, at=MOMENTS, seconds=SPANS),
     st.builds(
         events.NoticeHeard,
         at=MOMENTS,

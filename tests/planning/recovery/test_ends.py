@@ -19,6 +19,7 @@ from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ends import (
     LEFT_CODE,
     RoundOutcome,
+    last_done,
     read_end,
     returned_early,
     with_farewell,
@@ -172,8 +173,18 @@ def test_reason_is_what_the_rank_said_where_its_process_ended_so(
 
 
 def test_returning_early_is_told() -> None:
-    """Early stopping is complete, and shown as such; the last step is not early."""
-    early = replace(exit_(ExitReason.returned, StateKept.saved), step=40, total=100)
+    """Early stopping is complete, and shown with the steps that were done; the last is not."""
+    early = replace(exit_(ExitReason.returned, StateKept.saved), step=39, total=100)
     assert returned_early([early, early]) == "returned at step 40 of 100"
+    assert returned_early([replace(early, step=None)]) == "returned at step 0 of 100"
     assert returned_early([replace(early, step=99)]) == ""
     assert returned_early([exit_(ExitReason.ended)]) == ""
+
+
+def test_step_that_ranks_left_is_not_done() -> None:
+    """What a round is said to have done is what its ranks say, not what began."""
+    left = replace(exit_(ExitReason.returned, StateKept.saved), step=39, total=100)
+    assert last_done([left, left], 40) == 39
+    assert last_done([replace(left, step=99)], 99) == 99
+    assert last_done([exit_(ExitReason.exited)], 40) == 40
+    assert last_done([], None) is None

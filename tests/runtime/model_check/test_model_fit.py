@@ -27,7 +27,7 @@ TIED_AGAIN = 64 * 32
 def fitted(layout: Layout, **settings: object) -> FittedModel:
     """Return the byte model on meta."""
     return FittedModel(
-        model=build_on_meta(ByteModel),
+        model=build_on_meta(ByteModel, 0),
         plan=plan(),
         layout=layout,
         settings=Parallel(**settings),  # type: ignore[arg-type]

@@ -102,7 +102,7 @@ class Scale(nn.Module):
 
 def fill(model: nn.Module, init: Init) -> nn.Module:
     """Initialise a model that was built on meta, for a rank that has all of it."""
-    whole = build_on_meta(lambda: model)
+    whole = build_on_meta(lambda: model, 1)
     first = PartInitialiser(whole=whole, init=init, seed=1, device=torch.device("cpu"))
     first.fill(whole)
     return whole
@@ -110,7 +110,7 @@ def fill(model: nn.Module, init: Init) -> nn.Module:
 
 def on_meta() -> nn.Module:
     """Return a linear layer and a scale without memory."""
-    return build_on_meta(lambda: nn.ModuleDict({"a": nn.Linear(2, 2), "scale": Scale()}))
+    return build_on_meta(lambda: nn.ModuleDict({"a": nn.Linear(2, 2), "scale": Scale()}), 1)
 
 
 def test_a_module_without_reset_parameters_is_named() -> None:
@@ -134,7 +134,7 @@ def test_what_init_leaves_out_is_named() -> None:
 
 def test_equal_modules_of_other_names_differ() -> None:
     """Values follow from the name of a module, too."""
-    model = build_on_meta(lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
+    model = build_on_meta(lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), 1)
     fill(model, hpckit.reset_parameters)
     one, other = model.state_dict()["0.weight"], model.state_dict()["1.weight"]
     assert not torch.equal(one, other)

@@ -11,7 +11,7 @@ from tiers import thorough
 
 from hpckit.model.preflight.health import DeviceSpeed
 from hpckit.runtime.preflight.device_speed import cpu_model, measure
-from hpckit.runtime.preflight.speeds import end_device, start_device
+from hpckit.runtime.preflight.speeds import MARK, end_device, start_device
 
 INTEL = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Gold 6148\n\nprocessor\t: 1\n"
 ARM = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n\n"
@@ -62,3 +62,11 @@ def test_device_whose_neighbour_does_not_come_tells_its_own_speed(tmp_path: Path
     assert found.all_reduce_bytes_s is None
     assert found.checksum is not None
     assert found.matmul_flops is not None
+
+
+def test_answer_that_cannot_be_read_is_told_as_that(tmp_path: Path) -> None:
+    """Not by the exit code of a process that ended well."""
+    (tmp_path / "answers.py").write_text(f"print({MARK!r} + '{{}}')")
+    process = start_device({**os.environ, "PYTHONPATH": str(tmp_path)}, ["cpu"], "answers")
+    found = end_device("cpu", process, time.monotonic() + 60)
+    assert "its answer cannot be read" in found.problem

@@ -149,6 +149,17 @@ def test_choose_device_refuses_cpus_where_gpus_were_asked_for(
     assert choose_device(DeviceKind.cpu, info(1), 0, asked=asked) == torch.device("cpu")
 
 
+def test_choose_device_says_that_the_run_was_given_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that wants a GPU is told how to ask for one; what chooses by itself is on the CPU."""
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("HPCKIT_GPUS_ASKED", "0")
+    with pytest.raises(DeviceError, match="as it was given none") as none:
+        choose_device(DeviceKind.cuda, info(1), 0, asked=0)
+    assert "resources=one_gpu" in none.value.hint
+    assert choose_device(DeviceKind.auto, info(1), 0, asked=0) == torch.device("cpu")
+
+
 def test_backend_follows_the_device() -> None:
     """NCCL for GPU tensors with gloo beside it; gloo alone on CPU."""
     assert backend_of(CPU) == "gloo"

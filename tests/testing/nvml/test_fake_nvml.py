@@ -26,7 +26,7 @@ import json, sys
 from hpckit.observe.gpu_choice import GpuChoice
 from hpckit.observe.nvml.backend import open_nvml
 before = "pynvml" in sys.modules
-backend, note = open_nvml(gpm=True, choice=GpuChoice())
+backend, note = open_nvml(gpm=True, choice=GpuChoice(whole_node=True))
 print(json.dumps([before, backend is None, note]))
 """
 

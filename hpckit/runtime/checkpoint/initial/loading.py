@@ -1,21 +1,27 @@
 """Begins a run with the weights of another model's file, in any layout.
 
-The file is read in place, by every rank its own part of it. Making a checkpoint of the file first
-would write the model twice, and would have to invent what a file of weights lacks: a step, samples,
-an optimizer, generators, and a layout.
+A model has them as soon as hpckit knows it, before the user's code can copy it: an average, a
+reference, an optimizer's own copies. The file is read in place, by every rank its own part of it.
+Making a checkpoint of the file first would write the model twice, and would have to invent what a
+file of weights lacks: a step, samples, an optimizer, generators, and a layout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import gc
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from hpckit.model.counted import counted
+from hpckit.model.launch import Checkpoint
 from hpckit.runtime.checkpoint import model_state
 from hpckit.runtime.checkpoint.errors import StateError
 from hpckit.runtime.checkpoint.group import Group, first_problem
@@ -24,6 +30,10 @@ from hpckit.runtime.checkpoint.initial.weights_file import map_weights
 from hpckit.runtime.checkpoint.readers import empty_like_live
 
 _SHOWN = 3
+_TIMEOUT = timedelta(days=1)
+"""A file system may hang for longer than a step may: as for checkpoints."""
+_COMPARED_FIRST = 16
+"""Numbers that tell nearly all other tensors of a shape apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,48 +89,86 @@ def load_weights(
             f"checkpoint.weights={weights.path}, and no model is registered",
             hint="register the model: run.state(model=…)",
         )
-    loading = _Loading(weights.path, models, tied)
-    doing = f"loading the weights of {weights.path}"
-    _on_each(group, loading.fit, doing)
-    found = loading.judged(group)
+    named = {f"{name}." if len(models) > 1 else "": one for name, one in models.items()}
+    loading = _Loading(weights.path, named, tied, group)
+    found = loading.fit()
     if found.left_out() and (weights.strict or not found.tensors):
         raise _unfit(weights, found)
-    _on_each(group, loading.read, doing)
-    _on_each(group, loading.give, doing)
+    loading.load()
     return found
 
 
-def _on_each(group: Group, stage: Callable[[], None], doing: str) -> None:
-    problem = first_problem(group.each(stage))
-    if problem is not None:
-        raise problem.error(doing)
+@dataclass(slots=True, kw_only=True)
+class FirstWeights:
+    """The file of weights, loaded into each model as soon as the user's code has it.
+
+    Does so in restarts, too: what the code copies from a model (a reference, an average) is not in
+    a checkpoint, or is compared with what was. `loaded` tells of the first model whose file it is.
+    """
+
+    weights: InitialWeights
+    loaded: LoadedWeights | None = None
+    _known: weakref.WeakSet[nn.Module] = field(default_factory=weakref.WeakSet)
+
+    def give(self, model: nn.Module, name: str | None, tied: model_state.TiedNames) -> None:
+        """Load the file into a model if it is the model's; collective.
+
+        `name` is that under which it is registered, None before that. If names differ, or the file
+        is gone, nothing is done: `load_weights` tells when the loop begins without a checkpoint.
+        """
+        if model in self._known:
+            return
+        group = Group(_TIMEOUT)
+        try:
+            if group.first(self.weights.path.exists).value:
+                self._give(model, name, tied, group)
+        finally:
+            group.close()
+
+    def covers(self, models: Iterable[nn.Module]) -> bool:
+        """Return whether all these models have been given the file."""
+        return self.loaded is not None and all(one in self._known for one in models)
+
+    def _give(
+        self, model: nn.Module, name: str | None, tied: model_state.TiedNames, group: Group
+    ) -> None:
+        loading = _Loading(self.weights.path, {"": model}, tied, group)
+        found = loading.fit()
+        if not found.left_out() or (found.tensors and not self.weights.strict):
+            loading.load()
+            self._known.add(model)
+            self.loaded = self.loaded or found
+        elif name is not None:
+            loading = _Loading(self.weights.path, {f"{name}.": model}, tied, group)
+            part = loading.fit()
+            if part.tensors and not (part.missing or part.unlike):
+                loading.load()
+
+
+def first_weights(configured: Checkpoint) -> FirstWeights:
+    """Return what gives models the file that a configuration names."""
+    path = Path(str(configured.weights)).expanduser()
+    return FirstWeights(weights=InitialWeights(path=path, strict=configured.weights_strict))
 
 
 @dataclass(slots=True)
 class _Loading:
-    """The stages of loading on one rank; every rank ends one before any begins the next.
+    """The stages of loading; every rank ends one before any begins the next.
 
-    `parts` are the models with what is in the file for each.
+    `models` are by what the file has before their names, `parts` what is in the file for each.
     """
 
     path: Path
     models: Mapping[str, nn.Module]
     tied: model_state.TiedNames
+    group: Group
     parts: list[_ModelPart] = field(default_factory=list)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    def fit(self) -> None:
-        """Map the file, and find the names of each model in it."""
-        self.tensors = map_weights(self.path)
-        for name, model in self.models.items():
-            before = f"{name}." if len(self.models) > 1 else ""
-            part = _ModelPart(model, before)
-            part.fit(self.tensors, model_state.aliases_of(model, self.tied))
-            self.parts.append(part)
-
-    def judged(self, group: Group) -> LoadedWeights:
-        """Return what fits on all ranks; collective."""
-        names = sorted(self.tensors)
+    def fit(self) -> LoadedWeights:
+        """Map the file, and return what in it fits the models on all ranks; collective."""
+        self._on_each(self._fit_here)
+        group, names = self.group, sorted(self.tensors)
         used = {one for part in self.parts for one in part.used}
         claimed = group.any_of([name in used for name in names])
         missing = group.gather([name for part in self.parts for name in part.missing])
@@ -134,13 +182,37 @@ class _Loading:
             unlike=_joined(unlike),
         )
 
-    def read(self) -> None:
-        """Read this rank's part into tensors of its own."""
+    def load(self) -> None:
+        """Load what fits into the models; collective. Raises StateError if there are copies."""
+        self._on_each(self._read)
+        self._on_each(self._give)
+
+    def _on_each(self, stage: Callable[[], None]) -> None:
+        problem = first_problem(self.group.each(stage))
+        if problem is not None:
+            raise problem.error(f"loading the weights of {self.path}")
+
+    def _fit_here(self) -> None:
+        self.tensors = map_weights(self.path)
+        for before, model in self.models.items():
+            part = _ModelPart(model, before)
+            part.fit(self.tensors, model_state.aliases_of(model, self.tied))
+            self.parts.append(part)
+
+    def _read(self) -> None:
         for part in self.parts:
             copy_parts(self.tensors, part.wanted(self.tensors))
+        changes = [one for part in self.parts for one in part.changes()]
+        copied = _find_earlier_copy(changes)
+        if copied is not None:
+            raise StateError(
+                f"checkpoint.weights={self.path}: a copy of the model's {copied} was made before "
+                "its weights were loaded, and would keep the random ones",
+                hint="copy a model (averages, reference models, optimizers that keep weights of "
+                "their own) after run.parallelize(), or else after run.state(model=…)",
+            )
 
-    def give(self) -> None:
-        """Load what was read into the models."""
+    def _give(self) -> None:
         for part in self.parts:
             part.give()
 
@@ -195,11 +267,68 @@ class _ModelPart:
         }
         return self._read
 
+    def changes(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+        """Yield the names of what was read, what this rank has under them, and what it will."""
+        for name, found in self.chosen.items():
+            live = self._live[name]
+            yield self.before + name, _local(live), _local(self._read[found])
+
     def give(self) -> None:
         """Load what was read; what was not in the file stays as it is."""
         state = dict(self._live)
         state |= {name: self._read[found] for name, found in self.chosen.items()}
         model_state.load_model(self.model, state)
+
+
+def _find_earlier_copy(
+    changes: Iterable[tuple[str, torch.Tensor, torch.Tensor]],
+) -> str | None:
+    """Return the name of a tensor that is about to change, and of which there is a copy elsewhere.
+
+    Looks at all tensors of this process. A tensor that has one number only tells nothing.
+    """
+    changing = [(name, live) for name, live, read in changes if _is_telling(live, read)]
+    own = {live.untyped_storage().data_ptr() for _, live in changing}
+    shapes = {live.shape for _, live in changing}
+    others = [
+        one
+        for one in gc.get_objects()
+        if type(one) in {torch.Tensor, nn.Parameter}
+        and one.shape in shapes
+        and _has_numbers(one)
+        and one.untyped_storage().data_ptr() not in own
+    ]
+    for name, live in changing:
+        if any(_is_copy(one, live) for one in others if one.shape == live.shape):
+            return name
+    return None
+
+
+@torch.no_grad()
+def _is_telling(live: torch.Tensor, read: torch.Tensor) -> bool:
+    if live.numel() <= 1 or not _has_numbers(live) or bool((live == live.flatten()[0]).all()):
+        return False
+    return not torch.equal(live.to(read.device), read)
+
+
+@torch.no_grad()
+def _is_copy(other: torch.Tensor, live: torch.Tensor) -> bool:
+    """Return whether a tensor has the same numbers, in its own type."""
+    first = other.flatten()[:_COMPARED_FIRST].to(live.device)
+    if not torch.equal(first, live.flatten()[:_COMPARED_FIRST].to(other.dtype)):
+        return False
+    return torch.equal(other.to(live.device), live.to(other.dtype))
+
+
+def _has_numbers(tensor: torch.Tensor) -> bool:
+    """Return whether a plain tensor has its memory: FSDP frees what it has gathered."""
+    if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized:
+        return False
+    return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _refuse_two(names: Sequence[str], tensors: Mapping[str, torch.Tensor]) -> None:

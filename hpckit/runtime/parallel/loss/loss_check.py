@@ -117,10 +117,8 @@ class LossCheck:
     ) -> None:
         outputs, half = given[0], count // 2
         cuts = [slice(0, count), slice(0, count), slice(0, half), slice(half, count)]
-        on_gpu = [outputs.device] if outputs.device.type == "cuda" else []
         try:
-            kept = keep_state_of(function)
-            with kept, torch.random.fork_rng(devices=on_gpu), torch.no_grad():
+            with keep_state_of(function), torch.no_grad():
                 values = [
                     function(*(take(one, cut, axis=axis, size=count) for one in given))
                     for cut in cuts

@@ -1,0 +1,58 @@
+"""How many GPUs a run asks for, whichever option of Slurm's does. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hpckit.model.cluster.gres import read_gres
+from hpckit.model.launch import Resources
+from hpckit.model.plan import ResourceSpec
+
+
+def gpus_asked(resources: Resources | ResourceSpec) -> int | None:
+    """Return the GPUs of each node; None if nothing is said of GPUs, which is not 0.
+
+    A part of a GPU counts as one. `gpus=4` on three nodes are two: Slurm deals them unequally.
+    """
+    found = max(_of_node(resources), -(-_in_all(resources) // resources.nodes))
+    return found or int(asks_for_part(resources)) or resources.gpus_per_node
+
+
+def asks_for_part(resources: Resources | ResourceSpec) -> bool:
+    """Return whether a run asks for a part of a GPU, which other jobs may use at the same time."""
+    return not {"shard", "mps"}.isdisjoint(read_gres(resources.gres or ""))
+
+
+def gpus_of(resources: ResourceSpec) -> int:
+    """Return how many whole GPUs one run has, on all its nodes and spare ones."""
+    return max(_of_node(resources) * resources.allocated_nodes, _in_all(resources))
+
+
+def _of_node(resources: Resources | ResourceSpec) -> int:
+    stated = _stated(resources)
+    each_task = max(
+        _devices(stated.get("gpus_per_task", "")),
+        read_gres(stated.get("tres_per_task", "")).get("gpu", 0),
+    )
+    return max(
+        resources.gpus_per_node or 0,
+        read_gres(resources.gres or "").get("gpu", 0),
+        _devices(stated.get("gpus_per_socket", "")),
+        each_task * resources.tasks_per_node,
+    )
+
+
+def _in_all(resources: Resources | ResourceSpec) -> int:
+    return _devices(_stated(resources).get("gpus", ""))
+
+
+def _stated(resources: Resources | ResourceSpec) -> Mapping[str, str]:
+    more = resources.additional_parameters
+    pairs = more.items() if isinstance(more, Mapping) else more
+    return {name.replace("-", "_"): str(value) for name, value in pairs if value}
+
+
+def _devices(text: str) -> int:
+    # The forms `4`, `a100:4` and `a100:2,v100:2`.
+    counts = (word.rpartition(":")[2] for word in text.split(","))
+    return sum(int(count) for count in counts if count.isdecimal())

@@ -1,0 +1,116 @@
+"""The random generators that user code draws from: `random`, numpy, and torch on each device.
+
+Wherever hpckit calls user code more often than the training does, or seeds it, it goes through
+here, so that no generator is left out. Generators of the user's own are kept where they are found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+try:
+    # Early: its state comes from the system when it is imported, and would be missed until then.
+    import numpy.random as numpy_random
+except ImportError:
+    numpy_random = None  # type: ignore[assignment]  # torch works without it
+
+OWN_GENERATORS: tuple[type, ...] = (random.Random, torch.Generator)
+"""What user code may make for itself."""
+if numpy_random is not None:
+    OWN_GENERATORS += (numpy_random.Generator, numpy_random.RandomState)
+
+GeneratorState = list[tuple[Callable[[Any], Any], Any]]
+"""What sets each generator, and to what."""
+
+
+def capture_generators(own: Iterable[Any] = ()) -> GeneratorState:
+    """Return where all generators are now, and these of the user's own."""
+    state: GeneratorState = [(random.setstate, random.getstate())]
+    if numpy_random is not None:
+        state.append((numpy_random.set_state, numpy_random.get_state()))
+    return state + [_captured(one) for one in (*_torch_generators(), *own)]
+
+
+def restore_generators(state: GeneratorState) -> None:
+    """Set generators to where they were."""
+    for put, value in state:
+        put(value)
+
+
+@contextmanager
+def kept_generators(own: Iterable[Any] = (), *, seed: int | None = None) -> Iterator[None]:
+    """Leave all generators as they were before; within, they are seeded if there is a seed.
+
+    What is called within must not be lazy: the body of a generator function runs later.
+    """
+    state, known = capture_generators(own), len(_torch_generators())
+    if seed is not None:
+        seed_generators(seed)
+    try:
+        yield
+    finally:
+        restore_generators(state)
+        for one in _torch_generators()[known:]:  # of devices that were first used within
+            one.manual_seed(one.initial_seed())
+
+
+def seed_generators(seed: int) -> None:
+    """Seed all generators of devices that are in use."""
+    random.seed(seed)
+    if numpy_random is not None:
+        numpy_random.seed(seed % 2**32)
+    for one in _torch_generators():
+        one.manual_seed(seed)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed all generators, also of devices that nobody has used yet."""
+    torch.manual_seed(seed)
+    seed_generators(seed)
+
+
+def derived_seed(seed: int, name: str) -> int:
+    """Return a seed of 63 bits that follows from another one and a name."""
+    found = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
+    return int.from_bytes(found, "big") >> 1
+
+
+def state_dict() -> dict[str, Any]:
+    """Return what a checkpoint keeps of this rank's generators: of devices, the current one's."""
+    states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    if numpy_random is not None:
+        states["numpy"] = numpy_random.get_state()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def load_state_dict(states: dict[str, Any]) -> None:
+    """Set all generators whose states were kept."""
+    random.setstate(states["python"])
+    torch.set_rng_state(states["torch"])
+    if "numpy" in states and numpy_random is not None:
+        numpy_random.set_state(states["numpy"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+def _torch_generators() -> list[torch.Generator]:
+    """Return torch's own generators: of the host, and of all devices once one is in use."""
+    used = [one for one in (torch.cuda, torch.xpu) if one.is_initialized()]
+    return [torch.default_generator, *(one for part in used for one in part.default_generators)]
+
+
+def _captured(one: Any) -> tuple[Callable[[Any], Any], Any]:
+    if isinstance(one, random.Random):
+        return one.setstate, one.getstate()
+    bits = getattr(one, "bit_generator", None)
+    if bits is not None:
+        return lambda state: setattr(bits, "state", state), bits.state
+    return one.set_state, one.get_state()

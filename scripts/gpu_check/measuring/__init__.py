@@ -1,0 +1,1 @@
+"""Measures, an item a function: takes a scene, returns plain values. Judges nothing."""

@@ -1,0 +1,87 @@
+"""What became of each item, as a JSON file and as one page of text. Pure, but for `write`."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+_WIDTH = 110
+JSON_FILE, PAGE_FILE = "gpu-check.json", "gpu-check.txt"
+
+
+class State(StrEnum):
+    """How an item ended."""
+
+    passed = "passed"
+    failed = "failed"
+    not_run = "not run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """An item: what was measured, what was expected of it, and the reason if it did not pass.
+
+    `figures` are the lines of the page; `left_out` what this machine could not run, with reasons.
+    """
+
+    item: str
+    state: State
+    seconds: float
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    expected: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
+    figures: Sequence[str] = ()
+    left_out: Sequence[str] = ()
+
+
+def exit_code(results: Sequence[Result]) -> int:
+    """Return 1 if an item failed, 2 if none passed, else 0."""
+    if any(one.state is State.failed for one in results):
+        return 1
+    return 0 if any(one.state is State.passed for one in results) else 2
+
+
+def document(machine: Mapping[str, Any], results: Sequence[Result]) -> dict[str, Any]:
+    """Return the content of the JSON file."""
+    return {"v": 1, "machine": dict(machine), "items": [asdict(one) for one in results]}
+
+
+def page(machine: Mapping[str, Any], results: Sequence[Result]) -> str:
+    """Return the page: a line for each item, its figures, and what is wrong."""
+    lines = [f"GPU check, {machine.get('at', 'time unknown')}"]
+    lines += _wrapped("machine: " + ", ".join(_machine_words(machine)), "")
+    counts = {state: sum(one.state is state for one in results) for state in State}
+    lines += [", ".join(f"{count} {state.value}" for state, count in counts.items()), ""]
+    for one in results:
+        said = one.state.value.upper() if one.state is State.failed else one.state.value
+        lines.append(f"{said:8} {one.item:12} {one.seconds:5.0f} s")
+        lines += _wrapped(one.reason, " " * 9)
+        for figure in one.figures:
+            lines += _wrapped(figure, " " * 9)
+        for left in one.left_out:
+            lines += _wrapped(f"left out: {left}", " " * 9)
+    return "\n".join(lines) + "\n"
+
+
+def _machine_words(machine: Mapping[str, Any]) -> list[str]:
+    return [f"{key} {value}" for key, value in machine.items() if key != "at" and value is not None]
+
+
+def _wrapped(text: str, margin: str) -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=margin, subsequent_indent=margin + "  ", break_long_words=False
+    )
+
+
+def write(folder: Path, machine: Mapping[str, Any], results: Sequence[Result]) -> None:
+    """Write both files; what is there already is replaced."""
+    text = json.dumps(document(machine, results), indent=1, default=str)
+    for name, content in ((JSON_FILE, text + "\n"), (PAGE_FILE, page(machine, results))):
+        part = folder / f".{name}.part"
+        part.write_text(content, encoding="utf-8")
+        part.replace(folder / name)
