@@ -49,6 +49,7 @@ class LaidOutModel:
     module: nn.Module
     pipeline: Pipeline | None = None
     context: ContextShards | None = None
+    cut: TensorCut | None = None
     tied: tuple[TiedWeight, ...] = ()
     replaced: tuple[ReplacedParameter, ...] = ()
     check: SelfCheck | None = None
@@ -116,6 +117,7 @@ def lay_out_checked(
         module=holder,
         pipeline=None if split is None else _pipeline(split, parts, mesh, settings),
         context=context,
+        cut=cut,
         tied=find_tied_weights(holder, plan, mesh, split),
         replaced=replaced,
         check=_self_check(holder, wholes, context, mesh, settings),

@@ -64,6 +64,7 @@ def shard_part(
     for module in () if pipelined else large_modules(part, units):
         if mesh.layout.tensor == 1:
             uses.allow(module)
+        module.register_forward_hook(_without_base)
         # It is given what it was given when it was a part of the rest.
         shard(module, replace(policy, cast_forward_inputs=False), reshards=True)
     shard(part, policy, reshards=False)
@@ -153,6 +154,28 @@ def _mean_part(gradient: Tensor, ranks: int) -> Tensor:
     if gradient.is_cuda:  # FSDP may still add to the same gradient, on a stream of its own
         torch.cuda.synchronize(gradient.device)
     return gradient / ranks
+
+
+class _WithoutBase(torch.autograd.Function):
+    """The same memory, which autograd takes for a result of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor) -> Tensor:
+        del ctx
+        return output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Return the gradient as it is."""
+        del ctx
+        return gradients[0]
+
+
+def _without_base(module: nn.Module, inputs: Any, output: Any) -> Any:
+    """Have what is written into a module's output keep the hook that gathers its parameters."""
+    del module, inputs
+    is_view = isinstance(output, Tensor) and output._base is not None  # noqa: SLF001
+    return _WithoutBase.apply(output) if is_view else output  # type: ignore[no-untyped-call]
 
 
 def _reshard_after_look(module: nn.Module, inputs: Any, outputs: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from byte_model import LENGTH, WIDTH, Block
 from byte_world import rank_of_world, run_cases
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from hpckit import Plan
 from hpckit.model.parallel.layout import Layout
@@ -51,6 +54,13 @@ class EndsModel(nn.Module):
                 logits = logits + self.head(hidden * 2)
             case "listed":
                 logits = logits + F.linear(hidden, self.lists[0])
+            case "added to":
+                logits += 1
+                logits *= 2
+            case "capped":
+                logits = 3 * torch.tanh(logits.float() / 3).to(logits.dtype)
+            case "shifted":
+                logits = logits + torch.arange(WORDS, dtype=logits.dtype) / WORDS
         return logits
 
 
@@ -106,8 +116,13 @@ class Watch:
         self.seen: set[tuple[str, ...]] = set()
         for name, one in model.named_modules():
             if isinstance(one, Block) or name == "head":
-                one.register_forward_hook(lambda *_: self.look())
-                one.register_full_backward_pre_hook(lambda *_: self.look())
+                one.register_forward_hook(self.after)
+
+    def after(self, _: nn.Module, __: Any, output: Tensor) -> None:
+        """Look now, and when the gradient of this output comes."""
+        self.look()
+        if output.requires_grad:
+            output.register_hook(lambda _: self.look())  # type: ignore[no-untyped-call]
 
     def look(self) -> None:
         """Note what is gathered now."""
@@ -118,6 +133,29 @@ class Watch:
             if any(type(each) is nn.Parameter for each in one._parameters.values())  # noqa: SLF001
         ]
         self.seen.add(tuple(sorted(whole)))
+
+
+class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes how many elements the largest tensor had that was made on this rank."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call an operation of plain tensors; others end in these."""
+        if any(issubclass(one, DTensor) for one in types):
+            return NotImplemented
+        made = func(*args, **(kwargs or {}))
+        tensors = [one for one in tree_leaves(made) if isinstance(one, Tensor)]
+        self.elements = max(self.elements, *(one.numel() for one in tensors), 0)
+        return made
+
+
+def own_loss(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum of the cross entropy, and its weight, as a user may write it."""
+    summed = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="sum")
+    return summed, (targets != -100).sum()
 
 
 def trained(case: dict[str, Any]) -> dict[str, Any]:
@@ -139,14 +177,16 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
     watch = Watch(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     wanted, gradients = reference(way, 3)
-    far, evaluated = [], []
+    far, evaluated, largest = [], [], Largest()
+    loss_of = own_loss if case.get("own") else None
     for step, expected in enumerate(wanted):
         inputs, targets = batch(step)
         share = run.share(ROWS)
         mine = share.rows
-        evaluated.append(float(run.evaluate(model, inputs[mine], targets[mine])))
+        evaluated.append(float(run.evaluate(model, inputs[mine], targets[mine], loss=loss_of)))
         optimizer.zero_grad()
-        loss = run.train_step(model, inputs[mine], targets[mine], share=share)
+        with largest if step else nullcontext():  # the first step checks more
+            loss = run.train_step(model, inputs[mine], targets[mine], share=share, loss=loss_of)
         far.append(abs(float(loss) - expected))
         if step < len(wanted) - 1:
             optimizer.step()
@@ -155,6 +195,8 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
         "gradient": max(gradients_far(model, gradients).values()),
         "evaluated": evaluated,
         "gathered": sorted(watch.seen),
+        "wanted": wanted,
+        "largest": largest.elements,
     }
 
 
