@@ -22,6 +22,7 @@ MEASURED = {
     "observe/test_sampler.py",
     "runtime/rank/test_fault_injector.py",
     "runtime/supervisor/test_resizing.py",
+    "runtime/test_pauses.py",
     "slurm/test_job_limits.py",
 }
 """Their numbers are times and memory that this machine took."""

@@ -13,7 +13,7 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import Parallel, Reduction
 from hpckit.model.parallel.share import BatchShare, cut_rows, even_pieces, pieces_needed
 from hpckit.runtime.parallel import batch_checks
-from hpckit.runtime.parallel.context_parallel import ContextShards
+from hpckit.runtime.parallel.context.context_parallel import ContextShards
 from hpckit.runtime.parallel.loss.loss_check import take
 from hpckit.runtime.parallel.pipeline import Pipeline, check_microbatches
 

@@ -21,7 +21,7 @@ from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import SCHEDULES, Parallel, Precision
 from hpckit.runtime.generators import kept_generators
-from hpckit.runtime.parallel.context_parallel import ContextShards
+from hpckit.runtime.parallel.context.context_parallel import ContextShards
 from hpckit.runtime.parallel.gradients import TiedWeight
 from hpckit.runtime.parallel.initialise import PartInitialiser
 from hpckit.runtime.parallel.mesh import RankMesh

@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.generators import kept_generators
-from hpckit.runtime.parallel.context_parallel import ContextShards
+from hpckit.runtime.parallel.context.context_parallel import ContextShards
 
 _log = logging.getLogger("hpckit.rank")
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2}

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hpckit.runtime.parallel import attention_block
-from hpckit.runtime.parallel.context_parallel import ContextShards
-from hpckit.runtime.parallel.ring_attention import RingAttention
+from hpckit.runtime.parallel.context import attention_block
+from hpckit.runtime.parallel.context.context_parallel import ContextShards
+from hpckit.runtime.parallel.context.ring_attention import RingAttention
 
 OPTIONS = ("is_causal", "scale", "enable_gqa")
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hpckit.runtime.parallel.attention_block import AttentionBlock
+from hpckit.runtime.parallel.context.attention_block import AttentionBlock
 
 _ALL = slice(None)
 

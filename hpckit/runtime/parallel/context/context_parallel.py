@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from hpckit.errors import UsageError
-from hpckit.runtime.parallel.ring_attention import Ring, RingAttention
+from hpckit.runtime.parallel.context.ring_attention import Ring, RingAttention
 
 
 @dataclass(slots=True)
