@@ -92,7 +92,7 @@ PidFile={run}/slurmdbd.pid
 
 def slurm_conf(options: Options) -> str:
     """Return slurm.conf: the controller, the nodes and the partitions `batch` and `urgent`."""
-    suspends = options.preempt_mode == "suspend"
+    suspends, never = options.preempt_mode == "suspend", options.preempt_mode == "off"
     return _SLURM_CONF.format(
         cluster=CLUSTER,
         controller=CONTROLLER,
@@ -105,7 +105,7 @@ def slurm_conf(options: Options) -> str:
         slurmd_timeout=options.slurmd_timeout,
         max_array_size=options.max_array_size,
         grace=options.grace,
-        preempt_type=PREEMPT_TYPES[options.preempt_by],
+        preempt_type="preempt/none" if never else PREEMPT_TYPES[options.preempt_by],
         mode=options.preempt_mode.upper(),
         # Slurm can only continue what it has suspended if it switches between jobs (GANG).
         cluster_mode="SUSPEND,GANG" if suspends else options.preempt_mode.upper(),
