@@ -124,6 +124,7 @@ class FsdpStep:
             sequence=self.sequence,
             recompute=self.recompute,
             fused=self.compiled,
+            loss=LossKind.compiled if self.compiled else LossKind.plain,
         )
         found = plan_capacity(request).rates
         assert found is not None

@@ -60,6 +60,8 @@ class NodeSamples:
     on_event: Callable[[TelemetryEvent], None] | None = None
     monotonic: Callable[[], float] | None = None
     """A clock that nobody sets, to measure how long a row is; without it `take` says that alone."""
+    paused_s: Callable[[float], float] = lambda _: 0.0
+    """How many of the last seconds this node was suspended: they are no part of a row."""
     steps: deque[RankSteps] = field(default_factory=deque)
     """What the ranks of the node have reported since the last row; other threads append to it."""
     _total: RunningTotal = field(init=False)
@@ -142,7 +144,8 @@ class NodeSamples:
         if self.monotonic is None:
             return start
         begun_s, self._begun_s = self._begun_s, self.monotonic()
-        passed = timedelta(seconds=self._begun_s - begun_s)
+        passed_s = self._begun_s - begun_s
+        passed = timedelta(seconds=max(passed_s - self.paused_s(passed_s), 0.0))
         return start if start == at or abs(at - start - passed) <= CLOCK_SET else at - passed
 
     def _reported(self) -> Iterator[RankSteps]:

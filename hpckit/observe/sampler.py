@@ -62,6 +62,7 @@ class NodeSampler:
     choice: GpuChoice = field(default_factory=GpuChoice)
     on_this_machine: bool = False
     on_event: Callable[[TelemetryEvent], None] | None = None
+    paused_s: Callable[[float], float] = lambda _: 0.0
     opener: GpuOpener | None = None
     now: Callable[[], datetime] = _utc
     unwritten: int = field(default=0, init=False)
@@ -136,6 +137,7 @@ class NodeSampler:
             gpus=GpuThread(opener, shares) if settings.measure_gpus else None,
             on_event=self.on_event,
             monotonic=time.monotonic,
+            paused_s=self.paused_s,
             steps=self._steps,
         )
 

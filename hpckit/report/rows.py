@@ -129,7 +129,7 @@ def run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
 
 def with_standstill(row: RunRow, goodput: Goodput | None) -> RunRow:
     """Return the row with a warning if no step of the run has begun for long, by its account."""
-    if goodput is None or goodput.standstill is None:
+    if goodput is None or goodput.standstill is None or row.note == _SUSPENDED:
         return row
     gone = span_words(goodput.standstill)
     said = f"no step has begun for {gone}; `hpckit stacks` shows what its ranks are doing"
@@ -208,6 +208,7 @@ _AGREEING = {
 """
 
 
+_SUSPENDED = "Slurm has suspended its job; the run continues when Slurm resumes it"
 _GOING_ON = "Slurm still has its job: a new attempt is being asked for, or the job is ending"
 
 
@@ -229,6 +230,8 @@ def note(view: RunView) -> str:
 
 def _queued_note(view: RunView, seen: Observation) -> str:
     record = view.record
+    if seen.state.base is BaseState.suspended:
+        return _SUSPENDED
     held = seen.reason.startswith(("BadConstraints", "ReqNodeNotAvail"))
     if held and record.excluded and seen.state.base is BaseState.pending:
         return (

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from hpckit.model.parallel.permutation import mixed
 
 try:
     # Early: its state comes from the system when it is imported, and would be missed until then.
@@ -25,37 +27,36 @@ OWN_GENERATORS: tuple[type, ...] = (random.Random, torch.Generator)
 if numpy_random is not None:
     OWN_GENERATORS += (numpy_random.Generator, numpy_random.RandomState)
 
-GeneratorState = list[tuple[Callable[[Any], Any], Any]]
+GeneratorState = Sequence[tuple[Callable[[Any], Any], Any]]
 """What sets each generator, and to what."""
 
 
 def capture_generators(own: Iterable[Any] = ()) -> GeneratorState:
     """Return where all generators are now, and these of the user's own."""
-    state: GeneratorState = [(random.setstate, random.getstate())]
+    state: list[Any] = [(random.setstate, random.getstate())]
     if numpy_random is not None:
         state.append((numpy_random.set_state, numpy_random.get_state()))
     return state + [_captured(one) for one in (*_torch_generators(), *own)]
 
 
-def restore_generators(state: GeneratorState) -> None:
-    """Set generators to where they were."""
-    for put, value in state:
-        put(value)
-
-
 @contextmanager
-def kept_generators(own: Iterable[Any] = (), *, seed: int | None = None) -> Iterator[None]:
-    """Leave all generators as they were before; within, they are seeded if there is a seed.
+def kept_generators(
+    own: Iterable[Any] = (), *, seed: int | None = None, begin: GeneratorState = ()
+) -> Iterator[None]:
+    """Leave all generators as they were before; within, they begin with a seed or another state.
 
     What is called within must not be lazy: the body of a generator function runs later.
     """
-    state, known = capture_generators(own), len(_torch_generators())
+    before, known = capture_generators(own), len(_torch_generators())
     if seed is not None:
         seed_generators(seed)
+    for put, value in begin:
+        put(value)
     try:
         yield
     finally:
-        restore_generators(state)
+        for put, value in before:
+            put(value)
         for one in _torch_generators()[known:]:  # of devices that were first used within
             one.manual_seed(one.initial_seed())
 
@@ -67,6 +68,11 @@ def seed_generators(seed: int) -> None:
         numpy_random.seed(seed % 2**32)
     for one in _torch_generators():
         one.manual_seed(seed)
+
+
+def seed_sample(seed: int, number: int) -> None:
+    """Seed them for the sample of this number."""
+    seed_generators(mixed(seed, number))
 
 
 def seed_everything(seed: int) -> None:

@@ -99,6 +99,20 @@ def test_rows_end_at_multiples_of_their_length(
     assert first.host.gauges[HostGauge.sampler_s].max < 5
 
 
+def test_row_leaves_out_what_the_node_was_suspended(
+    samples: NodeSamples, nvml: FakeNvml, attempt: AttemptPaths
+) -> None:
+    """Of 55 s between two samples 40 were a suspension: shares of time are of the other 15."""
+    clock, paused = [0.0], [0.0]
+    samples.monotonic, samples.paused_s = lambda: clock[0], lambda _: paused[0]
+    for moment, paused_s in ((0.0, 0.0), (55.0, 40.0), (85.0, 0.0)):
+        clock[0], paused[0] = moment, paused_s
+        nvml.at(moment)
+        samples.take(START + timedelta(seconds=moment))
+    lengths = [(row.end - row.start).total_seconds() for row in rows_of(attempt)]
+    assert lengths == [0, 15, 30]
+
+
 def test_devices_are_named_before_their_rows(
     samples: NodeSamples, nvml: FakeNvml, attempt: AttemptPaths
 ) -> None:

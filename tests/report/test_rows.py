@@ -100,6 +100,7 @@ def test_note_is_total(state: RunState, base: BaseState) -> None:
         (RunView(record=WAITING, observation=seen("FAILED")), "never started, Slurm says FAILED"),
         (RunView(record=RAISED, observation=seen("COMPLETED")), "says failed, Slurm COMPLETED"),
         (RunView(record=RUNNING, asked=True), "Slurm no longer knows job 7"),
+        (RunView(record=RUNNING, observation=seen("SUSPENDED")), "Slurm has suspended its job"),
         (RunView(record=RUNNING, observation=seen("PENDING", restarts=1)), "requeued by Slurm"),
         (
             RunView(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpckit.model.capacity.parts import MemoryParts, StepTime
 from hpckit.model.capacity.setup import NumberType, Recomputation
@@ -63,13 +63,10 @@ class Calibration:
     def memory(self, predicted: MemoryParts) -> MemoryParts:
         """Return predicted memory as the run makes one expect it."""
         ratio = 1.0 if self.memory_ratio is None else self.memory_ratio
-        return MemoryParts(
-            weights=predicted.weights,
-            gradients=predicted.gradients,
-            optimizer=predicted.optimizer,
+        return replace(
+            predicted,
             activations=ratio * predicted.activations,
             logits=ratio * predicted.logits,
             buffers=ratio * predicted.buffers,
-            context=predicted.context,
             fragmentation=ratio * predicted.fragmentation,
         )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 _CONTEXT_LOW, _CONTEXT_HIGH = 0.6, 1.6
-_FRAGMENTED_HIGH = 0.15
+_FRAGMENTED_MORE = 0.11
 _ACTIVATIONS_LOW, _ACTIVATIONS_HIGH = 0.85, 1.65
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryParts:
-    """Bytes per GPU by component."""
+    """Bytes per GPU by component, at the moment of a step that needs the most."""
 
     weights: float = 0.0
     gradients: float = 0.0
@@ -23,9 +23,14 @@ class MemoryParts:
     fragmentation: float = 0.0
 
     @property
+    def tensors(self) -> float:
+        """The bytes of all tensors: what is no CUDA context and no gap between them."""
+        return self.states + self.activations + self.logits + self.buffers
+
+    @property
     def expected(self) -> float:
         """The sum."""
-        return float(sum(getattr(self, one.name) for one in fields(self)))
+        return self.tensors + self.context + self.fragmentation
 
     @property
     def states(self) -> float:
@@ -45,7 +50,8 @@ class MemoryParts:
     def high(self) -> float:
         """What it takes with the copies that common code keeps, and fragments."""
         working = _ACTIVATIONS_HIGH * (self.activations + self.logits) + self.buffers
-        return self.states + (1 + _FRAGMENTED_HIGH) * working + _CONTEXT_HIGH * self.context
+        fragmentation = self.fragmentation + _FRAGMENTED_MORE * working
+        return self.states + working + fragmentation + _CONTEXT_HIGH * self.context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,8 +90,9 @@ class CapacityPlan:
 
     `unknown` says then what would be needed. `layout` is that of a model that was counted.
     `calibration` is what predictions follow, besides the formulas; `experience` how long published
-    runs took where a step is predicted without one. `defaults` are the options that decide on batch
-    and training, and that nobody chose; `remarks` what else should be known of the plan.
+    runs took where a step is predicted without one. `moment` is the name of that in a step which
+    needs the memory. `defaults` are the options that decide on batch and training, and that nobody
+    chose; `remarks` what else should be known of the plan.
     """
 
     gpu: GpuSpec
@@ -109,6 +110,7 @@ class CapacityPlan:
     calibration: Calibration | None = None
     experience: Experience | None = None
     unknown: str = ""
+    moment: str = ""
     defaults: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 

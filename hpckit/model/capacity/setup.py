@@ -88,8 +88,7 @@ class TrainingSetup:
     `micro_batch` is what a rank computes at once. `stages_per_rank` above 1 is an interleaved
     pipeline. `zero` names a stage of ZeRO with Adam in mixed precision, which shards over all data
     ranks; without it states are sharded as FSDP does, over the layout's `shard`. `fused` is whether
-    norms, residuals and functions are single kernels, as after torch.compile; `loss` is compiled
-    then, and plain otherwise, unless it is given.
+    norms, residuals and functions are single kernels, as after torch.compile.
     """
 
     shape: TransformerShape
@@ -155,8 +154,8 @@ class TrainingSetup:
 
     @property
     def loss_kind(self) -> LossKind:
-        """How the loss is computed."""
-        return self.loss or (LossKind.compiled if self.fused else LossKind.plain)
+        """How the loss is computed: as `run.train_step` does it without `loss=`, unless given."""
+        return self.loss or LossKind.plain
 
     @property
     def rows_at_once(self) -> int:

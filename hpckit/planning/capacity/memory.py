@@ -1,22 +1,35 @@
 """Bytes that a training run needs on a GPU of its fullest pipeline stage, by what they are. Pure.
 
-Sources: states, Rajbhandari et al. 2020 (ZeRO) and torch's FSDP2; activations, Korthikanti et al.
-2022, Table 2, taken apart into what each operation keeps; context, measurements of others of what
-CUDA and the first collective take.
+What is there differs between the moments of a step: the loss has all activations and no gradients
+yet, the optimizer has all gradients and no activations. Each moment is added up by itself, and the
+fullest one is what a GPU needs. tests/runtime/parallel/test_memory.py measures it in each layout.
+
+Sources: states, Rajbhandari et al. 2020 (ZeRO) and torch's FSDP2; context, measurements of others
+of what CUDA and the first collective take.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from hpckit.model.capacity.parts import MemoryParts
 from hpckit.model.capacity.setup import (
-    AttentionKind,
-    LossKind,
     NumberType,
     OptimizerKind,
     Recomputation,
     TrainingSetup,
+)
+from hpckit.model.parallel.layout import Layout
+from hpckit.planning.capacity.activations import (
+    count_scores,
+    hidden_bytes,
+    kept_bytes,
+    layer_bytes,
+    logit_bytes,
+    norm_copies,
+    passing_bytes,
 )
 
 _GIB = 2**30
@@ -25,6 +38,10 @@ _COLLECTIVES = 1.3 * _GIB
 _FRAGMENTED = 0.04
 _BUCKET = 500_000_000
 """Elements that ZeRO gathers at once, by DeepSpeed's default."""
+_LARGE = 0.25
+"""A table is sharded by itself from this share of a layer on (runtime/parallel/sharding.py)."""
+_SUMMED = 4
+"""Bytes of a gradient while it is summed over ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +69,27 @@ def state_bytes(
 
 
 def plan_memory(setup: TrainingSetup) -> MemoryParts:
-    """Return the bytes of the fullest stage: the first or the last one."""
-    stages = {0, setup.layout.pipeline - 1}
-    return max((_stage(setup, stage) for stage in sorted(stages)), key=lambda one: one.expected)
+    """Return the bytes of the fullest stage, the first or the last one, at its fullest moment."""
+    return _fullest(setup)[1]
+
+
+def fullest_moment(setup: TrainingSetup) -> str:
+    """Return the name of that moment, as `stage_moments` has it."""
+    return _fullest(setup)[0]
+
+
+def _fullest(setup: TrainingSetup) -> tuple[str, MemoryParts]:
+    stages = sorted({0, setup.layout.pipeline - 1})
+    moments = [one for stage in stages for one in stage_moments(setup, stage)]
+    name, fullest = max(moments, key=lambda one: one[1].tensors)
+    worked = max(one.activations + one.logits + one.buffers for _, one in moments)
+    summed = max(one.gradients for _, one in moments)
+    return name, replace(
+        fullest,
+        context=_CUDA_CONTEXT + (_COLLECTIVES if setup.gpus > 1 else 0),
+        # Gradients of the step before are free, in pieces that activations seldom fit into.
+        fragmentation=_FRAGMENTED * worked + summed - fullest.gradients,
+    )
 
 
 def plan_states(
@@ -78,17 +113,43 @@ def _states(held: float, per: StateBytes) -> MemoryParts:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageElements:
+    """The parameters of a rank of a stage before they are sharded over data ranks.
+
+    `embedding` is a tied head, too; `head` is that of the last stage otherwise. `rest` are learned
+    positions and the last norm.
+    """
+
+    embedding: float
+    layer: float
+    layers: int
+    head: float
+    rest: float
+
+    @property
+    def whole(self) -> float:
+        """All of them."""
+        return self.embedding + self.layers * self.layer + self.head + self.rest
+
+
+def stage_elements(setup: TrainingSetup, stage: int) -> StageElements:
+    """Return the elements of a rank of a stage, part by part."""
+    shape, table = setup.shape, setup.shape.embedding_elements / setup.layout.tensor
+    first, last = stage == 0, stage == setup.layout.pipeline - 1
+    positions = shape.positions * shape.hidden if first else 0
+    return StageElements(
+        embedding=table if first else 0,
+        layer=layer_parameters(setup),
+        layers=setup.layers_of(stage),
+        head=table if last and not (shape.tied and first) else 0,
+        rest=positions + (shape.norm_elements if last else 0),
+    )
+
+
 def stage_parameters(setup: TrainingSetup, stage: int) -> float:
     """Return the elements of a rank of a stage before they are sharded over data ranks."""
-    shape, tensor = setup.shape, setup.layout.tensor
-    first, last = stage == 0, stage == setup.layout.pipeline - 1
-    held = setup.layers_of(stage) * layer_parameters(setup)
-    if first:
-        held += shape.embedding_elements / tensor + shape.positions * shape.hidden
-    if last:
-        held += shape.norm_elements
-        held += 0 if shape.tied and first else shape.embedding_elements / tensor
-    return held
+    return stage_elements(setup, stage).whole
 
 
 def layer_parameters(setup: TrainingSetup) -> float:
@@ -98,102 +159,151 @@ def layer_parameters(setup: TrainingSetup) -> float:
     return cut / setup.layout.tensor + shape.whole_elements + shape.router_elements
 
 
-def _stage(setup: TrainingSetup, stage: int) -> MemoryParts:
+def stage_moments(setup: TrainingSetup, stage: int) -> Iterator[tuple[str, MemoryParts]]:
+    """Yield the tensors of a rank of a stage at the moments of a step that may be its fullest.
+
+    Each has a name, of which the report has the words.
+    """
+    if setup.zero is not None:
+        yield "", _everything_at_once(setup, stage)
+        return
+    own, hidden, kept = _units(setup, stage), hidden_bytes(setup), kept_bytes(setup)
+    in_flight = _chunks_in_flight(setup, stage) * own.layers * kept
+    waiting = in_flight - own.layers * kept  # those of other micro batches
+    working = layer_bytes(setup, Recomputation.none) - kept + passing_bytes(setup)
+    at, buffers = partial(_moment, setup, stage), partial(_unit_buffers, setup, own)
+    if stage == setup.layout.pipeline - 1:
+        ending = in_flight + (2 + norm_copies(setup)) * hidden  # of the last norm and the head
+        scores = count_scores(setup) * setup.number_bytes
+        yield "loss", at(0, ending, logit_bytes(setup), own.rest * setup.number_bytes)
+        yield "head", at(0, ending + hidden, scores, buffers(own.head, own.layer, 0))
+    ready = own.head
+    yield "last layer", at(ready, in_flight + working, 0, buffers(own.layer, own.layer, own.head))
+    ready += (own.layers - 1) * own.layer
+    passed = waiting + kept + working
+    yield "first layer", at(ready, passed, 0, buffers(own.layer, own.embedding, own.layer))
+    ready += own.layer
+    yield "embedding", at(ready, waiting + hidden, 0, buffers(own.embedding, 0, own.layer))
+    ready += own.embedding
+    yield "end", at(ready, 0, 0, buffers(own.rest, 0, own.embedding))
+    yield "optimizer", at(own.whole, 0, 0, _update_bytes(setup) * own.whole)
+
+
+def _units(setup: TrainingSetup, stage: int) -> StageElements:
+    """Return the elements of a stage as they are gathered, and as their gradients are made.
+
+    FSDP shards large tables by themselves; `rest` is gathered for a whole step.
+    """
+    own = stage_elements(setup, stage)
+    is_tied = setup.shape.tied and own.embedding and stage == setup.layout.pipeline - 1
+    if not _gathers(setup):  # no gradient waits for the end: a tied one is begun by the head
+        tied = own.embedding if is_tied else 0
+        return replace(own, embedding=own.embedding - tied, head=own.head + tied)
+    least = _LARGE * own.layer
+    alone = 0 if is_tied or setup.layout.pipeline > 1 else 1
+    embedding = own.embedding * alone * (own.embedding >= least)
+    head = own.head * alone * (own.head >= least)
+    rest = own.whole - own.layers * own.layer - embedding - head
+    return replace(own, embedding=embedding, head=head, rest=rest)
+
+
+def _gathers(setup: TrainingSetup) -> bool:
+    """Return whether FSDP handles parameters; if not, DDP or nothing but its own backward pass."""
     layout = setup.layout
-    per = state_bytes(setup.precision, setup.optimizer, setup.zero, layout.shard, layout.data_size)
-    if setup.zero is None and layout.pipeline > 1:
+    sums = layout.data_size * layout.context > 1 and not layout.is_data_parallel
+    return sums or setup.precision is NumberType.bf16
+
+
+def shards_of(layout: Layout) -> int:
+    """Return over how many ranks states are sharded; those of one sequence share them, too."""
+    return layout.shard * layout.context
+
+
+def _moment(
+    setup: TrainingSetup,
+    stage: int,
+    ready: float,
+    activations: float,
+    logits: float,
+    buffers: float,
+) -> MemoryParts:
+    """Return what is there besides states; gradients are those of `ready` elements."""
+    whole, shards = stage_parameters(setup, stage), shards_of(setup.layout)
+    per = state_bytes(setup.precision, setup.optimizer, None, shards, 1)
+    if setup.layout.pipeline > 1:
         # Gradients of all micro batches are added up before they are summed over shards.
-        per = replace(per, shards=(layout.shard, 1, layout.shard))
-    states = _states(stage_parameters(setup, stage), per)
-    last = stage == layout.pipeline - 1
-    activations = _layers_in_flight(setup, stage) * kept_bytes(setup)
-    # While a layer is computed again, all that it would keep is there.
-    activations += _all_bytes(setup, Recomputation.none) - kept_bytes(setup)
-    logits = _logits(setup) if last else 0.0
-    buffers = _buffers(setup)
-    return MemoryParts(
-        weights=states.weights,
-        gradients=states.gradients,
-        optimizer=states.optimizer,
+        per = replace(per, shards=(shards, 1, shards))
+    states = _states(whole, per)
+    return replace(
+        states,
+        gradients=states.gradients * (1 if setup.microbatches > 1 else ready / whole),
         activations=activations,
         logits=logits,
-        buffers=buffers,
-        context=_CUDA_CONTEXT + (_COLLECTIVES if setup.gpus > 1 else 0),
-        fragmentation=_FRAGMENTED * (activations + logits + buffers),
+        buffers=buffers + _standing_buffers(setup, stage),
     )
 
 
-def _layers_in_flight(setup: TrainingSetup, stage: int) -> float:
-    """Return how many layers' activations a stage keeps at once, under 1F1B."""
-    stages, chunks = setup.layout.pipeline, setup.layers_of(stage)
-    if setup.stages_per_rank > 1:
-        extra = 1 + (stages - 1) / (stages * setup.stages_per_rank) if stage == 0 else 1.0
-        return chunks * min(setup.microbatches, stages * extra if stage == 0 else 1.0)
-    return chunks * min(setup.microbatches, stages - stage)
+def _unit_buffers(
+    setup: TrainingSetup, own: StageElements, unit: float, following: float, before: float
+) -> float:
+    """Return what FSDP has for a unit in the backward pass, and for those around it.
 
-
-def kept_bytes(setup: TrainingSetup) -> float:
-    """Return the bytes that a layer keeps for the backward pass, of one micro batch.
-
-    A plain GPT in 16 bits keeps sbh(34 + 5as/h): its Table 2 with tensor and sequence parallelism.
+    The unit is gathered, and its gradients are there; the following one is being gathered, and what
+    was summed of the one before is still held. Then its own gradients are copied to be summed.
     """
-    return _all_bytes(setup, setup.recompute)
-
-
-def _all_bytes(setup: TrainingSetup, recompute: Recomputation) -> float:
-    shape, layout, size = setup.shape, setup.layout, setup.number_bytes
-    cut = layout.tensor
-    whole = cut if setup.sequence_parallel else 1
-    width = float(shape.hidden)
-    if recompute is Recomputation.full:
-        return setup.tokens * size * width / whole
-    if recompute is Recomputation.selective and setup.attention is AttentionKind.flash:
-        return setup.tokens * size * _products(setup)
-    masks = 2 * width if shape.dropout else 0.0
-    inputs = 4 * size * width
-    attention = size * (2 * shape.query_width + 2 * shape.kv_width)
-    grown = size * shape.ffn_matrices * shape.ffn_width * shape.active_experts
-    kept = (inputs + masks) / whole + (attention + grown) / cut
-    if recompute is Recomputation.none and setup.attention is AttentionKind.eager:
-        scores = shape.heads * setup.sequence
-        kept += scores * (2 * size + (1 if shape.dropout else 0)) / cut
-    return setup.tokens * kept
-
-
-def _products(setup: TrainingSetup) -> float:
-    """Return the elements per token of a layer's input and of the results of its products.
-
-    The last product's result is counted: it becomes part of the next layer's input.
-    """
-    shape, cut = setup.shape, setup.layout.tensor
-    whole = cut if setup.sequence_parallel else 1
-    heads = shape.query_width + 2 * shape.kv_width
-    grown = (shape.ffn_matrices - 1) * shape.ffn_width * shape.active_experts
-    return 3 * shape.hidden / whole + (heads + grown) / cut
-
-
-def _logits(setup: TrainingSetup) -> float:
-    """Return the most bytes of the scores of all words, and of what the loss makes of them.
-
-    Plain cross entropy has them as computed, its result, and the gradients of both, the last three
-    in 32 bits: 14 bytes a score in bf16, 14.25 as measured with torch on a CPU. Compiled, it has
-    them, their gradient, and one in 32 bits.
-    """
-    size = setup.number_bytes
-    each = {LossKind.plain: size + 12, LossKind.compiled: 2 * size + 4, LossKind.in_place: size + 4}
-    return setup.tokens * setup.shape.vocab / setup.layout.tensor * each[setup.loss_kind]
-
-
-def _buffers(setup: TrainingSetup) -> float:
-    """Return what gathering weights and summing gradients needs beside them.
-
-    FSDP gathers a unit while another computes; in a pipeline, all units for all micro batches.
-    """
-    unit = layer_parameters(setup)
-    if setup.zero is not None:
-        return 2.0 * min(_BUCKET, unit * setup.stage_layers) if setup.zero else 0.0
-    if setup.layout.shard == 1:
+    size, shards = setup.number_bytes, shards_of(setup.layout)
+    if not _gathers(setup):
         return 0.0
-    if setup.layout.pipeline > 1:
-        return unit * setup.stage_layers * setup.number_bytes
-    return unit * (2 * setup.number_bytes + 4)
+    if setup.layout.pipeline > 1:  # all units are gathered for all micro batches
+        return own.whole * size
+    arriving = following * size if shards > 1 else 0
+    computing = unit * 2 * size + before * _SUMMED
+    summing = unit * (size + _SUMMED + _SUMMED / shards)
+    standing = own.rest * 2 * size if unit != own.rest else 0
+    return standing + arriving + max(computing, summing)
+
+
+def _standing_buffers(setup: TrainingSetup, stage: int) -> float:
+    """Return what is there at all moments: DDP's copies of gradients, what stages give each other.
+
+    A stage keeps the results of all micro batches in flight, and receives a gradient for one.
+    """
+    layout = setup.layout
+    if layout.is_data_parallel and not _gathers(setup):
+        return stage_parameters(setup, stage) * _SUMMED
+    passed = 0.0 if stage == layout.pipeline - 1 else _chunks_in_flight(setup, stage) + 1
+    return passed * hidden_bytes(setup)
+
+
+def _update_bytes(setup: TrainingSetup) -> float:
+    """Return what the optimizer has for a moment of each parameter of a rank, in bytes.
+
+    torch's Adam works on all of them at once, by default, and makes a root of each variance.
+    """
+    if setup.optimizer is not OptimizerKind.adam:
+        return 0.0
+    root = 2 if setup.precision is NumberType.bf16_pure else 4
+    return root / shards_of(setup.layout)
+
+
+def _everything_at_once(setup: TrainingSetup, stage: int) -> MemoryParts:
+    """Return the sum of all that a step with DeepSpeed's ZeRO needs."""
+    per = state_bytes(setup.precision, setup.optimizer, setup.zero, 1, setup.layout.data_size)
+    layers = _chunks_in_flight(setup, stage) * setup.layers_of(stage)
+    again = layer_bytes(setup, Recomputation.none) - kept_bytes(setup)
+    bucket = min(_BUCKET, layer_parameters(setup) * setup.stage_layers)
+    return replace(
+        _states(stage_parameters(setup, stage), per),
+        activations=layers * kept_bytes(setup) + again,
+        logits=logit_bytes(setup) if stage == setup.layout.pipeline - 1 else 0.0,
+        buffers=2.0 * bucket if setup.zero else 0.0,
+    )
+
+
+def _chunks_in_flight(setup: TrainingSetup, stage: int) -> float:
+    """Return of how many micro batches a stage keeps what a backward pass needs, under 1F1B."""
+    stages = setup.layout.pipeline
+    if setup.stages_per_rank > 1:
+        extra = 1 + (stages - 1) / (stages * setup.stages_per_rank)
+        return min(setup.microbatches, stages * extra if stage == 0 else 1.0)
+    return min(setup.microbatches, stages - stage)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from hpckit.model.capacity.launch_words import LaunchWords
 from hpckit.model.capacity.setup import (
     AttentionKind,
+    LossKind,
     NumberType,
     OptimizerKind,
     Recomputation,
@@ -179,3 +180,5 @@ def _own(setup: TrainingSetup) -> Iterator[str]:
         yield "scaled_dot_product_attention"
     if setup.optimizer is not OptimizerKind.adam:
         yield f"the optimizer {setup.optimizer}"
+    if setup.loss_kind is not LossKind.plain:
+        yield f"run.train_step(…, loss=FUNCTION), with a loss that is {setup.loss_kind}"

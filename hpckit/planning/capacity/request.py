@@ -25,7 +25,7 @@ from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.planning.capacity.counted import UNKNOWN
 from hpckit.planning.capacity.experience import experience_of
 from hpckit.planning.capacity.flops import shortest_step
-from hpckit.planning.capacity.memory import plan_states
+from hpckit.planning.capacity.memory import fullest_moment, plan_states, shards_of
 from hpckit.planning.capacity.power import SiteRates, power_draw, training_bill
 from hpckit.planning.capacity.presets import MODELS, from_config, from_numbers, unknown_model
 from hpckit.planning.capacity.remarks import remarks_on
@@ -150,6 +150,7 @@ def finish_plan(request: CapacityRequest, setup: TrainingSetup) -> CapacityPlan:
         launch=planned.launch,
         calibration=request.calibration,
         experience=None if request.step_s or request.calibration else experience_of(setup),
+        moment=fullest_moment(setup),
         defaults=request.defaults,
         remarks=tuple(remarks_on(setup, request.model if request.config is None else "")),
     )
@@ -251,7 +252,7 @@ def _plan_states(request: CapacityRequest) -> CapacityPlan:
             request.number_type,
             request.optimizer,
             request.zero,
-            layout.shard,
+            shards_of(layout),
             layout.data_size,
         ),
         power=power_draw(request.gpu, request.gpus, request.site.pue),

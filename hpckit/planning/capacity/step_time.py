@@ -27,7 +27,12 @@ from hpckit.planning.capacity.flops import (
     peak_flops,
     utilization,
 )
-from hpckit.planning.capacity.memory import layer_parameters, stage_parameters, state_bytes
+from hpckit.planning.capacity.memory import (
+    layer_parameters,
+    shards_of,
+    stage_parameters,
+    state_bytes,
+)
 
 _PRODUCT_RATE = 0.88
 """Of the reachable rate, which is that of the best shape of matrices."""
@@ -209,10 +214,10 @@ def _context_wait(setup: TrainingSetup) -> float:
 def _sharding_wait(setup: TrainingSetup, forward: float, backward: float) -> float:
     """Return how long it takes to gather weights and to sum gradients beside computing, once."""
     layout = setup.layout
-    shards = layout.data_size if setup.zero == _ALL_SHARDED else layout.shard
+    shards = layout.data_size if setup.zero == _ALL_SHARDED else shards_of(layout)
     if shards == 1:
         return 0.0
-    inside = layout.replica_size if setup.zero else layout.tensor * layout.context
+    inside = layout.replica_size if setup.zero else layout.tensor
     layers, held = setup.stage_layers, layer_parameters(setup)
     gather = layers * _ring(setup, shards, inside, held * setup.number_bytes)
     scatter = layers * _ring(setup, shards, inside, held * 4)
@@ -226,8 +231,9 @@ def _gradient_wait(setup: TrainingSetup, one: float) -> float:
     if replicas == 1 or setup.zero == _ALL_SHARDED:
         return 0.0
     inside = layout.replica_size  # replicas are outermost: stages lie between their ranks, too
-    held = stage_parameters(setup, 0) / (1 if setup.zero is not None else layout.shard)
-    room = one / 2 if layout.shard == 1 else one / 4  # sums over shards take the rest
+    shards = 1 if setup.zero is not None else shards_of(layout)
+    held = stage_parameters(setup, 0) / shards
+    room = one / 2 if shards == 1 else one / 4  # sums over shards take the rest
     return _beside(2 * _ring(setup, replicas, inside, held * 4), room)
 
 
@@ -245,13 +251,8 @@ def _sent_between_stages(setup: TrainingSetup) -> float:
 
 def _optimizer(setup: TrainingSetup) -> float:
     """Return the seconds in which all states are read and written once."""
-    per = state_bytes(
-        setup.precision,
-        setup.optimizer,
-        setup.zero,
-        setup.layout.shard,
-        setup.layout.data_size,
-    )
+    shards, data = shards_of(setup.layout), setup.layout.data_size
+    per = state_bytes(setup.precision, setup.optimizer, setup.zero, shards, data)
     held = stage_parameters(setup, 0)
     touched = held * (per.weights + per.gradients + per.optimizer) / max(per.shards)
     return _moved(setup, 2 * touched)

@@ -97,7 +97,7 @@ def _by_layout(layout: Layout) -> str:
     if layout.tensor > 1:
         found.append("Take a smaller parallel.tensor: it communicates several times in each layer.")
     if layout.context > 1:
-        found.append("Take a smaller parallel.context: each layer gathers keys and values.")
+        found.append("Take a smaller parallel.context: each layer passes on keys and values.")
     if layout.pipeline > 1:
         found.append(
             f"Take more parallel.microbatches: of {layout.pipeline} stages each waits for the "

@@ -26,16 +26,6 @@ class NewRound:
     pause: timedelta = timedelta()
     undone: bool = False
 
-    @property
-    def failed(self) -> Failure:
-        """The failure that ended the round before."""
-        return self.because
-
-    @property
-    def word(self) -> RoundAction:
-        """The `RoundEnded.action` for it."""
-        return RoundAction.new_round
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndAttempt:
@@ -51,18 +41,6 @@ class EndAttempt:
     reason: str = ""
     again: bool = False
     excluded: tuple[str, ...] = ()
-
-    @property
-    def failed(self) -> Failure | None:
-        """The failure that ended the last round; None if the run completed."""
-        return self.failure
-
-    @property
-    def word(self) -> RoundAction:
-        """The `RoundEnded.action` for it."""
-        if self.state is RunState.completed:
-            return RoundAction.completed
-        return RoundAction.new_attempt if self.again else RoundAction.end
 
 
 Action = NewRound | EndAttempt
@@ -86,6 +64,15 @@ def round_ended(view: RoundView, failure: Failure | None, action: RoundAction) -
         failure=failure,
         silent_s=round(view.silent.total_seconds(), 3),
     )
+
+
+def round_followed(view: RoundView, action: Action) -> events.RoundEnded:
+    """Return the record of an ended round that this action follows."""
+    if isinstance(action, NewRound):
+        return round_ended(view, action.because, RoundAction.new_round)
+    word = RoundAction.new_attempt if action.again else RoundAction.end
+    completed = action.state is RunState.completed
+    return round_ended(view, action.failure, RoundAction.completed if completed else word)
 
 
 def attempt_ended(end: EndAttempt, at: datetime) -> events.AttemptEnded:

@@ -47,6 +47,7 @@ def plan_object(plan: CapacityPlan) -> dict[str, Any]:
         "remarks": list(plan.remarks),
         "gpu_hours": bill and bill.gpu_hours,
         "lost_share": bill and bill.lost_share,
+        "moment": plan.moment or None,
         "energy_j": bill and bill.energy_j,
         "cost": bill and bill.cost,
         "carbon_kg": bill and bill.carbon_kg,

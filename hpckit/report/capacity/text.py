@@ -136,10 +136,23 @@ def chosen_for_you(defaults: Sequence[str]) -> str:
     return f" (default: set {' and '.join(found)})" if found else ""
 
 
+_MOMENTS = {
+    "": "",
+    "loss": ", as the loss is computed",
+    "head": ", in the backward pass of the head",
+    "last layer": ", in the backward pass of its last layer",
+    "first layer": ", in the backward pass of its first layer",
+    "embedding": ", in the backward pass of the embedding",
+    "end": ", at the end of the backward pass",
+    "optimizer": ", in the optimizer's step",
+}
+"""When a step needs the most; gradients are not all there before the end of the backward pass."""
+
+
 def _memory_lines(plan: CapacityPlan) -> list[str]:
     memory, room = plan.memory, plan.gpu.memory
     size, unit = (_GIB, "GiB") if memory.expected >= _GIB else (_GIB / 1024, "MiB")
-    lines = ["memory per GPU, of the fullest stage"]
+    lines = [f"memory per GPU, of the fullest stage{_MOMENTS[plan.moment]}"]
     for one in fields(memory):
         value = getattr(memory, one.name)
         if value:

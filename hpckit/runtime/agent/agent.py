@@ -315,6 +315,7 @@ async def attend(
         on_this_machine=launch.cluster.kind is ClusterKind.local,
     )
     reports = StepReports(keep=sampler.note_steps)
+    sampler.paused_s = reports.pauses.paused_s
     agent = Agent(info=info, channel=channel, outlook=outlook, reports=reports)
     if forks is not None:
         agent.fork_server = ForkServerClient(connection=forks)

@@ -73,47 +73,6 @@ class BatchOptions:
         _check_number("workers", self.workers, least=0)
 
 
-@dataclass(slots=True)
-class StreamKeys:
-    """What tells the `run.batches` of a run apart: a name, or a number in the order of the calls.
-
-    Those that a step makes are counted anew in each step, as a restart makes those of later ones.
-    """
-
-    _lasting: list[int | str] = field(default_factory=list)
-    _of_step: list[int | str] = field(default_factory=list)
-    _step: int | None = None
-
-    def add(self, name: str | None, step: int | None) -> int | str:
-        """Return the key of the next one; `step` is None outside of the loop. Raises UsageError."""
-        if step != self._step:
-            self._of_step, self._step = [], step
-        known = [*self._lasting, *self._of_step]
-        if name in known:
-            raise UsageError(
-                f"run.batches(name={name!r}) was already called with that name: both would have "
-                "the same order and the same random numbers",
-                hint="give each a name of its own, or none",
-            )
-        key = _numbered(known) if name is None else name
-        (self._lasting if step is None else self._of_step).append(key)
-        return key
-
-    def compare(self, is_alike: Callable[[int], bool]) -> None:
-        """Raise UsageError if `is_alike`, which asks all ranks, denies that they made as many."""
-        if not is_alike(_numbered(self._lasting)):
-            raise UsageError(
-                f"this rank called run.batches() {counted(_numbered(self._lasting), 'time')} "
-                "without a name, and others did not: the order of samples follows from the number "
-                "of the call",
-                hint="make the same calls on all ranks, or give those of some ranks a name=",
-            )
-
-
-def _numbered(keys: Iterable[int | str]) -> int:
-    return sum(isinstance(one, int) for one in keys)
-
-
 @dataclass(slots=True, kw_only=True)
 class Batches(Iterator[Any]):
     """The batches of a run, one for each step: `next(batches)` within `run.steps()`.
@@ -255,26 +214,80 @@ def make_batches(
                 f"{type(dataset).__name__} has a length of 0",
                 hint="let __len__ return the number of samples of an epoch, or leave it out",
             )
-        streamed = StreamedBatches(
+        reader: StreamedBatches | IndexedBatches = StreamedBatches(
             dataset=dataset, length=length, share=share, seed=seed, collate=collate
         )
-        return Batches(
-            reader=streamed,
-            share=share,
-            full_batch_size=options.batch_size,
-            workers=options.workers,
-            epoch_length=length,
-            _place=place,
-        )
-    order = _order(dataset, options, seed)
+    else:
+        order = _order(dataset, options, seed)
+        length = order.epoch_length
+        reader = IndexedBatches(dataset=dataset, order=order, share=share, collate=collate)
     return Batches(
-        reader=IndexedBatches(dataset=dataset, order=order, share=share, collate=collate),
+        reader=reader,
         share=share,
         full_batch_size=options.batch_size,
         workers=options.workers,
-        epoch_length=order.epoch_length,
+        epoch_length=length,
         _place=place,
     )
+
+
+@dataclass(slots=True)
+class RunBatches:
+    """The batches of a run until its loop ends, each with a key: its name, or its number.
+
+    Those that a step makes are counted anew in each step, as a restart makes those of later ones.
+    """
+
+    made: list[Batches] = field(default_factory=list)
+    _lasting: list[int | str] = field(default_factory=list)
+    _of_step: list[int | str] = field(default_factory=list)
+    _step: int | None = None
+
+    def make(
+        self, dataset: Any, options: BatchOptions, place: StepPlace, step: int | None
+    ) -> Batches:
+        """Return those of a dataset; `step` is None outside of the loop; raises UsageError."""
+        key = self.add_key(options.name, step)
+        self.made.append(make_batches(dataset, options, place, key))
+        return self.made[-1]
+
+    def add_key(self, name: str | None, step: int | None) -> int | str:
+        """Return what tells the next ones apart from the others; raises UsageError."""
+        if step != self._step:
+            self._of_step, self._step = [], step
+        known = [*self._lasting, *self._of_step]
+        if name in known:
+            raise UsageError(
+                f"run.batches(name={name!r}) was already called with that name: both would have "
+                "the same order and the same random numbers",
+                hint="give each a name of its own, or none",
+            )
+        key = _numbered(known) if name is None else name
+        (self._lasting if step is None else self._of_step).append(key)
+        return key
+
+    def compare(self, is_alike: Callable[[int], bool]) -> None:
+        """Raise UsageError if `is_alike`, which asks all ranks, denies that they made as many."""
+        if not is_alike(_numbered(self._lasting)):
+            raise UsageError(
+                f"this rank called run.batches() {counted(_numbered(self._lasting), 'time')} "
+                "without a name, others did not, and the number of a call decides its order",
+                hint="make the same calls on all ranks, or give those of some ranks a name=",
+            )
+
+    @property
+    def batch_size(self) -> int:
+        """Number of samples of a step, of all of them."""
+        return sum(one.batch_size for one in self.made)
+
+    def close(self) -> None:
+        """End all workers."""
+        while self.made:
+            self.made.pop().close()
+
+
+def _numbered(keys: Iterable[int | str]) -> int:
+    return sum(isinstance(one, int) for one in keys)
 
 
 def _order(dataset: Any, options: BatchOptions, seed: int) -> SampleOrder:
@@ -339,3 +352,17 @@ def _check_number(name: str, value: object, *, least: int) -> None:
 
 def _as_it_is(batch: Any) -> Any:
     return batch
+
+
+def check_no_loader(name: str, value: Any, world_size: int) -> None:
+    """Raise UsageError for a data loader with more than one rank: its state is each rank's own.
+
+    Checkpoints keep one state for all ranks, and that of a loader fits its number of ranks only.
+    """
+    if world_size > 1 and isinstance(value, DataLoader) and hasattr(value, "state_dict"):
+        raise UsageError(
+            f"run.state({name}=…) got a {type(value).__name__} on {world_size} ranks: its position "
+            "is each rank's own, and checkpoints keep one state for all ranks",
+            hint="run.batches(dataset, batch_size=…) takes its position from the step, with any "
+            "number of ranks; on a single rank a stateful loader can be registered",
+        )

@@ -8,10 +8,9 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from hpckit.model.parallel.permutation import mixed
 from hpckit.model.parallel.sample_order import SampleOrder
 from hpckit.model.parallel.share import BatchShare
-from hpckit.runtime.generators import kept_generators, seed_generators
+from hpckit.runtime.generators import kept_generators, seed_sample
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,7 +30,7 @@ class IndexedBatches(Dataset[Any]):
         numbers = self.share.numbers(first)
         with kept_generators():
             samples = self._samples(numbers)
-            self._seed(numbers.start)
+            seed_sample(self.order.seed, numbers.start)
             return self.collate(samples)
 
     def _samples(self, numbers: range) -> list[Any]:
@@ -39,13 +38,10 @@ class IndexedBatches(Dataset[Any]):
         # As torch's DataLoader does: datasets that read many samples at once have this method.
         at_once: Callable[[Sequence[int]], Any] | None = getattr(self.dataset, "__getitems__", None)
         if at_once is not None:
-            self._seed(numbers.start)
+            seed_sample(self.order.seed, numbers.start)
             return list(at_once(indices))
         samples = []
         for number, index in zip(numbers, indices, strict=True):
-            self._seed(number)
+            seed_sample(self.order.seed, number)
             samples.append(self.dataset[index])
         return samples
-
-    def _seed(self, number: int) -> None:
-        seed_generators(mixed(self.order.seed, number))

@@ -14,9 +14,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 from hpckit.errors import UsageError
 from hpckit.model.counted import counted
-from hpckit.model.parallel.permutation import mixed
 from hpckit.model.parallel.share import BatchShare
-from hpckit.runtime.generators import kept_generators, seed_generators
+from hpckit.runtime.generators import kept_generators, seed_sample
 
 
 class JumpingStream(Protocol):
@@ -50,7 +49,7 @@ class StreamedBatches(Dataset[Any]):
         numbers = self.share.numbers(first)
         with kept_generators():
             samples = [self._sample(number) for number in numbers]
-            self._seed(numbers.start)
+            seed_sample(self.seed, numbers.start)
             return self.collate(samples)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -89,7 +88,7 @@ class StreamedBatches(Dataset[Any]):
         """
         epoch = self._epoch(number)
         first = epoch * (self.length or 0)
-        self._seed(first)
+        seed_sample(self.seed, first)
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
         if not can_jump(self.dataset):
@@ -98,16 +97,13 @@ class StreamedBatches(Dataset[Any]):
         self._samples = iter(self.dataset.iter_from(max(number - 1 - first, 0)))
         self._next = number
         if number > first:
-            self._seed(first)
+            seed_sample(self.seed, first)
             next(self._samples, None)
-
-    def _seed(self, number: int) -> None:
-        seed_generators(mixed(self.seed, number))
 
     def _read(self) -> Any:
         """Read one sample; at the end of an epoch, begin the next one."""
         number = self._next or 0
-        self._seed(number)
+        seed_sample(self.seed, number)
         try:
             sample = next(self._samples)
         except StopIteration:

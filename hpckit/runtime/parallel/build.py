@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
-    FSDPModule,
-    MixedPrecisionPolicy,
-    OffloadPolicy,
-    fully_shard,
-)
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import ConfigError, UsageError
@@ -31,7 +24,6 @@ from hpckit.runtime.generators import kept_generators
 from hpckit.runtime.parallel.context_parallel import ContextShards
 from hpckit.runtime.parallel.gradients import TiedWeight
 from hpckit.runtime.parallel.initialise import PartInitialiser
-from hpckit.runtime.parallel.loss.loss_graph import leaves_of
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.model_checks import check_plan
 from hpckit.runtime.parallel.optimizer_check import ReplacedParameter
@@ -39,6 +31,7 @@ from hpckit.runtime.parallel.pipeline import Pipeline
 from hpckit.runtime.parallel.pipeline_split import PipelineSplit, StagePart, find_tied_weights
 from hpckit.runtime.parallel.recompute import prepare_unit
 from hpckit.runtime.parallel.self_check import SelfCheck, UnitCheck, whole_units
+from hpckit.runtime.parallel.sharding import shard_part, shards
 from hpckit.runtime.parallel.sharding_checks import (
     is_sharded,
     lost_in_new_parameters,
@@ -56,6 +49,7 @@ class LaidOutModel:
     module: nn.Module
     pipeline: Pipeline | None = None
     context: ContextShards | None = None
+    cut: TensorCut | None = None
     tied: tuple[TiedWeight, ...] = ()
     replaced: tuple[ReplacedParameter, ...] = ()
     check: SelfCheck | None = None
@@ -107,12 +101,14 @@ def lay_out_checked(
     cut = _cut_matrices(holder, own, plan, mesh, settings)
     context = _join_context([*(here[one] for one in own), *(one.module for one in parts)], mesh)
     _prepare_units(holder, own, settings)
-    _shard(parts, own, mesh, settings, pipelined=split is not None)
+    if shards(mesh, settings):
+        for part in parts:
+            shard_part(part.module, own, mesh, settings, pipelined=split is not None)
     _fill(holder, initialiser)
     replaced = _take_over_marks(earlier, holder)
     del earlier
     if cut is not None:
-        if not _shards(mesh, settings):
+        if not shards(mesh, settings):
             cut.place_gradients(holder)
         _join_parts(cut, parts, split.stages if split else 1)
     if split is not None:
@@ -121,6 +117,7 @@ def lay_out_checked(
         module=holder,
         pipeline=None if split is None else _pipeline(split, parts, mesh, settings),
         context=context,
+        cut=cut,
         tied=find_tied_weights(holder, plan, mesh, split),
         replaced=replaced,
         check=_self_check(holder, wholes, context, mesh, settings),
@@ -309,63 +306,6 @@ def _join_context(modules: Sequence[nn.Module], mesh: RankMesh) -> ContextShards
 def _prepare_units(model: nn.Module, units: Sequence[str], settings: Parallel) -> None:
     for name in units:
         prepare_unit(model.get_submodule(name), settings)
-
-
-def _shards(mesh: RankMesh, settings: Parallel) -> bool:
-    """Return whether FSDP handles the parameters on this mesh."""
-    return mesh.sums_gradients or needs_fsdp(settings)
-
-
-def _shard(
-    parts: Sequence[StagePart],
-    units: Sequence[str],
-    mesh: RankMesh,
-    settings: Parallel,
-    *,
-    pipelined: bool,
-) -> None:
-    """Shard each unit, then the rest of each part (FSDP2), over the data axes."""
-    if not _shards(mesh, settings):
-        return
-    policy = MixedPrecisionPolicy()
-    if settings.params is Precision.bf16:
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    on_gpu = mesh.device.type == "cuda"
-    offload = CPUOffloadPolicy(pin_memory=on_gpu) if settings.offload else OffloadPolicy()
-    for part in parts:
-        known = dict(part.module.named_modules())
-        for module in [*(known[one] for one in units if one in known), part.module]:
-            # What a forward pass uses last, its backward pass needs first. A pipeline runs many
-            # microbatches between two reshards, and schedules that split the backward pass lose
-            # gradients otherwise.
-            sharded = fully_shard(
-                module,
-                mesh=mesh.data,
-                mp_policy=policy,
-                offload_policy=offload,
-                reshard_after_forward=not pipelined and module is not part.module,
-            )
-            _sum_rightly(sharded, mesh)
-        if not pipelined:
-            part.module.register_forward_hook(_reshard_after_look)
-
-
-def _reshard_after_look(module: nn.Module, inputs: Any, outputs: Any) -> None:
-    """Give up what a forward pass without gradients has gathered: no backward pass follows.
-
-    Else the parameters of the model are gathered copies until the next backward pass, whose
-    gradients are missed, and which an optimizer does not change.
-    """
-    del inputs
-    learns = any(isinstance(one, Tensor) and one.requires_grad for one in leaves_of(outputs))
-    if not learns and isinstance(module, FSDPModule):
-        module.reshard()
-
-
-def _sum_rightly(module: FSDPModule, mesh: RankMesh) -> None:
-    """Divide by ourselves on the CPU: gloo's averages have been sums in some versions of torch."""
-    if mesh.device.type == "cpu":
-        module.set_force_sum_reduction_for_comms(enable=True)
 
 
 def _pipeline(

@@ -1,8 +1,8 @@
 """Attention when each sequence is cut over the ranks of the context axis.
 
 Each rank has two pieces of every sequence, one from its beginning and one from its end, so that
-causal attention is as much work on each. Keys and values are gathered from all ranks; queries stay.
-It works with what calls `torch.nn.functional.scaled_dot_product_attention`.
+causal attention is as much work on each. Keys and values go round all ranks; queries stay. It works
+with what calls `torch.nn.functional.scaled_dot_product_attention`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from hpckit.errors import UsageError
+from hpckit.runtime.parallel.ring_attention import Ring, RingAttention
 
 
 @dataclass(slots=True)
@@ -28,10 +29,8 @@ class ContextShards:
     group: dist.ProcessGroup
     place: int
     size: int
-    _length: int | None = field(default=None)
     _positions: Tensor | None = field(default=None)
-    is_attending: bool = field(default=False)
-    """Whether the attention of this rank's own queries is computed just now."""
+    """Those of this rank, in the sequences of now."""
 
     def cut(self, length: int, device: torch.device) -> Tensor:
         """Return the positions of this rank in sequences of this length: int [length / size].
@@ -44,10 +43,9 @@ class ContextShards:
                 hint=f"parallel.context={self.size} gives each rank two pieces: take a multiple of "
                 f"{2 * self.size}",
             )
-        if length != self._length:
-            self._length, self._positions = length, self._everyone(length).to(device)
-        assert self._positions is not None  # noqa: S101  # set with the length
-        return self._positions[self.place]
+        if self._positions is None or len(self._positions) * self.size != length:
+            self._positions = self._everyone(length)[self.place].to(device)
+        return self._positions
 
     def _everyone(self, length: int) -> Tensor:
         """Return the positions of all ranks: int [size, length / size]."""
@@ -59,68 +57,36 @@ class ContextShards:
 
         What has another length is returned as it is.
         """
-        if self._positions is None or own.shape[1] != self._positions.shape[1]:
+        if self._positions is None or own.shape[1] != len(self._positions):
             return own
         parts = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(parts, own.contiguous(), group=self.group)
-        return torch.cat(parts, dim=1)[:, self._positions.flatten().argsort()]
+        everyone = self._everyone(own.shape[1] * self.size).to(own.device)
+        return torch.cat(parts, dim=1)[:, everyone.flatten().argsort()]
 
     def join(self, modules: Sequence[nn.Module]) -> None:
         """Have the attention of these modules, and of what they call, look at all positions."""
-        mode = _GatheringAttention(self)
+        mode = _RingedAttention(self)
         for one in modules:
             one.forward = _under(mode, one.forward)
 
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool, **other: Any
-    ) -> Tensor:
-        """Return the attention of this rank's queries; tensors are [batch, heads, own, width]."""
-        if self._positions is None or query.shape[-2] != self._positions.shape[1]:
+    def ring(self, *tensors: Tensor) -> Ring:
+        """Return what attention of these goes round: [batch, heads, own, width].
+
+        Raises UsageError for tensors of other positions than this rank's.
+        """
+        own = None if self._positions is None else len(self._positions)
+        if {one.shape[-2] for one in tensors} != {own}:
             raise UsageError(
                 "attention was called outside of run.train_step and run.evaluate, or on something "
                 "else than this rank's part of the sequence",
                 hint="with parallel.context, models are called by run.train_step alone",
             )
-        keys, values = self._gather(key), self._gather(value)
-        mask = None
-        if is_causal:
-            everyone = self._positions.flatten()
-            mask = self._positions[self.place][:, None] >= everyone[None, :]
-        self.is_attending = True
-        try:
-            return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, **other)
-        finally:
-            self.is_attending = False
-
-    def _gather(self, own: Tensor) -> Tensor:
-        """Return the parts of all ranks; in the backward pass their gradients are added up."""
-        whole: Tensor = _GatheredParts.apply(own, self.group)  # type: ignore[no-untyped-call]
-        return whole
+        return Ring(group=self.group, place=self.place, size=self.size)
 
 
-class _GatheredParts(torch.autograd.Function):
-    """Puts the parts of all ranks together along the next to last dimension."""
-
-    @staticmethod
-    def forward(ctx: Any, own: Tensor, group: dist.ProcessGroup) -> Tensor:
-        """Return the parts of all ranks, in order; collective."""
-        ctx.group = group
-        own = own.contiguous()
-        parts = [torch.empty_like(own) for _ in range(group.size())]
-        dist.all_gather(parts, own, group=group)
-        return torch.cat(parts, dim=-2)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        """Return the sum of what all ranks have for this rank's part; collective."""
-        parts = [one.contiguous() for one in gradients[0].chunk(ctx.group.size(), dim=-2)]
-        own = torch.empty_like(parts[0])
-        dist.reduce_scatter(own, parts, group=ctx.group)
-        return own, None
-
-
-class _GatheringAttention(TorchFunctionMode):
-    """Calls a context's attention in place of torch's."""
+class _RingedAttention(TorchFunctionMode):
+    """Calls attention round a context's ranks in place of torch's."""
 
     def __init__(self, shards: ContextShards) -> None:
         super().__init__()
@@ -139,9 +105,9 @@ class _GatheringAttention(TorchFunctionMode):
                 hint="call torch.nn.functional.scaled_dot_product_attention in place of "
                 "nn.MultiheadAttention, or choose parallel.context=1",
             )
-        if func is not F.scaled_dot_product_attention or self._shards.is_attending:
+        if func is not F.scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
-        return _gathered(self._shards, *args, **(kwargs or {}))
+        return _attend(self._shards, *args, **(kwargs or {}))
 
 
 _WITH_ATTENTION = frozenset(
@@ -153,7 +119,8 @@ _WITH_ATTENTION = frozenset(
 )
 
 
-def _gathered(  # noqa: PLR0913, PLR0917  # torch's signature
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # it sends and receives
+def _attend(  # noqa: PLR0913, PLR0917  # torch's signature
     shards: ContextShards,
     query: Tensor,
     key: Tensor,
@@ -161,7 +128,9 @@ def _gathered(  # noqa: PLR0913, PLR0917  # torch's signature
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,  # noqa: FBT001, FBT002  # likewise
-    **other: Any,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor:
     if attn_mask is not None or dropout_p:
         what = "a mask of its own" if attn_mask is not None else "dropout"
@@ -169,7 +138,10 @@ def _gathered(  # noqa: PLR0913, PLR0917  # torch's signature
             f"attention with {what} cannot be cut along the sequence",
             hint="leave it out, use is_causal=True, or choose parallel.context=1",
         )
-    return shards.attend(query, key, value, is_causal=is_causal, **other)
+    attention = RingAttention(
+        ring=shards.ring(query, key, value), is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+    return attention(query, key, value)
 
 
 def _under(mode: TorchFunctionMode, forward: Callable[..., Any]) -> Callable[..., Any]:

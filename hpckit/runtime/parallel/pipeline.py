@@ -46,11 +46,12 @@ class Rehearsal:
 
 
 class RehearsedStage(PipelineStage):
-    """A stage that rehearses apart from its model, and says in `rehearsal` that it does.
+    """A stage that rehearses apart from its model, and has room for microbatches in flight only.
 
     Before the first batch of each shape torch runs every stage once, to learn the shapes of what
     stages send to each other: all but the first on memory that holds anything, in the mode of the
-    step. Here they run on zeros, on copies of the buffers, and what they set is set back.
+    step. Here they run on zeros, on copies of the buffers, and what they set is set back, which
+    `rehearsal` says. Torch also keeps what each microbatch of a step is received into.
     """
 
     def __init__(self, rehearsal: Rehearsal, module: nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -64,7 +65,39 @@ class RehearsedStage(PipelineStage):
     def _prepare_backward_infra(self, *args: Any, **kwargs: Any) -> Any:
         # With parallel.recompute the backward pass runs units again.
         with _apart(self.submod, self._rehearsal, on_zeros=False):
-            return super()._prepare_backward_infra(*args, **kwargs)
+            found = super()._prepare_backward_infra(*args, **kwargs)
+        for chunk in self.args_recv_info:
+            self._forget(chunk)
+        return found
+
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> Any:
+        """Make room for the inputs of a microbatch, and return how they are received."""
+        _make_room(self.args_recv_info[fwd_chunk_id])
+        return super().get_fwd_recv_ops(fwd_chunk_id)
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> Any:
+        """Make room for the gradients of a microbatch, and return how they are received."""
+        _make_room(self.grad_recv_info.get(bwd_chunk_id, ()))
+        return super().get_bwd_recv_ops(bwd_chunk_id)
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
+        """Run the backward pass of a microbatch, and free what it received."""
+        super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+        self._forget(bwd_chunk_id)
+
+    def _forget(self, chunk: int) -> None:
+        for one in (*self.args_recv_info[chunk], *self.grad_recv_info.get(chunk, ())):
+            if one.buffer is not None:
+                one.buffer.grad = None
+                one.buffer.untyped_storage().resize_(0)
+
+
+def _make_room(received: Sequence[Any]) -> None:
+    for one in received:
+        if one.buffer is not None:
+            reach = zip(one.buffer.shape, one.buffer.stride(), strict=True)
+            elements = 1 + sum((size - 1) * stride for size, stride in reach)
+            one.buffer.untyped_storage().resize_(elements * one.buffer.itemsize)
 
 
 @contextmanager

@@ -16,12 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from hpckit.model.parallel.settings import Parallel, Recompute
-from hpckit.runtime.generators import (
-    GeneratorState,
-    capture_generators,
-    kept_generators,
-    restore_generators,
-)
+from hpckit.runtime.generators import capture_generators, kept_generators
 from hpckit.runtime.parallel.kept_state import own_generators
 
 _Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
@@ -95,10 +90,8 @@ class RecomputedState:
         }
         changing = self._changing.setdefault(mode, set())
         watching = self._watching(held, before, changing, compared=known is None)
-        return (
-            _within(watching, first),
-            _within(self._drawing_from(capture_generators(self.own)), self._from(before), second),
-        )
+        drawing = kept_generators(self.own, begin=capture_generators(self.own))
+        return _within(watching, first), _within(drawing, self._from(before), second)
 
     def _held(self) -> dict[_BufferName, Tensor]:
         return {
@@ -144,12 +137,6 @@ class RecomputedState:
             if module.training and getattr(module, "track_running_stats", False)
             for key in ("running_mean", "running_var")
         }
-
-    @contextmanager
-    def _drawing_from(self, state: GeneratorState) -> Iterator[None]:
-        with kept_generators(self.own):
-            restore_generators(state)
-            yield
 
     @contextmanager
     def _from(self, before: Mapping[_BufferName, Tensor]) -> Iterator[None]:

@@ -10,7 +10,8 @@ sequence (dimension 1).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from hpckit.model.parallel.plan import Plan
+from hpckit.runtime.parallel.loss.cut_vocabulary import CutLogits, as_cut_logits, gathered
 from hpckit.runtime.parallel.model_checks import cut_axis
 
 _SEQUENCE = Shard(1)
@@ -39,6 +41,8 @@ class TensorCut:
     gathers_once: bool = True
     units: tuple[str, ...]
     _made: dict[int, nn.Parameter] = field(default_factory=dict)
+    keeps_logits: bool = False
+    """Whether the logits of a head in columns stay cut, as the loss of this step takes them."""
     _gathered: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     """The input that was gathered last, and all of it, while its unit runs."""
 
@@ -78,8 +82,14 @@ class TensorCut:
             one.requires_grad = learns
 
     def end(self, model: nn.Module) -> None:
-        """Have a model return plain tensors."""
-        model.register_forward_hook(_plain_output)
+        """Have a model return plain tensors: all of them, or its own part of the logits."""
+
+        def after(_: nn.Module, __: Any, output: Any) -> Any:
+            if self.keeps_logits and isinstance(output, CutLogits):
+                return output.here()
+            return _plain_output(_, __, gathered(output))
+
+        model.register_forward_hook(after)
 
     def join_stages(self, part: nn.Module, *, first: bool, last: bool) -> None:
         """Have a pipeline stage send and receive its own part of the sequence as plain tensors."""
@@ -94,7 +104,13 @@ class TensorCut:
         self._distribute(module, _placements(module, columns=True))
         gathered = self._gather if inside and self.gathers_once else self._as(_WHOLE)
         module.register_forward_pre_hook(gathered)
-        module.register_forward_hook(_local_output if inside else _plain_output)
+        module.register_forward_hook(_local_output if inside else self._put_together)
+
+    def _put_together(self, _: nn.Module, __: Any, output: Any) -> Any:
+        """Return the whole output of columns outside of units, or what gets whole when needed."""
+        if self.keeps_logits and isinstance(output, DTensor):
+            return as_cut_logits(output)
+        return _plain_output(_, __, output)
 
     def _cut_rows(self, module: nn.Module) -> None:
         self._distribute(module, _placements(module, columns=False))
@@ -172,6 +188,18 @@ class TensorCut:
         if not isinstance(value, DTensor):
             value = DTensor.from_local(value, self.mesh, [_WHOLE], run_check=False)
         return value if value.placements == (wanted,) else value.redistribute(placements=[wanted])
+
+
+@contextmanager
+def keeping_logits(cut: TensorCut | None, *, given: bool) -> Iterator[None]:
+    """Have logits stay cut over ranks for the cross entropy; a loss that is given gets all."""
+    if cut is not None:
+        cut.keeps_logits = not given
+    try:
+        yield
+    finally:
+        if cut is not None:
+            cut.keeps_logits = False
 
 
 def _place_gradient(parameter: Tensor) -> None:

@@ -38,6 +38,7 @@ from hpckit.runtime.parallel.loss.step_loss import (
 from hpckit.runtime.parallel.mesh import PendingSum, RankMesh
 from hpckit.runtime.parallel.pipeline import check_microbatches
 from hpckit.runtime.parallel.shared_buffers import SharedBuffers
+from hpckit.runtime.parallel.tensor_parallel import keeping_logits
 from hpckit.runtime.parallel.tree_reduction import TreeReduction, refuse_other_reductions
 
 
@@ -106,6 +107,7 @@ class ModelTraining:
             with (
                 explain_compiling(self.settings, self.mesh.layout),
                 self._watched(),
+                keeping_logits(self.model.cut, given=loss is not None),
                 set_aside(self._unfinished(known)),
             ):
                 self._sets.begin()
@@ -372,7 +374,8 @@ class ModelTraining:
 
         parts = [] if self.model.pipeline is None else self.model.pipeline.parts
         try:
-            with torch.no_grad(), evaluating(module, *(one.module for one in parts)):
+            kept = keeping_logits(self.model.cut, given=loss is not None)
+            with torch.no_grad(), kept, evaluating(module, *(one.module for one in parts)):
                 if self.model.pipeline is not None:
                     self.model.pipeline.evaluate(inputs, targets, loss=compute, kwargs=kwargs)
                 else:
@@ -409,8 +412,12 @@ class ModelTraining:
                 )
                 continue
             with self._summing(last=piece is pieces[-1]):
-                outputs = self.model.module(piece.inputs, **piece.kwargs)
-                torch.autograd.backward(loss.of_part(outputs, piece.targets, piece.weight))
+                # Outputs have no name here: the backward pass begins without those of all words.
+                torch.autograd.backward(
+                    loss.of_part(
+                        self.model.module(piece.inputs, **piece.kwargs), piece.targets, piece.weight
+                    )
+                )
 
     def _summing(self, *, last: bool) -> Any:
         """Sum gradients over replicas in the last piece only.

@@ -28,8 +28,7 @@ from hpckit.record.metrics.log import OWN_KEYS, RUN_STEP
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.clock import now
-from hpckit.runtime.data.batches import Batches, BatchOptions, StreamKeys, make_batches
-from hpckit.runtime.data.loaders import check_no_loader
+from hpckit.runtime.data.batches import Batches, BatchOptions, RunBatches, check_no_loader
 from hpckit.runtime.rank.config import Config
 from hpckit.runtime.rank.fault_injector import FaultInjector
 from hpckit.runtime.rank.loss_watch import LossWatch
@@ -94,8 +93,7 @@ class Run(ParallelRun):
     _expecting: bool = False
     _stepping: bool = False
     _injector: FaultInjector = field(default_factory=lambda: FaultInjector(marks=Path(), due={}))
-    _batches: list[Batches] = field(default_factory=list)
-    _keys: StreamKeys = field(default_factory=StreamKeys)
+    _batches: RunBatches = field(default_factory=RunBatches)
     _reporting: MetricReports = field(default_factory=MetricReports)
     _measures_steps: bool = False
     _told_at: float = 0.0
@@ -143,9 +141,7 @@ class Run(ParallelRun):
             collate=collate,
             name=name,
         )
-        key = self._keys.add(name, self.step if self._stepping else None)
-        self._batches.append(make_batches(dataset, options, self, key))
-        return self._batches[-1]
+        return self._batches.make(dataset, options, self, self.step if self._stepping else None)
 
     def batches_before(self, step: int) -> Fraction:
         """Return how many batches of the size asked for all steps before this one had.
@@ -222,12 +218,12 @@ class Run(ParallelRun):
             )
         if self._farewell is not None:
             raise SystemExit(LEFT_CODE)
-        if start and self.batch_fraction != 1 and self._batches:
+        if start and self.batch_fraction != 1 and self._batches.made:
             raise _unknown_position(start)
         self.check_layout_in_use(self.registered.values())
         self._check_weights_used()
         self.expect_steps()
-        samples_per_step = samples_per_step or sum(one.batch_size for one in self._batches)
+        samples_per_step = samples_per_step or self._batches.batch_size
         self._profiler.finish()
         if self.is_main and self.step is None and not (self.registered or start):
             # The first loop of ranks that replace earlier ones begins again.
@@ -239,7 +235,7 @@ class Run(ParallelRun):
         if self._loop is None:
             self._tell(layout_told(self.rank, self.layout, self.registered.values(), self._pairs))
         loop = self._loop = self._new_loop(total, start, samples_per_step)
-        self._keys.compare(loop.boundary.is_alike)
+        self._batches.compare(loop.boundary.is_alike)
         self._stepping = True
         try:
             with loop.boundary.hearing():
@@ -253,13 +249,13 @@ class Run(ParallelRun):
                 self._times.end()
                 self._profiler.finish()
                 # Before groups of ranks are closed, whose sockets forked workers hold open.
-                self._end_workers()
+                self._batches.close()
                 self._tell(messages.Working(over=True))
                 done = max(total, loop.start.step)
                 self.samples = loop.position(done).samples
                 loop.end(done, veto=self._vetoes_end())
         finally:
-            self._end_workers()
+            self._batches.close()
             self._profiler.hold()
             self._stepping = False
             self._times.forget()
@@ -268,10 +264,6 @@ class Run(ParallelRun):
     def _check_weights_used(self) -> None:
         if self.checkpoint.weights is not None and not self.registered:
             raise unused_weights(self.checkpoint.weights)
-
-    def _end_workers(self) -> None:
-        while self._batches:
-            self._batches.pop().close()
 
     def _new_loop(self, total: int, start: int, samples_per_step: int) -> StepLoop:
         return StepLoop(

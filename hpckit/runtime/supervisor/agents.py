@@ -30,10 +30,7 @@ from hpckit.runtime.supervisor.patience import patiently
 from hpckit.runtime.threads import aside
 
 _LEFT_S = 3 * BEAT_S
-"""An agent whose connection ends this soon after a sign of life has left.
-
-A node that is lost falls silent instead.
-"""
+"""An agent whose connection ends this soon after a sign of life has left: a lost node is silent."""
 
 
 class AgentsError(Exception):

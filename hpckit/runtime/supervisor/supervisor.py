@@ -30,7 +30,7 @@ from hpckit.planning.recovery.actions import (
     NewRound,
     Stay,
     attempt_ended,
-    round_ended,
+    round_followed,
 )
 from hpckit.planning.recovery.boundary import on_drain, on_resize, on_straggler, resizable_nodes
 from hpckit.planning.recovery.decide import decide, end_by_notice, why_stay
@@ -460,7 +460,7 @@ class _Supervisor:
         view = self._known(view)
         self.standing = view.standing
         action = decide(view, self.assignment.settings.recovery, self.past)
-        ended = round_ended(view, action.failed, action.word)
+        ended = round_followed(view, action)
         self.journal.record(ended)
         self.past = self.past.after(ended, self.attempt.number, ran=view.ran)
         if isinstance(action, NewRound) and action.undone:

@@ -98,6 +98,38 @@ def test_model_is_read_from_its_configuration(tmp_path: Path) -> None:
     assert biased - usual["parameters"] == 32 * (4096 + 2 * 1024)
 
 
+def test_loss_is_that_of_the_printed_command_unless_given() -> None:
+    """`run.train_step` without `loss=` is planned; another loss is what the user's code has."""
+    words = ("--model", "llama3-8b", "--gpu", "H100-SXM", "--gpus", "8", "--parallel", "shard=8")
+    usual, plain = planned(*words), planned(*words, "--loss", "plain")
+    assert usual["memory"] == plain["memory"]
+    assert usual["moment"] == "loss"
+    assert usual["memory"]["logits"] == 8192 * 128256 * 12
+    assert "as the loss is computed" in flat(*words)
+    assert "loss=" not in flat(*words)
+    other = flat(*words, "--loss", "compiled")
+    assert "your code has: " in other
+    assert "run.train_step(…, loss=FUNCTION), with a loss that is compiled" in other
+
+
+def test_scores_are_cut_over_tensor_ranks_without_a_loss_of_ones_own() -> None:
+    """A function that is given gets the scores of all words on each rank."""
+    words = ("--model", "llama3-8b", "--gpu", "A100-80", "--gpus", "8", "--parallel", "tensor=8")
+    words = (*words, "--micro-batch", "8")
+    scores = 8 * 8192 * 128256
+    assert planned(*words)["memory"]["logits"] == scores / 8 * 10
+    assert planned(*words, "--loss", "in-place")["memory"]["logits"] == scores * 6
+
+
+def test_states_are_sharded_over_ranks_of_one_sequence() -> None:
+    """`context` shards weights and optimizer as `shard` does."""
+    words = ("--model", "llama3-8b", "--gpu", "H100-SXM", "--gpus", "8", "--parallel")
+    cut, sharded = (planned(*words, one)["memory"] for one in ("context=8", "shard=8"))
+    assert [cut[one] for one in ("weights", "optimizer")] == [
+        sharded[one] for one in ("weights", "optimizer")
+    ]
+
+
 def test_only_states_are_known_of_a_number_of_parameters() -> None:
     """What needs the shape is null, not 0."""
     found = planned(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from published_steps import MPT, SHORT, ratio_of
 
-from hpckit.model.capacity.setup import Recomputation
+from hpckit.model.capacity.setup import LossKind, Recomputation
 from hpckit.planning.capacity.gpu_catalogue import GPUS
 from hpckit.planning.capacity.request import CapacityRequest, plan_capacity
 
@@ -78,6 +78,7 @@ def test_megatrons_steps_on_up_to_12288_gpus_are_predicted(gpus: int, batch: int
         global_batch=batch,
         sequence=2048,
         recompute=Recomputation.selective,
+        loss=LossKind.in_place,
     )
     plan = plan_capacity(request)
     assert plan.rates is not None
@@ -109,6 +110,7 @@ def test_steps_of_llama3_405b_are_predicted(
         parallel=(*parallel, "stages_per_rank=7"),
         global_batch=batch,
         sequence=sequence,
+        loss=LossKind.in_place,
     )
     rates = plan_capacity(request).rates
     assert rates is not None
@@ -127,6 +129,7 @@ def test_memory_of_torchtitan_is_predicted(gpus: int, measured_gib: float) -> No
         micro_batch=2,
         sequence=8192,
         recompute=Recomputation.selective,
+        loss=LossKind.compiled,
     )
     predicted_gib = plan_capacity(request).memory.expected / 2**30
     assert predicted_gib == pytest.approx(measured_gib, rel=0.04)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from hpckit.model.capacity.plan import PlannedSetup
-from hpckit.model.capacity.setup import Recomputation, TrainingSetup
+from hpckit.model.capacity.setup import LossKind, Recomputation, TrainingSetup
 from hpckit.model.parallel.layout import Layout
 from hpckit.planning.capacity.experience import experience_of
 from hpckit.planning.capacity.flops import hardware_flops, utilization
@@ -86,6 +86,7 @@ class Row:
             stages_per_rank=self.stages,
             sequence_parallel=False,
             recompute=Recomputation.full,
+            loss=LossKind.in_place,
         )
 
     @property
@@ -147,6 +148,7 @@ def test_recomputation_costs_what_was_published(row: tuple[float, ...]) -> None:
         global_batch=int(batch),
         stages_per_rank=int(stages),
         recompute=Recomputation.selective,
+        loss=LossKind.in_place,
     )
     again = replace(setup, recompute=Recomputation.full, sequence_parallel=False)
     assert predict_step(setup).total == pytest.approx(some, rel=0.1)
@@ -260,6 +262,7 @@ def _found(row: tuple[str, ...], **sizes: int) -> Sequence[PlannedSetup]:
         sequence=2048,
         global_batch=int(gpus),
         sequence_parallel=False,
+        loss=LossKind.in_place,
     )
     space = SearchSpace(global_batch=int(batch), recompute=Recomputation.full, sizes=sizes)
     return search_layouts(like, space)
@@ -285,6 +288,7 @@ def test_gpt3_takes_a_month_as_sc21_estimates() -> None:
             parallel=words,
             global_batch=1536,
             recompute=Recomputation.full,
+            loss=LossKind.in_place,
             tokens=300e9,
         )
         bill = plan_capacity(request).bill

@@ -15,6 +15,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "ddp": {"layout": {"replicate": 4}},
     "fsdp": {"layout": {"shard": 4}},
     "tensor": {"layout": {"shard": 2, "tensor": 2}},
+    "tensor alone": {"layout": {"tensor": 4}},
+    "context x tensor": {"layout": {"context": 2, "tensor": 2}},
+    "pipeline x tensor": {"layout": {"pipeline": 2, "tensor": 2}},
     "context": {"layout": {"context": 4}},
     "context x pipeline": {"layout": {"context": 2, "pipeline": 2}},
     "pipeline": {"layout": {"pipeline": 4}},
@@ -91,6 +94,7 @@ FROZEN = {
 }
 CASES = DEFAULT | PAIRS | MEANS | REFUSED | OTHER | FROZEN
 USUAL = {
+    "pipeline x tensor, more ignored",
     *("context x pipeline, more ignored", "interleaved, more ignored", "context, all ignored"),
     *("fewer, ddp, empty piece, more ignored", "tree, microbatches, more ignored"),
     *("pair, pipeline x fsdp, more ignored", "mean, pipeline x fsdp, more ignored"),

@@ -152,7 +152,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         default="fused",
         help="plain: norms and functions as torch runs them without torch.compile",
     )
-    _add_choice(parser, "loss", "default: compiled, with plain kernels plain", LossKind)
+    _add_choice(parser, "loss", "default: plain, as run.train_step does without loss=", LossKind)
 
 
 def _add_measured(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from torch import Tensor
 
 from hpckit.errors import UsageError
+from hpckit.runtime.parallel.loss.cut_vocabulary import summed_over_ranks, vocabulary_of
 from hpckit.runtime.parallel.loss.loss_check import LossCheck
 
 LossFunction = Callable[[Any, Any], Tensor | tuple[Tensor, Tensor | float]]
@@ -23,8 +24,12 @@ _IGNORED = -100
 def summed_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the summed cross entropy of logits [..., classes] for whole numbers [...], in float64.
 
-    Targets of -100 do not count. Sums of bfloat16 would lose a percent over many targets.
+    Targets of -100 do not count. Sums of bfloat16 would lose a percent over many targets. Logits
+    whose classes are cut over ranks are not gathered: then it is collective.
     """
+    cut = vocabulary_of(outputs)
+    if cut is not None:
+        return summed_over_ranks(outputs, targets, cut, _IGNORED)
     if outputs.dtype.itemsize < torch.float32.itemsize:
         outputs = outputs.float()
     summed = F.cross_entropy(

@@ -1,0 +1,156 @@
+"""Cross entropy of logits whose vocabulary is cut over ranks: no rank has, or gathers, all of them.
+
+The largest logit, the sum of exponentials and the logit of the target are exchanged, a number for
+each position (Shoeybi et al. 2019, Megatron-LM, section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+_TREES: Any = torch.utils._pytree  # noqa: SLF001  # torch has no other
+_PROPERTIES = (
+    "shape",
+    "dtype",
+    "device",
+    "ndim",
+    "requires_grad",
+    "grad_fn",
+    "is_leaf",
+    "is_cuda",
+    "_base",
+)
+_READING = {getattr(Tensor, name).__get__ for name in _PROPERTIES} | {
+    *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.is_floating_point, Tensor.register_hook)
+}
+"""What tells of a tensor without its values, or is torch's own."""
+_EACH = frozenset(
+    {
+        *("mul", "mul_", "__mul__", "__rmul__", "__imul__", "add", "add_", "__add__", "__radd__"),
+        *("__iadd__", "div", "__truediv__", "tanh", "float", "to", "view_as", "detach"),
+    }
+)
+"""What models, and torch for hooks on backward passes, do to each logit by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutVocabulary:
+    """Which entries a rank's logits are for: `size` of them from `first` on, of `total`."""
+
+    group: dist.ProcessGroup
+    first: int
+    total: int
+
+
+class CutLogits(DTensor):
+    """Logits [..., classes] that are cut along their classes, while a model's forward has them.
+
+    What is not computed for each logit by itself gets all of them, as a plain tensor.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function of torch on what this rank has, or else on all of it."""
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  # in torch's documentation
+            if func in _READING:
+                return func(*args, **kwargs)
+            leaves = _TREES.tree_leaves((args, kwargs))
+            tensors = {id(one) for one in leaves if isinstance(one, Tensor)}
+            if len(tensors) == 1 and getattr(func, "__name__", "") in _EACH:
+                return as_cut_logits(func(*args, **kwargs))
+            args, kwargs = gathered((args, kwargs))
+        return func(*args, **kwargs)
+
+    def here(self) -> Tensor:
+        """Return the plain logits that this rank has, which `vocabulary_of` knows."""
+        mesh, classes = self.device_mesh, self._spec.shape[-1]
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+            local: Any = self.to_local()
+        _, first = Shard.local_shard_size_and_offset(classes, mesh.size(), mesh.get_local_rank())
+        local.cut_vocabulary = CutVocabulary(
+            group=mesh.get_group(), first=int(first), total=int(classes)
+        )
+        return local  # type: ignore[no-any-return]
+
+
+def as_cut_logits(output: DTensor) -> DTensor:
+    """Have a DTensor that is cut along its last dimension stay so until all of it is needed."""
+    if output.placements == (Shard(len(output._spec.shape) - 1),):  # noqa: SLF001
+        output.__class__ = CutLogits
+    return output
+
+
+def gathered(value: Any) -> Any:
+    """Return a value in which logits that are cut are whole, plain tensors; collective."""
+
+    def whole(one: CutLogits) -> Tensor:
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+            all_of_it: Tensor = one.redistribute(placements=[Replicate()]).to_local()
+        return all_of_it
+
+    return _TREES.tree_map_only(CutLogits, whole, value)
+
+
+def vocabulary_of(logits: Any) -> CutVocabulary | None:
+    """Return which classes these logits are for; None for all."""
+    return getattr(logits, "cut_vocabulary", None)
+
+
+def summed_over_ranks(logits: Tensor, targets: Tensor, cut: CutVocabulary, ignored: int) -> Tensor:
+    """Return the summed cross entropy, float64, the same on each rank of the group; collective.
+
+    Logits are this rank's, [..., own classes], and targets [...] whole numbers of all classes.
+    """
+    counted = targets != ignored
+    is_right = (~counted | ((targets >= 0) & (targets < cut.total))).all()
+    torch._assert_async(is_right, f"a target is none of the {cut.total} classes")  # noqa: SLF001
+    summed: Tensor = _SummedCrossEntropy.apply(logits, targets, counted, cut)  # type: ignore[no-untyped-call]
+    return summed
+
+
+class _SummedCrossEntropy(torch.autograd.Function):
+    """Keeps the logits as they are given for the backward pass, and computes in float32 or more."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, counted: Tensor, cut: CutVocabulary
+    ) -> Tensor:
+        numbers = _with_digits(logits)
+        own = targets - cut.first
+        here = counted & (own >= 0) & (own < logits.shape[-1])
+        own = torch.where(here, own, 0)
+        most = numbers.amax(-1)
+        dist.all_reduce(most, dist.ReduceOp.MAX, group=cut.group)
+        sums = (numbers - most.unsqueeze(-1)).exp_().sum(-1)
+        taken = numbers.gather(-1, own.unsqueeze(-1)).squeeze(-1)
+        both = torch.stack([sums, torch.where(here, taken, 0.0)])
+        dist.all_reduce(both, group=cut.group)
+        total = most + both[0].log()
+        ctx.save_for_backward(logits, total, own, here, counted)
+        return torch.where(counted, total - both[1], 0.0).sum().double()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Return the gradient of this rank's logits: probabilities, less one for the target."""
+        logits, total, own, here, counted = ctx.saved_tensors
+        shares = (_with_digits(logits) - total.unsqueeze(-1)).exp_()
+        shares.scatter_add_(-1, own.unsqueeze(-1), -here.unsqueeze(-1).to(shares))
+        shares *= (counted * gradients[0]).unsqueeze(-1).to(shares)
+        return shares.to(logits.dtype), None, None, None
+
+
+def _with_digits(logits: Tensor) -> Tensor:
+    """Return numbers of at least float32: sums of bfloat16 lose a percent over many targets."""
+    return logits.float() if logits.dtype.itemsize < torch.float32.itemsize else logits

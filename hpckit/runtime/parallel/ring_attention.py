@@ -1,0 +1,198 @@
+"""Attention to keys and values that lie on several ranks, which pass them on in a ring.
+
+Each rank has an equal part of every sequence. Its queries look at one part after the other, and
+what they take is merged by the logarithms of the sums of each softmax (Liu et al. 2023, "Ring
+Attention with Blockwise Transformers"). Besides its own part, a rank holds the one that it looks at
+and the one under way; the backward pass goes round the ring again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hpckit.runtime.parallel.attention_block import AttentionBlock
+
+_ALL = slice(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ring:
+    """The ranks that share sequences; `place` is this one's among `size`."""
+
+    group: dist.ProcessGroup
+    place: int
+    size: int
+
+    def pass_on(self, block: Sequence[Tensor]) -> _Arriving:
+        """Begin to send tensors [batch, heads, length, width] to the next rank; collective.
+
+        The previous rank sends as many of the same shapes.
+        """
+        sent = [one.transpose(1, 2).contiguous() for one in block]  # as models lay heads out
+        received = [torch.empty_like(one) for one in sent]
+        onwards, back = (self.place + 1) % self.size, (self.place - 1) % self.size
+        works = dist.batch_isend_irecv(
+            [
+                *(
+                    dist.P2POp(dist.isend, one, None, self.group, group_peer=onwards)
+                    for one in sent
+                ),
+                *(
+                    dist.P2POp(dist.irecv, one, None, self.group, group_peer=back)
+                    for one in received
+                ),
+            ]
+        )
+        return _Arriving(works=works, sent=sent, received=received)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Arriving:
+    """What the previous rank sends, while this one sends something else."""
+
+    works: list[dist.Work]
+    sent: list[Tensor]
+    received: list[Tensor]
+
+    def wait(self) -> list[Tensor]:
+        """Return what has arrived; what was sent is no longer kept."""
+        for one in self.works:
+            one.wait()
+        arrived = [one.transpose(1, 2) for one in self.received]
+        self.works, self.sent, self.received = [], [], []
+        return arrived
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingAttention:
+    """How queries look at the parts of all ranks.
+
+    With `is_causal` each rank has two pieces of a sequence of 2 x size: one as far from its
+    beginning as the other is from its end.
+    """
+
+    ring: Ring
+    is_causal: bool
+    scale: float | None = None
+    enable_gqa: bool = False
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return what this rank's queries take; collective.
+
+        Arguments and result are those of `scaled_dot_product_attention`. All ranks have the same
+        shapes.
+        """
+        # Torch itself refuses types and shapes, and has its type of autocast, for no queries, too.
+        nothing: Tensor = torch.ops.aten.scaled_dot_product_attention(
+            *(one[..., :0, :] for one in (query, key, value)), enable_gqa=self.enable_gqa
+        )
+        whole = (*nothing.shape[:-2], query.shape[-2], value.shape[-1])
+        if query.is_meta:
+            return nothing.new_empty(whole)
+        given = (self._of_heads(one, whole).to(nothing.dtype) for one in (query, key, value))
+        taken: Tensor = _Attended.apply(*given, self)  # type: ignore[no-untyped-call]
+        return taken.reshape(whole)
+
+    def _of_heads(self, one: Tensor, whole: Sequence[int]) -> Tensor:
+        """Return a tensor as [batch, heads, length, width]."""
+        heads = one.shape[-3:-2] if self.enable_gqa else whole[-3:-2]
+        spread = one.expand(*whole[:-3], *heads, *one.shape[-2:])
+        return spread[(None,) * (4 - spread.dim())].flatten(0, -4)
+
+    def view(self, step: int, length: int) -> tuple[slice, slice]:
+        """Return which own queries look at which keys of the part that comes in this step.
+
+        All that are returned see each other, except in step 0, which is this rank's own.
+        """
+        if not self.is_causal or step == 0:
+            return _ALL, _ALL
+        if step <= self.ring.place:  # of a rank before: its piece at the end is later than all here
+            return _ALL, slice(length // 2)
+        return slice(length // 2, None), _ALL  # its pieces lie between the two of this rank
+
+    def block(self, step: int, query: Tensor, part: Sequence[Tensor]) -> AttentionBlock:
+        """Return what queries look at in this step. `part` is keys and values."""
+        queries, keys = self.view(step, query.shape[-2])
+        key, value = (one[..., keys, :] for one in part)
+        return AttentionBlock(
+            query=query[..., queries, :],
+            key=key,
+            value=value,
+            scale=query.shape[-1] ** -0.5 if self.scale is None else self.scale,
+            is_causal=self.is_causal and step == 0,
+        )
+
+
+class _Attended(torch.autograd.Function):
+    """Attention round the ring; keeps this rank's own tensors only."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, how: RingAttention) -> Tensor:
+        """Merge what the queries take from each part; collective."""
+        exact = torch.promote_types(query.dtype, torch.float32)
+        part, out, sums = [key, value], query, query  # the first step replaces them
+        for step in range(how.ring.size):
+            coming = how.ring.pass_on(part) if step + 1 < how.ring.size else None
+            found = [one.to(exact) for one in how.block(step, query, part).forward()]
+            if step == 0:
+                out, sums = found
+            else:
+                queries, _ = how.view(step, query.shape[-2])
+                _merge((out[..., queries, :], sums[..., queries]), found)
+            del found
+            if coming is not None:
+                part = coming.wait()
+        out = out.to(query.dtype)
+        ctx.how = how
+        ctx.save_for_backward(query, key, value, out, sums)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        """Return the gradients of this rank's tensors; collective.
+
+        Those of keys and values travel with them, and each rank adds what its queries ask for.
+        """
+        query, key, value, out, sums = ctx.saved_tensors
+        how: RingAttention = ctx.how
+        travels = any(ctx.needs_input_grad[1:3])
+        part, own, of_part = [key, value], [], []
+        arriving: _Arriving | None = None
+        for step in range(how.ring.size):
+            coming = how.ring.pass_on(part) if step + 1 < how.ring.size else None
+            queries, keys = how.view(step, query.shape[-2])
+            new = how.block(step, query, part).backward(
+                gradient[..., queries, :], out[..., queries, :], sums[..., queries]
+            )
+            if step == 0:  # of this rank's own part: they stay here
+                own = [one.to(sums.dtype) for one in new]
+            else:
+                own[0][..., queries, :] += new[0]
+            if step > 0 and travels:
+                of_part = (
+                    arriving.wait() if arriving else [torch.zeros_like(one) for one in own[1:]]
+                )
+                for one, more in zip(of_part, new[1:], strict=True):
+                    one[..., keys, :] += more
+                arriving = how.ring.pass_on(of_part)
+            del new
+            if coming is not None:
+                part = coming.wait()
+        if arriving is not None:
+            own[1:] = [one + more for one, more in zip(own[1:], arriving.wait(), strict=True)]
+        return *(one.to(query.dtype) for one in own), None
+
+
+def _merge(into: Sequence[Tensor], new: Sequence[Tensor]) -> None:
+    """Add what queries take from further keys, in place; both are a mean and logarithms of sums."""
+    (out, sums), (new_out, new_sums) = into, new
+    out.lerp_(new_out, torch.sigmoid(new_sums - sums)[..., None])
+    sums.copy_(torch.logaddexp(sums, new_sums))

@@ -1,0 +1,196 @@
+"""Shards a model over the data axes by FSDP2: each unit, large modules outside of them, the rest.
+
+What is gathered beside one unit is small then: the rest of a model is gathered for a whole step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor, Partial, Replicate
+
+from hpckit.model.parallel.settings import Parallel, Precision
+from hpckit.runtime.parallel.loss.loss_graph import leaves_of
+from hpckit.runtime.parallel.mesh import RankMesh
+from hpckit.runtime.parallel.sharding_checks import needs_fsdp
+
+_LARGE = 0.25
+"""A module outside of units is sharded by itself from this share of the largest unit on."""
+
+
+def shards(mesh: RankMesh, settings: Parallel) -> bool:
+    """Return whether FSDP handles the parameters on this mesh."""
+    return mesh.sums_gradients or needs_fsdp(settings)
+
+
+def shard_part(
+    part: nn.Module, units: Sequence[str], mesh: RankMesh, settings: Parallel, *, pipelined: bool
+) -> None:
+    """Shard each unit of a part, its large modules, then the rest, over the data axes, in place."""
+    policy = MixedPrecisionPolicy()
+    if settings.params is Precision.bf16:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    on_gpu = mesh.device.type == "cuda"
+    offload = CPUOffloadPolicy(pin_memory=on_gpu) if settings.offload else OffloadPolicy()
+
+    def shard(module: nn.Module, policy: MixedPrecisionPolicy, *, reshards: bool) -> None:
+        sharded = fully_shard(
+            module,
+            mesh=mesh.data,
+            mp_policy=policy,
+            offload_policy=offload,
+            reshard_after_forward=reshards,
+        )
+        _sum_rightly(sharded, mesh)
+
+    known = dict(part.named_modules())
+    # A pipeline runs many microbatches between two reshards, and schedules that split the backward
+    # pass lose gradients otherwise.
+    for name in (one for one in units if one in known):
+        shard(known[name], policy, reshards=not pipelined)
+    uses = _OtherUses(dtype=policy.param_dtype)
+    for module in () if pipelined else large_modules(part, units):
+        if mesh.layout.tensor == 1:
+            uses.allow(module)
+        module.register_forward_hook(_without_base)
+        # It is given what it was given when it was a part of the rest.
+        shard(module, replace(policy, cast_forward_inputs=False), reshards=True)
+    shard(part, policy, reshards=False)
+    if not pipelined:
+        uses.watch(part)
+        part.register_forward_hook(_reshard_after_look)
+
+
+def large_modules(model: nn.Module, units: Sequence[str]) -> list[nn.Module]:
+    """Return the modules outside of units that are large beside these, such as an embedding.
+
+    A parameter of several modules stays with the rest: all of them need it, at both ends.
+    """
+    named = dict(model.named_modules())
+    sizes = [_elements(named[one], recurse=True) for one in units if one in named]
+    homes = Counter(id(one) for each in named.values() for one in each.parameters(recurse=False))
+    return [
+        module
+        for name, module in named.items()
+        if sizes
+        and _elements(module, recurse=False) >= _LARGE * max(sizes)
+        and not any(f"{name}.".startswith(f"{unit}.") for unit in units)
+        and next(module.children(), None) is None
+        and type(module).forward is not nn.Module.forward
+        and all(homes[id(one)] == 1 for one in module.parameters())
+    ]
+
+
+def _elements(module: nn.Module, *, recurse: bool) -> int:
+    return sum(one.numel() for one in module.parameters(recurse=recurse))
+
+
+@dataclass(slots=True, kw_only=True)
+class _OtherUses:
+    """Gathers a parameter that the model's forward reads, while its own module does not run.
+
+    Such as `F.linear(hidden, self.tokens.weight)`. What is gathered is kept for this forward pass;
+    its gradient is averaged over the ranks, as FSDP does, into that of the sharded parameter.
+    """
+
+    dtype: torch.dtype | None
+    _runs: bool = False
+    _gathered: dict[tuple[int, bool], Tensor] = field(default_factory=dict)
+
+    def allow(self, module: nn.Module) -> None:
+        """Have a module, which is not sharded yet, give out whole parameters."""
+        kind = type(module)
+
+        def read(own: Any, name: str) -> Any:
+            value = kind.__getattr__(own, name)
+            return self._whole(value) if isinstance(value, DTensor) and self._runs else value
+
+        named = {"__getattr__": read, "__module__": kind.__module__, "__doc__": kind.__doc__}
+        module.__class__ = type(kind.__name__, (kind,), named)
+
+    def watch(self, model: nn.Module) -> None:
+        """Learn when the forward of a model runs."""
+        model.register_forward_pre_hook(self._begin)
+        model.register_forward_hook(self._end, always_call=True)
+
+    def _begin(self, *_: Any) -> None:
+        self._runs = True
+
+    def _end(self, *_: Any) -> None:
+        self._runs = False
+        self._gathered = {}
+
+    def _whole(self, sharded: DTensor) -> Tensor:
+        key = id(sharded), torch.is_grad_enabled()
+        if key not in self._gathered:
+            self._gathered[key] = self._gather(sharded)
+        return self._gathered[key]
+
+    def _gather(self, sharded: DTensor) -> Tensor:
+        mesh = sharded.device_mesh
+        moved: Any = sharded.to(mesh.device_type)  # with offloading it is on the host
+        everywhere = moved.redistribute(placements=[Replicate()] * mesh.ndim)
+        whole: Any = everywhere.to_local(grad_placements=[Partial()] * mesh.ndim)
+        if whole.requires_grad:
+            whole.register_hook(lambda gradient: _mean_part(gradient, mesh.size()))
+        gathered: Tensor = whole if self.dtype is None else whole.to(self.dtype)
+        return gathered
+
+
+def _mean_part(gradient: Tensor, ranks: int) -> Tensor:
+    """Return what this rank adds to a mean over ranks."""
+    if gradient.is_cuda:  # FSDP may still add to the same gradient, on a stream of its own
+        torch.cuda.synchronize(gradient.device)
+    return gradient / ranks
+
+
+class _WithoutBase(torch.autograd.Function):
+    """The same memory, which autograd takes for a result of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor) -> Tensor:
+        del ctx
+        return output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Return the gradient as it is."""
+        del ctx
+        return gradients[0]
+
+
+def _without_base(module: nn.Module, inputs: Any, output: Any) -> Any:
+    """Have what is written into a module's output keep the hook that gathers its parameters."""
+    del module, inputs
+    is_view = isinstance(output, Tensor) and output._base is not None  # noqa: SLF001
+    return _WithoutBase.apply(output) if is_view else output  # type: ignore[no-untyped-call]
+
+
+def _reshard_after_look(module: nn.Module, inputs: Any, outputs: Any) -> None:
+    """Give up what a forward pass without gradients has gathered: no backward pass follows.
+
+    Else the parameters of the model are gathered copies until the next backward pass, whose
+    gradients are missed, and which an optimizer does not change.
+    """
+    del inputs
+    learns = any(isinstance(one, Tensor) and one.requires_grad for one in leaves_of(outputs))
+    if not learns and isinstance(module, FSDPModule):
+        module.reshard()
+
+
+def _sum_rightly(module: FSDPModule, mesh: RankMesh) -> None:
+    """Divide by ourselves on the CPU: gloo's averages have been sums in some versions of torch."""
+    if mesh.device.type == "cpu":
+        module.set_force_sum_reduction_for_comms(enable=True)
