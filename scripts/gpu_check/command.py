@@ -202,7 +202,8 @@ def run_bounded(item: Item, scene: Scene, limit_s: float) -> bool:
             return False
         finally:
             end_all_of(scene)
-            process.wait()
+            code = process.wait()
+            log.write(f"exit code {code}\n".encode() if code else b"")
     return True
 
 
