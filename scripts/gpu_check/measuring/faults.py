@@ -77,7 +77,8 @@ def measure_recorder(scene: Scene) -> dict[str, Any]:
 def _start(scene: Scene, name: str) -> Launched:
     """Start a run of two ranks, or of one alone; all run at once on the one GPU."""
     times_out = name not in {"gloo", "nccl"}
-    two = ("resources.tasks_per_node=2", "resources.gpus_per_node=0", "runtime.device=cpu")
+    gpus = 0 if name == "gloo" else "null"  # both ranks may see the one GPU
+    two = ("resources.tasks_per_node=2", f"resources.gpus_per_node={gpus}", "runtime.device=cpu")
     alone = name == "nccl alone"
     return scene.launch(
         *("experiment=function", "recovery=never", *(() if alone else two)),
