@@ -12,6 +12,7 @@ from hpckit.model.capacity.setup import (
     Recomputation,
     TrainingSetup,
 )
+from hpckit.model.parallel.settings import SCHEDULES
 
 _WIDE = 4
 """Bytes of a number in 32 bits."""
@@ -20,7 +21,7 @@ _WIDE = 4
 def kept_bytes(setup: TrainingSetup) -> float:
     """Return the bytes that a layer keeps for the backward pass, of one micro batch.
 
-    A plain GPT in 16 bits keeps sbh(34 + 5as/h): its Table 2 with tensor and sequence parallelism.
+    A plain GPT in 16 bits keeps sbh(34 + 5as/h), as in its Table 2.
     """
     return layer_bytes(setup, setup.recompute)
 
@@ -29,6 +30,17 @@ def hidden_bytes(setup: TrainingSetup) -> float:
     """Return the bytes of the hidden states of a micro batch that a rank of a tensor group has."""
     whole = setup.layout.tensor if setup.sequence_parallel else 1
     return setup.tokens * setup.number_bytes * setup.shape.hidden / whole
+
+
+def gathered_bytes(setup: TrainingSetup) -> float:
+    """Return the bytes of the hidden states as layers in columns take and keep them: whole.
+
+    A setup that interleaves more groups of layers than hpckit can is Megatron-LM's, which keeps its
+    part and gathers it again (Korthikanti et al. 2022, section 4.2.2).
+    """
+    if setup.stages_per_rank > max(SCHEDULES.values()):
+        return hidden_bytes(setup)
+    return setup.tokens * setup.number_bytes * setup.shape.hidden
 
 
 def norm_copies(setup: TrainingSetup) -> float:
@@ -44,12 +56,13 @@ def norm_copies(setup: TrainingSetup) -> float:
 
 def layer_bytes(setup: TrainingSetup, recompute: Recomputation) -> float:
     """Return what a layer keeps of one micro batch, in bytes, if this is computed again."""
-    shape, size, cut = setup.shape, setup.number_bytes, setup.layout.tensor
+    shape, size, ranks = setup.shape, setup.number_bytes, setup.layout.tensor
     if recompute is Recomputation.full:
         return hidden_bytes(setup)
     if recompute is Recomputation.selective and setup.attention is AttentionKind.flash:
         return setup.tokens * size * _products(setup)
-    inputs = (4 + 2 * norm_copies(setup) + (2 / size if shape.dropout else 0)) * hidden_bytes(setup)
+    cut = 2 + 2 * norm_copies(setup) + (2 / size if shape.dropout else 0)
+    inputs = cut * hidden_bytes(setup) + 2 * gathered_bytes(setup)
     attention = size * (2 * shape.query_width + 2 * shape.kv_width)
     results = shape.ffn_matrices if setup.fused else 2 * (shape.ffn_matrices - 1)
     grown = size * results * shape.ffn_width * shape.active_experts
@@ -57,7 +70,7 @@ def layer_bytes(setup: TrainingSetup, recompute: Recomputation) -> float:
     if setup.attention is AttentionKind.eager:
         kept = 2 * size + (1 if shape.dropout else 0)
         scores = shape.heads * setup.sequence * kept if recompute is Recomputation.none else 0.0
-    return inputs + setup.tokens * (attention + grown + scores) / cut
+    return inputs + setup.tokens * (attention + grown + scores) / ranks
 
 
 def _widened(setup: TrainingSetup) -> float:

@@ -24,6 +24,7 @@ from hpckit.model.capacity.setup import (
 from hpckit.model.parallel.layout import Layout
 from hpckit.planning.capacity.activations import (
     count_scores,
+    gathered_bytes,
     hidden_bytes,
     kept_bytes,
     layer_bytes,
@@ -173,7 +174,8 @@ def stage_moments(setup: TrainingSetup, stage: int) -> Iterator[tuple[str, Memor
     working = layer_bytes(setup, Recomputation.none) - kept + passing_bytes(setup)
     at, buffers = partial(_moment, setup, stage), partial(_unit_buffers, setup, own)
     if stage == setup.layout.pipeline - 1:
-        ending = in_flight + (2 + norm_copies(setup)) * hidden  # of the last norm and the head
+        # The last norm keeps what it is given, the head what it makes of it.
+        ending = in_flight + (1 + norm_copies(setup)) * hidden + gathered_bytes(setup)
         scores = count_scores(setup) * setup.number_bytes
         yield "loss", at(0, ending, logit_bytes(setup), own.rest * setup.number_bytes)
         yield "head", at(0, ending + hidden, scores, buffers(own.head, own.layer, 0))
@@ -186,7 +188,7 @@ def stage_moments(setup: TrainingSetup, stage: int) -> Iterator[tuple[str, Memor
     yield "embedding", at(ready, waiting + hidden, 0, buffers(own.embedding, 0, own.layer))
     ready += own.embedding
     yield "end", at(ready, 0, 0, buffers(own.rest, 0, own.embedding))
-    yield "optimizer", at(own.whole, 0, 0, _update_bytes(setup) * own.whole)
+    yield "optimizer", _updating(setup, stage)
 
 
 def _units(setup: TrainingSetup, stage: int) -> StageElements:
@@ -227,7 +229,7 @@ def _moment(
     logits: float,
     buffers: float,
 ) -> MemoryParts:
-    """Return what is there besides states; gradients are those of `ready` elements."""
+    """Return what is there in the passes of a step; gradients are those of `ready` elements."""
     whole, shards = stage_parameters(setup, stage), shards_of(setup.layout)
     per = state_bytes(setup.precision, setup.optimizer, None, shards, 1)
     if setup.layout.pipeline > 1:
@@ -239,7 +241,7 @@ def _moment(
         gradients=states.gradients * (1 if setup.microbatches > 1 else ready / whole),
         activations=activations,
         logits=logits,
-        buffers=buffers + _standing_buffers(setup, stage),
+        buffers=buffers + _ddp_buffers(setup, stage) + _passed_bytes(setup, stage),
     )
 
 
@@ -263,27 +265,29 @@ def _unit_buffers(
     return standing + arriving + max(computing, summing)
 
 
-def _standing_buffers(setup: TrainingSetup, stage: int) -> float:
-    """Return what is there at all moments: DDP's copies of gradients, what stages give each other.
-
-    A stage keeps the results of all micro batches in flight, and receives a gradient for one.
-    """
-    layout = setup.layout
-    if layout.is_data_parallel and not _gathers(setup):
-        return stage_parameters(setup, stage) * _SUMMED
-    passed = 0.0 if stage == layout.pipeline - 1 else _chunks_in_flight(setup, stage) + 1
-    return passed * hidden_bytes(setup)
+def _ddp_buffers(setup: TrainingSetup, stage: int) -> float:
+    """Return DDP's copies of all gradients, which are there between steps, too."""
+    copied = setup.layout.is_data_parallel and not _gathers(setup)
+    return stage_parameters(setup, stage) * _SUMMED if copied else 0.0
 
 
-def _update_bytes(setup: TrainingSetup) -> float:
-    """Return what the optimizer has for a moment of each parameter of a rank, in bytes.
-
-    torch's Adam works on all of them at once, by default, and makes a root of each variance.
-    """
-    if setup.optimizer is not OptimizerKind.adam:
+def _passed_bytes(setup: TrainingSetup, stage: int) -> float:
+    """Return what stages give each other: results in flight, and the gradient of one of them."""
+    if stage == setup.layout.pipeline - 1:
         return 0.0
-    root = 2 if setup.precision is NumberType.bf16_pure else 4
-    return root / shards_of(setup.layout)
+    return (_chunks_in_flight(setup, stage) + 1) * hidden_bytes(setup)
+
+
+def _updating(setup: TrainingSetup, stage: int) -> MemoryParts:
+    """Return what is there in the optimizer's step.
+
+    torch's Adam works on all parameters at once, by default, and makes a root of each variance.
+    """
+    whole, shards = stage_parameters(setup, stage), shards_of(setup.layout)
+    per = state_bytes(setup.precision, setup.optimizer, None, shards, 1)
+    root = {OptimizerKind.adam: 2 if setup.precision is NumberType.bf16_pure else 4}
+    roots = whole * root.get(setup.optimizer, 0) / shards
+    return replace(_states(whole, per), buffers=roots + _ddp_buffers(setup, stage))
 
 
 def _everything_at_once(setup: TrainingSetup, stage: int) -> MemoryParts:

@@ -70,6 +70,7 @@ class TensorCut:
                     self._hook_whole(module, keeps=self.sequence and not inside)
         for name in self.units if self.gathers_once else ():
             modules[name].register_forward_hook(self._forget)
+        self._made.clear()  # FSDP shards copies of them, and hooks keep this object
 
     def place_gradients(self, model: nn.Module) -> None:
         """Have gradients placed as their parameters are; for parameters that no FSDP handles.

@@ -114,11 +114,11 @@ def test_loss_is_that_of_the_printed_command_unless_given() -> None:
 
 def test_scores_are_cut_over_tensor_ranks_without_a_loss_of_ones_own() -> None:
     """A function that is given gets the scores of all words on each rank."""
-    words = ("--model", "llama3-8b", "--gpu", "A100-80", "--gpus", "8", "--parallel", "tensor=8")
-    size = ("--micro-batch", "8")
+    model = ("--model", "llama3-8b", "--gpu", "A100-80", "--gpus", "8", "--micro-batch", "8")
+    words = (*model, "--parallel", "tensor=8")
     scores = 8 * 8192 * 128256
-    assert planned(*words, *size)["memory"]["logits"] == scores / 8 * 10
-    assert planned(*words, *size, "--loss", "in-place")["memory"]["logits"] == scores * 6
+    assert planned(*words)["memory"]["logits"] == scores / 8 * 10
+    assert planned(*words, "--loss", "in-place")["memory"]["logits"] == scores * 6
 
 
 def test_states_are_sharded_over_ranks_of_one_sequence() -> None:
