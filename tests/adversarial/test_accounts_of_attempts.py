@@ -37,7 +37,7 @@ def test_runs_beside_each_other_on_this_machine_pay_for_its_gpus_once(desk: Desk
         uuid="GPU-1",
         samples=30,
         gauges={GpuGauge.power_w: power},
-        counters={GpuCounter.energy_j: 36000},
+        counters={GpuCounter.energy_j: 36000, GpuCounter.own_s: 60},
     )
     row = TelemetryRow(start=BEGIN, end=BEGIN + timedelta(minutes=2), gpus=(gpu,))
     for index in (0, 1):

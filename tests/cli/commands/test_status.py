@@ -50,7 +50,7 @@ FIELDS = [
 GOODPUT_FIELDS = [
     *("goodput", "ettr", "ettr_since_first_step", "ettr_expected"),
     *("wall_s", "productive_s", "checkpoint_s", "start_s", "restart_s", "lost_s"),
-    *("queue_s", "idle_s", "attempts", "rounds", "failures", "planned"),
+    *("suspended_s", "queue_s", "idle_s", "attempts", "rounds", "failures", "planned"),
     *("lost_steps", "saves", "saved_bytes", "writing_s", "writing_share"),
     *("measured", "history"),
 ]
