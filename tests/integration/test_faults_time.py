@@ -13,8 +13,8 @@ pytest_plugins = ["integration.training_fixtures"]
 
 STEPS = 80
 """So many that a busy machine notices what is done to the run before its last step."""
-TOO_LONG = ("+params.pause_s=0.1", "+params.slow_attempts=1", f"+params.steps={LONGEST}")
-"""More than half a minute holds; the next attempt does the rest at once."""
+TOO_LONG = ("+params.pause_s=0.15", "+params.slow_attempts=1", f"+params.steps={LONGEST}")
+"""More steps than a job of one minute has time for; the next attempt does the rest at once."""
 SLOWLY = ("+params.pause_s=0.2", f"+params.steps={STEPS}")
 
 
@@ -77,10 +77,10 @@ def test_time_limit_is_left_ahead_of_without_a_signal(
 ) -> None:
     """A run that takes longer than its time limit goes on in the next attempt, by itself."""
     training.launch(
-        *("resources.timeout_min=1", "runtime.save_before_timeout_s=30", *TOO_LONG),
+        *("resources.timeout_min=1", "runtime.save_before_timeout_s=15", *TOO_LONG),
         "checkpoint.interval_steps=1000",
     )
-    # On a busy machine an attempt may spend most of its half minute on its start.
+    # On a busy machine an attempt may spend most of its minute on its start.
     attempts = training.over(patience_s=200)["attempt"]
     training.completed(attempts)
     lost_nothing(training, calm, "time_limit", LONGEST)
@@ -93,7 +93,7 @@ def test_time_limit_is_left_ahead_of_by_slurms_warning(
     """The same by `sbatch --signal`, which only the batch side hears."""
     training.launch(
         *("resources.timeout_min=1", "runtime.save_before_timeout_s=0", *TOO_LONG),
-        "+resources.additional_parameters.signal='B:USR1@30'",
+        "+resources.additional_parameters.signal='B:USR1@20'",
     )
     attempts = training.over()["attempt"]
     training.completed(attempts)

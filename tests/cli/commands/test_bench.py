@@ -17,7 +17,7 @@ LOCAL = ("bench", "comm", "cluster=local", "resources=cpu_pair")
 def test_bench_measures_two_ranks_keeps_it_and_leaves_no_launch(shell: Any) -> None:
     """Figures of every operation of gloo, a promise that is not known, and one line kept."""
     figure = shell.cwd / "network.svg"
-    small = ("--sizes", "1KiB:8KiB", "--time-s", "5", "-o", str(figure), "--json")
+    small = ("--sizes", "1KiB:8KiB", "--time-s", "60", "-o", str(figure), "--json")
     said = shell(*LOCAL, *small)
     assert said.code == 0, said.err
     told = json.loads(said.out)

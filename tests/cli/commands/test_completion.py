@@ -114,22 +114,26 @@ def test_completion_offers_states(offered: Any) -> None:
     assert offered("hpckit status --state failed,un") == ["failed,unknown"]
 
 
-def test_completion_is_as_fast_as_a_finger(
+def test_completion_takes_as_long_for_a_thousand_launches_as_for_one(
     environ: Mapping[str, str], desk: Any, tmp_path: Path
 ) -> None:
-    """With a thousand launches it takes less than half a second of one CPU."""
+    """In seconds of CPU, to a factor of two and a half: names are read, not the launches."""
+    asked = {**environ, "_ARGCOMPLETE": "1", "COMP_LINE": "hpckit status d", "COMP_POINT": "15"}
+
+    def cpu_seconds() -> float:
+        before = os.times()
+        assert run(["bash", "-c", "hpckit 8>&1"], asked, tmp_path) == [first.id]
+        after = os.times()
+        spent = after.children_user + after.children_system
+        return spent - before.children_user - before.children_system
+
     first = desk.freeze()
+    of_one = min(cpu_seconds() for _ in range(2))
     for number in range(1000):
         folder = desk.folder / f"more-20250101-{number:06d}-ab12"
         folder.mkdir(mode=0o700)
         shutil.copy(first.paths.launch, folder / "launch.json")
-    asked = {**environ, "_ARGCOMPLETE": "1", "COMP_LINE": "hpckit status d", "COMP_POINT": "15"}
-    before = os.times()
-    found = run(["bash", "-c", "hpckit 8>&1"], asked, tmp_path)
-    after = os.times()
-    assert found == [first.id]
-    spent = after.children_user + after.children_system
-    assert spent - before.children_user - before.children_system < 0.5
+    assert min(cpu_seconds() for _ in range(2)) < 2.5 * of_one
 
 
 def test_completion_of_a_broken_folder_offers_nothing(offered: Any, tmp_path: Path) -> None:

@@ -92,12 +92,12 @@ def test_auto_resume_job_and_backlog_job_go_where_the_cluster_wants_small_jobs(
 def test_successor_is_one_run_s_job_behind_its_element(
     plan_of_one_job: Callable[..., Any],
 ) -> None:
-    """As the run's own job, but after it, alone, and never requeued."""
+    """As the run's own job, requeued as it is, but after it and alone."""
     like = plan_of_one_job(Path("/f"), runs=5, nodes=2, dependency="afterok:3", requeue=True).jobs[
         0
     ]
     job = successor_job("demo", 4, index=6, like=like, after="123_4")
-    assert (job.index, job.name, job.runs, job.requeue) == (6, "demo-6", (4,), False)
+    assert (job.index, job.name, job.runs, job.requeue) == (6, "demo-6", (4,), True)
     assert (job.resources.dependency, job.resources.nodes) == ("afterany:123_4", 2)
 
 
