@@ -32,15 +32,20 @@ def hidden_bytes(setup: TrainingSetup) -> float:
     return setup.tokens * setup.number_bytes * setup.shape.hidden / whole
 
 
-def gathered_bytes(setup: TrainingSetup) -> float:
-    """Return the bytes of the hidden states as layers in columns take and keep them: whole.
+def column_input_bytes(setup: TrainingSetup) -> float:
+    """Return the bytes of hidden states that layers in columns keep of an input: a rank's part.
 
-    A setup that interleaves more groups of layers than hpckit can is Megatron-LM's, which keeps its
-    part and gathers it again (Korthikanti et al. 2022, section 4.2.2).
+    What is compiled, or computed again, keeps all of it (runtime/parallel/column_inputs.py); but a
+    setup that interleaves more groups of layers than hpckit can is Megatron-LM's, which does not.
     """
-    if setup.stages_per_rank > max(SCHEDULES.values()):
+    if gathers_again(setup) or setup.stages_per_rank > max(SCHEDULES.values()):
         return hidden_bytes(setup)
     return setup.tokens * setup.number_bytes * setup.shape.hidden
+
+
+def gathers_again(setup: TrainingSetup) -> bool:
+    """Return whether the backward pass gathers the inputs of layers in columns anew."""
+    return setup.sequence_parallel and not setup.fused and setup.recompute is Recomputation.none
 
 
 def norm_copies(setup: TrainingSetup) -> float:
@@ -62,7 +67,7 @@ def layer_bytes(setup: TrainingSetup, recompute: Recomputation) -> float:
     if recompute is Recomputation.selective and setup.attention is AttentionKind.flash:
         return setup.tokens * size * _products(setup)
     cut = 2 + 2 * norm_copies(setup) + (2 / size if shape.dropout else 0)
-    inputs = cut * hidden_bytes(setup) + 2 * gathered_bytes(setup)
+    inputs = cut * hidden_bytes(setup) + 2 * column_input_bytes(setup)
     attention = size * (2 * shape.query_width + 2 * shape.kv_width)
     results = shape.ffn_matrices if setup.fused else 2 * (shape.ffn_matrices - 1)
     grown = size * results * shape.ffn_width * shape.active_experts

@@ -23,8 +23,8 @@ from hpckit.model.capacity.setup import (
 )
 from hpckit.model.parallel.layout import Layout
 from hpckit.planning.capacity.activations import (
+    column_input_bytes,
     count_scores,
-    gathered_bytes,
     hidden_bytes,
     kept_bytes,
     layer_bytes,
@@ -175,7 +175,7 @@ def stage_moments(setup: TrainingSetup, stage: int) -> Iterator[tuple[str, Memor
     at, buffers = partial(_moment, setup, stage), partial(_unit_buffers, setup, own)
     if stage == setup.layout.pipeline - 1:
         # The last norm keeps what it is given, the head what it makes of it.
-        ending = in_flight + (1 + norm_copies(setup)) * hidden + gathered_bytes(setup)
+        ending = in_flight + (1 + norm_copies(setup)) * hidden + column_input_bytes(setup)
         scores = count_scores(setup) * setup.number_bytes
         yield "loss", at(0, ending, logit_bytes(setup), own.rest * setup.number_bytes)
         yield "head", at(0, ending + hidden, scores, buffers(own.head, own.layer, 0))

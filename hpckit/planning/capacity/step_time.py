@@ -20,6 +20,7 @@ from hpckit.model.capacity.setup import (
     Recomputation,
     TrainingSetup,
 )
+from hpckit.planning.capacity.activations import gathers_again
 from hpckit.planning.capacity.flops import (
     attention_share,
     hardware_flops,
@@ -198,10 +199,13 @@ def _beside(communication: float, compute: float) -> float:
 
 
 def _tensor_wait(setup: TrainingSetup) -> float:
-    """Return how long a layer waits for the sums of its tensor group, forward and backward."""
+    """Return how long a layer waits for its tensor group, forward and backward.
+
+    That is for four sums, and for two inputs that are gathered again.
+    """
     size = setup.layout.tensor
     total = setup.tokens * setup.shape.hidden * setup.number_bytes
-    return 4 * 2 * _ring(setup, size, 1, total)
+    return (4 * 2 + 2 * gathers_again(setup)) * _ring(setup, size, 1, total)
 
 
 def _context_wait(setup: TrainingSetup) -> float:

@@ -104,13 +104,13 @@ class ForwardFit:
 
 
 def said(error: Exception) -> str:
-    """Return an exception in words, with the user's line where it was raised."""
+    """Return an exception, or what was noted of it, with the user's line where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     place = next(
         (one for one in reversed(frames) if not one.filename.startswith((_OURS, _TORCH))), None
     )
     where = f" ({Path(place.filename).name}, line {place.lineno})" if place is not None else ""
-    words = str(error).strip().partition("\n")[0]
+    words = "; ".join(getattr(error, "__notes__", ())) or str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {words}{where}"
 
 

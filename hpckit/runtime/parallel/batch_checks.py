@@ -237,7 +237,7 @@ def check_gradients(
             "parallel=fsdp for layers that a step leaves out on all ranks"
             if replicated
             else "is a module with weights between the plan's columns and rows? It works on other "
-            "heads on each rank; name it in the plan, or use another layout",
+            "heads on each rank: move it before columns or behind rows, or use another layout",
         )
 
 

@@ -278,7 +278,8 @@ def _cut_matrices(
         plan=plan,
         sequence=settings.sequence,
         units=tuple(units),
-        gathers_once=not settings.compile,
+        recompute=settings.recompute,
+        compiled=settings.compile,
     )
     cut.apply(holder)
     return cut

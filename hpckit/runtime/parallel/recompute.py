@@ -6,6 +6,7 @@ second time compute from other ones; one that draws numbers would have the gradi
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -40,21 +41,37 @@ def prepare_unit(unit: nn.Module, settings: Parallel) -> None:
             if settings.compile:
                 unit.compile()
         case Recompute.blocks:
-            forward = torch.compile(unit.forward) if settings.compile else unit.forward
-            unit.forward = _again(forward, kept.contexts)
+            unit.forward = RecomputedForward(unit.forward, kept.contexts, compiled=settings.compile)
         case Recompute.selective:
             # It keeps results of operations, which in compiled code only the compiler sees.
             contexts = _keeping_products if settings.compile else kept.contexts
-            unit.forward = _again(unit.forward, contexts)
+            unit.forward = RecomputedForward(unit.forward, contexts)
             if settings.compile:
                 unit.compile()
 
 
-def _again(forward: _Forward, contexts: Callable[[], _Contexts]) -> _Forward:
-    def recomputed(*inputs: Any, **named: Any) -> Any:  # torch compiles no partial function
-        return checkpoint(forward, *inputs, use_reentrant=False, context_fn=contexts, **named)
+class RecomputedForward:
+    """The forward of a unit, whose results are computed again in the backward pass.
 
-    return recomputed
+    A copy of the unit, such as an average of its weights, has one that computes with the copy's.
+    """
+
+    def __init__(
+        self, forward: _Forward, contexts: Callable[[], _Contexts], *, compiled: bool = False
+    ) -> None:
+        self._forward, self._contexts, self._compiled = forward, contexts, compiled
+        self._computed = torch.compile(forward) if compiled else forward
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Return what the unit's own forward does."""
+        return checkpoint(
+            self._computed, *inputs, use_reentrant=False, context_fn=self._contexts, **named
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RecomputedForward:
+        """Return that of the copied unit, to which methods of the unit are bound anew."""
+        forward, contexts = copy.deepcopy((self._forward, self._contexts), memo)
+        return RecomputedForward(forward, contexts, compiled=self._compiled)
 
 
 def _keeping_products() -> Any:

@@ -10,9 +10,11 @@ sequence (dimension 1).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,6 +22,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from hpckit.model.parallel.plan import Plan
+from hpckit.model.parallel.settings import Recompute
+from hpckit.runtime.parallel.column_inputs import ColumnInputs
 from hpckit.runtime.parallel.loss.cut_vocabulary import CutLogits, as_cut_logits, gathered
 from hpckit.runtime.parallel.model_checks import cut_axis
 
@@ -31,20 +35,23 @@ _WHOLE = Replicate()
 class TensorCut:
     """Cuts one model. `sequence`: activations are sharded along the sequence, too.
 
-    `units` are the names of the modules that repeat. With `gathers_once`, columns that take the
-    same input gather it once; compiled units cannot keep it for each other.
+    `units` are the names of the modules that repeat. `recompute` and `compiled` are how they run:
+    compiled ones cannot gather an input once for several columns.
     """
 
     mesh: DeviceMesh
     plan: Plan
     sequence: bool
-    gathers_once: bool = True
     units: tuple[str, ...]
+    recompute: Recompute
+    compiled: bool
     _made: dict[int, nn.Parameter] = field(default_factory=dict)
+    _blamed: str = ""
+    """What was noted last on an error of torch's."""
+    _whole_given: set[str] = field(default_factory=set)
+    """The modules in `sequence` that were given a plain tensor, such as a rank's own heads."""
     keeps_logits: bool = False
     """Whether the logits of a head in columns stay cut, as the loss of this step takes them."""
-    _gathered: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    """The input that was gathered last, and all of it, while its unit runs."""
 
     def apply(self, model: nn.Module) -> None:
         """Cut the model in place. All ranks must hold the same parameters.
@@ -55,22 +62,38 @@ class TensorCut:
         columns = set(self.plan.matching(self.plan.columns, modules))
         rows = set(self.plan.matching(self.plan.rows, modules))
         norms = set(self.plan.matching(self.plan.sequence, modules))
+        inputs = ColumnInputs(
+            place=partial(self._placed, wanted=_WHOLE),
+            keeps_parts=self.recompute is Recompute.none,
+        )
         for name, module in modules.items():
-            inside = any(name.startswith(unit + ".") for unit in self.units)
+            unit = next((unit for unit in self.units if name.startswith(unit + ".")), None)
+            inside = unit is not None
             if name in columns:
                 self._cut_columns(module, inside=inside)
+                if self.compiled:
+                    module.register_forward_pre_hook(self._as(_WHOLE))
+                else:
+                    inputs.gather_for(module, module if unit is None else modules[unit])
             elif name in rows:
                 self._cut_rows(module)
             elif name in norms and self.sequence:
                 self._replicate(module)
-                module.register_forward_pre_hook(self._as(_SEQUENCE))
-            elif next(module.parameters(recurse=False), None) is not None:
+                module.register_forward_pre_hook(partial(self._place_sequence, name))
+            elif _own(module):
                 self._replicate(module)
                 if not _is_container(module):
-                    self._hook_whole(module, keeps=self.sequence and not inside)
-        for name in self.units if self.gathers_once else ():
-            modules[name].register_forward_hook(self._forget)
+                    self._hook_whole(module, inside=inside)
         self._made.clear()  # FSDP shards copies of them, and hooks keep this object
+        for unit in self.units:
+            self._watch_unit(unit, modules[unit], columns | rows | norms)
+
+    def blamed_for(self, error: BaseException) -> str:
+        """Return which layers of a unit may have raised an error of torch's; "" if none."""
+        at: BaseException | None = error
+        while at is not None and self._blamed not in getattr(at, "__notes__", ()):
+            at = at.__cause__  # a pipeline's schedule raises its own
+        return self._blamed if at is not None else ""
 
     def place_gradients(self, model: nn.Module) -> None:
         """Have gradients placed as their parameters are; for parameters that no FSDP handles.
@@ -101,10 +124,32 @@ class TensorCut:
         if not last:
             part.register_forward_hook(_local_output)
 
+    def _watch_unit(self, name: str, unit: nn.Module, planned: set[str]) -> None:
+        """Note the layers that a plan leaves out when torch cannot compute the unit with them."""
+        left_out: list[str] = []
+        for key, module in unit.named_modules(prefix=name):
+            if key not in planned and _own(module):
+                own = [f"{key}.{one}" for one in _own(module)]
+                left_out += own if _is_container(module) else [key]
+
+        def after(_: nn.Module, __: Any, ___: Any) -> None:
+            error = sys.exception()
+            if type(error) is not RuntimeError or hasattr(error, "__notes__"):
+                return  # torch raises it for sizes, and for tensors that are cut and whole ones
+            misplaced = [key for key in self._whole_given if key.startswith(f"{name}.")]
+            told = [
+                *([f"leaves out {', '.join(left_out)}"] if left_out else []),
+                *([f"has {', '.join(misplaced)} in sequence for heads"] if misplaced else []),
+            ]
+            if told:
+                words = " ".join(str(error).split())
+                self._blamed = f"{name} fails, and the plan {' and '.join(told)} (torch: {words})"
+                error.add_note(self._blamed)
+
+        unit.register_forward_hook(after, always_call=True)
+
     def _cut_columns(self, module: nn.Module, *, inside: bool) -> None:
         self._distribute(module, _placements(module, columns=True))
-        gathered = self._gather if inside and self.gathers_once else self._as(_WHOLE)
-        module.register_forward_pre_hook(gathered)
         module.register_forward_hook(_local_output if inside else self._put_together)
 
     def _put_together(self, _: nn.Module, __: Any, output: Any) -> Any:
@@ -122,15 +167,30 @@ class TensorCut:
     def _replicate(self, module: nn.Module) -> None:
         self._distribute(module, dict.fromkeys(_own(module), _WHOLE))
 
-    def _hook_whole(self, module: nn.Module, *, keeps: bool) -> None:
-        """Have a module work on whole tensors; `keeps`: its output stays a DTensor."""
+    def _place_sequence(self, name: str, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Have the first input of a module cut along the sequence."""
+        if not isinstance(args[0], DTensor):
+            self._whole_given.add(name)
+        return (self._placed(args[0], _SEQUENCE), *args[1:])
+
+    def _hook_whole(self, module: nn.Module, *, inside: bool) -> None:
+        """Have a module that the plan cuts nowhere work on whole tensors.
+
+        Its output stays a DTensor as its input was one, or if it goes from unit to unit.
+        """
+        were_sharded = not inside
 
         def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            nonlocal were_sharded
+            were_sharded = not inside or any(isinstance(one, DTensor) for one in args)
             return tuple(self._placed(one, _WHOLE) for one in args)
 
+        def after(_: nn.Module, __: Any, output: Any) -> Any:
+            keeps = self.sequence and were_sharded
+            return output if keeps else _plain_output(_, __, output)
+
         module.register_forward_pre_hook(before)
-        if not keeps:
-            module.register_forward_hook(_plain_output)
+        module.register_forward_hook(after)
 
     def _distribute(self, module: nn.Module, placements: Mapping[str, Placement]) -> None:
         """Put parameters in place, one for all names that are tied: they are cut alike."""
@@ -151,20 +211,6 @@ class TensorCut:
             return (self._placed(args[0], wanted), *args[1:])
 
         return before
-
-    def _gather(self, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Have the first input whole: once for all columns that take the same, such as queries."""
-        given = args[0]
-        if self._gathered and self._gathered[0][0] is given:
-            return (self._gathered[0][1], *args[1:])
-        whole = self._placed(given, _WHOLE)
-        if isinstance(given, Tensor):
-            self._gathered = [(given, whole)]
-        return (whole, *args[1:])
-
-    def _forget(self, _: nn.Module, __: Any, ___: Any) -> None:
-        """Free what a unit has gathered."""
-        self._gathered = []
 
     def _from(self, given: Placement) -> Any:
         """Return a hook that takes a plain first input as placed like this."""

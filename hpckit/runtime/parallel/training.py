@@ -21,7 +21,6 @@ from hpckit.model.parallel.share import BatchShare, cut_rows
 from hpckit.runtime.parallel import batch_checks
 from hpckit.runtime.parallel.batch_pieces import BatchCut, BatchPiece, cut_batch
 from hpckit.runtime.parallel.build import LaidOutModel
-from hpckit.runtime.parallel.compile_errors import explain_compiling
 from hpckit.runtime.parallel.gradient_sets import GradientSets
 from hpckit.runtime.parallel.gradients import clip, local_part, set_aside, total_norm
 from hpckit.runtime.parallel.kept_state import evaluating
@@ -38,6 +37,7 @@ from hpckit.runtime.parallel.loss.step_loss import (
 from hpckit.runtime.parallel.mesh import PendingSum, RankMesh
 from hpckit.runtime.parallel.pipeline import check_microbatches
 from hpckit.runtime.parallel.shared_buffers import SharedBuffers
+from hpckit.runtime.parallel.step_errors import explain_errors
 from hpckit.runtime.parallel.tensor_parallel import keeping_logits
 from hpckit.runtime.parallel.tree_reduction import TreeReduction, refuse_other_reductions
 
@@ -105,7 +105,7 @@ class ModelTraining:
             own.check = LossCheck(positions=self.cut.own_length(inputs), graph=self._loss_graph())
         try:
             with (
-                explain_compiling(self.settings, self.mesh.layout),
+                explain_errors(self.settings, self.mesh.layout, self.model.cut),
                 self._watched(),
                 keeping_logits(self.model.cut, given=loss is not None),
                 set_aside(self._unfinished(known)),

@@ -53,3 +53,13 @@ def test_bytes_of_a_cut_sequence_grow_with_its_length(in_world: Any, tmp_path: P
         assert kept[length] == pytest.approx(planned_bytes(case)["kept"], rel=WITHIN)
     short, long = min(LENGTHS), max(LENGTHS)
     assert kept[long] / kept[short] == pytest.approx(long / short, rel=0.05)
+
+
+@thorough
+def test_bytes_of_a_position_do_not_grow_with_the_ranks(in_world: Any, tmp_path: Path) -> None:
+    """Each rank has the keys and values of one other at a time, forward and backward."""
+    of_two, of_four = length_case(4096), length_case(8192)
+    of_four["layout"] = {"context": 4}
+    two, four = (measure(in_world, tmp_path, case) for case in (of_two, of_four))
+    for key in ("kept", "step"):
+        assert four[key] == pytest.approx(two[key], rel=WITHIN)

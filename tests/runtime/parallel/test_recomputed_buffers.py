@@ -12,8 +12,8 @@ from torch.utils.checkpoint import CheckpointError
 from hpckit.errors import RunError
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import Parallel, Recompute
-from hpckit.runtime.parallel.compile_errors import explain_compiling
 from hpckit.runtime.parallel.recompute import prepare_unit
+from hpckit.runtime.parallel.step_errors import explain_errors
 
 
 class Normed(nn.Module):
@@ -58,14 +58,34 @@ def test_running_statistics_are_measured_once(kind: Recompute) -> None:
         assert torch.equal(found[name], one), name
 
 
+@pytest.mark.parametrize("kind", Recompute)
+def test_copy_of_a_unit_computes_with_its_own_parameters(kind: Recompute) -> None:
+    """An average of weights, made by `copy.deepcopy`: not with those that go on learning."""
+    torch.manual_seed(0)
+    unit = Normed()
+    prepare_unit(unit, Parallel(recompute=kind))
+    average = copy.deepcopy(unit)
+    rows = torch.randn(6, 4)
+    before = average(rows)
+    with torch.no_grad():
+        unit.linear.weight.mul_(3)
+    assert torch.equal(average(rows), before)
+    before.sum().backward()
+    assert unit.linear.weight.grad is None
+    assert average.linear.weight.grad is not None
+
+
 def test_what_the_compiler_cannot_do_is_an_error_with_what_helps() -> None:
     """Only with parallel.compile; the user's own errors stay what they are."""
     blocks = Parallel(compile=True, recompute=Recompute.blocks)
     words = "could not train a compiled unit: other metadata"
-    with pytest.raises(RunError, match=words) as told, explain_compiling(blocks, Layout(context=2)):
+    with (
+        pytest.raises(RunError, match=words) as told,
+        explain_errors(blocks, Layout(context=2), None),
+    ):
         raise CheckpointError("other\nmetadata")
     assert "parallel.compile=false" in str(told.value.hint)
-    with pytest.raises(CheckpointError), explain_compiling(Parallel(), Layout()):
+    with pytest.raises(CheckpointError), explain_errors(Parallel(), Layout(), None):
         raise CheckpointError("other metadata")
-    with pytest.raises(ZeroDivisionError), explain_compiling(blocks, Layout()):
+    with pytest.raises(ZeroDivisionError), explain_errors(blocks, Layout(), None):
         raise ZeroDivisionError

@@ -1,4 +1,4 @@
-"""Errors of torch's compiler in a training step, with what to do about them."""
+"""Errors of torch in a step of a model that is laid out, with what to do about them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,35 @@ from torch.utils.checkpoint import CheckpointError
 from hpckit.errors import RunError
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import Parallel, Recompute
+from hpckit.runtime.parallel.tensor_parallel import TensorCut
 
 _COMPILER = ("torch._dynamo", "torch._inductor", "torch._functorch")
 _SHOWN = 300
+_NAME_IT = (
+    "name a layer in Plan(sequence=…) if it treats every position by itself, as norms and gates "
+    "do, in columns or rows if it makes or takes parts as they do; put a parameter of the block's "
+    "own into a module; what works on single heads needs another layout"
+)
 
 
 @contextmanager
-def explain_compiling(settings: Parallel, layout: Layout) -> Iterator[None]:
-    """Raise RunError for what torch's compiler, or recomputing compiled units, could not do.
+def explain_errors(settings: Parallel, layout: Layout, cut: TensorCut | None) -> Iterator[None]:
+    """Raise RunError for what torch says without naming a layer or a setting of hpckit.
 
-    Nothing is changed without `parallel.compile`.
+    That is what its compiler, or recomputing compiled units, could not do; and what a unit that is
+    cut over ranks could not compute with the layers that its plan leaves out.
 
     ```python
-    with explain_compiling(settings, layout):
+    with explain_errors(settings, layout, cut):
         loss.backward()
     ```
     """
     try:
         yield
     except Exception as error:
+        blamed = cut.blamed_for(error) if cut is not None else ""
+        if blamed:
+            raise RunError(blamed, hint=_NAME_IT) from error
         hint = _hint(error, settings, layout) if settings.compile else None
         if hint is None:
             raise

@@ -1,0 +1,144 @@
+"""One rank of a world whose blocks have layers that the plan of the model names nowhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
+from byte_model import HEADS, WIDTH, ByteModel, plan
+from byte_world import batch, rank_of_world, run_cases
+from torch import Tensor, nn
+
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.settings import Parallel
+from hpckit.runtime.rank.parallel_run import ParallelRun
+
+HEAD = WIDTH // HEADS
+
+
+class Adapter(nn.Module):
+    """A pair of narrow layers beside a wide one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow, self.wide = nn.Linear(WIDTH, 2), nn.Linear(2, WIDTH)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return what is added to the wide one's result."""
+        added: Tensor = self.wide(self.narrow(hidden))
+        return added
+
+
+class UnplannedBlock(nn.Module):
+    """A block of the byte model with something more, `way`."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        match way:
+            case "gate" | "gate in sequence":
+                self.gate = nn.Linear(WIDTH, 1)
+            case "adapter" | "adapter in columns" | "adapter of the input":
+                self.adapter = Adapter()
+            case "norm of heads" | "norm of heads in sequence":
+                self.head_norm = nn.LayerNorm(HEAD)
+            case "gate of heads":
+                self.gate = nn.Linear(WIDTH, 1)
+            case "scale":
+                self.scale = nn.Parameter(torch.rand(WIDTH))
+            case "temperature":
+                self.temperature = nn.Parameter(torch.rand(()))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the hidden states after this block."""
+        normed = self.norm1(hidden)
+        wide = self.query(normed)
+        if self.way in {"adapter", "adapter in columns"}:
+            wide = wide + self.adapter(normed)
+        query, key, value = (
+            one.unflatten(-1, (-1, HEAD)).transpose(1, 2)
+            for one in (wide, self.key(normed), self.value(normed))
+        )
+        if self.way.startswith("norm of heads"):
+            query = self.head_norm(query)
+        if self.way == "temperature":
+            query = query * self.temperature
+        if self.way == "gate of heads":
+            query = query * torch.sigmoid(self.gate(normed)).unsqueeze(1)
+        taken = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        hidden = hidden + self.out(taken.transpose(1, 2).flatten(2))
+        added = self.down(F.gelu(self.up(self.norm2(hidden))))
+        if self.way in {"gate", "gate in sequence"}:
+            added = torch.sigmoid(self.gate(hidden)) * added
+        if self.way == "adapter of the input":
+            added = added + self.adapter(hidden)
+        if self.way == "scale":
+            added = added * self.scale
+        moved: Tensor = hidden + added
+        return moved
+
+
+def build(way: str) -> nn.Module:
+    """Return a model of such blocks."""
+    model = ByteModel(blocks=2)
+    model.blocks = nn.ModuleList(UnplannedBlock(way) for _ in range(2))
+    return model
+
+
+def plan_for(way: str) -> Any:
+    """Return the plan of the model, which names what is more in the ways that say so."""
+    columns = ("query", "key", "value", "up")
+    found = replace(
+        plan(),
+        columns=(*(f"blocks.*.{one}" for one in columns), "head"),
+        rows=("blocks.*.out", "blocks.*.down", "embed"),
+        sequence=("blocks.*.norm1", "blocks.*.norm2", "norm"),
+    )
+    match way:
+        case "gate in sequence":
+            return replace(found, sequence=(*found.sequence, "blocks.*.gate"))
+        case "norm of heads in sequence":
+            return replace(found, sequence=(*found.sequence, "blocks.*.head_norm"))
+        case "adapter in columns":
+            return replace(found, columns=(*found.columns, "blocks.*.adapter.wide"))
+    return found
+
+
+def gradients(case: dict[str, Any], layout: dict[str, int]) -> dict[str, Tensor]:
+    """Return the gradients of a step in a layout, whole."""
+    run = ParallelRun(
+        info=rank_of_world(),
+        device=torch.device("cpu"),
+        seed=7,
+        layout=Layout(**layout),
+        parallel=Parallel(**case.get("parallel", {})),
+    )
+    model = run.parallelize(lambda: build(case["way"]).double(), plan_for(case["way"]))
+    inputs, targets = batch(8, 0)
+    share = run.share(8)
+    run.train_step(model, inputs[share.rows], targets[share.rows], share=share)
+    found = {}
+    for name, one in model.named_parameters():
+        assert one.grad is not None, name
+        whole = one.grad.full_tensor() if hasattr(one.grad, "full_tensor") else one.grad
+        found[name.removeprefix("module.")] = whole
+    return found
+
+
+def compared(case: dict[str, Any]) -> dict[str, Any]:
+    """Return how far gradients are from those of replicas, as a share of the largest one."""
+    cut = gradients(case, {"tensor": 2})
+    whole = gradients({"way": case["way"]}, {"replicate": 2})
+    largest = max(float(one.norm()) for one in whole.values())
+    far = {name: float((cut[name] - one).norm()) / largest for name, one in whole.items()}
+    worst = max(far, key=lambda name: far[name])
+    return {"worst": worst, "far": far[worst]}
+
+
+if __name__ == "__main__":
+    run_cases(compared)
