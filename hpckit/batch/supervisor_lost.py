@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpckit.context import Context
@@ -19,8 +19,8 @@ from hpckit.errors import ChannelError, SchedulerError, UsageError
 from hpckit.model import events
 from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.states import RoundAction
 from hpckit.operations.successor import continue_in_successor
+from hpckit.planning.notices.due import wanted_again
 from hpckit.planning.recovery.ledger import read_ledger
 from hpckit.planning.recovery.limits import exhausted
 from hpckit.record.attempts import is_latest
@@ -102,7 +102,7 @@ class _Orphan:
             return False
         over = any(isinstance(event, events.AttemptEnded) for event in told)
         lost = {event.node for event in told if isinstance(event, events.NodeLost)}
-        left_to_do = _wanted_again(told) if over else self.node not in lost
+        left_to_do = wanted_again(told) if over else self.node not in lost
         return left_to_do and not supervisor_answers(self.paths)
 
     def lost_nodes(self) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ class _Orphan:
 
     def spent(self) -> str | None:
         """Return why the run's budgets do not allow another attempt; None if they do."""
-        if _wanted_again(read_events(self.paths.events)):
+        if wanted_again(read_events(self.paths.events)):
             return None
         counted: Sequence[events.Event] = counted_events(
             self.launch, self.index, before=self.attempt + 1
@@ -123,15 +123,6 @@ class _Orphan:
         failure = Failure(cause=Cause.launcher_lost, message="", signature=Cause.launcher_lost)
         policy = load_settings(self.launch, self.index)[0].recovery
         return exhausted(read_ledger(counted), failure, policy)
-
-
-def _wanted_again(told: Iterable[events.Event]) -> bool:
-    """Whether the supervisor itself decided on a new attempt.
-
-    A supervisor that is cut off loses all other nodes, so it decides this but cannot reach Slurm.
-    """
-    rounds = [event for event in told if isinstance(event, events.RoundEnded)]
-    return bool(rounds) and rounds[-1].action is RoundAction.new_attempt
 
 
 def supervisor_answers(paths: AttemptPaths) -> bool:

@@ -69,6 +69,11 @@ def to_plain(value: Any) -> Any:
     return _scalar(value)
 
 
+def plain_fields(value: Any, *names: str) -> dict[str, Any]:
+    """Return the attributes of `value` with these names, as `to_plain` returns them."""
+    return {name: to_plain(getattr(value, name)) for name in names}
+
+
 def without_nan(value: Any) -> Any:
     """Return plain JSON values with None in place of numbers that JSON lacks: NaN and infinite."""
     if isinstance(value, float):

@@ -25,10 +25,10 @@ from hpckit.operations.layout.plain_commands import (
 )
 from hpckit.operations.model_check import ModelChecks
 from hpckit.operations.prepare import Prepared
-from hpckit.planning.checks.cluster import chosen_of, preflight
+from hpckit.planning.checks.cluster import preflight
 from hpckit.planning.checks.cost import estimate_cost, over_budget
 from hpckit.planning.checks.gpu_memory import gpu_memory_findings
-from hpckit.planning.checks.limits import partition_names
+from hpckit.planning.checks.limits import chosen_of, partition_names
 from hpckit.planning.checks.node_shape import asks_of_nodes
 from hpckit.planning.checks.preemption import preemption_findings, preemption_lines
 from hpckit.planning.checks.slips import plan_slips

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hpckit.errors import UsageError
-from hpckit.model.plain import to_plain
+from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.record.layout import CONFIGS_PER_FILE, LaunchPaths
 from hpckit.record.origin import LaunchOrigin, origin_of
@@ -148,24 +148,13 @@ def _launch_record(
     record: dict[str, object] = to_plain(
         {
             "v": VERSION,
-            "id": plan.id,
-            "name": plan.name,
-            "created_at": plan.created_at,
+            **plain_fields(plan, "id", "name", "created_at"),
             "origin": origin,
-            "arguments": plan.arguments,
-            "python": plan.python,
-            "cluster": plan.cluster,
-            "stages": plan.stages,
+            **plain_fields(plan, "arguments", "python", "cluster", "stages"),
             "searched": plan.search is not None,
             "jobs": [_job_record(plan, index) for index in range(len(plan.jobs))],
             "runs": [
-                {
-                    "index": run.index,
-                    "id": run.id,
-                    "overrides": run.overrides,
-                    "signature": run.signature,
-                    "stage": run.stage,
-                }
+                plain_fields(run, "index", "id", "overrides", "signature", "stage")
                 for run in plan.runs
             ],
             "code": {

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from hpckit.record.layout import LaunchPaths
-from hpckit.record.store import open_plain, read_json
+from hpckit.record.store import open_plain, read_object
 
 _DIFF_OF = re.compile(r'^diff --git (?:"?a/.*"? )"?b/(.*?)"?$', re.MULTILINE)
 
 
 def read_code_record(paths: LaunchPaths) -> Mapping[str, Any]:
     """Return code.json; empty if it cannot be read."""
-    return _object(paths.code_record)
+    return read_object(paths.code_record)
 
 
 def read_environment(paths: LaunchPaths) -> Mapping[str, Any]:
     """Return environment.json; empty if it cannot be read."""
-    return _object(paths.environment)
+    return read_object(paths.environment)
 
 
 def changed_files(paths: LaunchPaths) -> tuple[str, ...]:
@@ -35,11 +34,3 @@ def read_code_diff(paths: LaunchPaths) -> str:
             return file.read().decode("utf-8", "surrogateescape")
     except OSError:
         return ""
-
-
-def _object(path: Path) -> Mapping[str, Any]:
-    try:
-        record = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}

@@ -94,6 +94,15 @@ def read_json(path: Path) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, empty if it cannot be read."""
+    try:
+        record = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
 def open_plain(path: Path | str) -> BinaryIO:
     """Open a regular file for reading; raises OSError, also if it is not a regular file.
 

@@ -9,6 +9,7 @@ from hpckit.model.finding import CheckReport, CostEstimate, Finding
 from hpckit.model.launch import ClusterKind
 from hpckit.model.moment import local_moment
 from hpckit.model.parallel.model_check import CheckedModel
+from hpckit.model.plain import plain_fields
 from hpckit.model.plan import LaunchPlan
 
 _INDENT = " " * 11
@@ -58,14 +59,8 @@ def check_document(plan: LaunchPlan, checked: CheckReport) -> dict[str, object]:
         "ok": not checked.errors,
         "runs": len(plan.runs),
         "jobs": len(plan.jobs),
-        "findings": checked.findings,
-        "starts": checked.starts,
-        "estimate": checked.estimate,
-        "unchecked": checked.unchecked,
-        "notices": checked.notices,
-        "layouts": checked.layouts,
-        "models": checked.models,
-        "preemption": checked.preemption,
+        **plain_fields(checked, "findings", "starts", "estimate", "unchecked", "notices"),
+        **plain_fields(checked, "layouts", "models", "preemption"),
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from hpckit.model.counted import size_text
 from hpckit.model.parallel.layout import Layout
+from hpckit.model.plain import plain_fields
 from hpckit.report.escape import escaped_cell
 from hpckit.report.text import Page, TextTable
 
@@ -84,16 +85,9 @@ def checkpoints_object(rows: Sequence[CheckpointRow]) -> dict[str, Any]:
 def _object(row: CheckpointRow) -> dict[str, Any]:
     sizes = None if row.layout is None else row.layout.sizes
     return {
-        "run": row.run,
-        "name": row.name,
-        "folder": row.folder,
-        "step": row.step,
-        "samples": row.samples,
-        "attempt": row.attempt,
-        "state": row.state.value,
-        "problem": row.problem,
+        **plain_fields(row, "run", "name", "folder", "step", "samples"),
+        **plain_fields(row, "attempt", "state", "problem"),
         "bytes": row.size,
         "layout": None if sizes is None else {axis.value: size for axis, size in sizes.items()},
-        "objects": list(row.objects),
-        "saved_at": row.saved_at,
+        **plain_fields(row, "objects", "saved_at"),
     }

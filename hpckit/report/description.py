@@ -11,7 +11,7 @@ import yaml
 
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.moment import duration, local_moment
-from hpckit.model.plain import to_plain
+from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.states import RunState
 from hpckit.report.escape import escaped
 from hpckit.report.failures import failure_words
@@ -221,41 +221,21 @@ def _attempts_table(attempts: Sequence[AttemptDescription], now: datetime) -> Te
 
 def description_document(about: LaunchDescription) -> dict[str, Any]:
     """Return the document that `show --json` prints."""
-    run = about.run
-    of_run: dict[str, Any] = {}
+    head, run, of_run = about.head, about.run, dict[str, Any]()
     if run is not None:
-        row = run.row
         of_run = {
-            "run": row.run,
-            "index": row.index,
-            "state": row.state,
-            "failure": row.failure,
-            "stage": row.stage,
-            "overrides": run.overrides,
-            "program": run.program,
-            "signature": run.signature,
-            "attempts": run.attempts,
-            "layout_changes": run.layout_changes,
-            "config": run.config,
+            **plain_fields(run.row, "run", "index", "state", "failure", "stage"),
+            **plain_fields(run, "overrides", "program", "signature"),
+            **plain_fields(run, "attempts", "layout_changes", "config"),
         }
-    document: dict[str, Any] = to_plain(
-        {
-            "launch": about.head.id,
-            "name": about.head.name,
-            "dir": about.head.folder,
-            "created_at": about.head.created_at,
-            "arguments": about.arguments,
-            "jobs": about.jobs,
-            "runs": [
-                {"run": row.run, "index": row.index, "state": row.state, "overrides": row.overrides}
-                for row in about.rows
-            ],
-            "resources": about.resources,
-            "code": about.code,
-            "environment": about.environment,
-            "paths": about.paths,
-            "foreign": about.head.foreign,
-            **of_run,
-        }
-    )
-    return document
+    return {
+        "launch": head.id,
+        "name": head.name,
+        "dir": head.folder,
+        "created_at": to_plain(head.created_at),
+        **plain_fields(about, "arguments", "jobs"),
+        "runs": [plain_fields(row, "run", "index", "state", "overrides") for row in about.rows],
+        **plain_fields(about, "resources", "code", "environment", "paths"),
+        "foreign": to_plain(head.foreign),
+        **of_run,
+    }

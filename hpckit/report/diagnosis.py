@@ -142,17 +142,9 @@ def findings_object(found: RunFindings | None) -> dict[str, Any]:
     return {
         "telemetry": _rounded(RunTelemetry() if found is None else found.telemetry),
         "energy": None if found is None else energy_object(found.energy),
-        "verdicts": [_verdict_object(one) for one in known.verdicts],
-        "stragglers": [_straggler_object(one) for one in known.stragglers],
+        "verdicts": to_plain(known.verdicts),
+        "stragglers": [_rounded(one) for one in known.stragglers],
     }
-
-
-def _verdict_object(one: Verdict) -> dict[str, Any]:
-    return dict(to_plain(one))
-
-
-def _straggler_object(one: Straggler) -> dict[str, Any]:
-    return _rounded(one)
 
 
 def energy_object(bill: EnergyBill) -> dict[str, Any] | None:

@@ -12,12 +12,12 @@ from typing import Any
 
 from hpckit.model.goodput import Goodput
 from hpckit.model.parallel.report import LayoutReport
-from hpckit.model.plain import to_plain
+from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.telemetry.energy import launch_bill
 from hpckit.report.diagnosis import energy_object, findings_object
 from hpckit.report.failures import group_failures, group_object
 from hpckit.report.launches import LaunchLine
-from hpckit.report.results import ResultRow, Results
+from hpckit.report.results import ResultRow, Results, account_values
 from hpckit.report.rows import LaunchHead, RunRow
 from hpckit.report.selection import assigned
 from hpckit.report.spread import SpreadResults
@@ -54,14 +54,13 @@ def status_document(launch: str, rows: Iterable[RunRow], scheduler: str) -> dict
 
 def run_object(row: RunRow) -> dict[str, Any]:
     """Return one run as it appears in `runs` of `status --json`."""
-    own = {name: to_plain(getattr(row, name)) for name in _RUN_FIELDS}
+    own = plain_fields(row, *_RUN_FIELDS)
     account = None if row.goodput is None else goodput_object(row.goodput)
     later = {"stage": row.stage, "blocked": row.blocked or None, "reason": row.early}
     given = {
         "overrides": assigned(row.overrides),
         "total_steps": row.total,
-        "satellites": to_plain(row.satellites),
-        "preflight": to_plain(row.preflight),
+        **plain_fields(row, "satellites", "preflight"),
     }
     found = findings_object(row.findings)
     return {**own, "goodput": account, **later, **given, **found, **layout_object(row.layout)}
@@ -79,23 +78,9 @@ def layout_object(report: LayoutReport | None) -> dict[str, Any]:
 
 def goodput_object(account: Goodput) -> dict[str, Any]:
     """Return the goodput of a run: durations in seconds, shares from 0 to 1."""
-    parts = to_plain(account.parts)
     return {
-        "goodput": account.goodput,
-        "ettr": account.ettr,
-        "ettr_since_first_step": account.ettr_since_first_step,
-        "ettr_expected": account.ettr_expected,
-        "wall_s": account.parts.wall.total_seconds(),
-        **{f"{name}_s": span for name, span in parts.items()},
-        "attempts": account.attempts,
-        "rounds": account.rounds,
-        "failures": to_plain(account.failures),
-        "planned": to_plain(account.planned),
-        "lost_steps": account.lost_steps,
-        "saves": account.saves,
-        "saved_bytes": account.saved_bytes,
-        "writing_s": account.writing.total_seconds(),
-        "writing_share": account.writing_share,
+        **account_values(account),
+        **plain_fields(account, "failures", "planned"),
         "measured": {f"{name}_s": span for name, span in to_plain(account.measured).items()},
         "history": to_plain(account.interruptions),
     }
@@ -105,21 +90,15 @@ def results_document(launch: str | None, results: Results) -> dict[str, Any]:
     """Return the document that `results --json` prints."""
     return {
         "launch": launch,
-        "overrides": list(results.overrides),
-        "metrics": list(results.metrics),
+        **plain_fields(results, "overrides", "metrics"),
         "runs": [_result_object(row) for row in results.rows],
     }
 
 
 def spread_document(launch: str | None, results: SpreadResults) -> dict[str, Any]:
     """Return the document that `results --over --json` prints."""
-    return {
-        "launch": launch,
-        "over": list(results.over),
-        "overrides": list(results.overrides),
-        "metrics": list(results.metrics),
-        "groups": [to_plain(row) for row in results.rows],
-    }
+    columns = plain_fields(results, "over", "overrides", "metrics")
+    return {"launch": launch, **columns, "groups": to_plain(results.rows)}
 
 
 def _result_object(row: ResultRow) -> dict[str, Any]:

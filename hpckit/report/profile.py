@@ -8,7 +8,7 @@ from typing import Any
 
 from hpckit.model.counted import counted
 from hpckit.model.moment import local_moment
-from hpckit.model.plain import to_plain
+from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.profile.answer import ProfileAnswer, RankProfile
 from hpckit.model.profile.summary import TopEntry, TraceSummary
 from hpckit.model.ranges import ranges
@@ -147,11 +147,7 @@ def profile_object(
     return {
         "run": run,
         "attempt": attempt,
-        "round": answer.round,
-        "at": to_plain(answer.at),
-        "id": answer.id,
-        "tool": answer.tool.value,
-        "done": answer.done,
+        **plain_fields(answer, "round", "at", "id", "tool", "done"),
         "ranks": [
             {
                 "rank": one.result.rank,

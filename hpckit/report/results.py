@@ -11,6 +11,7 @@ from hpckit.model.counted import steps_text
 from hpckit.model.goodput import Goodput, TimeParts
 from hpckit.model.ids import split_run_id
 from hpckit.model.moment import duration
+from hpckit.model.plain import plain_fields
 from hpckit.model.states import RunState
 from hpckit.report.rows import RunRow
 from hpckit.report.selection import SortKey, assigned, find_column, ordered
@@ -194,22 +195,21 @@ def _has_stages(results: Results) -> bool:
 
 
 def account_values(account: Goodput | None) -> Mapping[str, Any]:
-    """Return the goodput by ACCOUNT_COLUMNS: seconds, shares of 1, counts; empty without one."""
+    """Return numbers of the goodput, those of ACCOUNT_COLUMNS among them; none without a goodput.
+
+    They are seconds, shares of 1, and counts.
+    """
     if account is None:
         return {}
     spans = {f"{name}_s": getattr(account.parts, name).total_seconds() for name in _PARTS}
     return {
-        "goodput": account.goodput,
-        "ettr": account.ettr,
-        "ettr_expected": account.ettr_expected,
+        **plain_fields(account, "goodput", "ettr", "ettr_since_first_step", "ettr_expected"),
         "wall_s": account.parts.wall.total_seconds(),
         **spans,
-        "attempts": account.attempts,
-        "rounds": account.rounds,
+        **plain_fields(account, "attempts", "rounds"),
         "failures": sum(account.failures.values()),
         "planned": sum(account.planned.values()),
-        "lost_steps": account.lost_steps,
-        "saves": account.saves,
-        "saved_bytes": account.saved_bytes,
+        **plain_fields(account, "lost_steps", "saves", "saved_bytes"),
+        "writing_s": account.writing.total_seconds(),
         "writing_share": account.writing_share,
     }

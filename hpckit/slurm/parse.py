@@ -58,13 +58,13 @@ def readable(text: str, fields: Sequence[str]) -> bool:
     """Return whether any line has these fields, of which the first two are a job and its state."""
     return any(
         _JOB.match(job) is not None and parse_state(state).base is not BaseState.unknown
-        for job, state, *_ in _rows(text, len(fields))
+        for job, state, *_ in split_rows(text, len(fields))
     )
 
 
 def read_squeue(text: str, now: datetime) -> Iterator[Observation]:
     """Yield squeue's report, one observation for each job or array element."""
-    for job, state, nodes, restarts, code, reason in _rows(text, len(SQUEUE_FIELDS)):
+    for job, state, nodes, restarts, code, reason in split_rows(text, len(SQUEUE_FIELDS)):
         parsed = parse_state(state)
         for one in parse_job_ids(job):
             yield Observation(
@@ -97,7 +97,7 @@ class JobTerms:
 
 def read_terms(text: str) -> JobTerms | None:
     """Return squeue's report of one job in TERMS_FORMAT; None if it is empty."""
-    for row in _rows(text, len(TERMS_FIELDS)):
+    for row in split_rows(text, len(TERMS_FIELDS)):
         required, partition, end, preempted, reservation, requeue, qos = row
         return JobTerms(
             required=node_names(required),
@@ -164,7 +164,7 @@ def read_draining(text: str) -> dict[str, str]:
 
 def read_sacct(text: str, now: datetime) -> Iterator[Observation]:
     """Yield sacct's report; it has no restart counts, and the last row of a job is the latest."""
-    for job, state, nodes, code in _rows(text, len(SACCT_FIELDS)):
+    for job, state, nodes, code in split_rows(text, len(SACCT_FIELDS)):
         parsed = parse_state(state)
         for one in parse_job_ids(job):
             yield Observation(
@@ -181,7 +181,7 @@ def read_living(text: str) -> list[str]:
     """Return the jobs in a listing that have not ended, each array element separately."""
     return [
         one
-        for job, state in _rows(text, 2)
+        for job, state in split_rows(text, 2)
         if not parse_state(state).ended
         for one in parse_job_ids(job) or (job,)
     ]
@@ -253,7 +253,8 @@ def _some(text: str) -> str:
     return "" if text in _NOTHING else text
 
 
-def _rows(text: str, columns: int) -> Iterator[Sequence[str]]:
+def split_rows(text: str, columns: int) -> Iterator[list[str]]:
+    """Yield the cells of each line that has enough of them, as far as they are asked for."""
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) >= columns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 
 from hpckit.model.cluster.gres import read_gres
@@ -17,6 +17,7 @@ from hpckit.model.cluster.site import (
     Qos,
     SiteSettings,
 )
+from hpckit.slurm.parse import split_rows
 
 SINFO_FORMAT = "%R|%D|%c|%m|%G|%T"
 """For --format with --exact: partition, nodes, then CPUs, memory in MB, gres and state of each."""
@@ -104,7 +105,9 @@ def read_node_groups(text: str) -> tuple[NodeGroup, ...]:
             gres=read_gres(gres),
             state=state,
         )
-        for partition, nodes, cpus, memory, gres, state in _rows(text, SINFO_FORMAT.count("|") + 1)
+        for partition, nodes, cpus, memory, gres, state in split_rows(
+            text, SINFO_FORMAT.count("|") + 1
+        )
     )
 
 
@@ -124,7 +127,7 @@ def read_cluster_nodes(text: str) -> tuple[ClusterNode, ...]:
                 state=state,
             ),
         )
-        for name, partition, cpus, memory, gres, state, features in _rows(
+        for name, partition, cpus, memory, gres, state, features in split_rows(
             text, NODE_FORMAT.count("|") + 1
         )
     )
@@ -132,7 +135,7 @@ def read_cluster_nodes(text: str) -> tuple[ClusterNode, ...]:
 
 def read_user(text: str, cluster: str) -> tuple[str | None, tuple[Association, ...]]:
     """Return the default account, and the associations on this cluster, from USER_FORMAT."""
-    rows = [row for row in _rows(text, _columns(USER_FORMAT)) if _same(row[1], cluster)]
+    rows = [row for row in split_rows(text, _columns(USER_FORMAT)) if _same(row[1], cluster)]
     found = tuple(
         Association(
             account=account,
@@ -152,7 +155,7 @@ def read_accounts(text: str, cluster: str) -> dict[str, Account]:
     """Return the accounts of this cluster by name, from ACCOUNT_FORMAT."""
     return {
         name: Account(name=name, parent=parent, group_submit=_count(submit))
-        for of, name, parent, submit in _rows(text, _columns(ACCOUNT_FORMAT))
+        for of, name, parent, submit in split_rows(text, _columns(ACCOUNT_FORMAT))
         if _same(of, cluster)
     }
 
@@ -168,7 +171,7 @@ def read_qos(text: str) -> dict[str, Qos]:
             account_submit=_count(account),
             max_wall=parse_time_limit(wall),
         )
-        for name, flags, group, user, account, wall in _rows(text, _columns(QOS_FORMAT))
+        for name, flags, group, user, account, wall in split_rows(text, _columns(QOS_FORMAT))
     }
 
 
@@ -176,7 +179,7 @@ def read_qos_preemption(text: str) -> dict[str, Preemption]:
     """Return how jobs of each QOS are preempted, from QOS_PREEMPTION."""
     return {
         name: Preemption(mode=PreemptMode.parse(mode), grace=parse_time_limit(grace))
-        for name, mode, grace in _rows(text, 3)
+        for name, mode, grace in split_rows(text, 3)
     }
 
 
@@ -216,10 +219,3 @@ def _same(name: str, cluster: str) -> bool:
 
 def _columns(form: str) -> int:
     return form.count(",") + 1
-
-
-def _rows(text: str, columns: int) -> Iterator[list[str]]:
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split("|")]
-        if len(cells) >= columns:
-            yield cells[:columns]

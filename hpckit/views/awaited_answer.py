@@ -1,16 +1,20 @@
-"""Waits for the answer of a running run's supervisor, which may end before it gives one."""
+"""Asks a running run's supervisor, and waits for its answer; it may end before it gives one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 from hpckit.context import Context
 from hpckit.errors import RunError
+from hpckit.model.plain import to_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
 from hpckit.record.launches import Launch, read_runs
-from hpckit.runtime.requests import LOOK_S, WAIT_S
+from hpckit.record.store import append_line
+from hpckit.runtime.mailbox import LOOK_S, WAIT_S, Mailbox, Named
 
 _ENDED = {
     RunState.completed: "completed",
@@ -21,7 +25,37 @@ _ENDED = {
 _RECORD_S = 5.0
 """How often a wait reads the run's record."""
 
+_NOT_IN_NAMES = re.compile(r"[^0-9a-zA-Z]")
+
 Answer = TypeVar("Answer")
+NamedRequest = TypeVar("NamedRequest", bound=Named)
+NamedAnswer = TypeVar("NamedAnswer", bound=Named)
+
+
+def request_name(context: Context) -> str:
+    """Return a name for a request that no other has."""
+    token = _NOT_IN_NAMES.sub("", context.token())[:32] or "0"
+    return f"{context.now():%Y%m%dT%H%M%SZ}-{token}"
+
+
+def ask_run(
+    mailbox: Mailbox[NamedRequest, NamedAnswer],
+    request: NamedRequest,
+    launch: Launch,
+    asked: RunRecord,
+    context: Context,
+) -> NamedAnswer:
+    """Return the answer to a request; raises RunError as `put_request` and `await_answer` do."""
+    put_request(mailbox.requests, to_plain(request))
+    return await_answer(lambda: mailbox.read(request.id), launch, asked, context)
+
+
+def put_request(file: Path, request: Mapping[str, Any]) -> int:
+    """Append a request to a file; return its number. Raises RunError."""
+    try:
+        return append_line(file, request)
+    except OSError as error:
+        raise RunError(f"cannot write {file}: {error.strerror}") from error
 
 
 def await_answer(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-
-_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-zA-Z]{1,32}", re.ASCII)
 
 
 class Resize(StrEnum):
@@ -45,8 +42,3 @@ class ResizeAnswer:
     standing: int = 0
     idle_nodes: int = 0
     refused: str | None = None
-
-
-def is_resize_id(text: str) -> bool:
-    """Return whether a text can name a request: paths are made of it."""
-    return _ID.fullmatch(text) is not None

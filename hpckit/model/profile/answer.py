@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,8 +12,6 @@ MOST_STEPS = 1000
 
 MOST_RANKS = 64
 """Of one profile: ranks do the same, and every trace costs room."""
-
-_ID = re.compile(r"(\d{8}T\d{6}Z-[0-9a-zA-Z]{1,32}|planned-\d{3,6})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +59,6 @@ class ProfileAnswer:
     refused: str | None = None
     done: bool = False
     results: tuple[RankProfile, ...] = ()
-
-
-def is_profile_id(text: str) -> bool:
-    """Return whether a text can name a profile: paths are made of it."""
-    return _ID.fullmatch(text) is not None
 
 
 def planned_id(round_: int) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpckit.context import Context
-from hpckit.errors import RunError
 from hpckit.model.failure import StacksAnswer
+from hpckit.model.plain import to_plain
 from hpckit.model.run import RunRecord
 from hpckit.record.lookup import Selection
-from hpckit.runtime.stacks_request import read_answer, request_stacks
-from hpckit.views.awaited_answer import await_answer
+from hpckit.record.process import this_host
+from hpckit.runtime.mailbox import read_stacks
+from hpckit.views.awaited_answer import await_answer, put_request
 from hpckit.views.running_run import running_run
 
 
@@ -31,9 +32,7 @@ def ask_stacks(selection: Selection, context: Context) -> RunStacks:
     launch = selection.launch
     record = running_run(selection, context, "asked for its stacks").record
     paths = launch.paths.run(record.index).attempt(record.attempt)
-    try:
-        request = request_stacks(paths, context.now())
-    except OSError as error:
-        raise RunError(f"cannot write {paths.stacks_requests}: {error.strerror}") from error
-    answer = await_answer(lambda: read_answer(paths, request), launch, record, context)
+    asked = {"at": to_plain(context.now()), "host": this_host()}
+    request = put_request(paths.stacks_requests, asked)
+    answer = await_answer(lambda: read_stacks(paths, request), launch, record, context)
     return RunStacks(record=record, answer=answer)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 
 from hpckit.context import Context
-from hpckit.errors import NotFoundError, RunError, UsageError
+from hpckit.errors import NotFoundError, UsageError
 from hpckit.model.counted import counted
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.plain import to_plain
 from hpckit.model.profile.answer import (
     MOST_RANKS,
     MOST_STEPS,
@@ -31,15 +29,13 @@ from hpckit.record.launches import load_settings, read_runs
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.lookup import Selection
 from hpckit.record.process import this_host
-from hpckit.record.profile.answers import latest_profile, read_profile_answer
 from hpckit.record.profile.trace_file import TraceTooLargeError, read_trace
-from hpckit.runtime.requests import LOOK_S, ask
-from hpckit.views.awaited_answer import await_answer
+from hpckit.runtime.mailbox import LOOK_S, profile_mailbox
+from hpckit.views.awaited_answer import ask_run, request_name
 from hpckit.views.running_run import running_run
 
 _STILL_S = 30.0
 """How often a wait looks whether the run is still running: that asks Slurm."""
-_DIGITS = re.compile(r"[^0-9a-zA-Z]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,18 +81,14 @@ def profile_run(selection: Selection, order: ProfileOrder, context: Context) -> 
     wanted = _wanted(order, settings, record.id)
     paths = launch.paths.run(record.index).attempt(record.attempt)
     request = ProfileRequest(
-        id=_name(context.now(), context.token()),
+        id=request_name(context),
         at=context.now(),
         host=this_host(),
         steps=order.steps,
         ranks=wanted,
         tool=order.tool,
     )
-    try:
-        ask(paths.profile_requests, to_plain(request))
-    except OSError as error:
-        raise RunError(f"cannot write {paths.profile_requests}: {error.strerror}") from error
-    answer = await_answer(lambda: read_profile_answer(paths, request.id), launch, record, context)
+    answer = ask_run(profile_mailbox(paths), request, launch, record, context)
     if answer.refused is not None:
         raise UsageError(
             f"run {record.id} was not profiled: {answer.refused}", hint=_hint(settings)
@@ -135,9 +127,14 @@ def last_profile(selection: Selection) -> RunProfile:
     )
 
 
-def _name(at: datetime, token: str) -> str:
-    """Return a name for a request that no other has."""
-    return f"{at:%Y%m%dT%H%M%SZ}-{_DIGITS.sub('', token)[:32] or '0'}"
+def latest_profile(paths: AttemptPaths) -> ProfileAnswer | None:
+    """Return the newest answer of an attempt that something was profiled for; None without one."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = [file.stem for file in paths.profiles.iterdir() if file.suffix == ".json"]
+    answers = map(profile_mailbox(paths).read, names)
+    profiled = [one for one in answers if one is not None and one.refused is None]
+    return max(profiled, key=lambda one: one.at, default=None)
 
 
 def _check_steps(order: ProfileOrder) -> None:
@@ -214,12 +211,12 @@ def _ended(
     while not answer.done:
         context.sleep(LOOK_S)
         waited_s += LOOK_S
-        answer = read_profile_answer(paths, answer.id) or answer
+        answer = profile_mailbox(paths).read(answer.id) or answer
         if answer.done or waited_s % _STILL_S >= LOOK_S:
             continue
         now = _still(selection, record, context)
         if now is None:
-            return read_profile_answer(paths, answer.id) or answer
+            return profile_mailbox(paths).read(answer.id) or answer
         if now.step == record.step and not said:
             context.note(
                 f"no step has begun since {since:%H:%M:%S} UTC; the run may hang: "

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpckit.context import Context
-from hpckit.errors import RunError, SchedulerRefusedError, UsageError
+from hpckit.errors import SchedulerRefusedError, UsageError
 from hpckit.model.cluster.site import NodeGroup
 from hpckit.model.counted import counted
 from hpckit.model.elastic.resize import Resize, ResizeAnswer, ResizeRequest
 from hpckit.model.launch import ClusterKind
-from hpckit.model.plain import to_plain
 from hpckit.model.plan import ResourceSpec
 from hpckit.model.run import RunRecord
 from hpckit.operations.running.satellites import (
@@ -23,16 +21,13 @@ from hpckit.operations.running.satellites import (
     submit_satellite,
 )
 from hpckit.operations.submit import slurm_commands
-from hpckit.record.elastic.answers import read_resize_answer
 from hpckit.record.launches import Launch, read_launch_history
 from hpckit.record.lookup import Selection
 from hpckit.record.process import this_host
-from hpckit.runtime.requests import ask
+from hpckit.runtime.mailbox import resize_mailbox
 from hpckit.slurm.site_query import read_nodes
-from hpckit.views.awaited_answer import await_answer
+from hpckit.views.awaited_answer import ask_run, request_name
 from hpckit.views.running_run import running_run
-
-_DIGITS = re.compile(r"[^0-9a-zA-Z]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,19 +146,14 @@ def _asked(
 ) -> ResizeAnswer:
     """Return the supervisor's answer; raises UsageError if it refuses."""
     paths = launch.paths.run(record.index).attempt(record.attempt)
-    token = _DIGITS.sub("", context.token())[:32] or "0"
     request = ResizeRequest(
-        id=f"{context.now():%Y%m%dT%H%M%SZ}-{token}",
+        id=request_name(context),
         at=context.now(),
         host=this_host(),
         resize=resize,
         replicas=replicas,
     )
-    try:
-        ask(paths.resize_requests, to_plain(request))
-    except OSError as error:
-        raise RunError(f"cannot write {paths.resize_requests}: {error.strerror}") from error
-    answer = await_answer(lambda: read_resize_answer(paths, request.id), launch, record, context)
+    answer = ask_run(resize_mailbox(paths), request, launch, record, context)
     if answer.refused is not None:
         raise UsageError(f"run {record.id} cannot {resize}: {answer.refused}")
     return answer

@@ -15,8 +15,8 @@ from hpckit.model.cluster.site import Association, Partition, Site
 from hpckit.model.finding import Finding, Severity, error, warning
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.planning.checks.limits import (
-    Chosen,
     association,
+    chosen_of,
     job_qos,
     max_wall,
     partition_names,
@@ -36,11 +36,6 @@ def preflight(plan: LaunchPlan, site: Site) -> tuple[Finding, ...]:
         found.update(dict.fromkeys(_job_findings(job, site)))
     found.update(dict.fromkeys(_counts(plan, site)))
     return tuple(found)
-
-
-def chosen_of(resources: ResourceSpec) -> Chosen:
-    """Return the account, partition and QOS that a job requests."""
-    return Chosen.of(resources.account, resources.partition, resources.qos)
 
 
 def _job_findings(job: JobSpec, site: Site) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from hpckit.model.counted import counted
 from hpckit.model.finding import CostEstimate, Finding, error
 from hpckit.model.launch import Budget, ClusterKind
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
-from hpckit.planning.checks.limits import Chosen, partition_names
+from hpckit.planning.checks.limits import chosen_of, partition_names
 from hpckit.planning.gpus_asked import gpus_of
 from hpckit.planning.jobs.shared_jobs import merged_resources
 
@@ -86,10 +86,9 @@ def _limit(job: JobSpec) -> timedelta | None:
 
 
 def _default_time(resources: ResourceSpec, site: Site) -> timedelta | None:
-    chosen = Chosen.of(resources.account, resources.partition, resources.qos)
     known = site.partitions or {}
     limits: list[timedelta] = []
-    for name in partition_names(site, chosen):
+    for name in partition_names(site, chosen_of(resources)):
         place = known.get(name)
         limit = None if place is None else place.default_time or place.max_time
         if limit is None:

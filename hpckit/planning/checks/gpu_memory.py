@@ -16,8 +16,7 @@ from hpckit.model.counted import counted
 from hpckit.model.finding import Finding, error
 from hpckit.model.parallel.model_check import CheckedModel, StageMemory
 from hpckit.model.plan import LaunchPlan, ResourceSpec
-from hpckit.planning.checks.cluster import chosen_of
-from hpckit.planning.checks.limits import partition_names
+from hpckit.planning.checks.limits import chosen_of, partition_names
 
 _GIB = 2**30
 _LARGEST_GIB = {

@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.cluster.site import Association, Partition, Qos, Site
+from hpckit.model.plan import ResourceSpec
 
 NORMAL = "normal"
 """The QOS of a job if none was chosen."""
@@ -30,6 +31,11 @@ class Chosen:
         return cls(
             account=account and account.lower(), partition=partition, qos=qos and qos.lower()
         )
+
+
+def chosen_of(resources: ResourceSpec) -> Chosen:
+    """Return the account, partition and QOS that a job requests."""
+    return Chosen.of(resources.account, resources.partition, resources.qos)
 
 
 def submit_limits(site: Site, chosen: Chosen) -> SubmitLimits:

@@ -12,18 +12,17 @@ from hpckit.model.cluster.preemption import (
     preemption_of_job,
     restarts_preempted,
 )
-from hpckit.model.cluster.site import Partition, Site
+from hpckit.model.cluster.site import Site
 from hpckit.model.finding import Finding, warning
 from hpckit.model.plan import JobSpec, LaunchPlan
-from hpckit.planning.checks.limits import Chosen, job_qos, partition_names
+from hpckit.planning.checks.limits import chosen_of, job_qos, partition_names
 
 
 def preemption_lines(plan: LaunchPlan, site: Site) -> tuple[str, ...]:
     """Return one line for each partition or QOS whose jobs are preempted, or may be."""
-    treated = ((job, name, _of(name, site)) for job, name in _places(plan, site))
     lines = (
         f"{name}: {_words(found)}: {_starter(job, found)}"
-        for job, name, found in treated
+        for job, name, found in _treated(plan, site)
         if found.mode is not PreemptMode.off
     )
     return tuple(dict.fromkeys(lines))
@@ -33,8 +32,7 @@ def preemption_findings(plan: LaunchPlan, site: Site) -> Iterator[Finding]:
     """Yield a warning where a preemption leaves less time than ranks are given to save."""
     wait = None if site.settings is None else site.settings.kill_wait
     wished = max(run.settings.runtime.notice_grace_s for run in plan.checked_runs)
-    for name in dict.fromkeys(name for _, name in _places(plan, site)):
-        found = _of(name, site)
+    for name, found in {name: found for _, name, found in _treated(plan, site)}.items():
         ends = found.mode in {PreemptMode.cancel, PreemptMode.requeue}
         if not ends or found.grace is None or wait is None:
             continue
@@ -50,29 +48,23 @@ def preemption_findings(plan: LaunchPlan, site: Site) -> Iterator[Finding]:
             )
 
 
-def _places(plan: LaunchPlan, site: Site) -> Iterator[tuple[JobSpec, str]]:
-    """Yield each job with the names of the partitions in which it may start, or of its QOS."""
-    if site.settings is None or not site.settings.preempt_type:
+def _treated(plan: LaunchPlan, site: Site) -> Iterator[tuple[JobSpec, str, Preemption]]:
+    """Yield each job with each partition it may start in, or its QOS, and its preemption there."""
+    settings = site.settings
+    if settings is None or not settings.preempt_type:
         return
     for job in plan.jobs:
-        asked = job.resources
-        chosen = Chosen.of(asked.account, asked.partition, asked.qos)
+        chosen = chosen_of(job.resources)
         for partition in partition_names(site, chosen):
-            by_qos = site.settings.preempt_type == BY_QOS
-            of_qos = f"QOS {job_qos(site, chosen, partition)}"
-            yield job, of_qos if by_qos else f"partition {partition}"
-
-
-def _of(name: str, site: Site) -> Preemption:
-    assert site.settings is not None, "without it there are no places"  # noqa: S101
-    own = name.partition(" ")[2]
-    place: Partition | None = (site.partitions or {}).get(own)
-    return preemption_of_job(
-        site.settings.preempt_type,
-        site.settings.preempt_mode,
-        None if place is None else place.preemption,
-        (site.qos_preemption or {}).get(own),
-    )
+            qos, place = job_qos(site, chosen, partition), (site.partitions or {}).get(partition)
+            by_qos = settings.preempt_type == BY_QOS
+            found = preemption_of_job(
+                settings.preempt_type,
+                settings.preempt_mode,
+                None if place is None else place.preemption,
+                (site.qos_preemption or {}).get(qos),
+            )
+            yield job, f"QOS {qos}" if by_qos else f"partition {partition}", found
 
 
 def _words(found: Preemption) -> str:

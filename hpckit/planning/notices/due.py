@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
@@ -44,8 +44,11 @@ def kinds_of_event(event: events.Event, attempt: int) -> tuple[NoticeKind, ...]:
             return ()
 
 
-def wanted_again(told: Sequence[events.Event]) -> bool:
-    """Return whether the supervisor of an attempt decided that a new attempt should follow."""
+def wanted_again(told: Iterable[events.Event]) -> bool:
+    """Return whether the supervisor of an attempt decided that a new attempt should follow.
+
+    A supervisor that is cut off loses all other nodes: it decides so, but cannot reach Slurm.
+    """
     rounds = [event for event in told if isinstance(event, events.RoundEnded)]
     return bool(rounds) and rounds[-1].action is RoundAction.new_attempt
 

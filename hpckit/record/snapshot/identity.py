@@ -12,14 +12,13 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hpckit.model.states import RunState
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.lookup import list_launches
 from hpckit.record.snapshot.changes import sums_text
 from hpckit.record.snapshot.collect import CodeSnapshot
-from hpckit.record.store import PRIVATE_FILE, open_plain, read_json, read_plain
+from hpckit.record.store import PRIVATE_FILE, open_plain, read_object, read_plain
 
 _ENDING_BYTES = 16 * 1024
 """The final event is shorter, unless it quotes a long traceback, and then it did not end well."""
@@ -61,7 +60,7 @@ def _signatures(paths: LaunchPaths) -> Sequence[str]:
     try:
         return read_plain(paths.signatures).decode().split()
     except (FileNotFoundError, UnicodeDecodeError):
-        record = _record(paths.launch)  # a launch from before this file existed
+        record = read_object(paths.launch)  # a launch from before this file existed
     except OSError:
         return ()
     try:
@@ -105,11 +104,11 @@ def code_identity(snapshot: CodeSnapshot, sums: str | None = None) -> str | None
 
 def frozen_identity(paths: LaunchPaths) -> str | None:
     """Return the `code_identity` of a launch when it was frozen; None if it is not known."""
-    record = _record(paths.code_record)
+    record = read_object(paths.code_record)
     if "identity" in record:
         return record["identity"] or None
     try:
-        code = _record(paths.launch)["code"]
+        code = read_object(paths.launch)["code"]
         places = (code["working_dir"], *code["python_path"])
         if record["snapshot"]:
             return _files_identity(_text(paths.code_sums), {}, places)
@@ -122,7 +121,7 @@ def frozen_identity(paths: LaunchPaths) -> str | None:
 
 def frozen_project(paths: LaunchPaths) -> str | None:
     """Return the project folder that a launch was made from; None if it was not recorded."""
-    project = _record(paths.code_record).get("project")
+    project = read_object(paths.code_record).get("project")
     return project if isinstance(project, str) else None
 
 
@@ -141,12 +140,3 @@ def _digest(parts: Sequence[str]) -> str:
 
 def _text(path: Path) -> str:
     return read_plain(path).decode(errors="surrogateescape")
-
-
-def _record(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, empty if it cannot be read."""
-    try:
-        record = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}

@@ -10,6 +10,7 @@ from hpckit.model.capacity.launch_words import LaunchWords
 from hpckit.model.capacity.parts import MemoryParts
 from hpckit.model.capacity.plan import CapacityPlan, FoundLayouts, PlannedSetup, PowerDraw
 from hpckit.model.capacity.setup import TrainingSetup
+from hpckit.model.plain import plain_fields
 
 SHOWN = 10
 """How many layouts are shown of those that are found."""
@@ -84,28 +85,16 @@ def layout_object(setup: TrainingSetup) -> dict[str, Any]:
     """Return how a setup lays its model and its batch out."""
     return {
         **{axis.value: size for axis, size in setup.layout.sizes.items()},
-        "stages_per_rank": setup.stages_per_rank,
-        "micro_batch": setup.micro_batch,
-        "microbatches": setup.microbatches,
-        "global_batch": setup.global_batch,
-        "sequence": setup.sequence,
-        "precision": setup.precision.value,
-        "recompute": setup.recompute.value,
-        "zero": setup.zero,
+        **plain_fields(setup, "stages_per_rank", "micro_batch", "microbatches", "global_batch"),
+        **plain_fields(setup, "sequence", "precision", "recompute", "zero"),
     }
 
 
 def calibration_object(calibration: Calibration) -> dict[str, Any]:
     """Return what was measured of a run, and predicted for it."""
-    return {
-        "run": calibration.run,
-        "step_s": calibration.step_s,
-        "predicted_step_s": calibration.predicted_step_s,
-        "step_ratio": calibration.step_ratio,
-        "memory_bytes": calibration.memory_bytes,
-        "predicted_memory_bytes": calibration.predicted_memory_bytes,
-        "memory_ratio": calibration.memory_ratio,
-    }
+    times = plain_fields(calibration, "run", "step_s", "predicted_step_s", "step_ratio")
+    memory = ("memory_bytes", "predicted_memory_bytes", "memory_ratio")
+    return {**times, **plain_fields(calibration, *memory)}
 
 
 def search_object(found: FoundLayouts, calibration: Calibration | None = None) -> dict[str, Any]:

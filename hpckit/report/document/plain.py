@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpckit.model.plain import to_plain
+from hpckit.model.plain import plain_fields, to_plain
 from hpckit.report.best import best_object, best_row
 from hpckit.report.description import description_document
 from hpckit.report.document.model import ReportDocument, RunTimeline
@@ -32,11 +32,9 @@ def report_object(document: ReportDocument) -> dict[str, Any]:
         "goal": to_plain(goal),
         "overrides": list(document.results.overrides),
         "timelines": [_timeline_object(one) for one in document.timelines],
-        "curves": to_plain(document.curves),
-        "metrics_left_out": document.metrics_left_out,
+        **plain_fields(document, "curves", "metrics_left_out"),
         "gpu_activity": to_plain(document.activity),
-        "gpus": to_plain(document.gpus),
-        "ranks": to_plain(document.ranks),
+        **plain_fields(document, "gpus", "ranks"),
     }
 
 

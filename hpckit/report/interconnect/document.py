@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hpckit.model.finding import Severity
 from hpckit.model.interconnect.kept import MeasuredShape
-from hpckit.model.interconnect.measurement import InterconnectMeasurement, SizedTime
+from hpckit.model.interconnect.measurement import InterconnectMeasurement
 from hpckit.model.interconnect.verdict import InterconnectVerdict, OperationVerdict
-from hpckit.model.plain import to_plain, without_nan
+from hpckit.model.plain import plain_fields, to_plain, without_nan
 
 
 def interconnect_document(
@@ -18,19 +18,14 @@ def interconnect_document(
     document: dict[str, object] = {
         "at": to_plain(measured.at),
         "shape": to_plain(shape),
-        "hosts": list(measured.hosts),
-        "ranks_per_node": measured.ranks_per_node,
-        "torch": measured.torch,
-        "nccl": measured.nccl,
-        "network": measured.network,
-        "seconds": measured.seconds,
+        **plain_fields(measured, "hosts", "ranks_per_node", "torch", "nccl", "network", "seconds"),
         "operations": [
             {
                 "operation": one.operation.value,
                 "missing": one.missing or None,
                 "ended": one.ended or None,
                 "wrong_ranks": list(one.wrong_ranks),
-                "times": [_time(each) for each in one.times],
+                "times": to_plain(one.times),
                 **_judged(judged.get(one.operation)),
             }
             for one in measured.operations
@@ -47,9 +42,7 @@ def interconnect_document(
             {
                 "level": one.severity.value,
                 "subject": one.key,
-                "value": one.value,
-                "message": one.message,
-                "hint": one.hint,
+                **plain_fields(one, "value", "message", "hint"),
             }
             for one in verdict.findings
         ],
@@ -57,16 +50,6 @@ def interconnect_document(
     }
     plain: dict[str, object] = without_nan(document)
     return plain
-
-
-def _time(one: SizedTime) -> dict[str, object]:
-    return {
-        "size": one.size,
-        "seconds": one.seconds,
-        "fastest_s": one.fastest_s,
-        "slowest_rank": one.slowest_rank,
-        "repeats": one.repeats,
-    }
 
 
 def _judged(one: OperationVerdict | None) -> dict[str, object]:

@@ -78,8 +78,9 @@ class StepLoop:
             self.logger.info("left before step=%d: pruned", step)
             self._close(step)
             return self.farewell(ExitReason.pruned)
-        if agreed.save:
-            self._save(step, wait=agreed.leave, patience=self.grace)
+        if agreed.save and checkpoints is not None:
+            with self.times.saving():
+                checkpoints.save(self.position(step), wait=agreed.leave, patience=self.grace)
         if agreed.leave:
             who = self.boundary.signal or self.boundary.told_by
             self.logger.info("left before step=%d: asked to stop by %s", step, who)
@@ -100,7 +101,8 @@ class StepLoop:
             if self.boundary.agree_to_end(step, veto=veto):
                 self.checkpoints.end_flight()
                 raise _diverged(step)
-            self._save(step, wait=True, within_step=within_step)
+            with self.times.saving():
+                self.checkpoints.save(self.position(step), wait=True, within_step=within_step)
         self._close(step)
 
     def break_off(self, *, veto: bool) -> None:
@@ -140,19 +142,6 @@ class StepLoop:
             return StateKept.nothing
         safe = self.ended_at is not None and self.checkpoints.holds(self.ended_at)
         return StateKept.saved if safe else StateKept.unsaved
-
-    def _save(
-        self,
-        step: int,
-        *,
-        wait: bool,
-        patience: timedelta | None = None,
-        within_step: bool = False,
-    ) -> None:
-        if self.checkpoints is not None:
-            at = self.position(step)
-            with self.times.saving():
-                self.checkpoints.save(at, wait=wait, patience=patience, within_step=within_step)
 
     def _close(self, step: int) -> None:
         self.ended_at = step

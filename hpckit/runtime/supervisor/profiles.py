@@ -6,31 +6,27 @@ ends has not been profiled.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from hpckit.model.plain import from_plain
 from hpckit.model.profile.answer import (
     MOST_RANKS,
     MOST_STEPS,
     ProfileAnswer,
     ProfileRequest,
     RankProfile,
-    is_profile_id,
     planned_id,
 )
 from hpckit.model.ranges import ranges
 from hpckit.model.telemetry.settings import Profile
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.profile.answers import write_profile_answer
-from hpckit.record.store import read_rows
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.file_thread import FileThread
+from hpckit.runtime.mailbox import profile_mailbox
 from hpckit.runtime.threads import aside
 
 _ENDED = "the rank ended before"
@@ -82,16 +78,8 @@ class Profiles:
     async def answer(self, request: int) -> None:
         """Answer the requests that came since the last time, in their order."""
         start, self._read = self._read, request
-        for one in await aside(lambda: self._requested(start)):
+        for one in await aside(lambda: profile_mailbox(self.paths).requested(start)):
             await self._answer(one)
-
-    def _requested(self, start: int) -> list[ProfileRequest]:
-        found: list[ProfileRequest] = []
-        with contextlib.suppress(OSError):
-            for row, _ in read_rows(self.requests, start=start):
-                with contextlib.suppress(ValueError, TypeError, KeyError):
-                    found.append(from_plain(ProfileRequest, row))
-        return [one for one in found if is_profile_id(one.id)]
 
     async def _answer(self, request: ProfileRequest) -> None:
         round_ = self.round()
@@ -177,11 +165,9 @@ class Profiles:
         self._write(answer)
 
     def _write(self, answer: ProfileAnswer) -> None:
-        self.files.put_latest(f"profile {answer.id}", partial(self._try_to_write, answer))
-
-    def _try_to_write(self, answer: ProfileAnswer) -> None:
-        with contextlib.suppress(OSError):  # whoever asked is told that no answer came
-            write_profile_answer(self.paths, answer)
+        self.files.put_latest(
+            f"profile {answer.id}", partial(profile_mailbox(self.paths).write, answer)
+        )
 
 
 def _ranks(asked: Iterable[int], round_: Profiling | None) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from hpckit.runtime.requests import POLL_S, latest_request
+from hpckit.runtime.mailbox import POLL_S, latest_request
 from hpckit.runtime.threads import aside
 
 

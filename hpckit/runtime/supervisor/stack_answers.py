@@ -13,7 +13,7 @@ from hpckit.model.failure import StacksAnswer
 from hpckit.record.layout import AttemptPaths
 from hpckit.runtime.clock import now
 from hpckit.runtime.file_thread import FileThread
-from hpckit.runtime.stacks_request import write_answer
+from hpckit.runtime.mailbox import write_answer
 from hpckit.runtime.supervisor.stack_collection import StackCollection
 
 _COLLECT_S = 8.0
@@ -62,4 +62,4 @@ class StackAnswers:
 
     def _write(self, answer: StacksAnswer) -> None:
         with contextlib.suppress(OSError):  # whoever asked is told that no answer came
-            write_answer(self.paths, answer)
+            write_answer(self.paths.stacks_answer, answer)

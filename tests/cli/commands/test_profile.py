@@ -15,10 +15,9 @@ from hpckit.errors import NotFoundError, RunError, UsageError
 from hpckit.model.launch import Resources
 from hpckit.model.profile.answer import ProfileAnswer, RankProfile
 from hpckit.model.telemetry.settings import Observe, Profile, ProfileTool
-from hpckit.operations.running import profile
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.profile.answers import write_profile_answer
 from hpckit.record.store import make_folder
+from hpckit.runtime.mailbox import Mailbox, profile_mailbox
 
 NAME = "20260101T000000Z-ab12"
 FOUR = Resources(tasks_per_node=4)
@@ -109,11 +108,11 @@ def test_wait_for_a_run_without_steps_says_that_it_may_hang(
     one.start()
     looks: list[int] = []
 
-    def read(_: AttemptPaths, name: str) -> ProfileAnswer:
+    def read(_: object, name: str) -> ProfileAnswer:
         looks.append(1)
         return replace(ANSWER, id=name, done=len(looks) > 100)
 
-    monkeypatch.setattr(profile, "read_profile_answer", read)
+    monkeypatch.setattr(Mailbox, "read", read)
     said = desk.say("profile")
     assert len(looks) > 100
     (line,) = [line for line in said.err.splitlines() if "may hang" in line]
@@ -136,7 +135,7 @@ def test_only_running_runs_are_profiled(desk: Any, writer: Any) -> None:
 
 def test_table_says_where_the_time_went(desk: Any, attempt: AttemptPaths) -> None:
     """80 columns, and names of kernels cannot write to the terminal."""
-    write_profile_answer(attempt, replace(ANSWER, ranks=(0, 1), results=(RESULT,)))
+    profile_mailbox(attempt).write(replace(ANSWER, ranks=(0, 1), results=(RESULT,)))
     write_trace(
         attempt,
         0,
@@ -165,7 +164,7 @@ def test_table_says_where_the_time_went(desk: Any, attempt: AttemptPaths) -> Non
 
 def test_json_has_the_whole_summary(desk: Any, attempt: AttemptPaths) -> None:
     """In seconds, with the trace's path."""
-    write_profile_answer(attempt, replace(ANSWER, results=(RESULT,)))
+    profile_mailbox(attempt).write(replace(ANSWER, results=(RESULT,)))
     write_trace(attempt, 0, event("aten::mm", "cpu_op", 0, 60), event("x", "cpu_op", 70, 30))
     document = json.loads(desk.say("profile", "--last", "--json").out)
     assert (document["id"], document["done"], document["tool"]) == (NAME, True, "torch")
@@ -179,13 +178,13 @@ def test_json_has_the_whole_summary(desk: Any, attempt: AttemptPaths) -> None:
 def test_trace_that_is_gone_or_damaged_is_named(desk: Any, attempt: AttemptPaths) -> None:
     """The other ranks are shown; without any profiled rank the exit code is 1."""
     both = replace(ANSWER, ranks=(0, 1), results=(RESULT, replace(RESULT, rank=1)))
-    write_profile_answer(attempt, both)
+    profile_mailbox(attempt).write(both)
     write_trace(attempt, 1, event("aten::mm", "cpu_op", 0, 60))
     said = desk.say("profile", "--last")
     assert (said.code, "rank 0: cannot read " in said.out) == (0, True)
     assert "No such file" in said.out
     failed = replace(RESULT, steps=0, problem="RuntimeError: no")
-    write_profile_answer(attempt, replace(ANSWER, results=(failed,)))
+    profile_mailbox(attempt).write(replace(ANSWER, results=(failed,)))
     said = desk.say("profile", "--last")
     assert (said.code, "rank 0: RuntimeError: no" in said.out) == (1, True)
 

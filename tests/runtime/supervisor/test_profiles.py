@@ -13,11 +13,12 @@ import pytest
 from hpckit.model.plain import to_plain
 from hpckit.model.profile.answer import ProfileAnswer, ProfileRequest, RankProfile, planned_id
 from hpckit.model.telemetry.settings import Profile
+from hpckit.operations.running.profile import latest_profile
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.profile.answers import latest_profile, read_profile_answer
 from hpckit.record.store import append_line
 from hpckit.runtime.channel import messages
 from hpckit.runtime.file_thread import FileThread
+from hpckit.runtime.mailbox import profile_mailbox
 from hpckit.runtime.supervisor.profiles import Profiles
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -61,7 +62,7 @@ class Desk:
     async def answer(self, name: str) -> ProfileAnswer:
         """Return the present answer to a request."""
         await self.profiles.files.settled(10)
-        found = read_profile_answer(self.paths, name)
+        found = profile_mailbox(self.paths).read(name)
         assert found is not None
         return found
 

@@ -31,13 +31,12 @@ from hpckit.model.plain import to_plain
 from hpckit.model.states import DrainAction, RunState
 from hpckit.model.telemetry.settings import Observe
 from hpckit.model.telemetry.vocabulary import TelemetryRow
-from hpckit.record.elastic.answers import read_resize_answer
 from hpckit.record.launches import Launch, read_runs
 from hpckit.record.layout import AttemptPaths, LaunchPaths
-from hpckit.record.store import read_events
+from hpckit.record.store import append_line, read_events
 from hpckit.record.telemetry import read_segment, telemetry_nodes
 from hpckit.runtime.environ import FORK_SERVER, SATELLITE
-from hpckit.runtime.requests import ask
+from hpckit.runtime.mailbox import resize_mailbox
 from hpckit.views.telemetry import run_usage
 
 pytestmark = pytest.mark.training
@@ -206,9 +205,9 @@ class Elastic:
         at = datetime.now(UTC)
         name = f"{at:%Y%m%dT%H%M%SZ}-{os.urandom(4).hex()}"
         request = ResizeRequest(id=name, at=at, host="h", resize=resize, replicas=replicas)
-        ask(self.paths.resize_requests, to_plain(request))
+        append_line(self.paths.resize_requests, to_plain(request))
         answer: ResizeAnswer = waited(
-            lambda: read_resize_answer(self.paths, name), "the supervisor answers"
+            lambda: resize_mailbox(self.paths).read(name), "the supervisor answers"
         )
         return answer
 

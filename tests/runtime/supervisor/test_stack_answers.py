@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from datetime import UTC, datetime
 from pathlib import Path
 
 from hpckit.model.failure import RankStack, StacksAnswer
 from hpckit.record.layout import AttemptPaths
+from hpckit.record.store import append_line
 from hpckit.runtime.channel import messages
 from hpckit.runtime.file_thread import FileThread
-from hpckit.runtime.requests import latest_request
-from hpckit.runtime.stacks_request import read_answer, request_stacks
+from hpckit.runtime.mailbox import latest_request, read_stacks
 from hpckit.runtime.supervisor.request_poll import RequestPoll
 from hpckit.runtime.supervisor.stack_answers import StackAnswers
 from hpckit.runtime.supervisor.stack_collection import StackCollection
 
-AT = datetime(2026, 1, 1, tzinfo=UTC)
+ASKED = {"at": "2026-01-01T00:00:00Z", "host": "here"}
 STACK = RankStack(rank=0, node="n1", state="S", step=1, text="x")
 
 
@@ -47,7 +46,7 @@ async def answered(
     task = asyncio.create_task(poll.run())
     try:
         async with asyncio.timeout(10):
-            while (answer := read_answer(paths, request)) is None:  # noqa: ASYNC110  # a file
+            while (answer := read_stacks(paths, request)) is None:  # noqa: ASYNC110  # a file
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.1)
     finally:
@@ -62,21 +61,21 @@ def test_request_is_answered_once_with_the_silent_node(tmp_path: Path) -> None:
     paths, round_ = AttemptPaths(tmp_path), HalfSilentRound()
     assert latest_request(paths.stacks_requests) == 0
     assert paths.stacks_requests.exists(), "made by the supervisor: over NFS, absence is cached"
-    first = request_stacks(paths, AT)
-    second = request_stacks(paths, AT)
+    first = append_line(paths.stacks_requests, ASKED)
+    second = append_line(paths.stacks_requests, ASKED)
     assert 0 < first < second == latest_request(paths.stacks_requests)
     answer = asyncio.run(answered(paths, round_, second))
     assert (answer.request, answer.round, answer.stacks) == (second, 3, (STACK,))
     assert answer.silent == ("n2",)
     assert round_.asked == 1
-    assert read_answer(paths, first) == answer, "it answers both"
-    assert read_answer(paths, second + 1) is None
+    assert read_stacks(paths, first) == answer, "it answers both"
+    assert read_stacks(paths, second + 1) is None
 
 
 def test_request_between_two_rounds_is_answered_too(tmp_path: Path) -> None:
     """Nobody waits for the time-out to learn that there are no ranks."""
     paths = AttemptPaths(tmp_path)
-    request = request_stacks(paths, AT)
+    request = append_line(paths.stacks_requests, ASKED)
     assert asyncio.run(answered(paths, None, request)).round is None
 
 
@@ -85,4 +84,4 @@ def test_damaged_answer_is_none(tmp_path: Path) -> None:
     paths = AttemptPaths(tmp_path)
     for text in ("", "{}", "[1]", '{"request": "x"}'):
         paths.stacks_answer.write_text(text)
-        assert read_answer(paths, 1) is None
+        assert read_stacks(paths, 1) is None

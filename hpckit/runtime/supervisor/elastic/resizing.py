@@ -15,20 +15,18 @@ from pathlib import Path
 
 from hpckit.model import events
 from hpckit.model.counted import counted
-from hpckit.model.elastic.resize import Resize, ResizeAnswer, ResizeRequest, is_resize_id
-from hpckit.model.plain import from_plain
+from hpckit.model.elastic.resize import Resize, ResizeAnswer, ResizeRequest
 from hpckit.planning.fallback import layout_of_world
 from hpckit.planning.layout import layout_of
 from hpckit.planning.recovery.actions import NewRound, Stay
 from hpckit.planning.recovery.node_choice import RoundSizes
 from hpckit.planning.recovery.round_view import RoundView
 from hpckit.planning.recovery.run_size import RunSize, least_replicas, size_of
-from hpckit.record.elastic.answers import write_resize_answer
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import read_rows
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.file_thread import FileThread
+from hpckit.runtime.mailbox import resize_mailbox
 from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.round import Round
 from hpckit.runtime.threads import aside
@@ -201,16 +199,9 @@ class Resizing:
     async def answer(self, request: int) -> None:
         """Answer the requests that came since the last time, in their order."""
         start, self._read = self._read, request
-        for one in await aside(lambda: self._requested(start)):
-            self.files.put_latest(f"resize {one.id}", partial(self._write, self._answer(one)))
-
-    def _requested(self, start: int) -> list[ResizeRequest]:
-        found: list[ResizeRequest] = []
-        with contextlib.suppress(OSError):
-            for row, _ in read_rows(self.requests, start=start):
-                with contextlib.suppress(ValueError, TypeError, KeyError):
-                    found.append(from_plain(ResizeRequest, row))
-        return [one for one in found if is_resize_id(one.id)]
+        mailbox = resize_mailbox(self.paths)
+        for one in await aside(lambda: mailbox.requested(start)):
+            self.files.put_latest(f"resize {one.id}", partial(mailbox.write, self._answer(one)))
 
     def _answer(self, request: ResizeRequest) -> ResizeAnswer:
         """Take a request in; nothing changes if it is refused."""
@@ -239,7 +230,3 @@ class Resizing:
             return self.size.not_grown(request.replicas, held)
         least = least_replicas(self.agents.settings)
         return self.size.not_shrunk(request.replicas, held, least)
-
-    def _write(self, answer: ResizeAnswer) -> None:
-        with contextlib.suppress(OSError):  # whoever asked is told that no answer came
-            write_resize_answer(self.paths, answer)
