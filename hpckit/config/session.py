@@ -10,9 +10,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra import initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import IConfigRepository
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
@@ -20,15 +23,34 @@ from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from hpckit.config.env_resolver import reading
-from hpckit.config.mandatory import ComposingLoader, restore_missing
+from hpckit.config.names import leaves
 from hpckit.config.request import ComposeRequest
 from hpckit.config.schema import SCHEMA_NAME, register_schema
 from hpckit.config.search_path import conf_folders, shipped_folder
 from hpckit.errors import ConfigError
+from hpckit.model.launch import MISSING
 from hpckit.planning.masking import masked_text, masked_word
+
+
+class _ComposingLoader(ConfigLoaderImpl):
+    """Composes as Hydra does.
+
+    `declared_missing` are the keys that the files of the latest composition finally set to `???`.
+    Hydra keeps no list of these files; to have it made again would be a third of a composition.
+    """
+
+    declared_missing: frozenset[str] = frozenset()
+
+    def _compose_config_from_defaults_list(
+        self, defaults: list[ResultDefault], repo: IConfigRepository
+    ) -> DictConfig:
+        # Before Hydra merges the files: it may put their nodes into the result.
+        self.declared_missing = _declared_missing(defaults, repo)
+        return super()._compose_config_from_defaults_list(defaults, repo)
+
 
 # hydra-core 1.3 warns if this is missing, 1.4 if it is given.
 _VERSION_BASE = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
@@ -51,7 +73,7 @@ class Session:
     `columns` are the words that files of points set: errors show none of their secrets.
     """
 
-    loader: ComposingLoader
+    loader: _ComposingLoader
     config_name: str
     folders: tuple[Path, ...]
     columns: list[Sequence[str | None]] = field(default_factory=list)
@@ -66,7 +88,7 @@ class Session:
         )
         with open_dict(config):
             config.pop("hydra")
-        restore_missing(config, self.loader.declared_missing, overrides)
+        _restore_missing(config, self.loader.declared_missing, overrides)
         return config
 
     def defaults(self, overrides: Sequence[str] = ()) -> tuple[str, ...]:
@@ -123,7 +145,7 @@ def open_session(request: ComposeRequest) -> Iterator[Session]:
         warnings.filterwarnings("ignore", ".*missing `_self_`", UserWarning)
         warnings.filterwarnings("error", r".*is not available", UserWarning)
         session = Session(
-            loader=ComposingLoader(GlobalHydra.instance().config_loader().get_search_path()),
+            loader=_ComposingLoader(GlobalHydra.instance().config_loader().get_search_path()),
             config_name=request.config_name,
             folders=folders,
         )
@@ -140,3 +162,38 @@ def _masked(error: ConfigError, session: Session) -> ConfigError:
     if not secret:
         return error
     return ConfigError(masked_text(error.message, secret), hint=masked_text(error.hint, secret))
+
+
+def _declared_missing(
+    defaults: Sequence[ResultDefault], files: IConfigRepository
+) -> frozenset[str]:
+    """Return the keys that these of the files finally set to `???`."""
+    missing: set[str] = set()
+    for default in defaults:
+        path = str(default.config_path)
+        if path == SCHEMA_NAME or path.startswith("hydra/"):
+            continue
+        for key, value in leaves(_values(files, path), default.package or ""):
+            (missing.add if value == MISSING else missing.discard)(key)
+    return frozenset(missing)
+
+
+def _restore_missing(config: DictConfig, missing: frozenset[str], overrides: Sequence[str]) -> None:
+    """Put `???` back at these keys, unless an override sets the key or a mapping around it.
+
+    OmegaConf does not merge a missing value over an existing one, so the schema's own default would
+    override a file's `partition: ???` (or `command: ???`).
+    """
+    for key in missing:
+        if not any(_sets(word, key) for word in overrides):
+            OmegaConf.update(config, key, MISSING)
+
+
+def _sets(word: str, key: str) -> bool:
+    name, _, value = word.lstrip("+~").partition("=")
+    return name == key or (key.startswith(f"{name}.") and value.startswith("{"))
+
+
+def _values(files: IConfigRepository, path: str) -> Any:
+    loaded = files.load_config(path)
+    return {} if loaded is None else OmegaConf.to_container(loaded.config)

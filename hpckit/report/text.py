@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import counted, steps_text
 from hpckit.model.goodput import Goodput
 from hpckit.model.moment import duration, local_moment
+from hpckit.model.preflight.verdict import HealthVerdict, NodeInspection
 from hpckit.model.states import RunState
 from hpckit.report import results as sweep
 from hpckit.report.blocked import blocked_lines
@@ -21,12 +23,12 @@ from hpckit.report.escape import escaped, escaped_cell, shortened
 from hpckit.report.failures import failure_texts, shown_ranges
 from hpckit.report.launches import LaunchLine, sorted_value
 from hpckit.report.layout import layout_lines
-from hpckit.report.nodes.preflight import preflight_lines
 from hpckit.report.overrides import override_cells
 from hpckit.report.rows import Foreign, LaunchHead, RunRow, count_states
 from hpckit.report.selection import SortKey
 from hpckit.report.spread import SpreadResults, SpreadRow, spread_text
 
+_SHOWN = 8
 SHOWN_WARNINGS = 5
 SHOWN_METRICS = 3
 CELL_WIDTH = 120
@@ -57,7 +59,7 @@ def status_page(head: LaunchHead, rows: Sequence[RunRow], now: datetime) -> Page
     page: list[TextTable | str] = [head_line(head, now), runs_table(rows, now, head.common)]
     page.append(count_line([row.state for row in rows]))
     page += [line for row in rows if len(rows) == 1 for line in layout_lines(row.layout)]
-    page += [line for row in rows if len(rows) == 1 for line in preflight_lines(row.preflight)]
+    page += [line for row in rows if len(rows) == 1 for line in _preflight_lines(row.preflight)]
     page += _note_lines(rows)
     page += blocked_lines(rows)
     warned = [row for row in rows if row.warnings and len(rows) > 1]
@@ -303,3 +305,17 @@ def _aligned(sheet: TextTable) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
+
+
+def _preflight_lines(inspections: Sequence[NodeInspection]) -> Iterator[str]:
+    """Yield a line on all nodes, and one for each finding: `preflight: 3 of 4 nodes ok`."""
+    if not inspections:
+        return
+    counts = Counter(one.verdict for one in inspections)
+    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in HealthVerdict if counts[verdict])
+    yield f"preflight ({inspections[0].level}): {counted(len(inspections), 'node')}: {told}"
+    found = [each for one in inspections for each in one.findings]
+    for each in found[:_SHOWN]:
+        yield f"  {each.verdict}: {each.message}"
+    if len(found) > _SHOWN:
+        yield f"  and {counted(len(found) - _SHOWN, 'more finding')}; --json has all"

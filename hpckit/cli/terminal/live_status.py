@@ -6,13 +6,18 @@ runs continue.
 
 from __future__ import annotations
 
+import os
+import select
+import sys
+import termios
+import tty
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 
-from hpckit.cli.terminal.keyboard import NEXT_PAGE, PREVIOUS_PAGE, QUIT, Wait, keys
 from hpckit.cli.value_types import seconds
 from hpckit.context import Context
 from hpckit.errors import UsageError
@@ -30,6 +35,15 @@ from hpckit.views.launch_view import launch_view
 from hpckit.views.launch_watch import POLL_BACKOFF, LaunchWatch
 from hpckit.views.poller import PollBackoff, Poller
 from hpckit.views.scheduler import Scheduler
+
+_NEXT_PAGE = frozenset({"n", " ", "\x1b[6~"})
+_PREVIOUS_PAGE = frozenset({"p", "b", "\x1b[5~"})
+_QUIT = frozenset({"q"})
+_SEQUENCE_BYTES = 8
+"""The most bytes that one key sends, as PgDn does."""
+
+_Wait = Callable[[float], str]
+"""Waits this many seconds for a key and returns it; empty if none was pressed."""
 
 _TERMINAL_S = 2.0
 _LINES_S = 30.0
@@ -83,7 +97,7 @@ def follow(launch: Launch, look: Look, context: Context) -> Sequence[RunView]:
     runs continue.
     """
     live = _Live(launch=launch, look=look, context=context)
-    with only_a_view(launch, context), keys(context) as wait, _display(live) as show:
+    with only_a_view(launch, context), _keys(context) as wait, _display(live) as show:
         while True:
             began = context.now()
             live.watched.see()
@@ -98,14 +112,14 @@ def follow(launch: Launch, look: Look, context: Context) -> Sequence[RunView]:
                 return live.watch.views
 
 
-def _turning(live: _Live, pause: timedelta, wait: Wait, show: Callable[[], None]) -> bool:
+def _turning(live: _Live, pause: timedelta, wait: _Wait, show: Callable[[], None]) -> bool:
     """Wait until the next look, turning pages meanwhile; False if the user quits."""
     until = live.context.now() + pause
     while key := wait(max((until - live.context.now()).total_seconds(), 0)):
-        if key in QUIT:
+        if key in _QUIT:
             return False
-        if key in NEXT_PAGE | PREVIOUS_PAGE:
-            live.page += 1 if key in NEXT_PAGE else -1
+        if key in _NEXT_PAGE | _PREVIOUS_PAGE:
+            live.page += 1 if key in _NEXT_PAGE else -1
             show()
     return True
 
@@ -219,3 +233,32 @@ class _Lines:
             self.live.context.say(self.live.context.json_line(document))
         else:
             self.live.context.say(live_line(progress))
+
+
+@contextmanager
+def _keys(context: Context) -> Iterator[_Wait]:
+    """Give what waits for a key; without a user at the terminal it only sleeps."""
+    if not (context.terminal and sys.stdin is not None and sys.stdin.isatty()):
+        yield partial(_sleep, context)
+        return
+    terminal = sys.stdin.fileno()
+    if os.tcgetpgrp(terminal) != os.getpgrp():
+        # In the background (a shell's `&`): a process that touches the terminal then is stopped.
+        yield partial(_sleep, context)
+        return
+    before = termios.tcgetattr(terminal)
+    tty.setcbreak(terminal)
+    try:
+        yield partial(_hear, terminal)
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _sleep(context: Context, seconds: float) -> str:
+    context.sleep(seconds)
+    return ""
+
+
+def _hear(terminal: int, seconds: float) -> str:
+    ready, _, _ = select.select([terminal], [], [], seconds)
+    return os.read(terminal, _SEQUENCE_BYTES).decode(errors="replace") if ready else ""

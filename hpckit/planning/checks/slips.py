@@ -12,10 +12,12 @@ from typing import Any
 from hpckit.model.command import command_words
 from hpckit.model.counted import counted
 from hpckit.model.finding import Finding, warning
-from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig, Sampler
+from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig, Sampler, StragglerPolicy
+from hpckit.model.outside.tracker import TrackerKind
 from hpckit.model.plan import LaunchPlan, RunSpec
+from hpckit.model.ranges import ranges
+from hpckit.model.telemetry.settings import ProfileTool
 from hpckit.planning.checks.command_slips import command_slips
-from hpckit.planning.checks.idle_words import idle_words
 from hpckit.planning.checks.layout_slips import layout_slips
 
 _SHOWN = 5
@@ -34,7 +36,7 @@ def plan_slips(plan: LaunchPlan) -> tuple[Finding, ...]:
         found.update(dict.fromkeys(_in_variables(run.settings)))
         words = (*plan.arguments, *run.overrides)
         found.update(dict.fromkeys(layout_slips(run.settings, words)))
-        found.update(dict.fromkeys(idle_words(run.settings, words)))
+        found.update(dict.fromkeys(_idle_words(run.settings, words)))
     if plan.cluster.kind is ClusterKind.local:
         found.update(dict.fromkeys(_ignored_here(plan.arguments)))
     found.update(dict.fromkeys(_equal_runs(plan)))
@@ -119,3 +121,54 @@ def _named(runs: Sequence[RunSpec]) -> str:
     indices = ", ".join(str(run.index) for run in runs[:_SHOWN])
     more = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
     return f"runs {indices}{more} ({' '.join(runs[-1].overrides)})"
+
+
+def _idle_words(settings: LaunchConfig, words: Sequence[str]) -> Iterator[Finding]:
+    """Yield a warning for each word of `words` that has no effect with these settings.
+
+    ```python
+    [one.message for one in idle_words(settings, ["recovery.on_straggler=move"])]
+    # ["recovery.on_straggler=move moves nothing: the run has no spare node"]
+    ```
+
+    Values from files are not looked at: they are meant for many launches.
+    """
+    typed = {key.lstrip("+"): value for key, _, value in (word.partition("=") for word in words)}
+    profile, tracker, size = settings.observe.profile, settings.tracker, _world_size(settings)
+    planned = profile.at_step is not None or profile.tool is ProfileTool.nsys
+    if (key := "observe.profile.ranks") in typed and not planned:
+        absent = [rank for rank in profile.ranks if rank >= size]
+        also = f", and the run has no rank {ranges(absent)}" if absent else ""
+        yield warning(
+            key,
+            typed[key],
+            f"{key}={typed[key]} profiles nothing: no profile is planned{also}",
+            "plan one with observe.profile.at_step=100, or ask for one while the run trains: "
+            "hpckit profile RUN --ranks 0",
+        )
+    if (key := "tracker.project") in typed and tracker.kind is TrackerKind.none:
+        yield warning(
+            key,
+            typed[key],
+            f"{key}={typed[key]} names no project: tracker.kind is none",
+            "choose tracker=wandb or tracker=mlflow",
+        )
+    if (key := "notify.file") in typed and not settings.notify.events:
+        yield warning(
+            key,
+            typed[key],
+            f"{key}={typed[key]} gets no notice: notify.events is empty",
+            "say what is told: notify.events=[failed,completed]",
+        )
+    moves = settings.recovery.on_straggler is StragglerPolicy.move
+    if (key := "recovery.on_straggler") in typed and moves and not settings.resources.spare_nodes:
+        yield warning(
+            key,
+            typed[key],
+            f"{key}=move moves nothing: the run has no spare node",
+            "ask for one: resources.spare_nodes=1",
+        )
+
+
+def _world_size(settings: LaunchConfig) -> int:
+    return settings.resources.nodes * settings.resources.tasks_per_node

@@ -15,9 +15,8 @@ from hpckit.model.interconnect.measurement import (
     OperationTimes,
     SlowParts,
 )
-from hpckit.model.interconnect.verdict import InterconnectVerdict, OperationVerdict
+from hpckit.model.interconnect.verdict import InterconnectVerdict, LinkPath, OperationVerdict
 from hpckit.planning.interconnect.bandwidth import best_bus_bandwidth, is_enough
-from hpckit.planning.interconnect.causes import likely_cause
 from hpckit.planning.interconnect.earlier import (
     SLOWER,
     usual_rate,
@@ -142,7 +141,7 @@ def _below_promise(
         if one.share is None or one.share >= LOW or not is_enough(by_name[one.operation]):
             continue
         make = error if one.share < VERY_LOW else warning
-        cause, remedy = likely_cause(one.promise.path, measured)
+        cause, remedy = _likely_cause(one.promise.path, measured)
         yield make(
             one.operation,
             whole_percent(one.share),
@@ -194,3 +193,51 @@ def _narrow(measured: InterconnectMeasurement) -> Iterator[Finding]:
 
 def _rate(bytes_per_s: float | None) -> str:
     return f"{(bytes_per_s or 0.0) / _GIGA:.3g} GB/s"
+
+
+def _likely_cause(path: LinkPath, measured: InterconnectMeasurement) -> tuple[str, str]:
+    """Return the likely cause, and what to do about it."""
+    found = measured.search.found if measured.search else None
+    if path is LinkPath.between_nodes:
+        if _sockets_for_fabric(measured):
+            return (
+                "NCCL uses TCP sockets, although InfiniBand is up",
+                "see NCCL_IB_DISABLE, NCCL_IB_HCA and the memlock limit: `hpckit doctor --env`",
+            )
+        if found is not None and (found.nodes or found.links):
+            return "the slow node or link that is named", "leave it out, then measure again"
+    if path is not LinkPath.between_nodes:
+        if _narrow_slot(measured):
+            return "a GPU with fewer PCIe lanes than it has", "tell the site which GPU it is"
+        if _links_down(measured):
+            return "NVLinks that are down", "tell the site which GPU it is"
+    if _several_memories(measured):
+        return (
+            "ranks run on another NUMA node than their GPU or network card",
+            "let Slurm bind them: resources.additional_parameters={gpu-bind: closest}",
+        )
+    return (
+        "other jobs on the same links, or settings of the site",
+        "measure again at another time, and on other nodes",
+    )
+
+
+def _sockets_for_fabric(measured: InterconnectMeasurement) -> bool:
+    fabric = any(node.ports for node in measured.links)
+    return fabric and (measured.network or "").lower() == "socket"
+
+
+def _narrow_slot(measured: InterconnectMeasurement) -> bool:
+    return any(
+        gpu.pcie_width and gpu.pcie_width_max and gpu.pcie_width < gpu.pcie_width_max
+        for node in measured.links
+        for gpu in node.gpus or ()
+    )
+
+
+def _links_down(measured: InterconnectMeasurement) -> bool:
+    return any(gpu.nvlinks_down for node in measured.links for gpu in node.gpus or ())
+
+
+def _several_memories(measured: InterconnectMeasurement) -> bool:
+    return any((node.numa_nodes or 1) > 1 for node in measured.links)

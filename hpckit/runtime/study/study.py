@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.samplers import BaseSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState, create_trial
@@ -32,9 +33,11 @@ from hpckit.model.states import RunState
 from hpckit.planning.signature import run_signature
 from hpckit.record.launches import Launch, load_frozen, read_runs
 from hpckit.record.metrics.history import run_metrics
+from hpckit.record.store import read_json, write_json
 from hpckit.record.trials import read_search, read_trial, write_trial
-from hpckit.runtime.study.sampler_state import is_stored, restored_sampler, skip_one, store_state
 
+_STATE_VERSION = 1
+_FAR_APART = 1_000_003
 _RUN = "run"
 """The attribute of a trial that holds its run."""
 _GRACE_S = 60
@@ -105,13 +108,15 @@ class OpenStudy:
         left = self._left_for(index)
         number = len(self.study.get_trials(deepcopy=False)) if left is None else left.number
         fresh = left is None or not left.params
-        sampler = restored_sampler(self.launch.paths.sampler, self.search.seed, number, fresh=fresh)
+        sampler = _restored_sampler(
+            self.launch.paths.sampler, self.search.seed, number, fresh=fresh
+        )
         self.study.sampler = sampler
         trial = self.study.ask() if left is None else optuna.Trial(self.study, left._trial_id)  # noqa: SLF001  # there is no other road to a trial that was begun
         trial.set_user_attr(_RUN, index)
         labels = {axis.key: _suggested(trial, axis) for axis in self.search.axes}
-        if fresh or not is_stored(self.launch.paths.sampler, number):
-            store_state(self.launch.paths.sampler, sampler, number)
+        if fresh or not _is_stored(self.launch.paths.sampler, number):
+            _store_state(self.launch.paths.sampler, sampler, number)
         values = {axis.key: axis.value(labels[axis.key]) for axis in self.search.axes}
         return self._given(index, trial.number, values, ())
 
@@ -135,7 +140,7 @@ class OpenStudy:
             self.study.add_trial(again)
             left = self._left_for(index)
         assert left is not None, "it was added under the lock"  # noqa: S101
-        skip_one(self.launch.paths.sampler, left.number)
+        _skip_one(self.launch.paths.sampler, left.number)
         return self._given(index, left.number, trial.values, (*trial.earlier, trial.number))
 
     def _given(
@@ -247,3 +252,57 @@ def load_trial(launch: Launch, index: int) -> tuple[optuna.Trial, set[int]]:
     # What an earlier round reported stands: Optuna accepts one value per step.
     trial = optuna.Trial(study, frozen._trial_id)  # noqa: SLF001  # as in OpenStudy
     return trial, set(frozen.intermediate_values)
+
+
+def _restored_sampler(path: Path, seed: int, number: int, *, fresh: bool) -> BaseSampler:
+    """Return a sampler for trial `number`, with its generators where trial `number - 1` left them.
+
+    If that is unknown (a process was killed while it asked), or the trial is not `fresh`, they
+    start again from the seed and the number, so that no trial repeats another's.
+    """
+    states = _states(path, number) if fresh and number else None
+    if states is None and not (fresh and number == 0):
+        seed = (seed + _FAR_APART * (number + 1)) % 2**32
+    sampler = TPESampler(seed=seed, constant_liar=True)
+    for name, state in (states or {}).items():
+        kind, keys, *rest = state
+        _generators(sampler)[name].set_state((kind, keys, *rest))
+    return sampler
+
+
+def _store_state(path: Path, sampler: BaseSampler, number: int) -> None:
+    """Store the state of the generators after trial `number`.
+
+    As JSON, for the trial after the one at which it was stored.
+    """
+    states = {}
+    for name, generator in _generators(sampler).items():
+        kind, keys, *rest = generator.get_state()
+        states[name] = [kind, keys.tolist(), *rest]
+    write_json(path, {"v": _STATE_VERSION, "after": number, "states": states})
+
+
+def _is_stored(path: Path, number: int) -> bool:
+    """Return whether the state of the generators after trial `number` is stored."""
+    return _states(path, number + 1) is not None
+
+
+def _skip_one(path: Path, number: int) -> None:
+    """Note that trial `number` needed no random numbers."""
+    states = _states(path, number)
+    if states is not None:
+        write_json(path, {"v": _STATE_VERSION, "after": number, "states": states})
+
+
+def _states(path: Path, number: int) -> dict[str, Any] | None:
+    """Return what is stored for trial `number`; None if nothing is."""
+    try:
+        kept = read_json(path)
+        return dict(kept["states"]) if kept["after"] == number - 1 else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _generators(sampler: Any) -> dict[str, Any]:
+    """Return the sampler's generators (optuna 5: it has one, and one for its first trials)."""
+    return {"own": sampler._rng.rng, "first": sampler._random_sampler._rng.rng}  # noqa: SLF001  # Optuna has no public way to keep them
