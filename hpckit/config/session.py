@@ -34,6 +34,9 @@ from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING
 from hpckit.planning.masking import masked_text, masked_word
 
+# hydra-core 1.3 warns if this is missing, 1.4 if it is given.
+_VERSION_BASE = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
+
 
 class _ComposingLoader(ConfigLoaderImpl):
     """Composes as Hydra does.
@@ -50,10 +53,6 @@ class _ComposingLoader(ConfigLoaderImpl):
         # Before Hydra merges the files: it may put their nodes into the result.
         self.declared_missing = _declared_missing(defaults, repo)
         return super()._compose_config_from_defaults_list(defaults, repo)
-
-
-# hydra-core 1.3 warns if this is missing, 1.4 if it is given.
-_VERSION_BASE = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 
 
 class ShippedConf(SearchPathPlugin):

@@ -127,7 +127,7 @@ def _idle_words(settings: LaunchConfig, words: Sequence[str]) -> Iterator[Findin
     """Yield a warning for each word of `words` that has no effect with these settings.
 
     ```python
-    [one.message for one in idle_words(settings, ["recovery.on_straggler=move"])]
+    [one.message for one in _idle_words(settings, ["recovery.on_straggler=move"])]
     # ["recovery.on_straggler=move moves nothing: the run has no spare node"]
     ```
 

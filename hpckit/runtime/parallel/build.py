@@ -276,10 +276,8 @@ def _cut_matrices(
     cut = TensorCut(
         mesh=mesh.along(MeshAxis.tensor),
         plan=plan,
-        sequence=settings.sequence,
         units=tuple(units),
-        recompute=settings.recompute,
-        compiled=settings.compile,
+        settings=settings,
     )
     cut.apply(holder)
     return cut

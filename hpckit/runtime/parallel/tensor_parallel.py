@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from hpckit.model.parallel.plan import Plan
-from hpckit.model.parallel.settings import Recompute
+from hpckit.model.parallel.settings import Parallel, Recompute
 from hpckit.runtime.parallel.column_inputs import ColumnInputs
 from hpckit.runtime.parallel.loss.cut_vocabulary import CutLogits, as_cut_logits, gathered
 from hpckit.runtime.parallel.model_checks import cut_axis
@@ -33,18 +33,15 @@ _WHOLE = Replicate()
 
 @dataclass(slots=True, kw_only=True)
 class TensorCut:
-    """Cuts one model. `sequence`: activations are sharded along the sequence, too.
+    """Cuts one model. `units` are the names of the modules that repeat.
 
-    `units` are the names of the modules that repeat. `recompute` and `compiled` are how they run:
-    compiled ones cannot gather an input once for several columns.
+    Compiled ones cannot gather an input once for several columns, nor say what the plan leaves out.
     """
 
     mesh: DeviceMesh
     plan: Plan
-    sequence: bool
     units: tuple[str, ...]
-    recompute: Recompute
-    compiled: bool
+    settings: Parallel
     _made: dict[int, nn.Parameter] = field(default_factory=dict)
     _blamed: str = ""
     """What was noted last on an error of torch's."""
@@ -64,28 +61,28 @@ class TensorCut:
         norms = set(self.plan.matching(self.plan.sequence, modules))
         inputs = ColumnInputs(
             place=partial(self._placed, wanted=_WHOLE),
-            keeps_parts=self.recompute is Recompute.none,
+            keeps_parts=self.settings.recompute is Recompute.none,
         )
         for name, module in modules.items():
             unit = next((unit for unit in self.units if name.startswith(unit + ".")), None)
             inside = unit is not None
             if name in columns:
                 self._cut_columns(module, inside=inside)
-                if self.compiled:
+                if self.settings.compile:
                     module.register_forward_pre_hook(self._as(_WHOLE))
                 else:
                     inputs.gather_for(module, module if unit is None else modules[unit])
             elif name in rows:
                 self._cut_rows(module)
-            elif name in norms and self.sequence:
+            elif name in norms and self.settings.sequence:
                 self._replicate(module)
-                module.register_forward_pre_hook(partial(self._place_sequence, name))
+                module.register_forward_pre_hook(self._as(_SEQUENCE, name))
             elif _own(module):
                 self._replicate(module)
                 if not _is_container(module):
                     self._hook_whole(module, inside=inside)
         self._made.clear()  # FSDP shards copies of them, and hooks keep this object
-        for unit in self.units:
+        for unit in () if self.settings.compile else self.units:
             self._watch_unit(unit, modules[unit], columns | rows | norms)
 
     def blamed_for(self, error: BaseException) -> str:
@@ -117,7 +114,7 @@ class TensorCut:
 
     def join_stages(self, part: nn.Module, *, first: bool, last: bool) -> None:
         """Have a pipeline stage send and receive its own part of the sequence as plain tensors."""
-        if not self.sequence:
+        if not self.settings.sequence:
             return
         if not first:
             part.register_forward_pre_hook(self._from(_SEQUENCE))
@@ -162,16 +159,12 @@ class TensorCut:
         self._distribute(module, _placements(module, columns=False))
         given = _WHOLE if isinstance(module, nn.Embedding) else Shard(-1)
         module.register_forward_pre_hook(self._from(given))
-        module.register_forward_hook(self._to(_SEQUENCE) if self.sequence else _plain_output)
+        module.register_forward_hook(
+            self._to(_SEQUENCE) if self.settings.sequence else _plain_output
+        )
 
     def _replicate(self, module: nn.Module) -> None:
         self._distribute(module, dict.fromkeys(_own(module), _WHOLE))
-
-    def _place_sequence(self, name: str, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Have the first input of a module cut along the sequence."""
-        if not isinstance(args[0], DTensor):
-            self._whole_given.add(name)
-        return (self._placed(args[0], _SEQUENCE), *args[1:])
 
     def _hook_whole(self, module: nn.Module, *, inside: bool) -> None:
         """Have a module that the plan cuts nowhere work on whole tensors.
@@ -186,7 +179,7 @@ class TensorCut:
             return tuple(self._placed(one, _WHOLE) for one in args)
 
         def after(_: nn.Module, __: Any, output: Any) -> Any:
-            keeps = self.sequence and were_sharded
+            keeps = self.settings.sequence and were_sharded
             return output if keeps else _plain_output(_, __, output)
 
         module.register_forward_pre_hook(before)
@@ -204,10 +197,15 @@ class TensorCut:
                 made = self._made[id(parameter)] = self._made[id(new)] = new
             setattr(module, key, made)
 
-    def _as(self, wanted: Placement) -> Any:
-        """Return a hook that has the first input placed like this; plain inputs are whole."""
+    def _as(self, wanted: Placement, name: str | None = None) -> Any:
+        """Return a hook that has the first input placed like this; plain inputs are whole.
+
+        It notes the name of a module that was given one.
+        """
 
         def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            if name is not None and not isinstance(args[0], DTensor):
+                self._whole_given.add(name)
             return (self._placed(args[0], wanted), *args[1:])
 
         return before
