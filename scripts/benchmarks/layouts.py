@@ -32,7 +32,10 @@ _CHECKED = (
 
 def bench_layouts(folder: Path) -> None:
     """Compare steps, then saving and loading in another layout; then check 1024 ranks."""
-    print("layout          wall: hpckit  by hand  ratio (quartiles)    CPU: ratio (quartiles)")
+    print(
+        "layout          wall: hpckit  by hand  ratio (quartiles)    CPU: ratio (quartiles)"
+        "    sent: hpckit, by hand"
+    )
     for row in _world(folder):
         print(_steps_line(row) if "layout" in row else _move_line(row), flush=True)
     print("check of 1024 ranks, a model of 32 blocks: CPU seconds beside those of importing torch")
@@ -76,9 +79,11 @@ def _world(folder: Path) -> Iterator[dict[str, Any]]:
 
 def _steps_line(row: dict[str, Any]) -> str:
     ours, theirs = row["wall_s"]
+    sent, theirs_sent = map(median, row["sent_mib"])
     return (
         f"{row['layout']:15} {median(ours) * 1000:9.0f} ms {median(theirs) * 1000:6.0f} ms"
         f"  {_ratio(ours, theirs)}    {_ratio(*row['cpu_s'])}"
+        f"    {sent:.1f}, {theirs_sent:.1f} MiB"
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -39,6 +40,7 @@ class Attention(nn.Module):
         self.query, self.key, self.value, self.out = (
             nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4)
         )
+        self.ringed = False
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what each position takes from those before it."""
@@ -46,7 +48,10 @@ class Attention(nn.Module):
             part(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
             for part in (self.query, self.key, self.value)
         ]
-        taken = F.scaled_dot_product_attention(*heads, is_causal=True)
+        if self.ringed:
+            taken = RingAttention.apply(*heads)
+        else:
+            taken = F.scaled_dot_product_attention(*heads, is_causal=True)
         mixed: Tensor = self.out(taken.transpose(1, 2).flatten(2))
         return mixed
 
@@ -89,8 +94,8 @@ class Model(nn.Module):
         self.norm: nn.LayerNorm | None = nn.LayerNorm(WIDTH)
         self.head: nn.Linear | None = nn.Linear(WIDTH, VALUES, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Run what this rank has."""
+    def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Run what this rank has; no layer asks for the positions of a part of a sequence."""
         if self.tokens is not None:
             x = self.tokens(x)
         for block in self.blocks:
@@ -111,6 +116,8 @@ def lay_out(sizes: dict[str, int], rank: int) -> tuple[nn.Module, Step]:
     model = Model()
     if "pipeline" in sizes:
         return by_stages(model, rank, sizes["pipeline"])
+    if "context" in sizes:
+        return by_ring(model, rank, sizes["context"])
     names = tuple(sizes)
     mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=names)
     if "tensor" in sizes:
@@ -175,3 +182,98 @@ def by_stages(model: Model, rank: int, stages: int) -> tuple[nn.Module, Step]:
         return torch.stack(losses).mean().detach() if losses else torch.zeros(())
 
     return model, step
+
+
+def by_ring(model: Model, rank: int, size: int) -> tuple[nn.Module, Step]:
+    """Cut sequences over ranks and states by FSDP; keys and values go round."""
+    for block in model.blocks:
+        block.attention.ringed = True
+    for module in (*model.blocks, model):
+        fully_shard(module, mesh=init_device_mesh("cpu", (size,)))
+    pieces = torch.arange(LENGTH).view(2 * size, -1)
+    own = torch.cat([pieces[rank], pieces[-1 - rank]])
+
+    def step(inputs: Tensor, targets: Tensor) -> Tensor:
+        loss = loss_of(model(inputs[:, own]), targets[:, own])
+        torch.autograd.backward(loss)
+        return loss.detach()
+
+    return model, step
+
+
+class RingAttention(torch.autograd.Function):
+    """Causal attention over all ranks, of which each has a piece from either end of a sequence."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Merge what the queries take from each rank's part: [rows, heads, own, width]."""
+        rank, size, half = dist.get_rank(), dist.get_world_size(), query.shape[-2] // 2
+        out, sums, part = query, query, torch.stack([key, value])
+        for step in range(size):
+            works, coming = send_on(part) if step + 1 < size else ([], part)
+            if step == 0:
+                out, sums = _FLASH(query, key, value, 0.0, True)  # noqa: FBT003  # causal
+            else:
+                seen = part[..., :half, :] if step <= rank else part
+                late = slice(0 if step <= rank else half, None)
+                new, new_sums = _FLASH(query[..., late, :], *seen)
+                old = sums[..., late]
+                out[..., late, :].lerp_(new, torch.sigmoid(new_sums - old)[..., None])
+                old.copy_(torch.logaddexp(old, new_sums))
+            part = arrived(works, coming)
+        ctx.save_for_backward(query, key, value, out, sums)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Go round again; the gradients of keys and values travel with them."""
+        query, key, value, out, sums = ctx.saved_tensors
+        rank, size, half = dist.get_rank(), dist.get_world_size(), query.shape[-2] // 2
+        part, of_query, own, travelling = torch.stack([key, value]), query, query, query
+        under_way: tuple[list[Any], Tensor] | None = None
+        for step in range(size):
+            works, coming = send_on(part) if step + 1 < size else ([], part)
+            keys, late = slice(None), slice(None)
+            if step > rank:
+                late = slice(half, None)
+            elif step > 0:
+                keys = slice(half)
+            new = _FLASH_BACKWARD(
+                gradients[0][..., late, :],
+                query[..., late, :],
+                *part[..., keys, :],
+                out[..., late, :],
+                sums[..., late],
+                0.0,
+                step == 0,
+            )
+            if step == 0:
+                of_query, own = new[0], torch.stack(new[1:])
+            else:
+                of_query[..., late, :] += new[0]
+                travelling = arrived(*under_way) if under_way else torch.zeros_like(own)
+                travelling[..., keys, :] += torch.stack(new[1:])
+                under_way = send_on(travelling)
+            part = arrived(works, coming)
+        if under_way:
+            own += arrived(*under_way)
+        return of_query, *own
+
+
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001  # no other name
+_FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward  # noqa: SLF001
+
+
+def send_on(part: Tensor) -> tuple[list[Any], Tensor]:
+    """Begin to send a tensor to the next rank; return what is under way, and what will arrive."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    coming = torch.empty_like(part)
+    sent = dist.P2POp(dist.isend, part, (rank + 1) % size)
+    return dist.batch_isend_irecv([sent, dist.P2POp(dist.irecv, coming, (rank - 1) % size)]), coming
+
+
+def arrived(works: list[Any], coming: Tensor) -> Tensor:
+    """Wait for what is under way."""
+    for one in works:
+        one.wait()
+    return coming

@@ -41,6 +41,7 @@ LAYOUTS: dict[str, dict[str, int]] = {
     "fsdp": {"shard": 4},
     "hsdp": {"replicate": 2, "shard": 2},
     "tensor": {"tensor": 4},
+    "context": {"context": 4},
     "fsdp x tensor": {"shard": 2, "tensor": 2},
     "pipeline": {"pipeline": 4},
 }
@@ -91,38 +92,47 @@ def batch(layout: Layout, step: int) -> tuple[Tensor, Tensor]:
     return own[:, :-1], own[:, 1:]
 
 
-def timed_step(optimizer: Any, step: Step, given: tuple[Tensor, Tensor]) -> tuple[float, float]:
-    """Return the seconds of one whole step, and the CPU seconds that this rank took for it.
+def timed_step(
+    optimizer: Any, step: Step, given: tuple[Tensor, Tensor]
+) -> tuple[float, float, float]:
+    """Return the seconds of one whole step, the CPU seconds that this rank took for it, and MiB.
 
-    All ranks begin together, and the step ends with the last.
+    All ranks begin together, and the step ends with the last. The MiB are what this machine sent to
+    itself meanwhile: all ranks together.
     """
     dist.barrier()
-    began, used = time.perf_counter(), time.process_time()
+    began, used, sent = time.perf_counter(), time.process_time(), sent_mib()
     optimizer.zero_grad()
     step(*given)
     optimizer.step()
     used = time.process_time() - used
     dist.barrier()
-    return time.perf_counter() - began, used
+    return time.perf_counter() - began, used, sent_mib() - sent
+
+
+def sent_mib() -> float:
+    """Return what has gone over the loopback device since the machine began."""
+    counted = Path("/sys/class/net/lo/statistics/tx_bytes")
+    return int(counted.read_text()) / 2**20
 
 
 def compare(name: str, pairs: int) -> dict[str, Any]:
-    """Return the seconds of each pair of steps, and the CPU seconds of all ranks."""
+    """Return the seconds of each pair of steps, the CPU seconds of all ranks, and the MiB sent."""
     layout = Layout(**LAYOUTS[name])
     ways = [by_hpckit(layout), lay_out(LAYOUTS[name], dist.get_rank())]
     made = [(torch.optim.AdamW(m.parameters(), lr=1e-4), s) for m, s in ways]
-    seconds: list[list[tuple[float, float]]] = [[], []]
+    took: list[list[tuple[float, float, float]]] = [[], []]
     for number in range(pairs + WARM_UP):
         given = batch(layout, number)
         for way in (0, 1) if number % 2 else (1, 0):
-            took = timed_step(*made[way], given)
+            each = timed_step(*made[way], given)
             if number >= WARM_UP:
-                seconds[way].append(took)
-    wall = torch.tensor(seconds, dtype=torch.float64)
-    cpu = wall[..., 1].contiguous()
+                took[way].append(each)
+    wall, cpu, sent = torch.tensor(took, dtype=torch.float64).unbind(-1)
+    cpu = cpu.contiguous()
     dist.all_reduce(cpu)
-    times = {"wall_s": wall[..., 0].tolist(), "cpu_s": cpu.tolist()}
-    return {"layout": name, **times}
+    measured = {"wall_s": wall, "cpu_s": cpu, "sent_mib": sent}
+    return {"layout": name, **{key: values.tolist() for key, values in measured.items()}}
 
 
 def moved(folder: Path, repeats: int) -> list[dict[str, Any]]:

@@ -91,6 +91,7 @@ class _RingedAttention(TorchFunctionMode):
     def __init__(self, shards: ContextShards) -> None:
         super().__init__()
         self._shards = shards
+        self.is_on = False
 
     def __torch_function__(
         self,
@@ -144,10 +145,16 @@ def _attend(  # noqa: PLR0913, PLR0917  # torch's signature
     return attention(query, key, value)
 
 
-def _under(mode: TorchFunctionMode, forward: Callable[..., Any]) -> Callable[..., Any]:
+def _under(mode: _RingedAttention, forward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(forward)
     def within(*args: Any, **kwargs: Any) -> Any:
-        with mode:
+        if mode.is_on:  # of the module that calls this one: each call would go through it twice
             return forward(*args, **kwargs)
+        mode.is_on = True
+        try:
+            with mode:
+                return forward(*args, **kwargs)
+        finally:
+            mode.is_on = False
 
     return within

@@ -30,24 +30,17 @@ class Ring:
     place: int
     size: int
 
-    def pass_on(self, block: Sequence[Tensor]) -> _Arriving:
-        """Begin to send tensors [batch, heads, length, width] to the next rank; collective.
+    def pass_on(self, sent: Tensor) -> _Arriving:
+        """Begin to send a tensor to the next rank; collective.
 
-        The previous rank sends as many of the same shapes.
+        The previous rank sends one of the same shape.
         """
-        sent = [one.transpose(1, 2).contiguous() for one in block]  # as models lay heads out
-        received = [torch.empty_like(one) for one in sent]
+        received = torch.empty_like(sent)
         onwards, back = (self.place + 1) % self.size, (self.place - 1) % self.size
         works = dist.batch_isend_irecv(
             [
-                *(
-                    dist.P2POp(dist.isend, one, None, self.group, group_peer=onwards)
-                    for one in sent
-                ),
-                *(
-                    dist.P2POp(dist.irecv, one, None, self.group, group_peer=back)
-                    for one in received
-                ),
+                dist.P2POp(dist.isend, sent, None, self.group, group_peer=onwards),
+                dist.P2POp(dist.irecv, received, None, self.group, group_peer=back),
             ]
         )
         return _Arriving(works=works, sent=sent, received=received)
@@ -58,16 +51,15 @@ class _Arriving:
     """What the previous rank sends, while this one sends something else."""
 
     works: list[dist.Work]
-    sent: list[Tensor]
-    received: list[Tensor]
+    sent: Tensor | None
+    received: Tensor
 
-    def wait(self) -> list[Tensor]:
+    def wait(self) -> Tensor:
         """Return what has arrived; what was sent is no longer kept."""
         for one in self.works:
             one.wait()
-        arrived = [one.transpose(1, 2) for one in self.received]
-        self.works, self.sent, self.received = [], [], []
-        return arrived
+        self.works, self.sent = [], None
+        return self.received
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +130,9 @@ class _Attended(torch.autograd.Function):
         """Merge what the queries take from each part; collective."""
         exact = torch.promote_types(query.dtype, torch.float32)
         part, out, sums = [key, value], query, query  # the first step replaces them
+        packed = _packed(part)
         for step in range(how.ring.size):
-            coming = how.ring.pass_on(part) if step + 1 < how.ring.size else None
+            coming = how.ring.pass_on(packed) if step + 1 < how.ring.size else None
             found = [one.to(exact) for one in how.block(step, query, part).forward()]
             if step == 0:
                 out, sums = found
@@ -148,7 +141,8 @@ class _Attended(torch.autograd.Function):
                 _merge((out[..., queries, :], sums[..., queries]), found)
             del found
             if coming is not None:
-                part = coming.wait()
+                packed = coming.wait()
+                part = _unpacked(packed, (key, value))
         out = out.to(query.dtype)
         ctx.how = how
         ctx.save_for_backward(query, key, value, out, sums)
@@ -164,10 +158,10 @@ class _Attended(torch.autograd.Function):
         query, key, value, out, sums = ctx.saved_tensors
         how: RingAttention = ctx.how
         travels = any(ctx.needs_input_grad[1:3])
-        part, own, of_part = [key, value], [], []
-        arriving: _Arriving | None = None
+        part, own, arriving = [key, value], [], None
+        packed = _packed(part)
         for step in range(how.ring.size):
-            coming = how.ring.pass_on(part) if step + 1 < how.ring.size else None
+            coming = how.ring.pass_on(packed) if step + 1 < how.ring.size else None
             queries, keys = how.view(step, query.shape[-2])
             new = how.block(step, query, part).backward(
                 gradient[..., queries, :], out[..., queries, :], sums[..., queries]
@@ -177,17 +171,19 @@ class _Attended(torch.autograd.Function):
             else:
                 own[0][..., queries, :] += new[0]
             if step > 0 and travels:
-                of_part = (
-                    arriving.wait() if arriving else [torch.zeros_like(one) for one in own[1:]]
+                sent = (
+                    arriving.wait() if arriving else packed.new_zeros(len(packed), dtype=sums.dtype)
                 )
-                for one, more in zip(of_part, new[1:], strict=True):
+                for one, more in zip(_unpacked(sent, own[1:]), new[1:], strict=True):
                     one[..., keys, :] += more
-                arriving = how.ring.pass_on(of_part)
+                arriving = how.ring.pass_on(sent)
             del new
             if coming is not None:
-                part = coming.wait()
+                packed = coming.wait()
+                part = _unpacked(packed, (key, value))
         if arriving is not None:
-            own[1:] = [one + more for one, more in zip(own[1:], arriving.wait(), strict=True)]
+            for one, more in zip(own[1:], _unpacked(arriving.wait(), own[1:]), strict=True):
+                one.add_(more)
         return *(one.to(query.dtype) for one in own), None
 
 
@@ -196,3 +192,15 @@ def _merge(into: Sequence[Tensor], new: Sequence[Tensor]) -> None:
     (out, sums), (new_out, new_sums) = into, new
     out.lerp_(new_out, torch.sigmoid(new_sums - sums)[..., None])
     sums.copy_(torch.logaddexp(sums, new_sums))
+
+
+def _packed(part: Sequence[Tensor]) -> Tensor:
+    """Return tensors [batch, heads, length, width] as one of one dimension: one message."""
+    return torch.cat([one.transpose(1, 2).flatten() for one in part])  # as models lay heads out
+
+
+def _unpacked(packed: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Return views of what was packed, in these tensors' shapes."""
+    shapes = [one.transpose(1, 2).shape for one in like]
+    parts = torch.split(packed, [shape.numel() for shape in shapes])
+    return [part.view(shape).transpose(1, 2) for part, shape in zip(parts, shapes, strict=True)]
