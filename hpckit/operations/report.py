@@ -1,4 +1,4 @@
-"""Writes a report of launches and runs: one HTML file, and the same as Markdown, JSON or JUnit."""
+"""Writes a report of launches and runs: one HTML file, and the same as Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from hpckit.operations.output_file import (
     check_suffix,
     write_output_file,
 )
-from hpckit.report.document.junit import MARK, junit_text
 from hpckit.report.document.model import ReportDocument
 from hpckit.report.html.page import GENERATOR, page_chunks
 from hpckit.views.across_launches import named_runs
@@ -25,8 +24,7 @@ from hpckit.views.report.gather import report_document
 _LEAST_REFRESH_S = 1.0
 _MOST_REFRESH_S = 24 * 3600
 _PAGE = OutputKind(noun="report", marks=(f'content="{GENERATOR}"'.encode(),))
-_TESTS = OutputKind(noun="report", marks=(MARK.encode(),))
-_HTML, _JUNIT = (".html", ".htm"), (".xml",)
+_HTML = (".html", ".htm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,18 +39,16 @@ class ReportRequest:
     base: Path
     html: Path | None
     writes_html: bool
-    junit: Path | None = None
     refresh_s: float | None = None
     fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOutcome:
-    """The report, and the files that were written."""
+    """The report, and the file that was written."""
 
     document: ReportDocument
     html: Path | None
-    junit: Path | None
 
 
 def write_report(request: ReportRequest, context: Context) -> ReportOutcome:
@@ -63,14 +59,10 @@ def write_report(request: ReportRequest, context: Context) -> ReportOutcome:
             f"--refresh is {seconds:g}; it is in seconds, from {_LEAST_REFRESH_S:g} to "
             f"{_MOST_REFRESH_S} (a day)"
         )
-    for target, suffixes, kind in (
-        (request.html, _HTML, _PAGE),
-        (request.junit, _JUNIT, _TESTS),
-    ):
-        if target is not None:
-            if not target.is_dir():
-                check_suffix(target, suffixes, f"report in {suffixes[0].removeprefix('.').upper()}")
-            check_output_file(target, kind)
+    if request.html is not None:
+        if not request.html.is_dir():
+            check_suffix(request.html, _HTML, "report in HTML")
+        check_output_file(request.html, _PAGE)
     plotly = plotly_script() if request.writes_html else ""
     named = named_runs(request.references, request.base, context)
     document = report_document(named, context, Freshness(now=request.fresh))
@@ -79,9 +71,7 @@ def write_report(request: ReportRequest, context: Context) -> ReportOutcome:
         target = request.html or _default_target(document, context)
         chunks = page_chunks(document, plotly, refresh_s=request.refresh_s)
         write_output_file(target, chunks, _PAGE)
-    if request.junit is not None:
-        write_output_file(request.junit, (junit_text(document),), _TESTS)
-    return ReportOutcome(document=document, html=target, junit=request.junit)
+    return ReportOutcome(document=document, html=target)
 
 
 def plotly_script() -> str:
@@ -91,7 +81,7 @@ def plotly_script() -> str:
     except ModuleNotFoundError as error:
         raise UsageError(
             f"a report in HTML needs {error.name}, which is not installed",
-            hint="pip install 'hpckit-slurm[report]'; --markdown, --json and --junit need nothing",
+            hint="pip install 'hpckit-slurm[report]'; --markdown and --json need nothing",
         ) from error
     return text
 

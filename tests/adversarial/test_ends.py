@@ -247,6 +247,27 @@ def test_function_that_runs_none_of_its_lines_is_refused(workshop: Workshop, cod
     assert "Traceback" not in ended.log(0)
 
 
+AFTER_THE_LOOP = """
+import torch
+def main(config, run):
+    run.state(model=torch.nn.Linear(1, 1))
+    for step in run.steps(3):
+        run.log(number=step)
+    if run.round == 0:
+        raise ValueError("the report could not be written")
+"""
+
+
+def test_failure_after_the_last_step_undoes_no_step(workshop: Workshop) -> None:
+    """A round that finds all steps done begins none: metrics of the last step still count."""
+    restarts = Recovery(restarts={"exception": 1})
+    ended = workshop.attempt(AFTER_THE_LOOP, **ranks(1, recovery=restarts))
+    assert (ended.code, ended.record.round) == (0, 1), ended.output
+    assert (ended.record.metrics["number"], ended.record.step) == (2, 2)
+    over = [one for one in read_events(ended.paths.events) if isinstance(one, events.RoundEnded)]
+    assert [one.first_step for one in over] == [0, None]
+
+
 DROPPED = """
 import time
 def main(config, run):

@@ -42,7 +42,7 @@ SURFACE = {
     "show": {"LAUNCH|RUN", "--config", "--fresh", "--json", "--output-dir"},
     "checkpoint": {"ACTION", "LAUNCH|RUN", "--to", "--step", "--force", "--json", "--output-dir"},
     "export": {"KIND", "LAUNCH|RUN", "--to", "--follow", "--undone", "--output-dir"},
-    "report": {"LAUNCH|RUN", "--to", "--markdown", "--json", "--junit", "--refresh", "--fresh"}
+    "report": {"LAUNCH|RUN", "--to", "--markdown", "--json", "--refresh", "--fresh"}
     | {"--output-dir"},
     "plot": {"LAUNCH|RUN", "--to", "--metric", "--x", "--smooth", "--log", "--style", "--width"}
     | {"--height", "--fresh", "--output-dir"},

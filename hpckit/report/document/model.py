@@ -1,4 +1,4 @@
-"""What a report says, before it is HTML, Markdown, JSON or JUnit. Pure."""
+"""What a report says, before it is HTML, Markdown or JSON. Pure."""
 
 from __future__ import annotations
 

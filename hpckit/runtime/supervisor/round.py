@@ -287,6 +287,7 @@ class Round:
             case messages.StepBegun():
                 self.usual_step = timedelta(seconds=message.usual_s)
                 self._stepped_at = time.monotonic()
+                self._begin(message.step)
                 self._advance(message.step, message.total)
             case messages.Restoring():
                 self._load = CheckpointLoad(checkpoint=message.checkpoint, others=message.others)
@@ -343,8 +344,9 @@ class Round:
         self.requests.ended(exit_.rank)
         if exit_.failed:
             self._failed_at = min(self._failed_at, time.monotonic())
+            self._begin(exit_.step)
         self._cut_short = self._cut_short or self._asked or self.noticed.is_set()
-        if exit_.step is not None:
+        if exit_.step is not None:  # which an earlier round may have done
             self._advance(exit_.step, exit_.total)
 
     def _lose(self, node_rank: int, silent_s: float) -> None:
@@ -368,12 +370,14 @@ class Round:
             )
         )
 
-    def _advance(self, step: int, total: int | None) -> None:
-        self._total = total or self._total
-        if self.first_step is None:
+    def _begin(self, step: int | None) -> None:
+        if step is not None and self.first_step is None:
             self.first_step = step
             self.start_up = timedelta(seconds=time.monotonic() - self._began_at)
             self.record(events.StepReached(at=now(), round=self.number, step=step))
+
+    def _advance(self, step: int, total: int | None) -> None:
+        self._total = total or self._total
         if self.step is None or step > self.step:
             self.step = step
         self.progress.note(self.number, self.step, self._total)

@@ -1,19 +1,17 @@
-"""Promises of the other forms of a report: JSON, JUnit, Markdown, and the words they share."""
+"""Promises of the other forms of a report: JSON, Markdown, and the words they share."""
 
 from __future__ import annotations
 
 import json
-from xml.etree import ElementTree as ET
 
 import pytest
-from cli_world import Desk, Writer
-from report_launches import ATTACK, gathered, hostile_launch, swept_launch, troubled_launch
+from cli_world import Desk
+from report_launches import gathered, hostile_launch, swept_launch, troubled_launch
 
 from hpckit.model.goodput import TimeParts
 from hpckit.model.launch import Direction
 from hpckit.model.plain import to_plain, without_nan
 from hpckit.report.document.goal import guessed_goal
-from hpckit.report.document.junit import junit_text
 from hpckit.report.document.markdown import markdown_text
 from hpckit.report.document.plain import report_object
 from hpckit.report.document.words import summary_words
@@ -113,38 +111,9 @@ def test_json_of_a_report_is_the_whole_document(desk: Desk) -> None:
     assert {"timelines", "curves", "gpu_activity", "gpus", "ranks", "launches"} <= set(found)
 
 
-def test_junit_has_a_case_for_each_run(desk: Desk) -> None:
-    """Failures have cause and traceback, what has not ended is skipped, a launch is a suite."""
-    launch = desk.freeze("mixed", sweep=[("a=1",), ("a=2",), ("a=3",)])
-    ended, failed = Writer(launch=launch, index=0), Writer(launch=launch, index=1)
-    ended.start()
-    ended.complete()
-    failed.start()
-    failed.fail(traceback="Traceback\n  boom & <bang>")
-    tree = ET.fromstring(junit_text(gathered(desk, launch)))  # noqa: S314  # our own
-    (suite,) = tree
-    counts = {name: suite.get(name) for name in ("name", "tests", "failures", "skipped", "errors")}
-    assert counts == {
-        "name": launch.id,
-        "tests": "3",
-        "failures": "1",
-        "skipped": "1",
-        "errors": "0",
-    }
-    assert [[child.tag for child in case] for case in suite] == [[], ["failure"], ["skipped"]]
-    failure = suite[1][0]
-    assert failure.get("type") == "exception"
-    assert failure.get("message") == "ValueError: boom"
-    assert "boom & <bang>" in (failure.text or "")
-    assert suite[0].get("time") == "120.000"
-
-
-def test_junit_and_markdown_hold_hostile_names(desk: Desk) -> None:
-    """XML stays XML, and no sign of Markdown's is obeyed."""
-    document = gathered(desk, hostile_launch(desk))
-    tree = ET.fromstring(junit_text(document))  # noqa: S314  # our own
-    assert ATTACK in str(tree[0][0].get("name"))
-    text = markdown_text(document)
+def test_markdown_holds_hostile_names(desk: Desk) -> None:
+    """No sign of Markdown's is obeyed."""
+    text = markdown_text(gathered(desk, hostile_launch(desk)))
     inside = False
     for line in text.splitlines():
         inside ^= line.strip().startswith("```")
@@ -178,4 +147,3 @@ def test_report_of_several_launches_names_each(desk: Desk) -> None:
     document = gathered(desk, first, second)
     assert document.title == "2 launches: one, two"
     assert [row.run for row in document.rows] == [f"{first.id}.0", f"{second.id}.0"]
-    assert junit_text(document).count("<testsuite ") == 2

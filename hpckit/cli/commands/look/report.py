@@ -10,7 +10,7 @@ from hpckit.cli.options import add_fresh, add_output_dir, add_references, output
 from hpckit.cli.value_types import seconds
 from hpckit.context import Context
 from hpckit.model.counted import counted
-from hpckit.operations.report import ReportOutcome, ReportRequest, write_report
+from hpckit.operations.report import ReportRequest, write_report
 from hpckit.report.document.markdown import markdown_text
 from hpckit.report.document.plain import report_object
 
@@ -19,7 +19,6 @@ examples:
   hpckit report   the latest launch, as LAUNCH.html
   hpckit report digits.3 -o digits.html
   hpckit report digits --markdown
-  hpckit report digits --junit junit.xml   for continuous integration
 """
 
 
@@ -30,14 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         *("-o", "--to"),
         metavar="PATH",
         help="the HTML file to write (default: LAUNCH.html or RUN.html in this folder; without -o, "
-        "--markdown, --json and --junit write no HTML)",
+        "--markdown and --json write no HTML)",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="print a short Markdown text")
     form.add_argument("--json", action="store_true", help="print all of it as one JSON object")
-    parser.add_argument(
-        "--junit", metavar="FILE", help="write JUnit XML: a suite per launch, a test case per run"
-    )
     parser.add_argument(
         "--refresh",
         metavar="TIME",
@@ -52,13 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @gc_paused()
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Write a report, and say on standard error where it is; always returns 0."""
-    others = arguments.markdown or arguments.json or arguments.junit is not None
+    target = None if arguments.to is None else context.cwd / Path(arguments.to).expanduser()
     request = ReportRequest(
         references=arguments.references,
         base=output_dir(arguments, context),
-        html=_path(arguments.to, context),
-        writes_html=arguments.to is not None or not others,
-        junit=_path(arguments.junit, context),
+        html=target,
+        writes_html=target is not None or not (arguments.markdown or arguments.json),
         refresh_s=arguments.refresh,
         fresh=arguments.fresh,
     )
@@ -67,15 +62,6 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         context.say(markdown_text(outcome.document).rstrip("\n"))
     if arguments.json:
         context.say_json(report_object(outcome.document))
-    for line in _written(outcome):
-        context.note(line)
+    if outcome.html is not None:
+        context.note(f"reported {counted(len(outcome.document.rows), 'run')} to {outcome.html}")
     return 0
-
-
-def _path(word: str | None, context: Context) -> Path | None:
-    return None if word is None else context.cwd / Path(word).expanduser()
-
-
-def _written(outcome: ReportOutcome) -> list[str]:
-    runs = counted(len(outcome.document.rows), "run")
-    return [f"reported {runs} to {path}" for path in (outcome.html, outcome.junit) if path]
