@@ -11,7 +11,6 @@ from pathlib import Path
 from hpckit.model.environment.facts import EnvironmentFacts, PythonFacts, TorchFacts
 from hpckit.model.environment.roles import FolderRole
 from hpckit.observe.environment.file_systems import read_file_systems
-from hpckit.observe.environment.gpus import read_driver
 from hpckit.observe.environment.networks import read_networks
 from hpckit.observe.environment.system import (
     granted_cpus,
@@ -20,6 +19,7 @@ from hpckit.observe.environment.system import (
     system_name,
 )
 from hpckit.observe.nvml.bindings import old_distribution
+from hpckit.observe.nvml.job_gpus import read_driver
 from hpckit.record.process import this_host
 
 

@@ -145,6 +145,11 @@ class NvmlCalls:
         self.answered += 1
         return answer
 
+    def call(self, function: str, *arguments: int) -> Any:
+        """Return what the function of this name says of the GPU, with `ask`."""
+        name = " ".join(map(str, (function, *arguments)))
+        return self.ask(name, lambda nvml, handle: getattr(nvml, function)(handle, *arguments))
+
     def judge(self, name: str, code: int) -> None:
         """Take note of an error of the call of this name; raises GpuLostError, DriverLostError."""
         verdict = nvml_verdict(code)

@@ -22,14 +22,13 @@ from hpckit.model.preflight.health import DeviceSpeed, GpuHealth, NodeHealth
 from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.observe.environment.machine import read_machine
 from hpckit.observe.environment.torch_probe import read_torch
-from hpckit.observe.health.gpus import read_gpus
-from hpckit.observe.health.host import (
+from hpckit.observe.node_health import (
     addresses_of,
     available_memory,
     time_write,
     unresolved_names,
 )
-from hpckit.observe.health.numa import read_gpu_cpus
+from hpckit.observe.nvml.job_gpus import read_gpu_cpus, read_gpu_health
 from hpckit.planning.compatibility.variables import chosen_variables
 from hpckit.planning.jobs.cpu_binding import bind_ranks
 from hpckit.runtime.clock import now
@@ -107,12 +106,12 @@ def inspect_node(order: ProbeOrder, environ: Mapping[str, str]) -> NodeHealth:
 
 def _settled_gpus(environ: Mapping[str, str]) -> tuple[GpuHealth, ...] | None:
     """Return the GPUs, looked at again while something on them may be about to end."""
-    gpus = read_gpus(environ)
+    gpus = read_gpu_health(environ)
     for _ in range(_AGAIN):
         if not any(_is_busy(one) for one in gpus or ()):
             break
         time.sleep(_AGAIN_S)
-        gpus = read_gpus(environ)
+        gpus = read_gpu_health(environ)
     return gpus
 
 
