@@ -7,7 +7,8 @@ not depend on how rows are grouped. Only `p95` is a bound, the largest of its pa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -29,6 +30,9 @@ _Name = TypeVar("_Name")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _Number = TypeVar("_Number", int, float)
+_Value = TypeVar("_Value")
+_Row = TypeVar("_Row", GpuRow, HostRow)
+_Merge = Callable[[float, float], float]
 
 
 def spread_of(values: Sequence[float]) -> GaugeSpread:
@@ -94,16 +98,22 @@ def _spreads(mappings: Iterable[Mapping[_Name, float]]) -> dict[_Name, GaugeSpre
     return {name: spread_of(found) for name, found in values.items()}
 
 
-def merge_rows(first: TelemetryRow, second: TelemetryRow) -> TelemetryRow:
-    """Return one row for both; counters are those of `second` where it has them."""
-    hosts = [row.host for row in (first, second) if row.host is not None]
-    gpus = {gpu.uuid: gpu for gpu in first.gpus}
-    for gpu in second.gpus:
-        gpus[gpu.uuid] = _merged(gpus[gpu.uuid], gpu) if gpu.uuid in gpus else gpu
+def _latest_of(_: float, second: float) -> float:
+    return second
+
+
+def merge_rows(
+    first: TelemetryRow, second: TelemetryRow, merge_counter: _Merge = _latest_of
+) -> TelemetryRow:
+    """Return one row for both; `merge_counter` makes one value of a counter that both have."""
+    before, after = ({gpu.uuid: gpu for gpu in row.gpus} for row in (first, second))
+    gpus = _merge_values(before, after, lambda one, other: _merged(one, other, merge_counter))
     return TelemetryRow(
         start=min(first.start, second.start),
         end=max(first.end, second.end),
-        host=_merged_hosts(hosts),
+        host=_joined(first.host, second.host, merge_counter)
+        if first.host is not None and second.host is not None
+        else first.host or second.host,
         gpus=tuple(gpus.values()),
         ranks=merge_steps((*first.ranks, *second.ranks)),
     )
@@ -122,7 +132,6 @@ def merge_steps(reports: Iterable[RankSteps]) -> tuple[RankSteps, ...]:
 
 
 def _added(first: RankSteps, second: RankSteps) -> RankSteps:
-    names = dict.fromkeys((*first.phases, *second.phases))
     return RankSteps(
         rank=first.rank,
         node=second.node,
@@ -136,7 +145,7 @@ def _added(first: RankSteps, second: RankSteps) -> RankSteps:
         checkpoint_s=_sum(first.checkpoint_s, second.checkpoint_s),
         waiting_s=_sum(first.waiting_s, second.waiting_s),
         own_s=_sum(first.own_s, second.own_s),
-        phases={name: first.phases.get(name, 0) + second.phases.get(name, 0) for name in names},
+        phases=_merge_values(first.phases, second.phases, operator.add),
     )
 
 
@@ -144,7 +153,7 @@ def _sum(first: _Number | None, second: _Number | None) -> _Number | None:
     return None if first is None or second is None else first + second
 
 
-def _merged(first: GpuRow, second: GpuRow) -> GpuRow:
+def _merged(first: GpuRow, second: GpuRow, merge_counter: _Merge) -> GpuRow:
     samples = first.samples + second.samples
     shares = {
         reason: (
@@ -155,34 +164,27 @@ def _merged(first: GpuRow, second: GpuRow) -> GpuRow:
         for reason in ClockReason
         if reason in first.reasons or reason in second.reasons
     }
-    return GpuRow(
-        uuid=first.uuid,
-        samples=samples,
-        gauges=_merged_gauges(first.gauges, second.gauges),
-        counters={**first.counters, **second.counters},
-        reasons=shares,
-        troubles=first.troubles | second.troubles,
-    )
+    troubles = first.troubles | second.troubles
+    return replace(_joined(first, second, merge_counter), reasons=shares, troubles=troubles)
 
 
-def _merged_hosts(hosts: Sequence[HostRow]) -> HostRow | None:
-    if len(hosts) < 2:  # noqa: PLR2004  # nothing to merge
-        return hosts[0] if hosts else None
-    first, second = hosts
-    return HostRow(
+def _joined(first: _Row, second: _Row, merge_counter: _Merge) -> _Row:
+    return replace(
+        first,
         samples=first.samples + second.samples,
-        gauges=_merged_gauges(first.gauges, second.gauges),
-        counters={**first.counters, **second.counters},
+        gauges=_merge_values(first.gauges, second.gauges, merge_spreads),
+        counters=_merge_values(first.counters, second.counters, merge_counter),
     )
 
 
-def _merged_gauges(
-    first: Mapping[_Name, GaugeSpread], second: Mapping[_Name, GaugeSpread]
-) -> dict[_Name, GaugeSpread]:
-    merged = dict(first)
-    for name, spread in second.items():
-        merged[name] = merge_spreads(merged[name], spread) if name in merged else spread
-    return merged
+def _merge_values(
+    first: Mapping[_Name, _Value],
+    second: Mapping[_Name, _Value],
+    merge: Callable[[_Value, _Value], _Value],
+) -> dict[_Name, _Value]:
+    """Return the values of both; of a name that both have, what `merge` makes of its values."""
+    both = {name: merge(value, second[name]) for name, value in first.items() if name in second}
+    return {**first, **second, **both}
 
 
 def bucket(at: datetime, span: timedelta) -> int:

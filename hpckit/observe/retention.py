@@ -57,18 +57,3 @@ def _length_by_age(age: timedelta) -> float:
 def expected_bytes(lengths: Mapping[ClosedSegment, float]) -> float:
     """Return about how large segments become with rows of these lengths."""
     return sum(one.size * one.row_s / row_s for one, row_s in lengths.items())
-
-
-def bytes_after(span: timedelta, *, row_bytes: float, row_s: float) -> float:
-    """Return about how much a node has written after `span`, with rows of `row_bytes`.
-
-    A segment stays in its step until all of it is old enough, so each step lasts one longer.
-    """
-    total, since = 0.0, timedelta(0)
-    for until, length in zip(
-        [*(age + 2 * SEGMENT for age, _ in STEPS), span], [row_s, *_LENGTHS], strict=False
-    ):
-        lasting = max(min(until, span) - since, timedelta(0))
-        total += lasting.total_seconds() / max(length, row_s) * row_bytes
-        since = max(since, min(until, span))
-    return total

@@ -5,6 +5,7 @@ Counters of a total are how much they have grown since the first row, across res
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -74,36 +75,9 @@ def complete_total(latest: LatestTelemetry) -> TelemetryTotal | None:
 
 def merge_totals(first: TelemetryTotal, second: TelemetryTotal) -> TelemetryTotal:
     """Return both totals as one: counters, which are increases, and lengths add up."""
-    merged = merge_rows(first.row, second.row)
-    return TelemetryTotal(
-        row=_summed(merged, first.row, second.row), measured_s=first.length_s + second.length_s
-    )
+    row = merge_rows(first.row, second.row, operator.add)
+    return TelemetryTotal(row=row, measured_s=first.length_s + second.length_s)
 
 
 def _increases(before: Mapping[_Name, float], now: Mapping[_Name, float]) -> dict[_Name, float]:
     return {name: counter_increase(before.get(name, value), value) for name, value in now.items()}
-
-
-def _summed(merged: TelemetryRow, total: TelemetryRow, grown: TelemetryRow) -> TelemetryRow:
-    """Return the merged row with counters that are the sums of both, not the latest value."""
-    host = merged.host and replace(
-        merged.host,
-        counters=_sums(
-            {} if total.host is None else total.host.counters,
-            {} if grown.host is None else grown.host.counters,
-        ),
-    )
-    before = {gpu.uuid: gpu.counters for gpu in total.gpus}
-    since = {gpu.uuid: gpu.counters for gpu in grown.gpus}
-    gpus = [
-        replace(gpu, counters=_sums(before.get(gpu.uuid, {}), since.get(gpu.uuid, {})))
-        for gpu in merged.gpus
-    ]
-    return replace(merged, host=host, gpus=tuple(gpus))
-
-
-def _sums(first: Mapping[_Name, float], second: Mapping[_Name, float]) -> dict[_Name, float]:
-    sums = dict(first)
-    for name, grown in second.items():
-        sums[name] = sums.get(name, 0) + grown
-    return sums

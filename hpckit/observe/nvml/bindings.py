@@ -44,20 +44,18 @@ RESET_REQUIRED = 16
 TIMEOUT = 10
 
 
-class GpuLostError(Exception):
+class _NvmlLostError(Exception):
+    def __init__(self, code: int) -> None:
+        super().__init__(f"NVML error {code}")
+        self.code = code
+
+
+class GpuLostError(_NvmlLostError):
     """A GPU does not answer any more; `code` is NVML's error."""
 
-    def __init__(self, code: int) -> None:
-        super().__init__(f"NVML error {code}")
-        self.code = code
 
-
-class DriverLostError(Exception):
+class DriverLostError(_NvmlLostError):
     """No GPU answers: the driver is gone; `code` is NVML's error."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"NVML error {code}")
-        self.code = code
 
 
 def nvml_verdict(code: int) -> NvmlVerdict:
