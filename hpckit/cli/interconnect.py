@@ -22,8 +22,7 @@ from hpckit.planning.interconnect.request import (
     read_sizes,
     read_time,
 )
-from hpckit.report.interconnect.document import interconnect_document
-from hpckit.report.interconnect.page import interconnect_page
+from hpckit.report.interconnect import interconnect_document, interconnect_page
 
 _REFUSED = 2
 
