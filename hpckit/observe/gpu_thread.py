@@ -51,14 +51,13 @@ _Opener = Callable[[], tuple[GpuBackend | None, str]]
 class GpuReading:
     """One answer: samples, what the GPUs are, and what happened since the answer before.
 
-    `late`: it was asked for earlier, so its samples are left out.
+    An answer that comes too late has no samples.
     """
 
     samples: tuple[GpuSample, ...] = ()
     devices: tuple[GpuDevice, ...] = ()
     events: tuple[TelemetryEvent, ...] = ()
     notes: tuple[str, ...] = ()
-    late: bool = False
 
 
 def open_gpus(*, gpm: bool, choice: GpuChoice) -> tuple[tuple[GpuBackend, ...], tuple[str, ...]]:
@@ -106,11 +105,7 @@ class GpuThread:
         except queue.Empty:
             return None
         self._waiting = False
-        if not late:
-            return answer
-        return GpuReading(
-            devices=answer.devices, events=answer.events, notes=answer.notes, late=True
-        )
+        return replace(answer, samples=()) if late else answer
 
     def close(self) -> None:
         """Let the thread close the libraries and end; does not wait for it."""

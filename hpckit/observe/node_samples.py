@@ -24,8 +24,7 @@ from hpckit.model.telemetry.vocabulary import (
 from hpckit.observe.aggregate import bucket, gpu_rows, host_row, merge_steps
 from hpckit.observe.gpu_thread import GpuReading, GpuThread
 from hpckit.observe.host import HostReader
-from hpckit.observe.retention import SEGMENT
-from hpckit.observe.segments import SegmentWriter
+from hpckit.observe.segments import SEGMENT, SegmentWriter
 from hpckit.observe.totals import RunningTotal
 
 MOST_WAIT_S = 2.0

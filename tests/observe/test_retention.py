@@ -1,4 +1,4 @@
-"""Promises of observe.retention and observe.segments: small files, never a half one."""
+"""Promises of observe.segments: small files, never a half one."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ from hpckit.model.telemetry.vocabulary import (
 from hpckit.observe import segments
 from hpckit.observe.aggregate import gpu_rows, host_row
 from hpckit.observe.node_samples import ROWS_A_TOTAL
-from hpckit.observe.retention import (
+from hpckit.observe.segments import (
     COARSEST_S,
     SEGMENT,
     STEPS,
     ClosedSegment,
+    SegmentWriter,
+    close_segment,
     due_segments,
     expected_bytes,
 )
-from hpckit.observe.segments import SegmentWriter, close_segment
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import json_line
 from hpckit.record.telemetry import closed_segments, read_telemetry, segment_header, telemetry_nodes

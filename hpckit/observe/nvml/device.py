@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import compress
-from typing import Any, TypeVar
+from typing import Any
 
 from hpckit.model.telemetry.vocabulary import (
     GpuCounter,
@@ -26,9 +26,7 @@ from hpckit.observe.nvml.fields import (
 )
 from hpckit.observe.nvml.gauges import read_gauges, read_reasons
 from hpckit.observe.nvml.gpm import GpmReader
-from hpckit.observe.nvml.mig import MigPart, find_parts, most_parts
-
-T = TypeVar("T")
+from hpckit.observe.nvml.mig import MOST_PARTS, MigPart, find_parts
 
 _ADVICE: Mapping[int, GpuTrouble] = {
     1: GpuTrouble.advised_reset,
@@ -125,46 +123,32 @@ def attach_gpu(nvml: Any, index: int, *, gpm: bool) -> NvmlGpu:
     facts = _facts(calls, uuid, index, (*gauges, *fields.counters))
     parts = find_parts(calls, facts, gpm=gpm)
     if parts:
-        facts = replace(facts, slices=calls.ask("mig count", most_parts))
+        facts = replace(facts, slices=calls.call(MOST_PARTS))
     # With MIG, activity is that of the parts.
     reader = GpmReader(calls=calls) if gpm and not parts else None
     return NvmlGpu(calls=calls, facts=facts, fields=fields, gpm=reader, parts=parts)
 
 
 def _facts(calls: NvmlCalls, uuid: str, index: int, supported: tuple[str, ...]) -> GpuDevice:
-    memory = calls.ask("memory v2", _memory)
+    nvml = calls.nvml
+    memory = calls.call("nvmlDeviceGetMemoryInfo", nvml.nvmlMemory_v2)
+    pci = calls.call("nvmlDeviceGetPciInfo")
     return GpuDevice(
         uuid=uuid,
         vendor=GpuVendor.nvidia,
         index=index,
-        name=calls.ask("name", lambda nvml, handle: str(nvml.nvmlDeviceGetName(handle))) or "",
-        pci=calls.ask("pci", _pci) or "",
+        name=str(calls.call("nvmlDeviceGetName") or ""),
+        pci="" if pci is None else str(pci.busId),
         driver=calls.ask("driver", lambda nvml, _: str(nvml.nvmlSystemGetDriverVersion())) or "",
         memory_bytes=None if memory is None else int(memory.total),
         memory_reserved_bytes=None if memory is None else int(memory.reserved),
-        sm_clock_max_mhz=calls.ask("max clock", _max_clock),
-        slowdown_c=_threshold(calls, "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN"),
-        shutdown_c=_threshold(calls, "NVML_TEMPERATURE_THRESHOLD_SHUTDOWN"),
+        sm_clock_max_mhz=calls.call("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+        slowdown_c=_threshold(calls, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+        shutdown_c=_threshold(calls, nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
         supported=tuple(str(one) for one in supported),
     )
 
 
-def _memory(nvml: Any, handle: Any) -> Any:
-    return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-
-
-def _max_clock(nvml: Any, handle: Any) -> int:
-    return int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM))
-
-
-def _pci(nvml: Any, handle: Any) -> str:
-    return str(nvml.nvmlDeviceGetPciInfo(handle).busId)
-
-
-def _threshold(calls: NvmlCalls, name: str) -> int | None:
-    return calls.ask(
-        name,
-        lambda nvml, handle: int(
-            nvml.nvmlDeviceGetTemperatureThreshold(handle, getattr(nvml, name))
-        ),
-    )
+def _threshold(calls: NvmlCalls, kind: int) -> int | None:
+    found: int | None = calls.call("nvmlDeviceGetTemperatureThreshold", kind)
+    return found

@@ -15,6 +15,9 @@ from hpckit.observe.nvml.bindings import NvmlCalls
 from hpckit.observe.nvml.gauges import MEMORY_CALLS, read_first
 from hpckit.observe.nvml.gpm import GpmReader
 
+MOST_PARTS = "nvmlDeviceGetMaxMigDeviceCount"
+"""Tells how many MIG devices a GPU can have: one for each of its slices."""
+
 
 @dataclass(slots=True, kw_only=True)
 class MigPart:
@@ -36,20 +39,15 @@ def find_parts(whole: NvmlCalls, parent: GpuDevice, *, gpm: bool) -> tuple[MigPa
 
     Raises GpuLostError, DriverLostError.
     """
-    mode = whole.ask("mig", lambda nvml, handle: nvml.nvmlDeviceGetMigMode(handle))
+    mode = whole.call("nvmlDeviceGetMigMode")
     if not mode or not mode[0]:
         return ()
     handles = _handles(whole)
     return tuple(_part(whole, handle, parent, gpm=gpm) for handle in handles)
 
 
-def most_parts(nvml: Any, handle: Any) -> int:
-    """Return how many MIG devices a GPU can have: one for each of its slices."""
-    return int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
-
-
 def _handles(whole: NvmlCalls) -> Iterator[Any]:
-    count = whole.ask("mig count", most_parts)
+    count = whole.call(MOST_PARTS)
     for place in range(count or 0):
         try:
             yield whole.nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole.handle, place)
@@ -61,20 +59,20 @@ def _handles(whole: NvmlCalls) -> Iterator[Any]:
 def _part(whole: NvmlCalls, handle: Any, parent: GpuDevice, *, gpm: bool) -> MigPart:
     nvml = whole.nvml
     calls = NvmlCalls(nvml=nvml, handle=handle)
-    slices = calls.ask("attributes", lambda nvml, one: nvml.nvmlDeviceGetAttributes(one))
-    memory = calls.ask("memory", lambda nvml, one: nvml.nvmlDeviceGetMemoryInfo(one))
+    slices = calls.call("nvmlDeviceGetAttributes")
+    memory = calls.call("nvmlDeviceGetMemoryInfo")
     facts = GpuDevice(
         uuid=str(nvml.nvmlDeviceGetUUID(handle)),
         vendor=GpuVendor.nvidia,
         index=parent.index,
-        name=calls.ask("name", lambda nvml, one: str(nvml.nvmlDeviceGetName(one))) or "",
+        name=str(calls.call("nvmlDeviceGetName") or ""),
         pci=parent.pci,
         driver=parent.driver,
         memory_bytes=None if memory is None else int(memory.total),
         parent=parent.uuid,
         slices=None if slices is None else int(slices.gpuInstanceSliceCount),
     )
-    instance = calls.ask("instance", lambda nvml, one: int(nvml.nvmlDeviceGetGpuInstanceId(one)))
+    instance = calls.call("nvmlDeviceGetGpuInstanceId")
     reader = None
     if gpm and instance is not None:
         # The driver takes a sample of a part by its whole GPU and the number of the instance.

@@ -10,8 +10,7 @@ import pytest
 
 from hpckit.model.environment.facts import DriverFacts, GpuFacts
 from hpckit.model.environment.roles import FolderRole
-from hpckit.observe.environment.file_systems import read_file_systems
-from hpckit.observe.environment.networks import read_networks
+from hpckit.observe.environment.machine import read_file_systems, read_networks
 from hpckit.observe.environment.system import (
     granted_cpus,
     granted_memory,
