@@ -41,8 +41,6 @@ def show_bench(arguments: argparse.Namespace, context: Context) -> int:
     if not say_checked(check.check_launch(prepared, context), context, may_insist=False):
         return _REFUSED
     done = run_bench(prepared, context)
-    for one in done.remarks:
-        context.note(f"warning: {one}")
     if arguments.json:
         context.say_json(interconnect_document(done.measured, done.shape, done.verdict))
     else:
