@@ -47,11 +47,9 @@ class HostReader:
         """Return a sample; what cannot be read is left out."""
         gauges: dict[HostGauge, float] = {}
         counters: dict[HostCounter, float] = node_pressure(self.root) | self._rapl.read()
-        for part in (self._processors, _memory, _shared_memory, _disks, _networks):
-            sample = _tried(part)
-            gauges |= sample.gauges
-            counters |= sample.counters
-        for sample in (read_ports(self._ports), self._job.read() if self._job else HostSample()):
+        parts = map(_tried, (self._processors, _memory, _shared_memory, _disks, _networks))
+        job = self._job.read() if self._job else HostSample()
+        for sample in (*parts, read_ports(self._ports), job):
             gauges |= sample.gauges
             counters |= sample.counters
         return HostSample(gauges=gauges, counters=counters)

@@ -127,14 +127,12 @@ class NvmlBackend:
         """Find a GPU, and keep it if it is the job's; return an error of NVML if it is lost."""
         try:
             gpu = attach_gpu(self.nvml, index, gpm=self.gpm)
-        except (self.nvml.NVMLError, GpuLostError) as error:
-            code = int(error.code if isinstance(error, GpuLostError) else error.value)
-            if nvml_verdict(code) is NvmlVerdict.gone:
-                raise DriverLostError(code) from error
-            if nvml_verdict(code) is NvmlVerdict.never:
-                # The job has no permission to use it: it is someone else's.
-                return 0
-            return code
+        except GpuLostError as error:
+            return error.code
+        except self.nvml.NVMLError as error:
+            code = int(error.value)
+            # If the job has no permission to use it, it is someone else's.
+            return 0 if nvml_verdict(code) is NvmlVerdict.never else code
         except DriverLostError:
             raise
         except Exception as error:  # noqa: BLE001  # one GPU is not to end all measuring

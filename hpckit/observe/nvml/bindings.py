@@ -63,6 +63,14 @@ def nvml_verdict(code: int) -> NvmlVerdict:
     return _BY_CODE.get(code, NvmlVerdict.later)
 
 
+def raise_if_lost(code: int) -> None:
+    """Raise GpuLostError or DriverLostError for an error code of NVML that says so."""
+    if nvml_verdict(code) is NvmlVerdict.lost:
+        raise GpuLostError(code)
+    if nvml_verdict(code) is NvmlVerdict.gone:
+        raise DriverLostError(code)
+
+
 def load_bindings() -> Any:
     """Import and return the bindings; raises ImportError.
 
@@ -150,12 +158,8 @@ class NvmlCalls:
 
     def judge(self, name: str, code: int) -> None:
         """Take note of an error of the call of this name; raises GpuLostError, DriverLostError."""
-        verdict = nvml_verdict(code)
-        if verdict is NvmlVerdict.lost:
-            raise GpuLostError(code)
-        if verdict is NvmlVerdict.gone:
-            raise DriverLostError(code)
-        if verdict is NvmlVerdict.never:
+        raise_if_lost(code)
+        if nvml_verdict(code) is NvmlVerdict.never:
             self.refused.add(name)
         else:
             self.failed += 1

@@ -22,10 +22,8 @@ from hpckit.observe.nvml.bindings import (
     RESET_REQUIRED,
     DriverLostError,
     GpuLostError,
-    NvmlVerdict,
     load_bindings,
     means_no_driver,
-    nvml_verdict,
 )
 from hpckit.observe.nvml.device import NvmlGpu, attach_gpu
 from hpckit.observe.sysfs import numa_node, read_small
@@ -261,28 +259,16 @@ def _all_healths(nvml: Any, environ: Mapping[str, str]) -> list[GpuHealth]:
     choice, count = gpu_choice(environ), int(nvml.nvmlDeviceGetCount())
     found: list[GpuHealth] = []
     for index in range(count):
-        gpu = _attach(nvml, index)
-        if isinstance(gpu, int):
+        try:
+            gpu = attach_gpu(nvml, index, gpm=False)
+        except GpuLostError as error:
             if choice.may_include(index, count, len(found)):
-                found.append(_lost(index, gpu))
+                found.append(_lost(index, error.code))
             continue
         if gpu.keep_chosen(choice, count):
             found.append(_health(gpu))
         gpu.close()
     return found
-
-
-def _attach(nvml: Any, index: int) -> NvmlGpu | int:
-    """Return the GPU, or the error of NVML that says that it is lost; raises other errors."""
-    try:
-        return attach_gpu(nvml, index, gpm=False)
-    except GpuLostError as error:
-        return error.code
-    except nvml.NVMLError as error:
-        code = int(error.value)
-        if nvml_verdict(code) is not NvmlVerdict.lost:
-            raise
-        return code
 
 
 def _lost(index: int, code: int) -> GpuHealth:
