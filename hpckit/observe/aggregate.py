@@ -1,4 +1,4 @@
-"""From samples to rows, and from rows to coarser rows. Pure.
+"""From samples to rows, from rows to coarser rows, and to the total of an attempt. Pure.
 
 Merging is associative: minimum, maximum, mean (by counts) and the value of a counter at the end do
 not depend on how rows are grouped. Only `p95` is a bound, the largest of its parts.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -17,13 +17,18 @@ from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.vocabulary import (
     ClockReason,
     GaugeSpread,
+    GpuCounter,
     GpuRow,
     GpuSample,
+    HostCounter,
     HostRow,
     HostSample,
     TelemetryEvent,
     TelemetryRow,
+    TelemetryTotal,
+    counter_increase,
 )
+from hpckit.record.telemetry import LatestTelemetry
 
 _QUANTILE = 0.95
 _Name = TypeVar("_Name")
@@ -32,6 +37,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _Number = TypeVar("_Number", int, float)
 _Value = TypeVar("_Value")
 _Row = TypeVar("_Row", GpuRow, HostRow)
+_Counter = TypeVar("_Counter", GpuCounter, HostCounter)
 _Merge = Callable[[float, float], float]
 
 
@@ -226,3 +232,66 @@ def coarser_events(events: Iterable[TelemetryEvent], span: timedelta) -> Iterato
         count = seen[key].count if key in seen else 0
         seen[key] = replace(seen.get(key, event), count=count + event.count)
     yield from seen.values()
+
+
+@dataclass(slots=True)
+class RunningTotal:
+    """Adds rows to a total, in their order. `total` is what an earlier sampler had written.
+
+    A counter counts from the first row that has it: that of a total is how much it has grown since,
+    across resets of a driver.
+    """
+
+    total: TelemetryTotal | None = None
+    _hosts: dict[HostCounter, float] = field(default_factory=dict, init=False)
+    _gpus: dict[str, dict[GpuCounter, float]] = field(default_factory=dict, init=False)
+
+    @classmethod
+    def after(cls, total: TelemetryTotal | None, before: TelemetryRow | None) -> RunningTotal:
+        """Continue a total, whose last row was `before`."""
+        running = cls(total)
+        if before is not None:
+            running._remember(before)
+        return running
+
+    def add(self, row: TelemetryRow) -> None:
+        """Add the next row."""
+        grown = self._grown(row)
+        self._remember(row)
+        added = TelemetryTotal(row=grown, measured_s=(row.end - row.start).total_seconds())
+        self.total = added if self.total is None else merge_totals(self.total, added)
+
+    def _grown(self, row: TelemetryRow) -> TelemetryRow:
+        """Return the row with the increase of each counter since it was last known."""
+        host = row.host and replace(row.host, counters=_increases(self._hosts, row.host.counters))
+        gpus = [
+            replace(gpu, counters=_increases(self._gpus.get(gpu.uuid, {}), gpu.counters))
+            for gpu in row.gpus
+        ]
+        return replace(row, host=host, gpus=tuple(gpus))
+
+    def _remember(self, row: TelemetryRow) -> None:
+        if row.host is not None:
+            self._hosts |= row.host.counters
+        for gpu in row.gpus:
+            self._gpus.setdefault(gpu.uuid, {}).update(gpu.counters)
+
+
+def complete_total(latest: LatestTelemetry) -> TelemetryTotal | None:
+    """Return the latest total with the rows after it, which a sampler did not come to add."""
+    running = RunningTotal.after(latest.total, latest.before)
+    for row in latest.rows:
+        running.add(row)
+    return running.total
+
+
+def merge_totals(first: TelemetryTotal, second: TelemetryTotal) -> TelemetryTotal:
+    """Return both totals as one: counters, which are increases, and lengths add up."""
+    row = merge_rows(first.row, second.row, operator.add)
+    return TelemetryTotal(row=row, measured_s=first.length_s + second.length_s)
+
+
+def _increases(
+    before: Mapping[_Counter, float], now: Mapping[_Counter, float]
+) -> dict[_Counter, float]:
+    return {name: counter_increase(before.get(name, value), value) for name, value in now.items()}

@@ -24,8 +24,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetrySegment,
     TelemetryTotal,
 )
-from hpckit.observe.aggregate import bucket, coarser_events, coarser_rows
-from hpckit.observe.totals import complete_total
+from hpckit.observe.aggregate import bucket, coarser_events, coarser_rows, complete_total
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_line, json_line, make_folder, write_text
 from hpckit.record.telemetry import (
