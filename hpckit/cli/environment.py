@@ -69,8 +69,6 @@ def _compare(arguments: argparse.Namespace, context: Context) -> EnvironmentComp
     except SchedulerError as error:
         hint = f"{error.hint}; hpckit doctor --env --here looks at this machine alone"
         raise type(error)(error.message, hint=hint.removeprefix("; ")) from error
-    if answer.left:
-        context.note(f"warning: {prepared.plan.id} was not removed: {answer.left}")
     return EnvironmentComparison(
         here=_here(settings, context),
         node=answer.facts,

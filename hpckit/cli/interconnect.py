@@ -22,8 +22,7 @@ from hpckit.planning.interconnect.request import (
     read_sizes,
     read_time,
 )
-from hpckit.report.interconnect.document import interconnect_document
-from hpckit.report.interconnect.page import interconnect_page
+from hpckit.report.interconnect import interconnect_document, interconnect_page
 
 _REFUSED = 2
 
@@ -42,8 +41,6 @@ def show_bench(arguments: argparse.Namespace, context: Context) -> int:
     if not say_checked(check.check_launch(prepared, context), context, may_insist=False):
         return _REFUSED
     done = run_bench(prepared, context)
-    for one in done.remarks:
-        context.note(f"warning: {one}")
     if arguments.json:
         context.say_json(interconnect_document(done.measured, done.shape, done.verdict))
     else:

@@ -15,6 +15,7 @@ from hpckit.errors import HpckitError
 from hpckit.model.counted import counted
 from hpckit.model.finding import CheckReport
 from hpckit.model.launch import ClusterKind
+from hpckit.model.plain import plain_fields
 from hpckit.model.plan import LaunchPlan
 from hpckit.model.ranges import ranges
 from hpckit.operations.next_step import reference
@@ -150,8 +151,7 @@ def launch_document(
         "dir": str(launch.folder),
         "runs": runs,
         "jobs": [] if started is None else list(started.main_jobs),
-        "auto_resume_job": None if started is None else started.auto_resume_job,
-        "backlog_job": None if started is None else started.backlog_job,
+        **plain_fields(started, "auto_resume_job", "backlog_job"),
     }
 
 

@@ -47,6 +47,12 @@ def is_within(value: float, most: float = _LARGEST_FLOAT) -> bool:
     return -most <= value <= most
 
 
+def finite(value: object) -> float | None:
+    """Return a number of a record as one that can be computed with; None for all else."""
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if known and is_within(value) else None  # type: ignore[arg-type]
+
+
 def is_number(text: str) -> bool:
     """Return whether a text is a number as Python writes it, such as `-1e3` or `inf`."""
     try:
@@ -70,8 +76,11 @@ def to_plain(value: Any) -> Any:
 
 
 def plain_fields(value: Any, *names: str) -> dict[str, Any]:
-    """Return the attributes of `value` with these names, as `to_plain` returns them."""
-    return {name: to_plain(getattr(value, name)) for name in names}
+    """Return the attributes of `value` with these names, as `to_plain` returns them.
+
+    All are null if `value` is None.
+    """
+    return {name: None if value is None else to_plain(getattr(value, name)) for name in names}
 
 
 def without_nan(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""From samples to rows, and from rows to coarser rows. Pure.
+"""From samples to rows, from rows to coarser rows, and to the total of an attempt. Pure.
 
 Merging is associative: minimum, maximum, mean (by counts) and the value of a counter at the end do
 not depend on how rows are grouped. Only `p95` is a bound, the largest of its parts.
@@ -7,8 +7,9 @@ not depend on how rows are grouped. Only `p95` is a bound, the largest of its pa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -16,19 +17,28 @@ from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.vocabulary import (
     ClockReason,
     GaugeSpread,
+    GpuCounter,
     GpuRow,
     GpuSample,
+    HostCounter,
     HostRow,
     HostSample,
     TelemetryEvent,
     TelemetryRow,
+    TelemetryTotal,
+    counter_increase,
 )
+from hpckit.record.telemetry import LatestTelemetry
 
 _QUANTILE = 0.95
 _Name = TypeVar("_Name")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _Number = TypeVar("_Number", int, float)
+_Value = TypeVar("_Value")
+_Row = TypeVar("_Row", GpuRow, HostRow)
+_Counter = TypeVar("_Counter", GpuCounter, HostCounter)
+_Merge = Callable[[float, float], float]
 
 
 def spread_of(values: Sequence[float]) -> GaugeSpread:
@@ -94,16 +104,22 @@ def _spreads(mappings: Iterable[Mapping[_Name, float]]) -> dict[_Name, GaugeSpre
     return {name: spread_of(found) for name, found in values.items()}
 
 
-def merge_rows(first: TelemetryRow, second: TelemetryRow) -> TelemetryRow:
-    """Return one row for both; counters are those of `second` where it has them."""
-    hosts = [row.host for row in (first, second) if row.host is not None]
-    gpus = {gpu.uuid: gpu for gpu in first.gpus}
-    for gpu in second.gpus:
-        gpus[gpu.uuid] = _merged(gpus[gpu.uuid], gpu) if gpu.uuid in gpus else gpu
+def _latest_of(_: float, second: float) -> float:
+    return second
+
+
+def merge_rows(
+    first: TelemetryRow, second: TelemetryRow, merge_counter: _Merge = _latest_of
+) -> TelemetryRow:
+    """Return one row for both; `merge_counter` makes one value of a counter that both have."""
+    before, after = ({gpu.uuid: gpu for gpu in row.gpus} for row in (first, second))
+    gpus = _merge_values(before, after, lambda one, other: _merged(one, other, merge_counter))
     return TelemetryRow(
         start=min(first.start, second.start),
         end=max(first.end, second.end),
-        host=_merged_hosts(hosts),
+        host=_joined(first.host, second.host, merge_counter)
+        if first.host is not None and second.host is not None
+        else first.host or second.host,
         gpus=tuple(gpus.values()),
         ranks=merge_steps((*first.ranks, *second.ranks)),
     )
@@ -122,7 +138,6 @@ def merge_steps(reports: Iterable[RankSteps]) -> tuple[RankSteps, ...]:
 
 
 def _added(first: RankSteps, second: RankSteps) -> RankSteps:
-    names = dict.fromkeys((*first.phases, *second.phases))
     return RankSteps(
         rank=first.rank,
         node=second.node,
@@ -136,7 +151,7 @@ def _added(first: RankSteps, second: RankSteps) -> RankSteps:
         checkpoint_s=_sum(first.checkpoint_s, second.checkpoint_s),
         waiting_s=_sum(first.waiting_s, second.waiting_s),
         own_s=_sum(first.own_s, second.own_s),
-        phases={name: first.phases.get(name, 0) + second.phases.get(name, 0) for name in names},
+        phases=_merge_values(first.phases, second.phases, operator.add),
     )
 
 
@@ -144,7 +159,7 @@ def _sum(first: _Number | None, second: _Number | None) -> _Number | None:
     return None if first is None or second is None else first + second
 
 
-def _merged(first: GpuRow, second: GpuRow) -> GpuRow:
+def _merged(first: GpuRow, second: GpuRow, merge_counter: _Merge) -> GpuRow:
     samples = first.samples + second.samples
     shares = {
         reason: (
@@ -155,34 +170,27 @@ def _merged(first: GpuRow, second: GpuRow) -> GpuRow:
         for reason in ClockReason
         if reason in first.reasons or reason in second.reasons
     }
-    return GpuRow(
-        uuid=first.uuid,
-        samples=samples,
-        gauges=_merged_gauges(first.gauges, second.gauges),
-        counters={**first.counters, **second.counters},
-        reasons=shares,
-        troubles=first.troubles | second.troubles,
-    )
+    troubles = first.troubles | second.troubles
+    return replace(_joined(first, second, merge_counter), reasons=shares, troubles=troubles)
 
 
-def _merged_hosts(hosts: Sequence[HostRow]) -> HostRow | None:
-    if len(hosts) < 2:  # noqa: PLR2004  # nothing to merge
-        return hosts[0] if hosts else None
-    first, second = hosts
-    return HostRow(
+def _joined(first: _Row, second: _Row, merge_counter: _Merge) -> _Row:
+    return replace(
+        first,
         samples=first.samples + second.samples,
-        gauges=_merged_gauges(first.gauges, second.gauges),
-        counters={**first.counters, **second.counters},
+        gauges=_merge_values(first.gauges, second.gauges, merge_spreads),
+        counters=_merge_values(first.counters, second.counters, merge_counter),
     )
 
 
-def _merged_gauges(
-    first: Mapping[_Name, GaugeSpread], second: Mapping[_Name, GaugeSpread]
-) -> dict[_Name, GaugeSpread]:
-    merged = dict(first)
-    for name, spread in second.items():
-        merged[name] = merge_spreads(merged[name], spread) if name in merged else spread
-    return merged
+def _merge_values(
+    first: Mapping[_Name, _Value],
+    second: Mapping[_Name, _Value],
+    merge: Callable[[_Value, _Value], _Value],
+) -> dict[_Name, _Value]:
+    """Return the values of both; of a name that both have, what `merge` makes of its values."""
+    both = {name: merge(value, second[name]) for name, value in first.items() if name in second}
+    return {**first, **second, **both}
 
 
 def bucket(at: datetime, span: timedelta) -> int:
@@ -224,3 +232,66 @@ def coarser_events(events: Iterable[TelemetryEvent], span: timedelta) -> Iterato
         count = seen[key].count if key in seen else 0
         seen[key] = replace(seen.get(key, event), count=count + event.count)
     yield from seen.values()
+
+
+@dataclass(slots=True)
+class RunningTotal:
+    """Adds rows to a total, in their order. `total` is what an earlier sampler had written.
+
+    A counter counts from the first row that has it: that of a total is how much it has grown since,
+    across resets of a driver.
+    """
+
+    total: TelemetryTotal | None = None
+    _hosts: dict[HostCounter, float] = field(default_factory=dict, init=False)
+    _gpus: dict[str, dict[GpuCounter, float]] = field(default_factory=dict, init=False)
+
+    @classmethod
+    def after(cls, total: TelemetryTotal | None, before: TelemetryRow | None) -> RunningTotal:
+        """Continue a total, whose last row was `before`."""
+        running = cls(total)
+        if before is not None:
+            running._remember(before)
+        return running
+
+    def add(self, row: TelemetryRow) -> None:
+        """Add the next row."""
+        grown = self._grown(row)
+        self._remember(row)
+        added = TelemetryTotal(row=grown, measured_s=(row.end - row.start).total_seconds())
+        self.total = added if self.total is None else merge_totals(self.total, added)
+
+    def _grown(self, row: TelemetryRow) -> TelemetryRow:
+        """Return the row with the increase of each counter since it was last known."""
+        host = row.host and replace(row.host, counters=_increases(self._hosts, row.host.counters))
+        gpus = [
+            replace(gpu, counters=_increases(self._gpus.get(gpu.uuid, {}), gpu.counters))
+            for gpu in row.gpus
+        ]
+        return replace(row, host=host, gpus=tuple(gpus))
+
+    def _remember(self, row: TelemetryRow) -> None:
+        if row.host is not None:
+            self._hosts |= row.host.counters
+        for gpu in row.gpus:
+            self._gpus.setdefault(gpu.uuid, {}).update(gpu.counters)
+
+
+def complete_total(latest: LatestTelemetry) -> TelemetryTotal | None:
+    """Return the latest total with the rows after it, which a sampler did not come to add."""
+    running = RunningTotal.after(latest.total, latest.before)
+    for row in latest.rows:
+        running.add(row)
+    return running.total
+
+
+def merge_totals(first: TelemetryTotal, second: TelemetryTotal) -> TelemetryTotal:
+    """Return both totals as one: counters, which are increases, and lengths add up."""
+    row = merge_rows(first.row, second.row, operator.add)
+    return TelemetryTotal(row=row, measured_s=first.length_s + second.length_s)
+
+
+def _increases(
+    before: Mapping[_Counter, float], now: Mapping[_Counter, float]
+) -> dict[_Counter, float]:
+    return {name: counter_increase(before.get(name, value), value) for name, value in now.items()}

@@ -12,13 +12,34 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
 from hpckit.model.telemetry.vocabulary import GpuCounter, GpuDevice, GpuSample, TelemetryEvent
 from hpckit.observe.amd import open_amd
-from hpckit.observe.gpu import GpuBackend
 from hpckit.observe.gpu_choice import GpuChoice
 from hpckit.observe.gpu_shares import GpuShares
 from hpckit.observe.nvml.backend import open_nvml
+
+
+class GpuBackend(Protocol):
+    """The GPUs of a node through one vendor's library, whichever it is.
+
+    Made by an `open_…` function, used by one thread at a time, closed once. None of its methods
+    raises because of a GPU or a driver: what is wrong with them is part of what they return.
+    """
+
+    def devices(self) -> tuple[GpuDevice, ...]:
+        """Return the GPUs as last found: after a `driver_reloaded` they may differ."""
+
+    def sample(self, *, counters: bool) -> tuple[GpuSample, ...]:
+        """Return a sample of each GPU that answers, or has a trouble; counters only if asked."""
+
+    def events(self) -> tuple[TelemetryEvent, ...]:
+        """Return what happened since the last call, the oldest first."""
+
+    def close(self) -> None:
+        """Let go of the library."""
+
 
 GpuOpener = Callable[[], tuple[Sequence[GpuBackend], Sequence[str]]]
 """Opens what there is; returns the backends, and notes for people."""
@@ -30,14 +51,13 @@ _Opener = Callable[[], tuple[GpuBackend | None, str]]
 class GpuReading:
     """One answer: samples, what the GPUs are, and what happened since the answer before.
 
-    `late`: it was asked for earlier, so its samples are left out.
+    An answer that comes too late has no samples.
     """
 
     samples: tuple[GpuSample, ...] = ()
     devices: tuple[GpuDevice, ...] = ()
     events: tuple[TelemetryEvent, ...] = ()
     notes: tuple[str, ...] = ()
-    late: bool = False
 
 
 def open_gpus(*, gpm: bool, choice: GpuChoice) -> tuple[tuple[GpuBackend, ...], tuple[str, ...]]:
@@ -85,11 +105,7 @@ class GpuThread:
         except queue.Empty:
             return None
         self._waiting = False
-        if not late:
-            return answer
-        return GpuReading(
-            devices=answer.devices, events=answer.events, notes=answer.notes, late=True
-        )
+        return replace(answer, samples=()) if late else answer
 
     def close(self) -> None:
         """Let the thread close the libraries and end; does not wait for it."""

@@ -17,7 +17,10 @@ import psutil
 from hpckit.model.telemetry.vocabulary import HostCounter, HostGauge, HostSample
 from hpckit.observe.cgroup import JobCgroup, job_cgroup, node_pressure
 from hpckit.observe.infiniband import find_ports, read_ports
-from hpckit.observe.rapl import RaplReader
+from hpckit.observe.sysfs import folders, read_count, read_small
+
+_JOULES = 1e-6
+"""The files count microjoules."""
 
 _UNREADABLE = (OSError, RuntimeError, ValueError, AttributeError, psutil.Error)
 """What psutil raises where a kernel or a container hides a file."""
@@ -44,11 +47,9 @@ class HostReader:
         """Return a sample; what cannot be read is left out."""
         gauges: dict[HostGauge, float] = {}
         counters: dict[HostCounter, float] = node_pressure(self.root) | self._rapl.read()
-        for part in (self._processors, _memory, _shared_memory, _disks, _networks):
-            sample = _tried(part)
-            gauges |= sample.gauges
-            counters |= sample.counters
-        for sample in (read_ports(self._ports), self._job.read() if self._job else HostSample()):
+        parts = map(_tried, (self._processors, _memory, _shared_memory, _disks, _networks))
+        job = self._job.read() if self._job else HostSample()
+        for sample in (*parts, read_ports(self._ports), job):
             gauges |= sample.gauges
             counters |= sample.counters
         return HostSample(gauges=gauges, counters=counters)
@@ -119,3 +120,63 @@ def _networks() -> HostSample:
             ),
         }
     )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Zone:
+    folder: Path
+    counter: HostCounter
+    wraps_at: int
+    last: int
+    total: int = 0
+
+    def read(self) -> int:
+        """Return the microjoules since the zone was found."""
+        now = read_count(self.folder / "energy_uj")
+        if now is not None:
+            grown = now - self.last
+            self.total += grown if grown >= 0 else grown + self.wraps_at
+            self.last = now
+        return self.total
+
+
+@dataclass(slots=True)
+class RaplReader:
+    """The energy since this reader was made, from the kernel's powercap files (RAPL).
+
+    Most kernels let only root read them: then there is none. Read it at least once a minute: the
+    hardware counts in a register of 32 bits that wraps around within minutes to hours.
+    """
+
+    root: Path = Path("/")
+    _zones: list[_Zone] = field(init=False)
+
+    def __post_init__(self) -> None:
+        found = (_zone(folder) for folder in _zone_folders(self.root))
+        self._zones = [zone for zone in found if zone is not None]
+
+    def read(self) -> dict[HostCounter, float]:
+        """Return joules by counter, the sum over all packages; empty if none can be read."""
+        sums: dict[HostCounter, float] = {}
+        for zone in self._zones:
+            sums[zone.counter] = sums.get(zone.counter, 0) + zone.read() * _JOULES
+        return sums
+
+
+def _zone_folders(root: Path) -> list[Path]:
+    packages = [
+        one for one in folders(root / "sys/class/powercap") if one.name.startswith("intel-rapl:")
+    ]
+    inner = [zone for one in packages for zone in folders(one) if zone.name.startswith("intel-")]
+    # A zone shows both in the folder itself and in that of its package.
+    return list({one.name: one for one in [*packages, *inner]}.values())
+
+
+def _zone(folder: Path) -> _Zone | None:
+    name = read_small(folder / "name") or ""
+    energy = read_count(folder / "energy_uj")
+    counter = HostCounter.dram_energy_j if name == "dram" else HostCounter.cpu_energy_j
+    if energy is None or not (name == "dram" or name.startswith("package")):
+        return None
+    most = read_count(folder / "max_energy_range_uj") or 0
+    return _Zone(folder=folder, counter=counter, wraps_at=most, last=energy)

@@ -7,25 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from hpckit.model.interconnect.node_links import (
     FabricPort,
-    GpuLinks,
     NetworkInterface,
     NodeLinks,
 )
 from hpckit.observe.infiniband import find_ports, is_active
-from hpckit.observe.nvml.job_gpus import (
-    MOST_NVLINKS,
-    job_handles,
-    opened_nvml,
-    pci_folder,
-    tried,
-)
-from hpckit.observe.sysfs import folders, read_count, read_small
+from hpckit.observe.nvml.job_gpus import read_gpu_links
+from hpckit.observe.sysfs import folders, numa_node, read_count, read_small
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
 """`400 Gb/sec (4X NDR)`"""
@@ -35,7 +26,7 @@ def read_node_links(host: str, environ: Mapping[str, str], root: Path = Path("/"
     """Return the links of this node and of the job's GPUs; takes milliseconds."""
     return NodeLinks(
         host=host,
-        gpus=_read_gpus(environ, root),
+        gpus=read_gpu_links(environ, root),
         ports=_ports(root),
         interfaces=_interfaces(root),
         numa_nodes=_numa_nodes(root),
@@ -52,7 +43,7 @@ def _ports(root: Path) -> tuple[FabricPort, ...]:
                 FabricPort(
                     name=f"{device.name}/{port.name}",
                     gbit_per_s=float(rate[1]) if rate else None,
-                    numa=_numa(device / "device"),
+                    numa=numa_node(device / "device"),
                 )
             )
     return tuple(found)
@@ -73,51 +64,3 @@ def _interfaces(root: Path) -> tuple[NetworkInterface, ...]:
 def _numa_nodes(root: Path) -> int | None:
     nodes = folders(root / "sys/devices/system/node")
     return sum(bool(re.fullmatch(r"node\d+", one.name)) for one in nodes) or None
-
-
-def _numa(device: Path) -> int | None:
-    """Return the node of memory next to a device; the kernel's -1 is unknown."""
-    node = read_count(device / "numa_node")
-    return node if node is not None and node >= 0 else None
-
-
-def _read_gpus(environ: Mapping[str, str], root: Path) -> tuple[GpuLinks, ...] | None:
-    with opened_nvml() as nvml:
-        handles = None if nvml is None else job_handles(nvml, environ)
-        return None if handles is None else tuple(_gpu(nvml, one, root) for one in handles.values())
-
-
-def _gpu(nvml: Any, handle: Any, root: Path) -> GpuLinks:
-    up, down = _nvlinks(nvml, handle)
-    capability = tried(nvml, partial(nvml.nvmlDeviceGetCudaComputeCapability, handle))
-    return GpuLinks(
-        name=tried(nvml, partial(nvml.nvmlDeviceGetName, handle)) or "unknown",
-        capability=capability and float(f"{capability[0]}.{capability[1]}"),
-        nvlinks=up,
-        nvlinks_down=down,
-        pcie_generation=tried(nvml, partial(nvml.nvmlDeviceGetCurrPcieLinkGeneration, handle)),
-        pcie_generation_max=tried(nvml, partial(nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)),
-        pcie_width=tried(nvml, partial(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle)),
-        pcie_width_max=tried(nvml, partial(nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)),
-        numa=_gpu_numa(nvml, handle, root),
-    )
-
-
-def _nvlinks(nvml: Any, handle: Any) -> tuple[int, int]:
-    """Return how many NVLinks are up, and down.
-
-    A GPU none of whose links is up has no bridge: nothing of it is down.
-    """
-    states = [
-        tried(nvml, partial(nvml.nvmlDeviceGetNvLinkState, handle, link))
-        for link in range(MOST_NVLINKS)
-    ]
-    up = sum(bool(one) for one in states)
-    return up, (sum(one is not None for one in states) - up if up else 0)
-
-
-def _gpu_numa(nvml: Any, handle: Any, root: Path) -> int | None:
-    info = tried(nvml, partial(nvml.nvmlDeviceGetPciInfo, handle))
-    if info is None:
-        return None
-    return _numa(pci_folder(root, str(info.busId)))

@@ -21,12 +21,10 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryEventKind,
     TelemetryRow,
 )
-from hpckit.observe.aggregate import bucket, gpu_rows, host_row, merge_steps
+from hpckit.observe.aggregate import RunningTotal, bucket, gpu_rows, host_row, merge_steps
 from hpckit.observe.gpu_thread import GpuReading, GpuThread
 from hpckit.observe.host import HostReader
-from hpckit.observe.retention import SEGMENT
-from hpckit.observe.segments import SegmentWriter
-from hpckit.observe.totals import RunningTotal
+from hpckit.observe.segments import SEGMENT, SegmentWriter
 
 MOST_WAIT_S = 2.0
 """Longest wait for the GPUs in a sample; half an interval if that is shorter."""

@@ -2,11 +2,14 @@
 
 A closed segment is replaced by renaming a whole new file over it, so that a reader, or a crash at
 any moment, finds either of the two. Only the agent of a node writes the files of that node.
+
+Rows stay as they were measured for half a day, then become rows of five minutes, after a week of
+half an hour. Where that is not enough for the limit, the oldest are made coarser sooner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -21,9 +24,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetrySegment,
     TelemetryTotal,
 )
-from hpckit.observe.aggregate import bucket, coarser_events, coarser_rows
-from hpckit.observe.retention import SEGMENT, ClosedSegment, due_segments
-from hpckit.observe.totals import complete_total
+from hpckit.observe.aggregate import bucket, coarser_events, coarser_rows, complete_total
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_line, json_line, make_folder, write_text
 from hpckit.record.telemetry import (
@@ -35,6 +36,54 @@ from hpckit.record.telemetry import (
     segment_end,
     segment_header,
 )
+
+SEGMENT = timedelta(hours=6)
+"""What one file holds at most."""
+
+STEPS: tuple[tuple[timedelta, float], ...] = (
+    (timedelta(hours=12), 300.0),
+    (timedelta(days=7), 1800.0),
+)
+"""From which age on rows are how long, in seconds; the age is that of the segment's end."""
+
+COARSEST_S = 7200.0
+"""Rows are never longer than this, however little room there is."""
+
+_LENGTHS = (*(row_s for _, row_s in STEPS), COARSEST_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedSegment:
+    """A closed file of `size` bytes with rows of `row_s` seconds, from `start`."""
+
+    file: Path
+    start: datetime
+    row_s: float
+    size: int
+
+
+def due_segments(
+    segments: Iterable[ClosedSegment], *, now: datetime, most_bytes: float
+) -> dict[ClosedSegment, float]:
+    """Return the segments to replace, each with the seconds of its new rows."""
+    ordered = sorted(segments, key=lambda one: one.start)
+    lengths = {one: max(one.row_s, _length_by_age(now - one.start - SEGMENT)) for one in ordered}
+    for length in _LENGTHS:
+        for one in ordered:
+            if expected_bytes(lengths) <= most_bytes:
+                break
+            lengths[one] = max(lengths[one], length)
+    return {one: row_s for one, row_s in lengths.items() if row_s > one.row_s}
+
+
+def _length_by_age(age: timedelta) -> float:
+    return max((row_s for since, row_s in STEPS if age >= since), default=0.0)
+
+
+def expected_bytes(lengths: Mapping[ClosedSegment, float]) -> float:
+    """Return about how large segments become with rows of these lengths."""
+    return sum(one.size * one.row_s / row_s for one, row_s in lengths.items())
+
 
 _MB = 1_000_000
 

@@ -38,3 +38,9 @@ def folders(path: Path) -> list[Path]:
         return sorted(path.iterdir())
     except OSError:
         return []
+
+
+def numa_node(device: Path) -> int | None:
+    """Return the node of memory next to a device; the kernel's -1 is unknown."""
+    node = read_count(device / "numa_node")
+    return node if node is not None and node >= 0 else None

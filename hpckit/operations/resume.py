@@ -11,6 +11,7 @@ from hpckit.errors import SchedulerAwayError, SchedulerError
 from hpckit.model.events import JobAdded
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
+from hpckit.model.plain import plain_fields
 from hpckit.model.plan import JobSpec
 from hpckit.model.ranges import ranges
 from hpckit.model.run import Observation, RunView
@@ -326,9 +327,7 @@ def skipped_document(skipped: Sequence[Skipped]) -> list[dict[str, object]]:
     """Return the runs that are left alone, as `resume --json` prints them."""
     return [
         {
-            "run": one.run,
-            "index": one.index,
-            "state": one.state,
+            **plain_fields(one, "run", "index", "state"),
             "standing": one.why.standing,
             "reason": standing_text(one.why),
         }

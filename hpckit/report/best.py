@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from hpckit.model.launch import Direction
 from hpckit.model.metrics.rows import number_of
+from hpckit.model.plain import plain_fields
 from hpckit.model.run import PRUNED
 from hpckit.model.states import RunState
 from hpckit.report.results import ResultRow, Results
@@ -46,10 +47,8 @@ def best_object(row: ResultRow | None, search: Goal) -> dict[str, Any] | None:
     if row is None:
         return None
     return {
-        "run": row.run,
-        "index": row.index,
-        "metric": search.metric,
-        "direction": search.direction.value,
+        **plain_fields(row, "run", "index"),
+        **plain_fields(search, "metric", "direction"),
         "value": row.metrics[search.metric],
     }
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpckit.model.counted import counted
-from hpckit.model.plain import to_plain
+from hpckit.model.plain import plain_fields, to_plain
 from hpckit.report.rows import Foreign
 from hpckit.report.text import Page, TextTable, foreign_line, number
 
@@ -185,40 +185,28 @@ def _results_table(pairs: Sequence[ResultPair]) -> TextTable:
 
 def comparison_document(found: RunComparison) -> dict[str, Any]:
     """Return the document that `diff --json` prints."""
-    code = found.code
-    files = (
-        None
-        if code.files is None
-        else [{"path": path, "change": change} for path, change in code.files]
-    )
-    document: dict[str, Any] = to_plain(
-        {
-            "old": found.old,
-            "new": found.new,
-            "config": found.config,
-            "resources": found.resources,
-            "code": {
-                "same": code.same,
-                "commit": {"old": code.old_commit, "new": code.new_commit},
-                "files": files,
-                "diff": code.diff,
-            },
-            "environment": [
-                {"name": name, "old": old, "new": new} for name, old, new in found.environment
-            ],
-            "results": [
-                {
-                    "old": one.old,
-                    "new": one.new,
-                    "state": {"old": one.states[0], "new": one.states[1]},
-                    "metrics": {
-                        name: {"old": old, "new": new} for name, (old, new) in one.metrics.items()
-                    },
-                }
-                for one in found.results
-            ],
-            "alone": found.alone,
-            "foreign": {"old": found.foreign[0], "new": found.foreign[1]},
-        }
-    )
-    return document
+    code, files = found.code, found.code.files
+    return {
+        **plain_fields(found, "old", "new", "config", "resources"),
+        "code": {
+            "same": code.same,
+            "commit": _sides(code.old_commit, code.new_commit),
+            "files": files and [{"path": path, "change": change} for path, change in files],
+            "diff": code.diff,
+        },
+        "environment": [{"name": name, **_sides(*both)} for name, *both in found.environment],
+        "results": [
+            {
+                **plain_fields(one, "old", "new"),
+                "state": _sides(*one.states),
+                "metrics": {name: _sides(*both) for name, both in one.metrics.items()},
+            }
+            for one in found.results
+        ],
+        "alone": list(found.alone),
+        "foreign": _sides(*found.foreign),
+    }
+
+
+def _sides(old: Any, new: Any) -> dict[str, Any]:
+    return {"old": to_plain(old), "new": to_plain(new)}

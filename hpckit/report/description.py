@@ -15,6 +15,7 @@ from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.states import RunState
 from hpckit.report.escape import escaped
 from hpckit.report.failures import failure_words
+from hpckit.report.machine import head_object
 from hpckit.report.rows import LaunchHead, RunRow
 from hpckit.report.text import Page, TextTable, count_line
 
@@ -229,10 +230,7 @@ def description_document(about: LaunchDescription) -> dict[str, Any]:
             **plain_fields(run, "attempts", "layout_changes", "config"),
         }
     return {
-        "launch": head.id,
-        "name": head.name,
-        "dir": head.folder,
-        "created_at": to_plain(head.created_at),
+        **head_object(head),
         **plain_fields(about, "arguments", "jobs"),
         "runs": [plain_fields(row, "run", "index", "state", "overrides") for row in about.rows],
         **plain_fields(about, "resources", "code", "environment", "paths"),

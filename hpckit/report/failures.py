@@ -10,6 +10,7 @@ from typing import Any
 from hpckit.model.counted import counted
 from hpckit.model.failure import Failure
 from hpckit.model.ids import split_run_id
+from hpckit.model.plain import plain_fields
 from hpckit.model.ranges import ranges
 from hpckit.model.states import RunState
 from hpckit.report.escape import shortened
@@ -72,9 +73,7 @@ def _key(failure: Failure) -> str:
 def group_object(group: FailureGroup) -> dict[str, Any]:
     """Return the object for a group in `status --json`."""
     return {
-        "signature": group.failure.signature,
-        "cause": group.failure.cause.value,
-        "message": group.failure.message,
+        **plain_fields(group.failure, "signature", "cause", "message"),
         "count": len(group.rows),
         "runs": group.indices,
         "example": group.rows[0].run,

@@ -69,9 +69,9 @@ def run_object(row: RunRow) -> dict[str, Any]:
 def layout_object(report: LayoutReport | None) -> dict[str, Any]:
     """Return the fields of a run about its layout, as its ranks reported it; null until then."""
     return {
-        "layout": None if report is None else to_plain(report.layout),
+        **plain_fields(report, "layout"),
         "replicas": None if report is None else report.layout.replicate,
-        "model_parameters": None if report is None else report.model_parameters,
+        **plain_fields(report, "model_parameters"),
         "parameters_per_rank": None if report is None else list(report.per_rank),
     }
 
@@ -111,18 +111,16 @@ def launches_document(launches: Iterable[LaunchLine]) -> dict[str, Any]:
     return {
         "launches": [
             {
-                "launch": one.head.id,
-                "name": one.head.name,
-                "dir": one.head.folder,
-                "created_at": to_plain(one.head.created_at),
+                **head_object(one.head),
                 "states": {str(state): count for state, count in one.counts.items()},
-                "foreign": foreign_object(one.head),
+                "foreign": to_plain(one.head.foreign),
             }
             for one in launches
         ]
     }
 
 
-def foreign_object(head: LaunchHead) -> dict[str, Any] | None:
-    """Return the owner of a launch that is not the caller's own; null for the caller's own."""
-    return None if head.foreign is None else dict(to_plain(head.foreign))
+def head_object(head: LaunchHead) -> dict[str, Any]:
+    """Return the fields that name a launch."""
+    named = {"launch": head.id, "name": head.name, "dir": head.folder}
+    return {**named, **plain_fields(head, "created_at")}

@@ -6,7 +6,6 @@ sends it.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from hpckit.model.counted import counted, steps_text
 from hpckit.model.failure import Failure
 from hpckit.model.launch import Direction, Sweep
 from hpckit.model.outside.notices import NoticeKind, UserNotice
+from hpckit.model.plain import finite
 from hpckit.model.run import PRUNED, RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.report.escape import escaped
@@ -129,13 +129,8 @@ def _progress(record: RunRecord) -> str:
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    found = {name: value for name, value in metrics.items() if _is_number(value)}
+    found = {name: value for name, value in metrics.items() if finite(value) is not None}
     return dict(list(found.items())[:_METRICS])
-
-
-def _is_number(value: object) -> bool:
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return plain and math.isfinite(value)  # type: ignore[arg-type]  # a number by now
 
 
 def _values(metrics: Mapping[str, float]) -> str:
@@ -153,7 +148,7 @@ def _best(views: Sequence[RunView], sweep: Sweep) -> str:
         if view.state is RunState.completed
         and view.record.reason != PRUNED
         and name in view.record.metrics
-        and _is_number(view.record.metrics[name])
+        and finite(view.record.metrics[name]) is not None
     }
     if not done:
         return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hpckit.model.counted import counted
@@ -13,7 +14,7 @@ from hpckit.model.profile.answer import ProfileAnswer, RankProfile
 from hpckit.model.profile.summary import TopEntry, TraceSummary
 from hpckit.model.ranges import ranges
 from hpckit.model.telemetry.settings import ProfileTool
-from hpckit.report.escape import escaped
+from hpckit.report.escape import escaped, shortened
 
 _TOP = 10
 _TOP_RANKS = 2
@@ -25,16 +26,18 @@ _HEADER = ("rank", "node", "steps", "a step", "compute", "comm.", "exposed", "co
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownRank:
-    """One rank of a profile: its file and summary, as far as there are any."""
+class ProfiledRank:
+    """A rank's part of a profile: its file, if there is one, and its summary or why it has none."""
 
     result: RankProfile
-    file: str | None = None
+    file: Path | None = None
     summary: TraceSummary | None = None
     problem: str | None = None
 
 
-def profile_text(run: str, attempt: int, answer: ProfileAnswer, ranks: Sequence[ShownRank]) -> str:
+def profile_text(
+    run: str, attempt: int, answer: ProfileAnswer, ranks: Sequence[ProfiledRank]
+) -> str:
     """Return a profile as text, in 80 columns but for paths."""
     place = f"run {run}, attempt {attempt}, round {answer.round}"
     if not answer.done and not any(one.result.steps for one in ranks):
@@ -51,7 +54,7 @@ def profile_text(run: str, attempt: int, answer: ProfileAnswer, ranks: Sequence[
     return "\n".join([*lines, *_files(answer, ranks)])
 
 
-def _table(ranks: Sequence[ShownRank]) -> list[str]:
+def _table(ranks: Sequence[ProfiledRank]) -> list[str]:
     rows = [_HEADER, *(_row(one) for one in ranks)]
     widths = [max(len(row[place]) for row in rows) for place in range(len(_HEADER))]
     return [
@@ -63,7 +66,7 @@ def _table(ranks: Sequence[ShownRank]) -> list[str]:
     ]
 
 
-def _row(one: ShownRank) -> tuple[str, ...]:
+def _row(one: ProfiledRank) -> tuple[str, ...]:
     summary, result = one.summary, one.result
     assert summary is not None, "only ranks with a summary have a row"  # noqa: S101
     first = 0 if result.first_step is None else result.first_step
@@ -76,14 +79,14 @@ def _row(one: ShownRank) -> tuple[str, ...]:
     )
     return (
         str(result.rank),
-        _cut(result.node, _NODE),
+        shortened(result.node, _NODE),
         ranges(range(first, first + result.steps)),
         _span(summary.wall_s / max(result.steps, 1)),
         *(_share(part, summary.wall_s) for part in parts),
     )
 
 
-def _words(ranks: Sequence[ShownRank]) -> list[str]:
+def _words(ranks: Sequence[ProfiledRank]) -> list[str]:
     """Return what the columns mean: they differ between GPUs and CPUs."""
     if any(one.summary is not None and one.summary.on_gpu for one in ranks):
         busy, idle = "by kernels of the GPU", "the GPU had nothing to do"
@@ -92,13 +95,13 @@ def _words(ranks: Sequence[ShownRank]) -> list[str]:
     return [f"Shares of the time, {busy}.", f"Exposed: not hidden by compute. Idle: {idle}."]
 
 
-def _detailed(ranks: Sequence[ShownRank]) -> Sequence[ShownRank]:
+def _detailed(ranks: Sequence[ProfiledRank]) -> Sequence[ProfiledRank]:
     if len(ranks) <= _TOP_RANKS:
         return ranks
     return [max(ranks, key=lambda one: 0.0 if one.summary is None else one.summary.wall_s)]
 
 
-def _top(one: ShownRank, *, alone: bool) -> list[str]:
+def _top(one: ProfiledRank, *, alone: bool) -> list[str]:
     summary = one.summary
     assert summary is not None, "only ranks with a summary have a top"  # noqa: S101
     what = "kernels" if summary.on_gpu else "operators, own time"
@@ -108,23 +111,19 @@ def _top(one: ShownRank, *, alone: bool) -> list[str]:
 
 
 def _entry(entry: TopEntry, wall_s: float) -> str:
-    name = _cut(escaped(" ".join(entry.name.split())), _NAME)
+    name = shortened(escaped(" ".join(entry.name.split())), _NAME)
     share = _share(entry.seconds, wall_s)
     return f"{name:{_NAME}}  {_span(entry.seconds):>9}  {share:>5}  {entry.count:>8}"
 
 
-def _files(answer: ProfileAnswer, ranks: Sequence[ShownRank]) -> list[str]:
-    files = [one.file for one in ranks if one.file is not None]
+def _files(answer: ProfileAnswer, ranks: Sequence[ProfiledRank]) -> list[str]:
+    files = [str(one.file) for one in ranks if one.file is not None]
     if not files:
         return []
     hint = "ui.perfetto.dev opens traces: Open trace file"
     if answer.tool is ProfileTool.nsys:
         hint = "nsys writes its report on its own; `nsys stats FILE` and Nsight Systems read it"
     return ["", *files, hint]
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _share(part: float, whole: float) -> str:
@@ -141,7 +140,7 @@ def _span(seconds: float) -> str:
 
 
 def profile_object(
-    run: str, attempt: int, answer: ProfileAnswer, ranks: Sequence[ShownRank]
+    run: str, attempt: int, answer: ProfileAnswer, ranks: Sequence[ProfiledRank]
 ) -> dict[str, Any]:
     """Return a profile for programs."""
     return {
@@ -152,9 +151,8 @@ def profile_object(
             {
                 "rank": one.result.rank,
                 "node": one.result.node or None,
-                "first_step": one.result.first_step,
-                "steps": one.result.steps,
-                "trace": one.file,
+                **plain_fields(one.result, "first_step", "steps"),
+                "trace": None if one.file is None else str(one.file),
                 "bytes": one.result.size,
                 "problem": one.problem,
                 "summary": None if one.summary is None else _summary_object(one.summary),

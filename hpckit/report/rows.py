@@ -136,11 +136,6 @@ def with_standstill(row: RunRow, goodput: Goodput | None) -> RunRow:
     return replace(row, warnings=(*row.warnings, said))
 
 
-def with_resume(row: RunRow, words: str) -> RunRow:
-    """Return the row with these words on the step from which a resume continues the run."""
-    return replace(row, resume=words)
-
-
 def count_states(states: Iterable[RunState]) -> Mapping[RunState, int]:
     """Return how many runs are in each state, in the order of the states, without zeros."""
     counts = Counter(states)

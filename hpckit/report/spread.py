@@ -13,6 +13,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from hpckit.errors import UsageError
+from hpckit.model.plain import finite
 from hpckit.model.run import PRUNED
 from hpckit.model.states import RunState
 from hpckit.report.results import ResultRow, Results
@@ -94,7 +95,7 @@ def make_spread(results: Results, over: tuple[str, ...]) -> SpreadResults:
 
 def _is_number_column(name: str, rows: Sequence[ResultRow]) -> bool:
     values = [row.metrics.get(name) for row in rows]
-    return any(_finite(value) is not None or str(value) in _NOT_FINITE for value in values)
+    return any(finite(value) is not None or str(value) in _NOT_FINITE for value in values)
 
 
 def _spread_row(
@@ -113,7 +114,7 @@ def _spread_row(
 
 def spread(values: Iterable[Any]) -> Spread:
     """Return mean and sample standard deviation of the finite numbers among these values."""
-    numbers = [number for value in values if (number := _finite(value)) is not None]
+    numbers = [number for value in values if (number := finite(value)) is not None]
     mean = _finite_result(fmean, numbers) if numbers else None
     std = _finite_result(stdev, numbers) if len(numbers) > 1 else None
     return Spread(mean=mean, std=std, n=len(numbers))
@@ -123,19 +124,9 @@ def _finite_result(
     compute: Callable[[Sequence[float]], float], numbers: Sequence[float]
 ) -> float | None:
     try:
-        return _finite(compute(numbers))
+        return finite(compute(numbers))
     except OverflowError:
         return None
-
-
-def _finite(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def spread_text(one: Spread, completed: int) -> str:

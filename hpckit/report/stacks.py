@@ -13,7 +13,7 @@ from hpckit.model.failure import RankStack, StacksAnswer
 from hpckit.model.moment import local_moment
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.naming import name_ranks
-from hpckit.model.plain import to_plain
+from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.ranges import ranges
 
 _HEAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*$", re.MULTILINE)
@@ -87,8 +87,7 @@ def stacks_object(
     return {
         "run": run,
         "attempt": attempt,
-        "round": answer.round,
-        "at": to_plain(answer.at),
+        **plain_fields(answer, "round", "at"),
         "ranks": [to_plain(one) for one in stacks],
         "groups": [[one.rank for one in group.ranks] for group in stack_groups(stacks)],
         "silent_nodes": list(answer.silent),

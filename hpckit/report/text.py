@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,25 +15,26 @@ from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import counted, steps_text
 from hpckit.model.goodput import Goodput
 from hpckit.model.moment import duration, local_moment
+from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.preflight.verdict import HealthVerdict, NodeInspection
+from hpckit.model.ranges import ranges
 from hpckit.model.states import RunState
 from hpckit.report import results as sweep
-from hpckit.report.blocked import blocked_lines
 from hpckit.report.escape import escaped, escaped_cell, shortened
 from hpckit.report.failures import failure_texts, shown_ranges
 from hpckit.report.launches import LaunchLine, sorted_value
-from hpckit.report.layout import layout_lines
 from hpckit.report.overrides import override_cells
 from hpckit.report.rows import Foreign, LaunchHead, RunRow, count_states
 from hpckit.report.selection import SortKey
 from hpckit.report.spread import SpreadResults, SpreadRow, spread_text
 
-_SHOWN = 8
+_SHOWN, _SHOWN_REASONS = 8, 5
 SHOWN_WARNINGS = 5
 SHOWN_METRICS = 3
 CELL_WIDTH = 120
 NAME_WIDTH = 40
 HEAD_WIDTH = 80
+_UNITS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,16 @@ class TextTable:
     spare: tuple[str, ...] = ()
     flexible: tuple[str, ...] = ()
 
+    def filled(self, *optional: str) -> TextTable:
+        """Return the table without the `optional` columns that are empty; without any, of all."""
+        kept = [
+            place
+            for place, name in enumerate(self.header)
+            if (optional and name not in optional) or any(row[place] for row in self.rows)
+        ]
+        header, *rows = (tuple(line[place] for place in kept) for line in (self.header, *self.rows))
+        return replace(self, header=header, rows=tuple(rows))
+
 
 Page = Sequence[TextTable | str]
 """The parts of a page, top to bottom."""
@@ -61,7 +72,7 @@ def status_page(head: LaunchHead, rows: Sequence[RunRow], now: datetime) -> Page
     page += [line for row in rows if len(rows) == 1 for line in layout_lines(row.layout)]
     page += [line for row in rows if len(rows) == 1 for line in _preflight_lines(row.preflight)]
     page += _note_lines(rows)
-    page += blocked_lines(rows)
+    page += _blocked_lines(rows)
     warned = [row for row in rows if row.warnings and len(rows) > 1]
     page += [f"warning: {row.run}: {row.warnings[-1]}" for row in warned[:SHOWN_WARNINGS]]
     return [*page, *failure_texts(rows)]
@@ -123,22 +134,20 @@ def runs_table(
     `common` are the overrides that all runs of the launch have.
     """
     overrides = override_cells((row.overrides for row in rows), common)
-    lines = [_status_cells(row, words, now) for row, words in zip(rows, overrides, strict=True)]
     again = any(row.attempt > 1 or row.round for row in rows)
-    kept = [
-        place
-        for place, name in enumerate(_STATUS_HEADER)
-        if any(line[place] for line in lines) and (again or name != "attempt")
-    ]
+    lines = (
+        _status_cells(row, words, _attempt(row) if again else "", now)
+        for row, words in zip(rows, overrides, strict=True)
+    )
     return TextTable(
-        header=tuple(_STATUS_HEADER[place] for place in kept),
-        rows=tuple(tuple(line[place] for place in kept) for line in lines),
+        header=_STATUS_HEADER,
+        rows=tuple(lines),
         spare=_STATUS_SPARE,
         flexible=_STATUS_FLEXIBLE,
-    )
+    ).filled()
 
 
-def _status_cells(row: RunRow, overrides: str, now: datetime) -> tuple[str, ...]:
+def _status_cells(row: RunRow, overrides: str, attempt: str, now: datetime) -> tuple[str, ...]:
     waits = f" ({row.reason})" if row.reason and row.state is RunState.pending else ""
     return (
         str(row.index),
@@ -148,7 +157,7 @@ def _status_cells(row: RunRow, overrides: str, now: datetime) -> tuple[str, ...]
         "" if row.failure is None else row.failure.cause.value,
         f"{row.slurm_state}{waits}" if row.slurm_state else "",
         row.job or "",
-        _attempt(row),
+        attempt,
         steps_text(row.step, row.total),
         compress_nodes(row.nodes),
         duration(row.elapsed(now)),
@@ -199,7 +208,7 @@ def results_page(results: sweep.Results) -> Page:
     """Return the page of `results`."""
     header = (*sweep.shown_header(results), "failures", "goodput")
     state = header.index("state", 1 + len(results.overrides))
-    lines = [
+    lines = (
         (
             *map(number, line[:state]),
             _state(row.state, row.reason),
@@ -207,29 +216,21 @@ def results_page(results: sweep.Results) -> Page:
             *goodput_cells(row.goodput),
         )
         for line, row in zip(sweep.shown_cells(results), results.rows, strict=True)
-    ]
-    shown = [
-        place
-        for place, name in enumerate(header)
-        if name not in {"failures", "goodput", "steps"} or any(line[place] for line in lines)
-    ]
-    rows = tuple(tuple(line[place] for place in shown) for line in lines)
-    names = tuple(header[place] for place in shown)
+    )
     sheet = TextTable(
-        header=names,
-        rows=rows,
+        header=header,
+        rows=tuple(lines),
         spare=(*_SPARE, *results.metrics[:0:-1], "cause", *results.metrics[:1], *results.overrides),
         flexible=("state", *results.overrides, *results.metrics),
-    )
-    return [sheet, *blocked_lines(results.rows)]
+    ).filled("failures", "goodput", "steps")
+    return [sheet, *_blocked_lines(results.rows)]
 
 
 def spread_page(results: SpreadResults) -> Page:
     """Return the page of `results --over`: one row for runs that differ only in these keys."""
-    stage = ("stage",) if results.staged else ()
     rows = tuple(
         (
-            *((row.stage or "",) if results.staged else ()),
+            row.stage or "",
             *(number(row.overrides.get(name)) for name in results.overrides),
             _completed(row),
             *(spread_text(row.metrics[name], row.completed) for name in results.metrics),
@@ -238,11 +239,11 @@ def spread_page(results: SpreadResults) -> Page:
     )
     return [
         TextTable(
-            header=(*stage, *results.overrides, "runs", *results.metrics),
+            header=("stage", *results.overrides, "runs", *results.metrics),
             rows=rows,
             spare=results.metrics[:0:-1],
             flexible=results.overrides,
-        )
+        ).filled("stage")
     ]
 
 
@@ -258,23 +259,20 @@ _SPARE = ("failures", "goodput", "time", "attempt", "steps")
 def launches_page(launches: Sequence[LaunchLine], key: SortKey | None = None) -> Page:
     """Return the page of `ls`, with the metric it is sorted by."""
     values = [number(sorted_value(one, key)) for one in launches]
-    shown = key is not None and any(values)
-    strange = any(one.head.foreign is not None for one in launches)
+    metric = key.column if key is not None and any(values) else ""
     rows = tuple(
         (
             one.head.id,
             local_moment(one.head.created_at),
             states_text(one.counts),
-            *((value,) if shown else ()),
-            *(("" if one.head.foreign is None else one.head.foreign.owner,) if strange else ()),
+            value,
+            "" if one.head.foreign is None else one.head.foreign.owner,
             one.head.folder,
         )
         for one, value in zip(launches, values, strict=True)
     )
-    column = (key.column,) if shown and key is not None else ()
-    whose = ("of",) if strange else ()
-    header = ("launch", "created", "runs", *column, *whose, "folder")
-    return [TextTable(header=header, rows=rows, spare=("folder", "created"))]
+    header = ("launch", "created", "runs", metric, "of", "folder")
+    return [TextTable(header=header, rows=rows, spare=("folder", "created")).filled("", "of")]
 
 
 def plain(page: Page) -> str:
@@ -319,3 +317,51 @@ def _preflight_lines(inspections: Sequence[NodeInspection]) -> Iterator[str]:
         yield f"  {each.verdict}: {each.message}"
     if len(found) > _SHOWN:
         yield f"  and {counted(len(found) - _SHOWN, 'more finding')}; --json has all"
+
+
+def _blocked_lines(rows: Sequence[RunRow | sweep.ResultRow]) -> list[str]:
+    """Return a line for each reason for which runs of a later stage never began, however many.
+
+    If there are too many, the last line counts the rest.
+    """
+    reasons: dict[tuple[str | None, str], list[int]] = {}
+    for row in rows:
+        if row.blocked:
+            reasons.setdefault((row.stage, row.blocked), []).append(row.index)
+    lines = [
+        f"cancelled: stage {stage}, run {ranges(runs)}: because {reason}"
+        for (stage, reason), runs in reasons.items()
+    ]
+    left = len(lines) - _SHOWN_REASONS
+    return lines if left <= 0 else [*lines[:_SHOWN_REASONS], f"… and for {left} more reasons"]
+
+
+def layout_lines(report: LayoutReport | None) -> Iterator[str]:
+    """Yield the line on a layout: `layout: shard 4; 1.2 M of 4.7 M parameters on each rank`.
+
+    There is none for a single rank, and for runs that never reported.
+    """
+    if report is None or report.layout.world_size == 1:
+        return
+    held = _held_words(report)
+    yield f"layout: {report.layout}" + (f"; {held} on each rank" if held else "")
+
+
+def _held_words(report: LayoutReport) -> str:
+    """Return how much of the model each rank holds; empty if no parameters were registered."""
+    counts = [held for _, held in report.parameters]
+    least, most = amount(min(counts)), amount(max(counts))
+    if not report.model_parameters:
+        return ""
+    held = least if least == most else f"{least} to {most}"
+    whole = amount(report.model_parameters)
+    return f"{whole} parameters" if held == whole else f"{held} of {whole} parameters"
+
+
+def amount(count: int) -> str:
+    """Return a large number in at most three digits: `1.2 M`, `860`."""
+    rounded = float(f"{count:.3g}")
+    for unit, letter in _UNITS:
+        if rounded >= unit:
+            return f"{rounded / unit:.3g} {letter}"
+    return str(count)

@@ -22,7 +22,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryRow,
     TelemetryTotal,
 )
-from hpckit.observe.totals import RunningTotal
+from hpckit.observe.aggregate import RunningTotal
 from hpckit.record.store import append_line
 
 BEGIN = START + timedelta(minutes=1)

@@ -30,9 +30,9 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetrySegment,
     TelemetryTotal,
 )
+from hpckit.observe.aggregate import RunningTotal, complete_total
 from hpckit.observe.gpu_choice import gpu_choice
 from hpckit.observe.segments import SegmentWriter, close_segment, coarsen_segment
-from hpckit.observe.totals import RunningTotal, complete_total
 from hpckit.planning.diagnosis.diagnose import diagnose
 from hpckit.planning.diagnosis.evidence import GpuUse, RunEvidence, TimeShares
 from hpckit.planning.diagnosis.usage import gpu_uses, run_energy

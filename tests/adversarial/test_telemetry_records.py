@@ -31,9 +31,9 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryTotal,
     nameless_gpu,
 )
+from hpckit.observe.aggregate import RunningTotal
 from hpckit.observe.sampler import NodeSampler
 from hpckit.observe.segments import SegmentWriter
-from hpckit.observe.totals import RunningTotal
 from hpckit.planning.diagnosis.usage import gpu_energy
 from hpckit.record import store
 from hpckit.record import telemetry as telemetry_record

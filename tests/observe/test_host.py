@@ -9,9 +9,8 @@ import pytest
 
 from hpckit.model.telemetry.vocabulary import HostCounter, HostGauge
 from hpckit.observe.cgroup import JobCgroup, job_cgroup, node_pressure
-from hpckit.observe.host import HostReader
+from hpckit.observe.host import HostReader, RaplReader
 from hpckit.observe.infiniband import find_ports, read_ports
-from hpckit.observe.rapl import RaplReader
 
 PRESSURE = """\
 some avg10=1.00 avg60=0.50 avg300=0.10 total=2500000

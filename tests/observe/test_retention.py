@@ -1,4 +1,4 @@
-"""Promises of observe.retention and observe.segments: small files, never a half one."""
+"""Promises of observe.segments: small files, never a half one."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ from hpckit.model.telemetry.vocabulary import (
 from hpckit.observe import segments
 from hpckit.observe.aggregate import gpu_rows, host_row
 from hpckit.observe.node_samples import ROWS_A_TOTAL
-from hpckit.observe.retention import (
+from hpckit.observe.segments import (
     COARSEST_S,
     SEGMENT,
+    STEPS,
     ClosedSegment,
-    bytes_after,
+    SegmentWriter,
+    close_segment,
     due_segments,
     expected_bytes,
 )
-from hpckit.observe.segments import SegmentWriter, close_segment
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import json_line
 from hpckit.record.telemetry import closed_segments, read_telemetry, segment_header, telemetry_nodes
@@ -76,6 +77,23 @@ def full_row(number: int, row_s: float, gpus: int = 8) -> TelemetryRow:
     start = START + timedelta(seconds=row_s * number)
     end = start + timedelta(seconds=row_s)
     return TelemetryRow(start=start, end=end, host=host_row(hosts), gpus=gpu_rows(samples))
+
+
+def bytes_after(span: timedelta, *, row_bytes: float, row_s: float) -> float:
+    """Return about how much a node has written after `span`, with rows of `row_bytes`.
+
+    A segment stays in its step until all of it is old enough, so each step lasts one longer.
+    """
+    total, since = 0.0, timedelta(0)
+    for until, length in zip(
+        [*(age + 2 * SEGMENT for age, _ in STEPS), span],
+        [row_s, *(length for _, length in STEPS), COARSEST_S],
+        strict=False,
+    ):
+        lasting = max(min(until, span) - since, timedelta(0))
+        total += lasting.total_seconds() / max(length, row_s) * row_bytes
+        since = max(since, min(until, span))
+    return total
 
 
 def test_a_month_of_eight_gpus_stays_below_sixty_megabytes() -> None:

@@ -23,9 +23,8 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryTotal,
     counter_increase,
 )
-from hpckit.observe.aggregate import merge_steps
+from hpckit.observe.aggregate import RunningTotal, merge_steps, merge_totals
 from hpckit.observe.sampler import NodeSampler
-from hpckit.observe.totals import RunningTotal, merge_totals
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import make_folder
 from hpckit.record.telemetry import latest_telemetry, read_telemetry

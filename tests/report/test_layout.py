@@ -6,7 +6,7 @@ import pytest
 
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.report import LayoutReport
-from hpckit.report.layout import amount, layout_lines
+from hpckit.report.text import amount, layout_lines
 
 MILLION = 10**6
 

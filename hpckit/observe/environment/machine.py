@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import platform
+import re
 import sys
+import tempfile
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
-from hpckit.model.environment.facts import EnvironmentFacts, PythonFacts, TorchFacts
+from hpckit.model.environment.facts import (
+    EnvironmentFacts,
+    FileSystemFacts,
+    NetworkFacts,
+    PythonFacts,
+    TorchFacts,
+)
 from hpckit.model.environment.roles import FolderRole
-from hpckit.observe.environment.file_systems import read_file_systems
-from hpckit.observe.environment.gpus import read_driver
-from hpckit.observe.environment.networks import read_networks
+from hpckit.model.telemetry.vocabulary import HostGauge
 from hpckit.observe.environment.system import (
     granted_cpus,
     granted_memory,
     read_limits,
     system_name,
 )
+from hpckit.observe.infiniband import find_ports, read_ports
 from hpckit.observe.nvml.bindings import old_distribution
+from hpckit.observe.nvml.job_gpus import read_driver
+from hpckit.observe.sysfs import folders, read_small
 from hpckit.record.process import this_host
+
+_PLUGIN = "libnccl-net*.so*"
+_FABRIC = "libfabric.so*"
+_USUAL = ("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu")
+"""Searched after LD_LIBRARY_PATH, together with where AWS installs its libraries."""
+_OF_AWS = (
+    *("opt/amazon/efa/lib", "opt/amazon/efa/lib64", "opt/aws-ofi-nccl/lib"),
+    *("opt/amazon/ofi-nccl/lib", "opt/amazon/ofi-nccl/lib64"),
+    *("opt/amazon/ofi-nccl/lib/x86_64-linux-gnu", "opt/amazon/ofi-nccl/lib/aarch64-linux-gnu"),
+)
 
 
 def read_machine(
@@ -62,3 +83,102 @@ def read_machine(
         variables=dict(variables),
         at=at,
     )
+
+
+def read_networks(environ: Mapping[str, str], root: Path = Path("/")) -> NetworkFacts:
+    """Return which networks NCCL could use here, and its plugins for them.
+
+    Plugins are searched on LD_LIBRARY_PATH and in the usual folders of libraries. EFA devices are
+    counted apart: they appear among those of InfiniBand, but NCCL uses them by a plugin alone.
+    """
+    devices = folders(root / "sys/class/infiniband")
+    efa = [one for one in devices if _driver(one) == "efa"]
+    ports = [port for port in find_ports(root) if port.parent.parent not in efa]
+    active = read_ports(ports).gauges.get(HostGauge.infiniband_ports_active, 0)
+    places = _library_folders(environ, root)
+    plugins = [str(file) for place in places for file in _files(place, _PLUGIN)]
+    fabric = next((str(file) for place in places for file in _files(place, _FABRIC)), None)
+    return NetworkFacts(
+        infiniband_ports=int(active),
+        efa_devices=len(efa),
+        net_plugins=tuple(dict.fromkeys(plugins)),
+        libfabric=fabric,
+    )
+
+
+def _driver(device: Path) -> str:
+    """Return the name of a device's kernel driver; empty if it is not shown."""
+    link = device / "device" / "driver"
+    return link.resolve().name if link.exists() else ""
+
+
+def _library_folders(environ: Mapping[str, str], root: Path) -> list[Path]:
+    named = [Path(one) for one in environ.get("LD_LIBRARY_PATH", "").split(":") if one]
+    return [*named, *(root / one for one in (*_OF_AWS, *_USUAL))]
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError:
+        return []
+
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+_MOUNT_POINT, _BEFORE_DASH = 4, 6
+
+
+def read_file_systems(
+    folders: Mapping[FolderRole, Path], mounts: Path = Path("/proc/self/mountinfo")
+) -> tuple[FileSystemFacts, ...]:
+    """Return what is known of these folders, by their roles; of one that is absent, its parent's.
+
+    A folder that is there is tried by a file that is made and removed at once.
+    """
+    table = _mount_points(read_small(mounts) or "")
+    return tuple(_read(role, folder, table) for role, folder in folders.items())
+
+
+def _read(role: FolderRole, folder: Path, table: Mapping[Path, str]) -> FileSystemFacts:
+    there = next((one for one in (folder, *folder.parents) if one.is_dir()), Path("/"))
+    try:
+        real = there.resolve()
+        seen = os.statvfs(there)
+    except OSError:
+        return FileSystemFacts(role=role, path=str(folder))
+    mount = next((one for one in (real, *real.parents) if one in table), None)
+    return FileSystemFacts(
+        role=role,
+        path=str(folder),
+        kind=None if mount is None else table[mount],
+        size_bytes=seen.f_blocks * seen.f_frsize,
+        free_bytes=seen.f_bavail * seen.f_frsize,
+        inodes=seen.f_files or None,
+        free_inodes=seen.f_favail if seen.f_files else None,
+        writable=_writable(there),
+    )
+
+
+def _writable(folder: Path) -> bool | None:
+    try:
+        with tempfile.NamedTemporaryFile(prefix=".hpckit-", dir=folder) as file:
+            file.write(b"x")
+            file.flush()
+    except OSError as error:
+        # A full disk is another matter; all else (no permission, /proc, a broken mount) stays.
+        return None if error.errno in {errno.ENOSPC, errno.EDQUOT} else False
+    return True
+
+
+def _mount_points(text: str) -> dict[Path, str]:
+    """Return the file system type of each mount point; of several at one, the last is seen."""
+    found: dict[Path, str] = {}
+    for line in text.splitlines():
+        fields = line.split(" ")
+        if len(fields) <= _BEFORE_DASH or "-" not in fields[_BEFORE_DASH:]:
+            continue
+        dash = fields.index("-", _BEFORE_DASH)
+        if dash + 1 < len(fields):
+            path = _OCTAL.sub(lambda code: chr(int(code[1], 8)), fields[_MOUNT_POINT])
+            found[Path(path)] = fields[dash + 1]
+    return found

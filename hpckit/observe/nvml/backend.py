@@ -7,9 +7,10 @@ process only: no other one notices.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -34,7 +35,9 @@ from hpckit.observe.nvml.bindings import (
     outdated_bindings,
 )
 from hpckit.observe.nvml.device import NvmlGpu, attach_gpu
-from hpckit.observe.nvml.xids import XidListener
+
+_MOST_XIDS = 256
+"""Events taken at a time: more wait for the next sample."""
 
 DRIVER_PAUSE_S = 5.0
 GPU_PAUSE_S = 60.0
@@ -124,14 +127,12 @@ class NvmlBackend:
         """Find a GPU, and keep it if it is the job's; return an error of NVML if it is lost."""
         try:
             gpu = attach_gpu(self.nvml, index, gpm=self.gpm)
-        except (self.nvml.NVMLError, GpuLostError) as error:
-            code = int(error.code if isinstance(error, GpuLostError) else error.value)
-            if nvml_verdict(code) is NvmlVerdict.gone:
-                raise DriverLostError(code) from error
-            if nvml_verdict(code) is NvmlVerdict.never:
-                # The job has no permission to use it: it is someone else's.
-                return 0
-            return code
+        except GpuLostError as error:
+            return error.code
+        except self.nvml.NVMLError as error:
+            code = int(error.value)
+            # If the job has no permission to use it, it is someone else's.
+            return 0 if nvml_verdict(code) is NvmlVerdict.never else code
         except DriverLostError:
             raise
         except Exception as error:  # noqa: BLE001  # one GPU is not to end all measuring
@@ -230,3 +231,53 @@ def open_nvml(*, gpm: bool, choice: GpuChoice) -> tuple[NvmlBackend | None, str]
         backend.close()
         return None, note
     return backend, note
+
+
+@dataclass(slots=True, kw_only=True)
+class XidListener:
+    """Hears XID errors of GPUs, given by UUID with their handles: those that happen meanwhile."""
+
+    nvml: Any
+    handles: Mapping[str, Any]
+    _set: Any = field(default=None, init=False)
+    _uuids: dict[int, str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            self._set = self.nvml.nvmlEventSetCreate()
+        except self.nvml.NVMLError:
+            return
+        for uuid, handle in self.handles.items():
+            try:
+                wanted = self.nvml.nvmlEventTypeXidCriticalError
+                self.nvml.nvmlDeviceRegisterEvents(handle, wanted, self._set)
+            except self.nvml.NVMLError:
+                continue
+            self._uuids[_address(handle)] = uuid
+
+    def read(self) -> Iterator[tuple[str | None, int]]:
+        """Yield UUID (None if unknown) and number of each XID since the last call; never waits."""
+        for _ in range(_MOST_XIDS if self._uuids else 0):
+            try:
+                event = self.nvml.nvmlEventSetWait_v2(self._set, 0)
+            except self.nvml.NVMLError as error:
+                if nvml_verdict(int(error.value)) is NvmlVerdict.never:
+                    self._uuids = {}
+                return
+            yield self._uuids.get(_address(event.device)), int(event.eventData)
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._set is not None:
+            try:
+                self.nvml.nvmlEventSetFree(self._set)
+            except self.nvml.NVMLError:
+                return
+            finally:
+                self._set = None
+                self._uuids = {}
+
+
+def _address(handle: Any) -> int:
+    """Return where a handle points to: the same for all handles of a GPU."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

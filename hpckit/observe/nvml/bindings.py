@@ -44,25 +44,31 @@ RESET_REQUIRED = 16
 TIMEOUT = 10
 
 
-class GpuLostError(Exception):
+class _NvmlLostError(Exception):
+    def __init__(self, code: int) -> None:
+        super().__init__(f"NVML error {code}")
+        self.code = code
+
+
+class GpuLostError(_NvmlLostError):
     """A GPU does not answer any more; `code` is NVML's error."""
 
-    def __init__(self, code: int) -> None:
-        super().__init__(f"NVML error {code}")
-        self.code = code
 
-
-class DriverLostError(Exception):
+class DriverLostError(_NvmlLostError):
     """No GPU answers: the driver is gone; `code` is NVML's error."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"NVML error {code}")
-        self.code = code
 
 
 def nvml_verdict(code: int) -> NvmlVerdict:
     """Return what an error code of NVML says about asking again."""
     return _BY_CODE.get(code, NvmlVerdict.later)
+
+
+def raise_if_lost(code: int) -> None:
+    """Raise GpuLostError or DriverLostError for an error code of NVML that says so."""
+    if nvml_verdict(code) is NvmlVerdict.lost:
+        raise GpuLostError(code)
+    if nvml_verdict(code) is NvmlVerdict.gone:
+        raise DriverLostError(code)
 
 
 def load_bindings() -> Any:
@@ -145,14 +151,15 @@ class NvmlCalls:
         self.answered += 1
         return answer
 
+    def call(self, function: str, *arguments: int) -> Any:
+        """Return what the function of this name says of the GPU, with `ask`."""
+        name = " ".join(map(str, (function, *arguments)))
+        return self.ask(name, lambda nvml, handle: getattr(nvml, function)(handle, *arguments))
+
     def judge(self, name: str, code: int) -> None:
         """Take note of an error of the call of this name; raises GpuLostError, DriverLostError."""
-        verdict = nvml_verdict(code)
-        if verdict is NvmlVerdict.lost:
-            raise GpuLostError(code)
-        if verdict is NvmlVerdict.gone:
-            raise DriverLostError(code)
-        if verdict is NvmlVerdict.never:
+        raise_if_lost(code)
+        if nvml_verdict(code) is NvmlVerdict.never:
             self.refused.add(name)
         else:
             self.failed += 1

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import compress
-from typing import Any, TypeVar
+from typing import Any
 
 from hpckit.model.telemetry.vocabulary import (
     GpuCounter,
@@ -16,7 +16,7 @@ from hpckit.model.telemetry.vocabulary import (
     GpuVendor,
 )
 from hpckit.observe.gpu_choice import GpuChoice
-from hpckit.observe.nvml.bindings import NvmlCalls
+from hpckit.observe.nvml.bindings import NvmlCalls, raise_if_lost
 from hpckit.observe.nvml.fields import (
     MEMORY_TEMPERATURE,
     RECOVERY_ACTION,
@@ -24,11 +24,11 @@ from hpckit.observe.nvml.fields import (
     REMAP_PENDING,
     FieldReader,
 )
-from hpckit.observe.nvml.gauges import read_gauges, read_reasons
+from hpckit.observe.nvml.gauges import MEMORY_CALLS, read_first, read_gauges, read_reasons
 from hpckit.observe.nvml.gpm import GpmReader
-from hpckit.observe.nvml.mig import MigPart, find_parts, most_parts
 
-T = TypeVar("T")
+_MOST_PARTS = "nvmlDeviceGetMaxMigDeviceCount"
+"""Tells how many MIG devices a GPU can have: one for each of its slices."""
 
 _ADVICE: Mapping[int, GpuTrouble] = {
     1: GpuTrouble.advised_reset,
@@ -115,56 +115,116 @@ def _troubles(states: Mapping[tuple[int, int], float]) -> frozenset[GpuTrouble]:
 def attach_gpu(nvml: Any, index: int, *, gpm: bool) -> NvmlGpu:
     """Find out what the GPU with this index of NVML is, and what it supports.
 
-    Raises the bindings' NVMLError, GpuLostError or DriverLostError if it does not answer.
+    Raises GpuLostError, DriverLostError, or the bindings' NVMLError for what is neither.
     """
+    try:
+        return _attached(nvml, index, gpm=gpm)
+    except nvml.NVMLError as error:
+        raise_if_lost(int(error.value))
+        raise
+
+
+def _attached(nvml: Any, index: int, *, gpm: bool) -> NvmlGpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     calls = NvmlCalls(nvml=nvml, handle=handle)
     uuid = str(nvml.nvmlDeviceGetUUID(handle))
     fields = FieldReader(calls=calls)
     gauges = read_gauges(calls)
     facts = _facts(calls, uuid, index, (*gauges, *fields.counters))
-    parts = find_parts(calls, facts, gpm=gpm)
+    parts = _find_parts(calls, facts, gpm=gpm)
     if parts:
-        facts = replace(facts, slices=calls.ask("mig count", most_parts))
+        facts = replace(facts, slices=calls.call(_MOST_PARTS))
     # With MIG, activity is that of the parts.
     reader = GpmReader(calls=calls) if gpm and not parts else None
     return NvmlGpu(calls=calls, facts=facts, fields=fields, gpm=reader, parts=parts)
 
 
 def _facts(calls: NvmlCalls, uuid: str, index: int, supported: tuple[str, ...]) -> GpuDevice:
-    memory = calls.ask("memory v2", _memory)
+    nvml = calls.nvml
+    memory = calls.call("nvmlDeviceGetMemoryInfo", nvml.nvmlMemory_v2)
+    pci = calls.call("nvmlDeviceGetPciInfo")
     return GpuDevice(
         uuid=uuid,
         vendor=GpuVendor.nvidia,
         index=index,
-        name=calls.ask("name", lambda nvml, handle: str(nvml.nvmlDeviceGetName(handle))) or "",
-        pci=calls.ask("pci", _pci) or "",
+        name=str(calls.call("nvmlDeviceGetName") or ""),
+        pci="" if pci is None else str(pci.busId),
         driver=calls.ask("driver", lambda nvml, _: str(nvml.nvmlSystemGetDriverVersion())) or "",
         memory_bytes=None if memory is None else int(memory.total),
         memory_reserved_bytes=None if memory is None else int(memory.reserved),
-        sm_clock_max_mhz=calls.ask("max clock", _max_clock),
-        slowdown_c=_threshold(calls, "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN"),
-        shutdown_c=_threshold(calls, "NVML_TEMPERATURE_THRESHOLD_SHUTDOWN"),
+        sm_clock_max_mhz=calls.call("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+        slowdown_c=_threshold(calls, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+        shutdown_c=_threshold(calls, nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
         supported=tuple(str(one) for one in supported),
     )
 
 
-def _memory(nvml: Any, handle: Any) -> Any:
-    return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+def _threshold(calls: NvmlCalls, kind: int) -> int | None:
+    found: int | None = calls.call("nvmlDeviceGetTemperatureThreshold", kind)
+    return found
 
 
-def _max_clock(nvml: Any, handle: Any) -> int:
-    return int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM))
+@dataclass(slots=True, kw_only=True)
+class MigPart:
+    """A MIG device: a part of a GPU that looks like one.
+
+    The driver tells its memory, and with GPM its activity. Power, energy, temperature, clocks and
+    errors belong to the whole GPU, and are in its own row.
+    """
+
+    calls: NvmlCalls
+    facts: GpuDevice
+    gpm: GpmReader | None
+
+    def sample(self) -> GpuSample:
+        """Return a sample; raises GpuLostError, DriverLostError."""
+        gauges = dict(read_first(self.calls, MEMORY_CALLS))
+        gauges |= {} if self.gpm is None else self.gpm.read()
+        return GpuSample(uuid=self.facts.uuid, gauges=gauges)
 
 
-def _pci(nvml: Any, handle: Any) -> str:
-    return str(nvml.nvmlDeviceGetPciInfo(handle).busId)
+def _find_parts(whole: NvmlCalls, parent: GpuDevice, *, gpm: bool) -> tuple[MigPart, ...]:
+    """Return the MIG devices of a GPU; none if MIG is off, or not known to it.
+
+    Raises GpuLostError, DriverLostError.
+    """
+    mode = whole.call("nvmlDeviceGetMigMode")
+    if not mode or not mode[0]:
+        return ()
+    handles = _handles(whole)
+    return tuple(_part(whole, handle, parent, gpm=gpm) for handle in handles)
 
 
-def _threshold(calls: NvmlCalls, name: str) -> int | None:
-    return calls.ask(
-        name,
-        lambda nvml, handle: int(
-            nvml.nvmlDeviceGetTemperatureThreshold(handle, getattr(nvml, name))
-        ),
+def _handles(whole: NvmlCalls) -> Iterator[Any]:
+    count = whole.call(_MOST_PARTS)
+    for place in range(count or 0):
+        try:
+            yield whole.nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole.handle, place)
+        except whole.nvml.NVMLError:
+            # Places are not filled without gaps.
+            continue
+
+
+def _part(whole: NvmlCalls, handle: Any, parent: GpuDevice, *, gpm: bool) -> MigPart:
+    nvml = whole.nvml
+    calls = NvmlCalls(nvml=nvml, handle=handle)
+    slices = calls.call("nvmlDeviceGetAttributes")
+    memory = calls.call("nvmlDeviceGetMemoryInfo")
+    facts = GpuDevice(
+        uuid=str(nvml.nvmlDeviceGetUUID(handle)),
+        vendor=GpuVendor.nvidia,
+        index=parent.index,
+        name=str(calls.call("nvmlDeviceGetName") or ""),
+        pci=parent.pci,
+        driver=parent.driver,
+        memory_bytes=None if memory is None else int(memory.total),
+        parent=parent.uuid,
+        slices=None if slices is None else int(slices.gpuInstanceSliceCount),
     )
+    instance = calls.call("nvmlDeviceGetGpuInstanceId")
+    reader = None
+    if gpm and instance is not None:
+        # The driver takes a sample of a part by its whole GPU and the number of the instance.
+        own = NvmlCalls(nvml=nvml, handle=whole.handle)
+        reader = GpmReader(calls=own, instance=instance)
+    return MigPart(calls=calls, facts=facts, gpm=reader)

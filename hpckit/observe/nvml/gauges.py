@@ -27,6 +27,11 @@ _REASONS: tuple[tuple[int, ClockReason], ...] = (
 )
 
 
+_EVENT_REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
+_THROTTLE_REASONS = "nvmlDeviceGetCurrentClocksThrottleReasons"
+"""The name that drivers before 535 know."""
+
+
 def _utilisation(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
     rates = nvml.nvmlDeviceGetUtilizationRates(handle)
     return {
@@ -44,48 +49,33 @@ def _memory_with_reserved(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
     return {GpuGauge.memory_used_bytes: nvml.nvmlDeviceGetMemoryInfo(handle).used}
 
 
-def _temperature(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
-    degrees = nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU)
-    return {GpuGauge.temperature_c: degrees}
+def _number(gauge: GpuGauge, function: str, *constants: str, per: int = 1) -> _Call:
+    """Return a call that answers with one gauge, `per` of whose unit are one of the gauge's.
 
+    `constants` are its arguments, by their names in NVML.
+    """
 
-def _temperature_before_v(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
-    degrees = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-    return {GpuGauge.temperature_c: degrees}
+    def call(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
+        answer = getattr(nvml, function)(handle, *(getattr(nvml, one) for one in constants))
+        return {gauge: answer if per == 1 else answer / per}
 
-
-def _margin(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
-    return {GpuGauge.temperature_margin_c: nvml.nvmlDeviceGetMarginTemperature(handle)}
-
-
-def _power(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
-    return {GpuGauge.power_w: nvml.nvmlDeviceGetPowerUsage(handle) / 1000}
-
-
-def _power_limit(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
-    return {GpuGauge.power_limit_w: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000}
-
-
-def _sm_clock(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
-    clock = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
-    return {GpuGauge.sm_clock_mhz: clock}
-
-
-def _memory_clock(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
-    clock = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)
-    return {GpuGauge.memory_clock_mhz: clock}
+    call.__name__ = " ".join((function, *constants))
+    return call
 
 
 MEMORY_CALLS: tuple[_Call, ...] = (_memory, _memory_with_reserved)
 _GPU_CALLS: tuple[tuple[_Call, ...], ...] = (
     (_utilisation,),
     MEMORY_CALLS,
-    (_temperature, _temperature_before_v),
-    (_margin,),
-    (_power,),
-    (_power_limit,),
-    (_sm_clock,),
-    (_memory_clock,),
+    (
+        _number(GpuGauge.temperature_c, "nvmlDeviceGetTemperatureV", "NVML_TEMPERATURE_GPU"),
+        _number(GpuGauge.temperature_c, "nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
+    ),
+    (_number(GpuGauge.temperature_margin_c, "nvmlDeviceGetMarginTemperature"),),
+    (_number(GpuGauge.power_w, "nvmlDeviceGetPowerUsage", per=1000),),
+    (_number(GpuGauge.power_limit_w, "nvmlDeviceGetEnforcedPowerLimit", per=1000),),
+    (_number(GpuGauge.sm_clock_mhz, "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),),
+    (_number(GpuGauge.memory_clock_mhz, "nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM"),),
 )
 """Of each group the first call that the driver knows is used."""
 
@@ -111,16 +101,7 @@ def read_gauges(calls: NvmlCalls) -> dict[GpuGauge, float]:
 
 def read_reasons(calls: NvmlCalls) -> frozenset[ClockReason]:
     """Return why clocks are not higher; raises GpuLostError, DriverLostError."""
-    mask = calls.ask("clock reasons", _event_reasons)
-    if mask is None and "clock reasons" in calls.refused:
-        mask = calls.ask("throttle reasons", _throttle_reasons)
+    mask = calls.call(_EVENT_REASONS)
+    if mask is None and _EVENT_REASONS in calls.refused:
+        mask = calls.call(_THROTTLE_REASONS)
     return frozenset(reason for bit, reason in _REASONS if (mask or 0) & bit)
-
-
-def _event_reasons(nvml: Any, handle: Any) -> int:
-    return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-
-
-def _throttle_reasons(nvml: Any, handle: Any) -> int:
-    """Ask under the name that drivers before 535 know."""
-    return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,7 +20,9 @@ from hpckit.errors import HpckitError, RunError
 from hpckit.model.plain import from_plain
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.operations.next_step import reference
+from hpckit.operations import launch as launching
+from hpckit.operations.next_step import only_a_view, reference
+from hpckit.operations.prepare import Prepared
 from hpckit.operations.remove_launches import plan_removals, remove_launch
 from hpckit.record.launches import Launch
 from hpckit.record.logs import other_logs, read_text
@@ -72,13 +75,35 @@ def plain_words(overrides: Sequence[str], *, timeout_min: int) -> list[str]:
     return kept
 
 
+@contextmanager
+def answered(
+    prepared: Prepared,
+    context: Context,
+    read: Callable[[Launch], T | None],
+    what: str,
+    doing: str,
+) -> Iterator[tuple[Launch, RunAnswer[T]]]:
+    """Launch, wait, and yield the launch with its answer; it is removed after the block.
+
+    `read` returns the answer, None before there is one; `what` names it, as in "wrote no facts";
+    `doing` says what for, as in "looking at a node". Raises RunError if the run ended without an
+    answer: its launch stays, and is named. Ctrl-C leaves the job and says how to cancel it.
+    """
+    started = launching.start_launch(prepared, context)
+    launch = started.launch
+    context.note(f"{doing} by {launch.id}, {started.where}; Ctrl-C stops waiting")
+    with only_a_view(launch, context):
+        answer = await_answer(launch, context, read, what)
+        yield launch, answer
+        left = _remove_answered(launch, answer.view, context)
+    if left:
+        context.note(f"warning: {launch.id} was not removed: {left}")
+
+
 def await_answer(
     launch: Launch, context: Context, read: Callable[[Launch], T | None], what: str
 ) -> RunAnswer[T]:
-    """Wait until the run has ended; return its answer. Raises RunError if it ended without one.
-
-    `read` returns the answer, None before there is one; `what` names it, as in "wrote no facts".
-    """
+    """Wait until the run has ended; return its answer. Raises RunError if it ended without one."""
     poller = Poller(launch=launch, context=context, rhythm=_RHYTHM)
     seen: tuple[T, datetime] | None = None
     late = _LATE_LOOKS
@@ -150,7 +175,7 @@ def _without_answer(launch: Launch, view: RunView, context: Context, what: str) 
     )
 
 
-def remove_answered(launch: Launch, view: RunView, context: Context) -> str:
+def _remove_answered(launch: Launch, view: RunView, context: Context) -> str:
     """Remove the launch if its run is completed; return why not, empty if it is removed."""
     if view.state is not RunState.completed:
         return f"its run is {view.state}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 
 from hpckit.errors import HpckitError
 from hpckit.model.states import RunState
 from hpckit.operations.checkpoints.find import find_checkpoints
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.lookup import Selection
-from hpckit.report.rows import RunRow, with_resume
+from hpckit.report.rows import RunRow
 
 _ENDED = frozenset({RunState.failed, RunState.interrupted, RunState.cancelled})
 
@@ -41,7 +42,7 @@ def with_resume_steps(launch: Launch, rows: Iterable[RunRow]) -> list[RunRow]:
     Of another user's launch nothing is looked up: it names folders of its owner's choice.
     """
     return [
-        with_resume(row, resume_words(launch, row.index, stepped=row.step is not None))
+        replace(row, resume=resume_words(launch, row.index, stepped=row.step is not None))
         if row.state in _ENDED and row.attempt and launch.stranger is None
         else row
         for row in rows

@@ -21,17 +21,14 @@ from hpckit.errors import UsageError
 from hpckit.model.environment.comparison import ClockOffset
 from hpckit.model.environment.facts import EnvironmentFacts
 from hpckit.model.launch import ClusterKind, LaunchConfig
-from hpckit.operations import launch as launching
 from hpckit.operations.answering.one_run import (
     PLAIN_RUN,
-    await_answer,
+    answered,
     plain_words,
     read_answer,
-    remove_answered,
 )
 from hpckit.operations.environment.collect import TOKEN_BYTES
 from hpckit.operations.environment.node import token_file
-from hpckit.operations.next_step import only_a_view
 from hpckit.operations.prepare import Prepared, prepare
 from hpckit.record.launches import Launch
 from hpckit.record.store import make_folder, write_text
@@ -45,20 +42,16 @@ _FORCED = (
 )
 """The run is one process on one node, and nothing is kept of it."""
 _TIMEOUT_MIN = 2
-_WHAT = "facts"
+_WHAT, _DOING = "facts", "looking at a node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnswer:
-    """What a compute node told of itself, the token it was to read, and what is known of clocks.
-
-    `left` is why the launch was not removed, empty if it was.
-    """
+    """What a compute node told of itself, the token it was to read, and what is known of clocks."""
 
     facts: EnvironmentFacts
     token: str
     clock: ClockOffset
-    left: str = ""
 
 
 def compose_asked(request: ComposeRequest) -> LaunchConfig:
@@ -107,14 +100,9 @@ def look_at_node(prepared: Prepared, context: Context) -> NodeAnswer:
     folder = Path(prepared.plan.folder)
     with _token(folder) as token:
         began = context.now()
-        started = launching.start_launch(prepared, context)
-        launch = started.launch
-        context.note(f"looking at a node by {launch.id}, {started.where}; Ctrl-C stops waiting")
-        with only_a_view(launch, context):
-            answer = await_answer(launch, context, read_node_facts, _WHAT)
+        with answered(prepared, context, read_node_facts, _WHAT, _DOING) as (_, answer):
             clock = _offset(answer.value.at, began, answer.seen_at)
-            left = remove_answered(launch, answer.view, context)
-    return NodeAnswer(facts=answer.value, token=token, clock=clock, left=left)
+    return NodeAnswer(facts=answer.value, token=token, clock=clock)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest
@@ -20,15 +19,12 @@ from hpckit.model.interconnect.measurement import InterconnectMeasurement
 from hpckit.model.interconnect.verdict import InterconnectVerdict
 from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig
 from hpckit.model.plain import to_plain
-from hpckit.operations import launch as launching
 from hpckit.operations.answering.one_run import (
     PLAIN_RUN,
-    await_answer,
+    answered,
     plain_words,
     read_answer,
-    remove_answered,
 )
-from hpckit.operations.next_step import only_a_view
 from hpckit.operations.prepare import Prepared, prepare
 from hpckit.planning.interconnect.earlier import kept_of, shape_of
 from hpckit.planning.interconnect.judge import judge_interconnect
@@ -49,12 +45,11 @@ _WHAT = "figures"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOutcome:
-    """What was measured, of which shape, and the verdict; `remarks` are for the user."""
+    """What was measured, of which shape, and the verdict."""
 
     measured: InterconnectMeasurement
     shape: MeasuredShape
     verdict: InterconnectVerdict
-    remarks: tuple[str, ...] = ()
 
 
 def prepare_bench(
@@ -120,30 +115,18 @@ def run_bench(prepared: Prepared, context: Context) -> BenchOutcome:
 
     Raises RunError if the run ended without figures: its launch stays, and is named.
     """
-    started = launching.start_launch(prepared, context)
-    launch = started.launch
-    context.note(f"measuring by {launch.id}, {started.where}; Ctrl-C stops waiting")
-    with only_a_view(launch, context):
-        answer = await_answer(launch, context, _read, _WHAT)
+    with answered(prepared, context, _read, _WHAT, "measuring") as (launch, answer):
         told = nccl_transport(launch, 0)
-        left = remove_answered(launch, answer.view, context)
     measured = replace(answer.value, network=told.network if told else None)
-    remarks = [f"{launch.id} was not removed: {left}"] if left else []
-    return _judged(measured, _cluster_name(prepared.points[0].settings), launch.folder, remarks)
-
-
-def _judged(
-    measured: InterconnectMeasurement, cluster: str, folder: Path, remarks: list[str]
-) -> BenchOutcome:
-    """Compare with what was kept below the folder of launches, and keep this, too."""
+    # Compared with what was kept below the folder of launches; this is kept, too.
+    cluster, output = _cluster_name(prepared.points[0].settings), launch.folder.parent
     shape = shape_of(measured, cluster)
-    output = folder.parent
     verdict = judge_interconnect(measured, shape, read_kept(output))
     try:
         keep(output, kept_of(measured, cluster))
     except OSError as error:
-        remarks.append(f"the figures are not kept in {kept_file(output)}: {error}")
-    return BenchOutcome(measured=measured, shape=shape, verdict=verdict, remarks=tuple(remarks))
+        context.note(f"warning: the figures are not kept in {kept_file(output)}: {error}")
+    return BenchOutcome(measured=measured, shape=shape, verdict=verdict)
 
 
 def _read(launch: Launch) -> InterconnectMeasurement | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
@@ -18,7 +17,6 @@ from hpckit.model.profile.answer import (
     ProfileRequest,
     RankProfile,
 )
-from hpckit.model.profile.summary import TraceSummary
 from hpckit.model.ranges import parse_ranges, ranges
 from hpckit.model.run import RunRecord
 from hpckit.model.telemetry.settings import ProfileTool
@@ -30,6 +28,7 @@ from hpckit.record.layout import AttemptPaths
 from hpckit.record.lookup import Selection
 from hpckit.record.process import this_host
 from hpckit.record.profile.trace_file import TraceTooLargeError, read_trace
+from hpckit.report.profile import ProfiledRank
 from hpckit.runtime.mailbox import LOOK_S, profile_mailbox
 from hpckit.views.awaited_answer import ask_run, request_name
 from hpckit.views.running_run import running_run
@@ -46,16 +45,6 @@ class ProfileOrder:
     ranks: str
     tool: ProfileTool
     wait: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfiledRank:
-    """A rank's part of a profile: its file, if there is one, and its summary or why it has none."""
-
-    result: RankProfile
-    file: Path | None = None
-    summary: TraceSummary | None = None
-    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

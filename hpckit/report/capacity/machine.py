@@ -10,7 +10,7 @@ from hpckit.model.capacity.launch_words import LaunchWords
 from hpckit.model.capacity.parts import MemoryParts
 from hpckit.model.capacity.plan import CapacityPlan, FoundLayouts, PlannedSetup, PowerDraw
 from hpckit.model.capacity.setup import TrainingSetup
-from hpckit.model.plain import plain_fields
+from hpckit.model.plain import plain_fields, to_plain
 
 SHOWN = 10
 """How many layouts are shown of those that are found."""
@@ -19,10 +19,10 @@ SHOWN = 10
 def plan_object(plan: CapacityPlan) -> dict[str, Any]:
     """Return a plan for `--json`; what is not known is null."""
     known = plan.setup is not None
-    rates, bill, between = plan.rates, plan.bill, plan.days_between
+    bill, between = plan.bill, plan.days_between
     return {
         "parameters": plan.parameters,
-        "active_parameters": plan.setup and plan.setup.shape.active_parameters,
+        **plain_fields(plan.setup and plan.setup.shape, "active_parameters"),
         "gpu": plan.gpu.name,
         "gpus": plan.gpus,
         "gpu_memory_bytes": plan.gpu.memory,
@@ -30,28 +30,19 @@ def plan_object(plan: CapacityPlan) -> dict[str, Any]:
         "unknown": plan.unknown or None,
         "memory": memory_object(plan.memory, whole=known),
         "fits": plan.fits,
-        "step_s": rates and rates.step_s,
-        "step_parts": plan.time
-        and {one.name: getattr(plan.time, one.name) for one in fields(plan.time)},
-        "mfu": rates and rates.mfu,
-        "mfu_masked": rates and rates.mfu_masked,
-        "hfu": rates and rates.hfu,
-        "tokens_per_s_per_gpu": rates and rates.tokens_per_s_per_gpu,
-        "tokens": plan.tokens,
-        "defaults": list(plan.defaults),
+        **plain_fields(plan.rates, "step_s"),
+        "step_parts": to_plain(plan.time),
+        **plain_fields(plan.rates, "mfu", "mfu_masked", "hfu", "tokens_per_s_per_gpu"),
+        **plain_fields(plan, "tokens", "defaults"),
         "calibration": plan.calibration and calibration_object(plan.calibration),
-        "steps": bill and bill.steps,
-        "days": bill and bill.days,
+        **plain_fields(bill, "steps", "days"),
         "days_low": between and between[0],
         "days_high": between and between[1],
         "experience": plan.experience and plan.experience.said,
         "remarks": list(plan.remarks),
-        "gpu_hours": bill and bill.gpu_hours,
-        "lost_share": bill and bill.lost_share,
+        **plain_fields(bill, "gpu_hours", "lost_share"),
         "moment": plan.moment or None,
-        "energy_j": bill and bill.energy_j,
-        "cost": bill and bill.cost,
-        "carbon_kg": bill and bill.carbon_kg,
+        **plain_fields(bill, "energy_j", "cost", "carbon_kg"),
         **power_object(plan.power),
         **_launch_object(plan.launch),
     }
@@ -69,8 +60,7 @@ def memory_object(memory: MemoryParts, *, whole: bool) -> dict[str, Any]:
         one.name: getattr(memory, one.name) if whole or one.name in states else None
         for one in fields(memory)
     }
-    total = {"low": memory.low, "expected": memory.expected, "high": memory.high}
-    return {**found, "total": total}
+    return {**found, "total": plain_fields(memory, "low", "expected", "high")}
 
 
 def _layout(plan: CapacityPlan) -> dict[str, Any] | None:
@@ -126,8 +116,7 @@ def _found_object(one: PlannedSetup) -> dict[str, Any]:
 
 def _launch_object(launch: LaunchWords | None) -> dict[str, Any]:
     return {
-        "overrides": launch and list(launch.overrides),
-        "limits": launch and list(launch.limits),
+        **plain_fields(launch, "overrides", "limits"),
         "unplaced": (launch and launch.unplaced) or None,
-        "options": launch and list(launch.options),
+        **plain_fields(launch, "options"),
     }

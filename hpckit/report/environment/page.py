@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, size_text
 from hpckit.model.environment.comparison import EnvironmentComparison
+from hpckit.model.environment.facts import EnvironmentFacts, FileSystemFacts
+from hpckit.model.environment.roles import FolderRole
 from hpckit.model.finding import Finding, Severity
-from hpckit.model.plain import to_plain
-from hpckit.report.environment.rows import FactRow, fact_rows
+from hpckit.model.plain import plain_fields
 from hpckit.report.text import Page, TextTable
 
 
@@ -49,18 +53,14 @@ def environment_document(
     """Return the object of `doctor --env --json`."""
     clock = comparison.clock
     return {
-        "here": to_plain(comparison.here),
-        "node": to_plain(comparison.node),
-        "asked": to_plain(comparison.asked),
+        **plain_fields(comparison, "here", "node", "asked"),
         "clock_offset_s": None if clock is None else [clock.least_s, clock.most_s],
         "same_output_folder": _same_folder(comparison),
         "findings": [
             {
                 "level": one.severity.value,
                 "fact": one.key,
-                "value": one.value,
-                "message": one.message,
-                "hint": one.hint,
+                **plain_fields(one, "value", "message", "hint"),
             }
             for one in findings
         ],
@@ -72,3 +72,152 @@ def _same_folder(comparison: EnvironmentComparison) -> bool | None:
     if comparison.node is None or comparison.token is None:
         return None
     return comparison.node.token == comparison.token
+
+
+T = TypeVar("T")
+
+UNKNOWN = "unknown"
+NONE = "none"
+_ALWAYS = frozenset({"host", "torch", "driver", "GPUs"})
+"""Rows that are shown although both sides agree: what people look for first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactRow:
+    """A fact of both machines; `node` is None if there is one alone. `remarkable`: shown anyway."""
+
+    name: str
+    here: str
+    node: str | None
+    remarkable: bool
+
+    @property
+    def shown(self) -> bool:
+        """Whether the row is part of the short table."""
+        return self.remarkable or self.node is None or self.here != self.node
+
+
+def fact_rows(comparison: EnvironmentComparison, findings: Sequence[Finding]) -> list[FactRow]:
+    """Return a row for each fact; rows that a finding is about are remarkable."""
+    here = _texts(comparison.here)
+    node = None if comparison.node is None else _texts(comparison.node)
+    told = {one.key for one in findings} | _ALWAYS
+    names = dict.fromkeys([*here, *(node or {})])
+    rows = [
+        FactRow(
+            name=name,
+            here=here.get(name, NONE),
+            node=None if node is None else node.get(name, NONE),
+            remarkable=name in told,
+        )
+        for name in names
+    ]
+    return [*rows, *_clock_rows(comparison, told)]
+
+
+def _clock_rows(comparison: EnvironmentComparison, told: Collection[str]) -> list[FactRow]:
+    clock = comparison.clock
+    if clock is None:
+        return []
+    ahead = f"{clock.least_s:+.1f} to {clock.most_s:+.1f} s"
+    return [FactRow(name="clock", here="0", node=ahead, remarkable="clock" in told)]
+
+
+def _texts(facts: EnvironmentFacts) -> dict[str, str]:
+    """Return the facts of a machine as text, by the names of their rows."""
+    torch, driver, network, limits = facts.torch, facts.driver, facts.network, facts.limits
+    return {
+        "host": facts.host,
+        "system": facts.system,
+        "kernel": facts.kernel,
+        "CPUs": _known(facts.cpus, lambda one: f"{one:g}"),
+        "memory": _known(facts.memory_bytes, size_text),
+        "Python": facts.python.version,
+        "Python at": facts.python.executable,
+        "hpckit": facts.python.hpckit,
+        "old pynvml": facts.python.old_pynvml or NONE,
+        "torch": _torch(facts),
+        "torch CUDA": _known(torch.cuda, str),
+        "torch NCCL": _known(torch.nccl, str),
+        "torch NCCL at": _known(torch.nccl_library, str),
+        "torch architectures": _known(torch.architectures, " ".join),
+        "torch import": _known(torch.import_s, lambda one: f"{one:.1f} s"),
+        "driver": _known(driver.version, str),
+        "driver CUDA": NONE if driver.version == "" else _known(driver.cuda, str),
+        "GPUs": _gpus(facts),
+        "InfiniBand": _known(network.infiniband_ports, _up),
+        "EFA": _known(network.efa_devices, lambda one: str(one or NONE)),
+        "NCCL plugins": " ".join(network.net_plugins) or NONE,
+        "libfabric": network.libfabric or NONE,
+        "limit nofile": _known(limits.nofile, _count),
+        "limit memlock": _known(limits.memlock, _size),
+        "limit nproc": _known(limits.nproc, _count),
+        "limit stack": _known(limits.stack, _size),
+        **{one.role.value: _file_system(one) for one in facts.file_systems},
+        "Slurm": _known(facts.slurm.version, str),
+        "srun --container-image": _yes(facts.slurm.container_image, absent=facts.slurm.version),
+        **facts.variables,
+    }
+
+
+def _known(value: T | None, words: Callable[[T], str]) -> str:
+    """Return a value in words; unknown for None, none for what is empty."""
+    return UNKNOWN if value is None else words(value) or NONE
+
+
+def _torch(facts: EnvironmentFacts) -> str:
+    torch = facts.torch
+    if torch.installed is False:
+        return NONE
+    return torch.version or ("cannot be imported" if torch.problem else UNKNOWN)
+
+
+def _gpus(facts: EnvironmentFacts) -> str:
+    gpus = facts.driver.gpus
+    if gpus is None:
+        return UNKNOWN
+    kinds = Counter(
+        ", ".join(
+            [
+                one.name,
+                *([] if one.memory_bytes is None else [size_text(one.memory_bytes)]),
+                *([] if one.capability is None else [f"capability {one.capability}"]),
+                *(["MIG"] if one.mig else []),
+            ]
+        )
+        for one in gpus
+    )
+    return "; ".join(f"{count} x {kind}" for kind, count in kinds.items()) or NONE
+
+
+def _file_system(found: FileSystemFacts) -> str:
+    parts = [found.path, found.kind or "type unknown"]
+    if found.size_bytes is not None and found.free_bytes is not None:
+        parts.append(f"{size_text(found.free_bytes)} of {size_text(found.size_bytes)} free")
+    if (
+        found.role is not FolderRole.shared_memory
+        and found.inodes
+        and found.free_inodes is not None
+    ):
+        parts.append(f"{100 * found.free_inodes // found.inodes}% of inodes free")
+    if found.writable is False:
+        parts.append("not writable")
+    return ", ".join(parts)
+
+
+def _up(ports: int) -> str:
+    return f"{ports} up" if ports else NONE
+
+
+def _count(limit: int) -> str:
+    return "unlimited" if limit < 0 else str(limit)
+
+
+def _size(limit: int) -> str:
+    return "unlimited" if limit < 0 else size_text(limit)
+
+
+def _yes(value: bool | None, *, absent: str | None) -> str:  # noqa: FBT001  # a fact, no switch
+    if value is None:
+        return NONE if absent == "" else UNKNOWN
+    return "yes" if value else "no"

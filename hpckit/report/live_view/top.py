@@ -6,7 +6,6 @@ terminal: control characters are escaped here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,19 +17,13 @@ from hpckit.model.moment import duration, local_clock
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.vocabulary import GpuDevice, GpuGauge, GpuRow
-from hpckit.report.elastic.lines import satellites_line
 from hpckit.report.escape import escaped_cell
 from hpckit.report.live_view.live import Progress
 from hpckit.report.live_view.plot import Point
 from hpckit.report.overrides import override_cells
 from hpckit.report.rows import LaunchHead, RunRow, count_states
+from hpckit.report.satellites import satellites_line
 from hpckit.report.text import number, percent, states_text
-
-_GIB = 1 << 30
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_PLOT_LINES = 5
-_ONCE_WIDTH = 76
-_ONCE_LINES = 10
 
 
 class TopColumn(StrEnum):
@@ -168,44 +161,26 @@ def _top_row(
     step_s = activity.step_s if runs else None
     busy = activity.utilization if runs else None
     power = activity.power_w if runs else None
-    cells = {
-        TopColumn.run: str(row.index),
-        TopColumn.overrides: words,
-        TopColumn.state: row.state.value,
-        TopColumn.step: steps_text(row.step, row.total).replace(" of ", "/"),
-        TopColumn.step_time: _seconds(step_s),
-        TopColumn.metric: number(row.metrics.get(metric)),
-        TopColumn.goodput: whole_percent(goodput),
-        TopColumn.gpu: whole_percent(busy),
-        TopColumn.power: _whole(power),
-    }
-    values = {
-        TopColumn.run: row.index,
-        TopColumn.overrides: words or None,
-        TopColumn.state: row.state.value,
-        TopColumn.step: row.step,
-        TopColumn.step_time: step_s,
-        TopColumn.metric: row.metrics.get(metric),
-        TopColumn.goodput: goodput,
-        TopColumn.gpu: busy,
-        TopColumn.power: power,
+    steps, value = steps_text(row.step, row.total).replace(" of ", "/"), row.metrics.get(metric)
+    shown: Mapping[TopColumn, tuple[Any, str]] = {
+        TopColumn.run: (row.index, str(row.index)),
+        TopColumn.overrides: (words or None, words),
+        TopColumn.state: (row.state.value, row.state.value),
+        TopColumn.step: (row.step, steps),
+        TopColumn.step_time: (step_s, "" if step_s is None else f"{step_s:.3g}"),
+        TopColumn.metric: (value, number(value)),
+        TopColumn.goodput: (goodput, whole_percent(goodput)),
+        TopColumn.gpu: (busy, whole_percent(busy)),
+        TopColumn.power: (power, "" if power is None else f"{power:.0f}"),
     }
     return TopRow(
         index=row.index,
         run=escaped_cell(row.run),
         state=row.state,
         overrides=row.overrides,
-        cells={name: escaped_cell(cell) for name, cell in cells.items()},
-        values=values,
+        cells={name: escaped_cell(cell) for name, (_, cell) in shown.items()},
+        values={name: value for name, (value, _) in shown.items()},
     )
-
-
-def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
-
-
-def _whole(value: float | None) -> str:
-    return "" if value is None else f"{value:.0f}"
 
 
 def head_lines(head: LaunchHead, progress: Progress, runs: int) -> tuple[str, ...]:

@@ -156,13 +156,12 @@ def _cause(row: RunRow) -> str:
 def top_page(head: LaunchHead, frame: TopFrame, shown: int, now: datetime) -> Page:
     """Return one look as a page: what the application shows, below each other."""
     rows = frame.rows[:shown]
-    kept = [name for name in TopColumn if any(row.cells[name] for row in rows)]
     table = TextTable(
-        header=tuple(heading(name, frame.metric) for name in kept),
-        rows=tuple(tuple(row.cells[name] for name in kept) for row in rows),
+        header=tuple(heading(name, frame.metric) for name in TopColumn),
+        rows=tuple(tuple(row.cells[name] for name in TopColumn) for row in rows),
         spare=(TopColumn.goodput, TopColumn.power, TopColumn.step_time, TopColumn.gpu),
         flexible=(TopColumn.overrides,),
-    )
+    ).filled()
     page: list[TextTable | str] = [head_line(head, now), table]
     page.append(count_line([row.state for row in frame.rows]))
     if len(frame.rows) > len(rows):

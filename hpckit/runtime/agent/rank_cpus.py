@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from hpckit.model.launch import LaunchConfig, NumaBinding
 from hpckit.model.ranges import ranges
-from hpckit.observe.health.numa import read_gpu_cpus
+from hpckit.observe.nvml.job_gpus import read_gpu_cpus
 from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.jobs.cpu_binding import CpuBinding, bind_ranks
 from hpckit.runtime.threads import aside

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from hpckit.model.plain import to_plain
 from hpckit.model.preflight.health import DeviceSpeed, PcieLink
-from hpckit.observe.health.pcie import read_pcie_link
+from hpckit.observe.nvml.job_gpus import read_pcie_link
 from hpckit.runtime.preflight.speeds import MARK
 
 _SIZE = {"cuda": 8192, "cpu": 1024}

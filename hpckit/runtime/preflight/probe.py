@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import socket
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from hpckit.model.environment.facts import EnvironmentFacts, TorchFacts
 from hpckit.model.environment.roles import FolderRole
@@ -22,14 +26,7 @@ from hpckit.model.preflight.health import DeviceSpeed, GpuHealth, NodeHealth
 from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.observe.environment.machine import read_machine
 from hpckit.observe.environment.torch_probe import read_torch
-from hpckit.observe.health.gpus import read_gpus
-from hpckit.observe.health.host import (
-    addresses_of,
-    available_memory,
-    time_write,
-    unresolved_names,
-)
-from hpckit.observe.health.numa import read_gpu_cpus
+from hpckit.observe.nvml.job_gpus import read_gpu_cpus, read_gpu_health
 from hpckit.planning.compatibility.variables import chosen_variables
 from hpckit.planning.jobs.cpu_binding import bind_ranks
 from hpckit.runtime.clock import now
@@ -44,6 +41,7 @@ _AGAIN_S = 1.0
 """Processes of a job that has just ended, and their memory, take seconds to go."""
 _SPARE_S = 1.0
 _BUSY_BYTES = 2**28
+_WRITTEN_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +93,11 @@ def inspect_node(order: ProbeOrder, environ: Mapping[str, str]) -> NodeHealth:
     return NodeHealth(
         environment=machine,
         gpus=gpus,
-        own_addresses=addresses_of(order.own_name) if order.own_name else None,
-        unresolved=unresolved_names(order.names),
+        own_addresses=_addresses_of(order.own_name) if order.own_name else None,
+        unresolved=tuple(one for one in order.names if _addresses_of(one) is None),
         write_s=write_s,
         write_problem=problem,
-        available_bytes=available_memory(machine.memory_bytes),
+        available_bytes=_available_memory(machine.memory_bytes),
         speeds=speeds,
         far_gpus=_far_gpus(environ),
     )
@@ -107,12 +105,12 @@ def inspect_node(order: ProbeOrder, environ: Mapping[str, str]) -> NodeHealth:
 
 def _settled_gpus(environ: Mapping[str, str]) -> tuple[GpuHealth, ...] | None:
     """Return the GPUs, looked at again while something on them may be about to end."""
-    gpus = read_gpus(environ)
+    gpus = read_gpu_health(environ)
     for _ in range(_AGAIN):
         if not any(_is_busy(one) for one in gpus or ()):
             break
         time.sleep(_AGAIN_S)
-        gpus = read_gpus(environ)
+        gpus = read_gpu_health(environ)
     return gpus
 
 
@@ -133,10 +131,35 @@ def _device_names(gpus: tuple[GpuHealth, ...] | None, machine: EnvironmentFacts)
 
 
 def _write(folder: Path) -> tuple[float | None, str]:
+    """Return the seconds to make, fill, flush and remove a small file, or why that failed."""
+    file = folder / f".hpckit-{secrets.token_hex(8)}"
+    began = time.monotonic()
     try:
-        return round(time_write(folder), 4), ""
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            os.write(handle, b"\0" * _WRITTEN_BYTES)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+            file.unlink(missing_ok=True)
     except OSError as error:
         return None, error.strerror or str(error)
+    return round(time.monotonic() - began, 4), ""
+
+
+def _addresses_of(name: str) -> tuple[str, ...] | None:
+    """Return the addresses that a host's name has on this node; None if it has none."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return None
+    return tuple(sorted({str(one[4][0]) for one in found}))
+
+
+def _available_memory(granted: int | None) -> int | None:
+    """Return the bytes of memory that a run could take now, of those that are `granted` to it."""
+    free = int(psutil.virtual_memory().available)
+    return free if granted is None else min(free, granted)
 
 
 def main() -> int:

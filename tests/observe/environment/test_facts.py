@@ -10,9 +10,7 @@ import pytest
 
 from hpckit.model.environment.facts import DriverFacts, GpuFacts
 from hpckit.model.environment.roles import FolderRole
-from hpckit.observe.environment.file_systems import read_file_systems
-from hpckit.observe.environment.gpus import read_driver
-from hpckit.observe.environment.networks import read_networks
+from hpckit.observe.environment.machine import read_file_systems, read_networks
 from hpckit.observe.environment.system import (
     granted_cpus,
     granted_memory,
@@ -20,6 +18,7 @@ from hpckit.observe.environment.system import (
     system_name,
 )
 from hpckit.observe.environment.torch_probe import read_torch
+from hpckit.observe.nvml.job_gpus import read_driver
 from hpckit.testing.nvml.fake_nvml import DRIVER, FakeNvml
 
 MIB = 2**20

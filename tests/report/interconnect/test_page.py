@@ -18,8 +18,7 @@ from hpckit.model.interconnect.operation import CommOperation, SearchMode
 from hpckit.operations.interconnect.plot import bench_figure
 from hpckit.planning.interconnect.earlier import shape_of
 from hpckit.planning.interconnect.judge import judge_interconnect
-from hpckit.report.interconnect.document import interconnect_document
-from hpckit.report.interconnect.page import interconnect_page
+from hpckit.report.interconnect import interconnect_document, interconnect_page
 from hpckit.report.text import TextTable
 
 PORT = (FabricPort(name="mlx5_0/1", gbit_per_s=100.0),)

@@ -10,6 +10,7 @@ from hpckit.cli.options import add_json, add_output_dir, add_reference, output_d
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.counted import counted
+from hpckit.model.plain import plain_fields
 from hpckit.operations.next_step import reference
 from hpckit.operations.running.resize import Growth, grow_run, growth_words, plan_growth
 from hpckit.operations.running.satellites import GrowOrder
@@ -75,8 +76,7 @@ def _document(growth: Growth) -> dict[str, object]:
     answer, satellite = growth.answer, growth.satellite
     return {
         "run": growth.record.id,
-        "replicas": None if answer is None else answer.replicas,
-        "standing": None if answer is None else answer.standing,
+        **plain_fields(answer, "replicas", "standing"),
         "job": growth.slurm_job,
         "nodes": 0 if satellite is None else satellite.job.resources.nodes,
     }

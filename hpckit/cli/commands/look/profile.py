@@ -15,7 +15,7 @@ from hpckit.operations.running.profile import (
     profile_run,
 )
 from hpckit.record.lookup import find
-from hpckit.report.profile import ShownRank, profile_object, profile_text
+from hpckit.report.profile import profile_object, profile_text
 
 EPILOG = """\
 examples:
@@ -60,19 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Print a profile; returns 0, 1 if no rank was profiled. Raises HpckitError."""
     found = _found(arguments, context)
-    ranks = [
-        ShownRank(
-            result=one.result,
-            file=None if one.file is None else str(one.file),
-            summary=one.summary,
-            problem=one.problem,
-        )
-        for one in found.ranks
-    ]
     if arguments.json:
-        context.say_json(profile_object(found.record.id, found.attempt, found.answer, ranks))
+        context.say_json(profile_object(found.record.id, found.attempt, found.answer, found.ranks))
     else:
-        context.say(profile_text(found.record.id, found.attempt, found.answer, ranks))
+        context.say(profile_text(found.record.id, found.attempt, found.answer, found.ranks))
     return 0 if not found.answer.done or any(one.result.steps for one in found.ranks) else 1
 
 

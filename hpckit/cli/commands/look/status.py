@@ -33,6 +33,7 @@ from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.model.goodput import Goodput
 from hpckit.model.launch import ClusterKind
+from hpckit.model.plain import to_plain
 from hpckit.model.states import RunState
 from hpckit.operations.checkpoints.resume_step import with_resume_steps
 from hpckit.operations.next_step import reference
@@ -46,9 +47,9 @@ from hpckit.report.diagnosis import (
     usage_lines,
     verdict_lines,
 )
-from hpckit.report.elastic.lines import satellite_lines
-from hpckit.report.machine import foreign_object, status_document
+from hpckit.report.machine import status_document
 from hpckit.report.rows import RunRow, run_row, with_standstill
+from hpckit.report.satellites import satellite_lines
 from hpckit.report.selection import sort_key, sort_rows
 from hpckit.report.text import Page, count_line, status_page
 from hpckit.views.accounts import accounts
@@ -177,7 +178,7 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
         document = status_document(view.launch.id, shown, view.scheduler)
         counts = {"total": len(view.runs), "matching": len(rows)}
         age_s = None if view.asked_at is None else (now - view.asked_at).total_seconds()
-        foreign = foreign_object(launch_head(view.launch))
+        foreign = to_plain(launch_head(view.launch).foreign)
         more = {"auto_resume_job": auto_resume, **counts, "queue_age_s": age_s, "foreign": foreign}
         context.say_json({**document, **more})
     else:

@@ -11,7 +11,7 @@ from hpckit.testing.nvml.fake_nvml import FakeNvml
 
 ASK = """
 import sys
-from hpckit.observe.health.pcie import read_pcie_link
+from hpckit.observe.nvml.job_gpus import read_pcie_link
 print(read_pcie_link(sys.argv[1]))
 """
 

@@ -13,8 +13,9 @@ from hpckit.testing.nvml.fake_nvml import FakeNvml
 
 ASK = """
 import json, os
-from hpckit.observe.health.gpus import read_gpus
-print(json.dumps([(one.name, one.power_limit_w, one.nvlinks) for one in read_gpus(os.environ)]))
+from hpckit.observe.nvml.job_gpus import read_gpu_health
+found = read_gpu_health(os.environ)
+print(json.dumps([(one.name, one.power_limit_w, one.nvlinks) for one in found]))
 """
 
 

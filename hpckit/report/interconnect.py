@@ -1,16 +1,19 @@
-"""What `hpckit bench comm` prints: a table, what was not measured, and findings. Pure."""
+"""What `hpckit bench comm` prints: a table, what was not measured, and findings; or JSON. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from hpckit.model.counted import counted, size_text, whole_percent
+from hpckit.model.finding import Severity
+from hpckit.model.interconnect.kept import MeasuredShape
 from hpckit.model.interconnect.measurement import InterconnectMeasurement, SlowSearch
 from hpckit.model.interconnect.verdict import (
     InterconnectVerdict,
     LatencyFit,
     OperationVerdict,
 )
+from hpckit.model.plain import plain_fields, to_plain, without_nan
 from hpckit.report.text import Page, TextTable
 
 _GIGA = 1e9
@@ -126,3 +129,56 @@ def _found(measured: InterconnectMeasurement, search: SlowSearch) -> str:
         for one in search.found.links
     ]
     return f"{', '.join(names)} slow" if names else "all are alike"
+
+
+def interconnect_document(
+    measured: InterconnectMeasurement, shape: MeasuredShape, verdict: InterconnectVerdict
+) -> dict[str, object]:
+    """Return the object; rates are bytes per second, times seconds, sizes bytes."""
+    found = measured.search
+    judged = {one.operation: one for one in verdict.operations}
+    document: dict[str, object] = {
+        "at": to_plain(measured.at),
+        "shape": to_plain(shape),
+        **plain_fields(measured, "hosts", "ranks_per_node", "torch", "nccl", "network", "seconds"),
+        "operations": [
+            {
+                "operation": one.operation.value,
+                "missing": one.missing or None,
+                "ended": one.ended or None,
+                **plain_fields(one, "wrong_ranks", "times"),
+                **_judged(judged.get(one.operation)),
+            }
+            for one in measured.operations
+        ],
+        **plain_fields(measured, "links", "search"),
+        "slow_nodes": [measured.hosts[one] for one in found.found.nodes] if found else [],
+        "slow_links": [
+            [measured.hosts[one.first], measured.hosts[one.second]] for one in found.found.links
+        ]
+        if found
+        else [],
+        "findings": [
+            {
+                "level": one.severity.value,
+                "subject": one.key,
+                **plain_fields(one, "value", "message", "hint"),
+            }
+            for one in verdict.findings
+        ],
+        "healthy": not any(one.severity is Severity.error for one in verdict.findings),
+    }
+    plain: dict[str, object] = without_nan(document)
+    return plain
+
+
+def _judged(one: OperationVerdict | None) -> dict[str, object]:
+    """Return what is concluded of an operation; null is unknown."""
+    return {
+        **plain_fields(one, "bus_bytes_per_s", "fit"),
+        "promise_bytes_per_s": one and one.promise.bytes_per_s,
+        "promise": one and one.promise.words,
+        **plain_fields(one, "share"),
+        "earlier_bytes_per_s": one and one.earlier,
+        "earlier_count": one.earlier_count if one else 0,
+    }
