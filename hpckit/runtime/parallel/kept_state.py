@@ -5,10 +5,12 @@ So what looks at a model or a loss leaves no trace in running means, modes and c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from types import FunctionType, MethodType, ModuleType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -16,16 +18,23 @@ from torch import Tensor, nn
 
 from hpckit.runtime.generators import OWN_GENERATORS, kept_generators
 
+try:
+    from numpy import ndarray
+except ImportError:  # torch works without it
+    ndarray = None  # type: ignore[assignment,misc]
+
 _HELD = frozenset({"_parameters", "_buffers", "_modules"})
 _OF_TORCH = frozenset(vars(nn.Module()))
-_DEEPEST, _MOST_ITEMS = 4, 1000
+_DEEPEST, _MOST_ITEMS, _MOST_SEEN = 8, 1000, 100_000
+_OTHERS = (sys.stdlib_module_names - {"types"}) | {"hpckit", "torch", "numpy"}
+"""Packages whose functions and objects stay as they are: threads may be at work with them."""
 
 
 @contextmanager
 def keep_state(module: nn.Module) -> Iterator[None]:
     """Have a module run on copies of its buffers, and set back generators and attributes after.
 
-    Also generators that are attributes. What is changed inside of others, such as a list, stays.
+    Also what these hold, such as the items of a list.
     """
     modules = list(module.modules())
     buffers = [(one, dict(one._buffers)) for one in modules]  # noqa: SLF001  # torch has no other way
@@ -39,7 +48,7 @@ def keep_state(module: nn.Module) -> Iterator[None]:
     for one, held in buffers:
         one._buffers.update({key: copies.get(id(value)) for key, value in held.items()})  # noqa: SLF001
     try:
-        with kept_generators(own_generators(module)):
+        with kept_generators(own_generators(module)), _kept_contents(_at_hand(module)):
             yield
     finally:
         for one, held in buffers:
@@ -52,7 +61,7 @@ def keep_state(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def keep_state_of(function: Callable[..., Any]) -> Iterator[None]:
-    """Set back generators, and what a function reaches, such as running means, after.
+    """Set back generators, and what a function reaches, such as means and counters, after.
 
     It reaches what it has in its closure, its defaults and its object, and names of its file.
     """
@@ -60,6 +69,7 @@ def keep_state_of(function: Callable[..., Any]) -> Iterator[None]:
     tensors = [(one, one.detach().clone()) for one in found if isinstance(one, Tensor)]
     with ExitStack() as stack:
         stack.enter_context(kept_generators([one for one in found if _is_generator(one)]))
+        stack.enter_context(_kept_contents(found))
         for one in found:
             if isinstance(one, nn.Module):
                 stack.enter_context(keep_state(one))
@@ -74,10 +84,68 @@ def keep_state_of(function: Callable[..., Any]) -> Iterator[None]:
 
 def own_generators(module: nn.Module) -> list[Any]:
     """Return the generators that modules have in attributes, or at hand in their `forward`."""
+    return [one for one in _at_hand(module) if _is_generator(one)]
+
+
+def _at_hand(module: nn.Module) -> Iterator[Any]:
     modules = list(module.modules())
     held = [one for each in modules for key, one in vars(each).items() if key not in _OF_TORCH]
-    begun = [*dict.fromkeys(type(each).forward for each in modules), *held]
-    return [one for start in begun for one in _reached(start) if _is_generator(one)]
+    for start in (*dict.fromkeys(type(each).forward for each in modules), *held):
+        yield from _reached(start)
+
+
+@contextmanager
+def _kept_contents(found: Iterable[Any]) -> Iterator[None]:
+    """Have objects hold what they held before, after."""
+    puts = [put for one in found if (put := _putting_back(one)) is not None]
+    try:
+        yield
+    finally:
+        for put in puts:
+            put()
+
+
+def _putting_back(one: Any) -> Callable[[], Any] | None:
+    """Return what gives an object back what it holds now; None if it holds nothing of its own."""
+    put: Callable[[], Any] | None = None
+    match one:
+        case dict():
+            put = partial(_put_items, one, dict(one))
+        case list():
+            put = partial(one.__setitem__, slice(None), list(one))
+        case deque():
+            put = partial(_put_all, one, one.extend, list(one))
+        case set():
+            put = partial(_put_all, one, one.update, list(one))
+        case CellType():
+            put = partial(setattr, one, "cell_contents", one.cell_contents)
+        case FunctionType() if _is_users(one.__globals__.get("__name__")):
+            names = one.__globals__.keys() & one.__code__.co_names
+            put = partial(one.__globals__.update, {name: one.__globals__[name] for name in names})
+        case _ if ndarray is not None and isinstance(one, ndarray):
+            put = partial(one.__setitem__, ..., one.copy())
+        case _ if _is_users(type(one).__module__):
+            slots = {name: getattr(one, name) for name in _slots_of(one) if hasattr(one, name)}
+            put = partial(_put_attributes, one, slots)
+    return put
+
+
+def _put_items(into: dict[Any, Any], earlier: dict[Any, Any]) -> None:
+    for key in into.keys() - earlier.keys():
+        del into[key]
+    for key, value in earlier.items():
+        if key not in into or into[key] is not value:
+            into[key] = value
+
+
+def _put_all(into: deque[Any] | set[Any], put: Callable[[Any], None], earlier: list[Any]) -> None:
+    into.clear()
+    put(earlier)
+
+
+def _put_attributes(into: Any, earlier: dict[str, Any]) -> None:
+    for name, value in earlier.items():
+        object.__setattr__(into, name, value)
 
 
 def _is_generator(one: Any) -> bool:
@@ -85,50 +153,57 @@ def _is_generator(one: Any) -> bool:
 
 
 def _reached(start: Any) -> Iterator[Any]:
-    """Yield the modules, the tensors outside of them, and the generators that are at hand."""
-    seen: set[int] = set()
+    """Yield what is at hand and may change: modules, tensors outside of them, and other holders."""
+    seen: dict[int, Any] = {}
     waiting: list[tuple[Any, int]] = [(start, 0)]
-    while waiting:
+    while waiting and len(seen) < _MOST_SEEN:
         one, depth = waiting.pop()
         if id(one) in seen or depth > _DEEPEST:
             continue
-        seen.add(id(one))
-        if isinstance(one, nn.Module | Tensor) or _is_generator(one):
-            yield one
-        else:
+        seen[id(one)] = one  # kept: else the next object might have its number
+        yield one
+        if not (isinstance(one, nn.Module | Tensor) or _is_generator(one)):
             waiting += [(held, depth + 1) for held in _held_by(one)]
 
 
 def _held_by(one: Any) -> list[Any]:
+    held: list[Any] = []
     match one:
         case partial():
-            return [one.func, *one.args, *one.keywords.values()]
+            held = [one.func, *one.args, *one.keywords.values()]
         case MethodType():
-            return [one.__self__, one.__func__]
-        case FunctionType():
-            cells = [cell.cell_contents for cell in one.__closure__ or () if _is_full(cell)]
-            own = [one.__globals__.get(name) for name in one.__code__.co_names]
-            kinds = (nn.Module, Tensor, FunctionType, *OWN_GENERATORS)
-            named = [held for held in own if isinstance(held, kinds)]
-            return [*cells, *named, *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
-        case dict() | list() | tuple() | set():
-            return list(one.values() if isinstance(one, dict) else one)[:_MOST_ITEMS]
-        case _:
-            return [] if isinstance(one, type | ModuleType) else _attributes_of(one)
+            held = [one.__self__, one.__func__]
+        case FunctionType() if _is_users(one.__globals__.get("__name__")):
+            named = [one.__globals__.get(name) for name in one.__code__.co_names]
+            defaults = (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values())
+            cells = [cell for cell in one.__closure__ or () if _is_full(cell)]
+            held = [*cells, *named, *defaults, vars(one)]
+        case CellType():
+            held = [one.cell_contents]
+        case dict() | list() | tuple() | set() | deque():
+            held = list(one.values() if isinstance(one, dict) else one)[:_MOST_ITEMS]
+        case _ if _is_users(type(one).__module__):
+            held = [getattr(one, name, None) for name in _slots_of(one)]
+            held += [vars(one)] if hasattr(one, "__dict__") else []
+    return held
 
 
-def _attributes_of(one: Any) -> list[Any]:
+def _is_users(module: Any) -> bool:
+    return str(module).partition(".")[0] not in _OTHERS
+
+
+def _slots_of(one: Any) -> list[str]:
     listed = [vars(kind).get("__slots__", ()) for kind in type(one).__mro__]
     names = {name for slots in listed for name in ([slots] if isinstance(slots, str) else slots)}
-    slots = [getattr(one, name, None) for name in sorted(names - {"__dict__", "__weakref__"})]
-    return [*getattr(one, "__dict__", {}).values(), *slots]
+    return sorted(names - {"__dict__", "__weakref__"})
 
 
-def _is_full(cell: Any) -> bool:
+def _is_full(cell: CellType) -> bool:
     try:
-        return cell.cell_contents is not None
+        cell.cell_contents  # noqa: B018
     except ValueError:  # not assigned yet
         return False
+    return True
 
 
 @contextmanager

@@ -260,22 +260,22 @@ class ModelTraining:
         pipeline = self.model.pipeline
         if pipeline is None or pipeline.has_last or self.mesh.device.type != "cpu":
             return None
-        is_known = self._checked and (known is None or known.pair is False)
+        is_known = self._checked and (known is None or (known.pair is False and not known.looks))
         if not is_known or self.mesh.sums_gradients:  # those exchange more, and other, numbers
             return None
         return self.mesh.begin_sum(torch.zeros(1))
 
     def _are_pairs(self, own: StepLoss, known: KnownLoss | None) -> bool:
-        """Return whether losses of this step are sums with weights; the first time collective.
+        """Return whether losses of this step are sums with weights; if it is looked at, collective.
 
         Raises UsageError on all ranks if a function returns anything else than it should.
         """
         if known is None:
             return False
-        if known.pair is None:
+        if known.pair is None or known.looks:
             everyone = self.mesh.gather_all((own.pair, own.problem()))
-            known.pair = batch_checks.check_losses(everyone)
-            known.looks = False
+            pair = batch_checks.check_losses(everyone)
+            known.pair = pair if known.pair is None else known.pair
         if own.pair not in {None, known.pair}:
             raise UsageError(
                 "a loss returned a sum with its weight in one step, and a mean in another one",

@@ -1,7 +1,8 @@
 """Whether a user's loss adds up over rows and positions: another one would follow from the layout.
 
-A function is looked at once. It is called for some rows and for their halves, and with
-`parallel.context` for the positions of this rank and for their halves.
+A function is looked at in some of its first steps, as the first batch may have no padding. It is
+called for some rows and for their halves, and with `parallel.context` for the positions of this
+rank and for their halves.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _LEAST = 2
 _HALVES = 2
 _MOST = 8
 """Functions that are remembered, and so looked at; a new one in each step would cost each step."""
+_LOOKS = frozenset({1, 2, 4, 8, 16, 32, 64})
+"""The steps of a function that are looked at; later ones would end a run that took hours."""
 _PAIR = (
     "return a pair: the sum of what counts, and its weight, such as the number of targets that "
     "count: (losses.sum(), counted.sum())"
@@ -185,7 +188,12 @@ class KnownLoss:
 
     marks: tuple[Any, ...]
     pair: bool | None = None
-    looks: bool = True
+    steps: int = 0
+
+    @property
+    def looks(self) -> bool:
+        """Whether this step of the function is looked at, on all ranks alike."""
+        return self.steps in _LOOKS
 
 
 @dataclass(slots=True)
@@ -195,14 +203,19 @@ class KnownLosses:
     _known: list[KnownLoss] = field(default_factory=list)
 
     def of(self, function: Callable[[Any, Any], Any]) -> KnownLoss:
-        """Return what is known of a function; the same on all ranks, which call the same ones."""
+        """Return what is known of a function of a step that begins.
+
+        It is the same on all ranks, which call the same functions.
+        """
         marks = _marks_of(function)
         for one in self._known:
             same = len(one.marks) == len(marks)
             if same and all(a is b for a, b in zip(one.marks, marks, strict=True)):
+                one.steps += 1
                 return one
-        made = KnownLoss(marks=marks, looks=len(self._known) < _MOST)
-        if made.looks:
+        made = KnownLoss(marks=marks)
+        if len(self._known) < _MOST:
+            made.steps = 1
             self._known.append(made)
         return made
 
