@@ -187,8 +187,8 @@ def verb_module(verb: str) -> ModuleType:
             f"there is no verb {verb!r}; there are {', '.join(VERBS)}",
             hint=f"did you mean `hpckit {near[0]}`?" if near else "`hpckit --help` lists them",
         )
-    folder = _FOLDERS.get(verb, "hidden")
-    return importlib.import_module(f"hpckit.cli.commands.{folder}.{verb.replace('-', '_')}")
+    module = f"{_FOLDERS[verb]}.{verb}" if verb in _FOLDERS else "hidden"
+    return importlib.import_module(f"hpckit.cli.commands.{module}")
 
 
 def verb_parser(verb: str) -> argparse.ArgumentParser:
