@@ -19,9 +19,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from hpckit import __version__
-from hpckit.cli.option_slips import option_hint
-from hpckit.cli.optional_value import OptionalValue
-from hpckit.cli.refusals import plain
+from hpckit.cli.parsing import OptionalValue, option_hint, plain
 from hpckit.cli.streams import forget_output, open_standard_streams
 from hpckit.cli.terminal.progress_bar import progress_bar
 from hpckit.context import Context
