@@ -95,7 +95,7 @@ class Trait(Flag):
 
 
 _LOST = Trait.external | Trait.of_a_node | Trait.strikes_out | Trait.gone | Trait.before_loading
-_LATE = Trait.felt | Trait.suspect | Trait.by_circumstance
+_BETWEEN_RANKS = Trait.felt | Trait.suspect | Trait.by_circumstance
 _TRAITS = {
     Cause.exception: Trait.suspect,
     Cause.exit_code: Trait.suspect,
@@ -107,8 +107,8 @@ _TRAITS = {
     Cause.host_oom: Trait.of_a_node | Trait.by_circumstance,
     Cause.disk_full: Trait.by_circumstance,
     Cause.unsaved: Trait.by_circumstance,
-    Cause.communication: _LATE,
-    Cause.rendezvous: _LATE,
+    Cause.communication: _BETWEEN_RANKS,
+    Cause.rendezvous: _BETWEEN_RANKS,
     Cause.agents_missing: _LOST,
     Cause.node_lost: _LOST,
     Cause.frozen_folder: Trait.lasting,
