@@ -22,9 +22,9 @@ from typing import Any
 
 import yaml
 
+from hpckit.model.failure import RESTARTABLE
 from hpckit.model.launch import SLURM_ONLY, LaunchConfig
 from hpckit.model.stages import DependencyType
-from hpckit.planning.checks.recovery_settings import RESTARTABLE
 from hpckit.planning.stages import STAGE_KEYS, StageSettings
 
 ROOT = Path(__file__).parents[1]

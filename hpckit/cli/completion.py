@@ -17,8 +17,7 @@ from argcomplete.finders import CompletionFinder
 
 from hpckit.cli.main import VERBS, verb_module
 from hpckit.cli.options import output_dir
-from hpckit.config.request import ComposeRequest
-from hpckit.config.search_path import conf_folders
+from hpckit.config.request import ComposeRequest, conf_folders
 from hpckit.context import Context
 from hpckit.errors import HpckitError
 from hpckit.model.launch import LaunchConfig

@@ -19,9 +19,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from hpckit import __version__
-from hpckit.cli.option_slips import option_hint
-from hpckit.cli.optional_value import OptionalValue
-from hpckit.cli.refusals import plain
+from hpckit.cli.parsing import OptionalValue, option_hint, plain
 from hpckit.cli.streams import forget_output, open_standard_streams
 from hpckit.cli.terminal.progress_bar import progress_bar
 from hpckit.context import Context
@@ -187,8 +185,8 @@ def verb_module(verb: str) -> ModuleType:
             f"there is no verb {verb!r}; there are {', '.join(VERBS)}",
             hint=f"did you mean `hpckit {near[0]}`?" if near else "`hpckit --help` lists them",
         )
-    folder = _FOLDERS.get(verb, "hidden")
-    return importlib.import_module(f"hpckit.cli.commands.{folder}.{verb.replace('-', '_')}")
+    module = f"{_FOLDERS[verb]}.{verb}" if verb in _FOLDERS else "hidden"
+    return importlib.import_module(f"hpckit.cli.commands.{module}")
 
 
 def verb_parser(verb: str) -> argparse.ArgumentParser:

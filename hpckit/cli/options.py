@@ -1,4 +1,4 @@
-"""The options by which verbs choose and sort runs, the same in every verb.
+"""The options that verbs share: by which they choose and sort runs, and ask before they remove.
 
 Their meaning is in report/selection.
 """
@@ -194,3 +194,26 @@ def add_judgement(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="continue even if the launch's own code, configuration or template was edited",
     )
+
+
+def add_agreement(parser: argparse.ArgumentParser) -> None:
+    """Add `--yes` and `--dry-run`, for `is_agreed`."""
+    parser.add_argument("--yes", action="store_true", help="remove without asking")
+    parser.add_argument("--dry-run", action="store_true", help="show, and remove nothing")
+
+
+def is_agreed(arguments: argparse.Namespace, what: str, context: Context) -> bool:
+    """Whether `what` may be removed; if no user can be asked, only with `--yes`."""
+    if arguments.dry_run:
+        return False
+    if arguments.yes:
+        return True
+    if arguments.json or not context.terminal:
+        context.note("nothing was removed; --yes removes it")
+        return False
+    context.stdout.write(f"remove {what}? [y/N] ")
+    context.stdout.flush()
+    if context.answer().strip().lower() in {"y", "yes"}:
+        return True
+    context.note("nothing was removed")
+    return False

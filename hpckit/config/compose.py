@@ -27,9 +27,7 @@ from hpckit.config.points.expansion import (
 from hpckit.config.points.word import Word
 from hpckit.config.request import ComposeRequest
 from hpckit.config.sampled import sampled_points
-from hpckit.config.search_path import template_folders
 from hpckit.config.session import open_session
-from hpckit.config.show import show_config, show_info
 from hpckit.config.staged import check_addressed, for_all, read_words, staged_points
 from hpckit.config.sweep import Composer, composer, point_of
 from hpckit.config.typos import refuse_near_misses
@@ -39,15 +37,6 @@ from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.planning.masking import masked_point
 from hpckit.planning.secrecy import known_secrets
-
-__all__ = [
-    "ComposeRequest",
-    "compose",
-    "compose_parallel",
-    "show_config",
-    "show_info",
-    "template_folders",
-]
 
 _PARALLEL = "parallel"
 

@@ -1,27 +1,30 @@
-"""Explains what is wrong in a configuration file, or which file is missing."""
+"""Explains what is wrong in a configuration file, or which file is missing.
+
+Finds the file and line in the user's own configuration that Hydra's messages do not name.
+"""
 
 from __future__ import annotations
 
+import glob
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.errors import MissingConfigException
 from hydra.plugins.config_source import ConfigLoadError
 from yaml import MarkedYAMLError
 
-from hpckit.config import own_files
 from hpckit.config.failures import first_line, inner, reason, unknown_key
 from hpckit.config.names import nearest, question
+from hpckit.config.request import shipped_folder
 from hpckit.config.schema import typed_sections
 from hpckit.config.session import Session
 from hpckit.config.types import known_in, takes
 from hpckit.errors import ConfigError, causes
 
 _IN_FILE = re.compile(r"In '?([^':]+)'?: ?")
-
-
 _PACKAGE = "# @package _global_"
 _MARKS = frozenset({"entry_point", "command", "resources", "stages"})
 """hpckit's root keys that a user is unlikely to nest below a key of their own."""
@@ -29,7 +32,6 @@ _MARKS = frozenset({"entry_point", "command", "resources", "stages"})
 _CHOSEN_TWICE = re.compile(r"Multiple values for ([^ ]+)\. To override")
 _NOT_OVERRIDDEN = re.compile(r"(?:Could not override|No earlier Group Default for) '([^']+)'")
 """The wording in hydra-core 1.3 and 1.4."""
-
 
 _NEEDLESS = {
     ("tracker", "tensorboard"): "TensorBoard needs none: write below $HPCKIT_RUN_DIR, or make its "
@@ -49,15 +51,15 @@ def explain_unreadable_file(error: Exception, session: Session) -> ConfigError |
                 hint="Fix that line or the one above it.",
             )
         if isinstance(link, UnicodeDecodeError):
-            file = own_files.undecodable(session.folders, link.object) or "A configuration file"
+            file = _undecodable(session.folders, link.object) or "A configuration file"
             return ConfigError(
                 f"{file} is not text in UTF-8: {link}.",
                 hint="Save it in UTF-8, for example: iconv -f latin1 -t utf-8 OLD > NEW",
             )
-        if isinstance(link, ConfigLoadError) and (misnamed := own_files.misnamed(session.folders)):
+        if isinstance(link, ConfigLoadError) and (unread := _misnamed(session.folders)):
             return ConfigError(
-                f"{misnamed} is not read: Hydra reads files that end in .yaml.",
-                hint=_rename(misnamed),
+                f"{unread} is not read: Hydra reads files that end in .yaml.",
+                hint=_rename(unread),
             )
         if isinstance(link, PermissionError):
             return ConfigError(
@@ -110,7 +112,7 @@ def explain_missing_file(
     groups = session.groups()
     if group not in groups:
         return _no_group(group or option, option, place, groups)
-    other = own_files.misnamed(session.folders, f"{group}/{option}")
+    other = _misnamed(session.folders, f"{group}/{option}")
     if other is not None:
         return ConfigError(
             f"{place}: {group} has no option {option!r}, as Hydra reads files that end in .yaml.",
@@ -119,7 +121,7 @@ def explain_missing_file(
     if (group, option) in _NEEDLESS:
         said = f"{place}: {group} has no option {option!r}."
         return ConfigError(said, hint=_NEEDLESS[group, option])
-    nowhere = "" if own_files.user_folders(session.folders) else ", and there is no ./conf here"
+    nowhere = "" if _user_folders(session.folders) else ", and there is no ./conf here"
     return ConfigError(
         f"{place}: {group} has no option {option!r}.{question(nearest(option, groups[group]))}",
         hint=f"Options of {group}: {', '.join(groups[group])}. One of your own is a file "
@@ -133,8 +135,8 @@ def _who_asked(group: str, option: str, session: Session, overrides: Sequence[st
     exact = [word for word in asked if word.partition("=")[2] == option]
     if exact or asked:
         return (exact or asked)[-1]
-    found = own_files.choosing(session.folders, _likely(session, overrides), group, option)
-    return None if found is None else found.place
+    found = _choosing(session.folders, _likely(session, overrides), group, option)
+    return None if found is None else found[0]
 
 
 def _no_group(
@@ -194,24 +196,24 @@ def _misplaced(error: Exception, session: Session, overrides: Sequence[str]) -> 
     if match is None:
         return None
     group = match[1].partition("@")[0].rpartition("/")[2]
-    found = own_files.choosing(session.folders, _likely(session, overrides), group)
+    found = _choosing(session.folders, _likely(session, overrides), group)
     if group not in session.groups() or found is None:
         return None
     return ConfigError(
-        f"{found.place}: {group} is a group of the root, and chosen there already.",
-        hint=f"Write - override /{group}: {found.option}",
+        f"{found[0]}: {group} is a group of the root, and chosen there already.",
+        hint=f"Write - override /{group}: {found[1]}",
     )
 
 
 def _no_mapping(place: str, session: Session) -> ConfigError | None:
     """Return an error for the part of a file that has to be a mapping and is not; else None."""
-    held = own_files.document(Path(place))
+    held = _document(Path(place))
     if held is not None and not isinstance(held, dict):
         return ConfigError(
             f"{place}: it is a {type(held).__name__}, and has to be a mapping of keys.",
             hint="Write `key: value`; a list of files to include stands below `defaults:`.",
         )
-    for name in typed_sections() if own_files.is_of_the_root(Path(place), session.folders) else ():
+    for name in typed_sections() if _is_of_the_root(Path(place), session.folders) else ():
         value = (held or {}).get(name, {})
         if value is not None and not isinstance(value, dict):
             return ConfigError(
@@ -242,3 +244,82 @@ def _without_file(error: Exception) -> str:
     """Return Hydra's message as one line, without the file name at its beginning."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
     return _IN_FILE.sub("", " ".join(filter(None, lines)), count=1).removesuffix(".")
+
+
+def _user_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the configuration folders that are the user's."""
+    return tuple(folder for folder in folders if folder != shipped_folder())
+
+
+def _misnamed(folders: Sequence[Path], option: str | None = None) -> Path | None:
+    """Return a file ending in .yml, which Hydra does not read, and 1.4 does not even list.
+
+    `option` is the option it should provide, such as `experiment/mine`; None for any.
+    """
+    pattern = "**/*.yml" if option is None else f"{glob.escape(option)}.yml"
+    found = (file for folder in _user_folders(folders) for file in sorted(folder.glob(pattern)))
+    return next(found, None)
+
+
+def _undecodable(folders: Sequence[Path], part: bytes) -> Path | None:
+    """Return the user's file that is not UTF-8 text and has these bytes, which were read of it.
+
+    Others that are not UTF-8 either may not have been read.
+    """
+    for file in _files(folders):
+        try:
+            _text(file)
+        except UnicodeDecodeError as error:
+            if part in error.object:
+                return file
+    return None
+
+
+def _choosing(
+    folders: Sequence[Path], likely: Sequence[str], group: str, option: str | None = None
+) -> tuple[str, str] | None:
+    """Return the place in the user's files that first selects from a group, and what it selects.
+
+    `likely` are files to search first; `option` is what the line has to select, None for any.
+    """
+    wanted = r"[^\s'\"#]+" if option is None else re.escape(option)
+    last = re.escape(group.rpartition("/")[2])
+    line = re.compile(rf"\s*-\s*(?:override\s+)?/?{last}\s*:\s*['\"]?({wanted})['\"]?\s*(?:#.*)?\Z")
+    for file in sorted(_files(folders), key=lambda one: not _is_among(one, likely)):
+        try:
+            lines = _text(file).splitlines()
+        except UnicodeDecodeError:
+            continue
+        for number, text in enumerate(lines, start=1):
+            if match := line.match(text):
+                return f"{file}, line {number}", match[1]
+    return None
+
+
+def _document(file: Path) -> Any:
+    """Return the parsed YAML of a file; None if it cannot be read or parsed."""
+    try:
+        return yaml.safe_load(_text(file))
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+
+
+def _is_of_the_root(file: Path, folders: Sequence[Path]) -> bool:
+    """Return whether the keys of a file end up at the root of the configuration."""
+    return file.parent in folders or "@package _global_" in _text(file)
+
+
+def _files(folders: Sequence[Path]) -> Iterator[Path]:
+    for folder in _user_folders(folders):
+        yield from sorted(folder.rglob("*.yaml"))
+
+
+def _is_among(file: Path, likely: Sequence[str]) -> bool:
+    return any(str(file).endswith(f"/{name.removesuffix('.yaml')}.yaml") for name in likely)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_bytes().decode("utf-8")
+    except OSError:
+        return ""

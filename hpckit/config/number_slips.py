@@ -62,11 +62,9 @@ def _concerns_user(word: str) -> bool:
 def _sets_text(word: Word) -> bool:
     if word.column is not None:
         return any(_is_text(text) for _, text in _given(word))
-    override = word.override
-    if override.is_interval_sweep():
+    if word.override.is_interval_sweep():
         return False  # draws numbers
-    values = list(override.sweep_iterator()) if word.is_swept else [override.value()]
-    return any(isinstance(value, str) and "${" not in value for value in values)
+    return any(isinstance(value, str) and "${" not in value for value in _values(word))
 
 
 def _is_text(value: str) -> bool:
@@ -83,9 +81,12 @@ def _given(word: Word) -> Iterator[tuple[str, str]]:
             if text is not None:
                 yield f"{place(column.file, line)}: {text}", text.partition("=")[2]
         return
-    values = list(override.sweep_iterator()) if word.is_swept else [override.value()]
-    for value in values:
-        yield str(override.input_line), str(value)
+    yield from ((str(override.input_line), str(value)) for value in _values(word))
+
+
+def _values(word: Word) -> list[object]:
+    override = word.override
+    return list(override.sweep_iterator()) if word.is_swept else [override.value()]
 
 
 def _refuse_half_number(word: Word, number: float) -> None:

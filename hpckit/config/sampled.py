@@ -1,24 +1,31 @@
 """The points of a sweep that a sampler chooses.
 
-It determines the space and composes the sampled points, or freezes a space from which runs will ask
-for values. The drawing itself is in planning.
+It reads the space from `interval()`, `range()`, `choice()`, `glob()`, `int()` and `tag(log, ...)`
+and composes the sampled points, or freezes a space from which runs will ask for values. The drawing
+itself is in planning.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+
+from hpckit.config.overrides import swept_values
 from hpckit.config.points.word import Word
-from hpckit.config.space import axis_of, first_value
 from hpckit.config.sweep import Composer
 from hpckit.errors import ConfigError
 from hpckit.model.launch import Sampler, Sweep
 from hpckit.model.plan import SweepPoint
 from hpckit.model.search import Axis, AxisKind, Search
 from hpckit.planning.sweep.derived_keys import Probe, check_free, check_same, followers
+from hpckit.planning.sweep.grid import MAX_POINTS
 from hpckit.planning.sweep.sampling import check_sampling, draw_points
+
+_LOG = "log"
 
 
 def sampled_points(composing: Composer, words: Sequence[Word]) -> tuple[SweepPoint, ...] | None:
@@ -206,3 +213,70 @@ def _verified(space: _Space, axes: Sequence[Axis], search: Search) -> SweepPoint
         composed = space.point(words).config
         check_same(composed, search.applied(frozen.config, values))
     return frozen
+
+
+def axis_of(word: Override) -> Axis:
+    """Return the axis of a swept override; a choice's `values` are text. Raises ConfigError."""
+    swept: Any = word.value()
+    key, log = word.key_or_group, _LOG in swept.tags
+    if isinstance(swept, IntervalSweep):
+        kind = AxisKind.integer if isinstance(swept.start, int) else AxisKind.real
+        low, high = cast("tuple[float, float]", (swept.start, swept.end))
+        return _checked(word, Axis(key=key, kind=kind, low=low, high=high, log=log))
+    if isinstance(swept, RangeSweep):
+        return _range(word, swept)
+    if log:
+        raise _no_log(word)
+    return Axis(key=key, kind=AxisKind.choice, values=tuple(swept_values(word)))
+
+
+def _range(word: Override, swept: RangeSweep) -> Axis:
+    """Return the axis of a range: its numbers are ordered, which a sampler may learn from."""
+    first_value(word)
+    numbers = [value for _, value in zip(range(MAX_POINTS + 1), swept.range(), strict=False)]
+    integer = all(isinstance(number, int) for number in numbers)
+    step, log = abs(float(swept.step)), _LOG in swept.tags
+    if log and not (integer and step == 1):
+        raise _no_log(word)
+    axis = Axis(
+        key=word.key_or_group,
+        kind=AxisKind.integer if integer else AxisKind.real,
+        low=min(numbers),
+        high=max(numbers),
+        step=None if integer and step == 1 else int(step) if integer else step,
+        log=log,
+    )
+    return _checked(word, axis)
+
+
+def _no_log(word: Override) -> ConfigError:
+    return ConfigError(
+        f"{word.input_line}: the tag log is for interval(), and for range() of integers by 1.",
+        hint="Write tag(log, interval(a,b)), or leave the tag out.",
+    )
+
+
+def first_value(word: Override) -> Any:
+    """Return the first value of a swept override, an interval's lowest; raises ConfigError."""
+    swept: Any = word.value()
+    return swept.start if word.is_interval_sweep() else swept_values(word, 1)[0]
+
+
+def _checked(word: Override, axis: Axis) -> Axis:
+    if not (math.isfinite(axis.low) and math.isfinite(axis.high)):
+        raise ConfigError(
+            f"{word.input_line}: the ends of an interval are numbers.",
+            hint="For example interval(0,1).",
+        )
+    if not axis.low <= axis.high:
+        raise ConfigError(
+            f"{word.input_line}: an interval goes from its least to its largest value.",
+            hint=f"Write interval({axis.high:g},{axis.low:g}).",
+        )
+    if axis.log and axis.low <= 0:
+        raise ConfigError(
+            f"{word.input_line}: there is no logarithm of {axis.low:g}; with the tag log both ends "
+            "have to be above 0.",
+            hint="Raise the lower end, or leave the tag out.",
+        )
+    return axis

@@ -1,16 +1,18 @@
 """One initialised Hydra: loads configurations and lists groups, without explaining failures.
 
-Hydra is initialised once for all points of a sweep, and its global state is cleared again.
+Hydra is initialised once for all points of a sweep, and its global state is cleared again. In a
+session `${oc.env:NAME}` reads the request's environment, never the process's own.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hydra
 from hydra import initialize_config_dir
@@ -24,18 +26,19 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.resolvers import oc
 
-from hpckit.config.env_resolver import reading
 from hpckit.config.names import leaves
-from hpckit.config.request import ComposeRequest
+from hpckit.config.request import ComposeRequest, conf_folders, shipped_folder
 from hpckit.config.schema import SCHEMA_NAME, register_schema
-from hpckit.config.search_path import conf_folders, shipped_folder
 from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING
 from hpckit.planning.masking import masked_text, masked_word
 
 # hydra-core 1.3 warns if this is missing, 1.4 if it is given.
 _VERSION_BASE = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
+
+_UNSET = object()
 
 
 class _ComposingLoader(ConfigLoaderImpl):
@@ -196,3 +199,37 @@ def _sets(word: str, key: str) -> bool:
 def _values(files: IConfigRepository, path: str) -> Any:
     loaded = files.load_config(path)
     return {} if loaded is None else OmegaConf.to_container(loaded.config)
+
+
+def registering(home: type) -> Callable[..., None]:
+    """Return the function that registers a resolver in the installed OmegaConf.
+
+    2.4 moves it to `register_resolver`. 2.3 has an older function with that name, which cannot
+    replace a resolver.
+    """
+    newer = getattr(home, "register_resolver", None)
+    if newer is not None and "replace" in signature(newer).parameters:
+        return cast("Callable[..., None]", newer)
+    return cast("Callable[..., None]", home.register_new_resolver)  # type: ignore[attr-defined]
+
+
+_register = registering(OmegaConf)
+
+
+@contextmanager
+def reading(environ: Mapping[str, str]) -> Iterator[None]:
+    """Make `${oc.env:NAME}` and `${oc.env:NAME,default}` read `environ` inside this block."""
+
+    def env(key: str, default: object = _UNSET) -> str | None:
+        # An empty variable of hpckit counts as unset, for launching and for showing.
+        if key in environ and (environ[key] or not key.startswith("HPCKIT_")):
+            return environ[key]
+        if default is _UNSET:
+            raise LookupError(f"environment variable {key} is not set")
+        return None if default is None else str(default)
+
+    _register("oc.env", env, replace=True)
+    try:
+        yield
+    finally:
+        _register("oc.env", oc.env, replace=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
+from enum import Flag, StrEnum, auto
 
 from hpckit.model.diagnosis.collectives import CollectiveWait
 from hpckit.model.parallel.layout import Layout
@@ -63,38 +63,68 @@ class Cause(RecordedEnum):
     @property
     def planned(self) -> bool:
         """Whether the stop is announced: state is saved first, so that no work is lost."""
-        return self in _PLANNED
+        return self.has(Trait.planned)
 
-    @property
-    def external(self) -> bool:
-        """Whether the cause is outside the user's code, so that Slurm may know it better."""
-        return self in _EXTERNAL
+    def has(self, trait: Trait) -> bool:
+        """Whether this is true of the cause."""
+        return trait in _TRAITS.get(self, Trait(0))
 
 
-_PLANNED = frozenset(
-    {
-        Cause.preempted,
-        Cause.drained,
-        Cause.straggler,
-        Cause.unhealthy,
-        Cause.resized,
-        Cause.time_limit,
-        Cause.notice,
-        Cause.left,
-    }
-)
-_EXTERNAL = frozenset(
-    {
-        Cause.signal,
-        Cause.notice,
-        Cause.left,
-        Cause.node_lost,
-        Cause.agents_missing,
-        Cause.unhealthy,
-        Cause.launcher_lost,
-        Cause.scheduler,
-    }
-)
+class Trait(Flag):
+    """What is true of some causes, for all that decide what follows them."""
+
+    planned = auto()
+    external = auto()
+    """outside the user's code, so that Slurm may know it better"""
+    lasting = auto()
+    """no restart helps: a damaged folder or a refused job will not improve"""
+    of_a_node = auto()
+    """may be a node's fault"""
+    strikes_out = auto()
+    """counts against its node at once, not only when it repeats"""
+    gone = auto()
+    """no longer counts against a node that Slurm gives out again: it was down, and is up"""
+    before_loading = auto()
+    """says nothing about the checkpoint that was being loaded"""
+    felt = auto()
+    """a rank may fail so because another node is lost"""
+    suspect = auto()
+    """a GPU or a link may be behind it, on nodes that still stand"""
+    by_circumstance = auto()
+    """the place in the code where it shows is chance: the next allocation, the next write"""
+
+
+_LOST = Trait.external | Trait.of_a_node | Trait.strikes_out | Trait.gone | Trait.before_loading
+_BETWEEN_RANKS = Trait.felt | Trait.suspect | Trait.by_circumstance
+_TRAITS = {
+    Cause.exception: Trait.suspect,
+    Cause.exit_code: Trait.suspect,
+    Cause.signal: Trait.external | Trait.of_a_node | Trait.felt | Trait.suspect,
+    Cause.crash: Trait.of_a_node | Trait.suspect,
+    Cause.hang: Trait.of_a_node | Trait.suspect,
+    Cause.nan: Trait.suspect,
+    Cause.cuda_oom: Trait.by_circumstance,
+    Cause.host_oom: Trait.of_a_node | Trait.by_circumstance,
+    Cause.disk_full: Trait.by_circumstance,
+    Cause.unsaved: Trait.by_circumstance,
+    Cause.communication: _BETWEEN_RANKS,
+    Cause.rendezvous: _BETWEEN_RANKS,
+    Cause.agents_missing: _LOST,
+    Cause.node_lost: _LOST,
+    Cause.frozen_folder: Trait.lasting,
+    Cause.preempted: Trait.planned,
+    Cause.drained: Trait.planned,
+    Cause.straggler: Trait.planned | Trait.of_a_node | Trait.strikes_out,
+    Cause.unhealthy: (_LOST & ~Trait.gone) | Trait.planned,
+    Cause.resized: Trait.planned,
+    Cause.left: Trait.planned | Trait.external | Trait.before_loading,
+    Cause.time_limit: Trait.planned,
+    Cause.notice: Trait.planned | Trait.external,
+    Cause.launcher_lost: Trait.external,
+    Cause.scheduler: Trait.external | Trait.lasting,
+}
+RESTARTABLE = tuple(cause for cause in Cause if not cause.has(Trait.lasting))
+"""Causes after which a run can be started again."""
 
 
 class ExitReason(StrEnum):

@@ -10,7 +10,7 @@ from typing import Any
 from hpckit.model import events
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.elastic.satellite import Satellite
-from hpckit.model.failure import Failure
+from hpckit.model.failure import Failure, Trait
 from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.preflight.verdict import NodeInspection
 from hpckit.model.states import BaseState, RunState, SlurmState
@@ -263,7 +263,7 @@ class RunView:
         """Whether the recorded end may have a reason that the record does not know."""
         record = self.record
         if record.state is RunState.failed:
-            return record.failure is None or record.failure.cause.external
+            return record.failure is None or record.failure.cause.has(Trait.external)
         return record.state is RunState.interrupted
 
     def _by_slurm(self, slurm: SlurmState) -> RunState:

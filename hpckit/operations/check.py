@@ -6,11 +6,12 @@ jobs. Writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
 from functools import partial
+from typing import Any
 
 from hpckit.context import Context, login_name
 from hpckit.errors import SchedulerError
@@ -18,7 +19,7 @@ from hpckit.model.cluster.site import NodeGroup, Site
 from hpckit.model.command import command_words
 from hpckit.model.finding import CheckReport, ExpectedStart, Finding, Severity
 from hpckit.model.launch import ClusterKind
-from hpckit.model.plan import JobSpec, LaunchPlan
+from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.operations.layout.plain_commands import (
     warn_of_plain_commands,
     warn_of_unread_values,
@@ -139,29 +140,26 @@ class _Asked:
                 "on this machine)"
             )
         self.findings.extend(preflight(plan, self.site))
-        refused = any(one.severity is Severity.error for one in self.findings)
+        refused = any(map(_is_error, self.findings))
         # If slurmctld did not answer the first query, it would not answer this one either.
         if self.site.settings is not None and not refused:
             self._forecast(commands)
 
     def _forecast(self, commands: SlurmCommands) -> None:
-        for answer in self._answers(commands):
-            if isinstance(answer, Finding):
-                self.findings.append(answer)
-            else:
-                self.starts.append(answer)
-
-    def _answers(self, commands: SlurmCommands) -> Iterator[ExpectedStart | Finding]:
         # Arrays of one sweep with the same resources get the same answer.
         alike = {replace(job.resources, array_parallelism=1): job for job in self.plan.jobs[::-1]}
         jobs = list(alike.values())[::-1]
         for job in jobs[:_FORECASTS]:
             text = self.scripts[job.index]
             try:
-                yield rehearse(job, text, commands, partial(self._nodes, job, commands))
+                answer = rehearse(job, text, commands, partial(self._nodes, job, commands))
             except SchedulerError as error:
                 self.unchecked.append(f"when {job.name} would start: {error.message}")
                 return
+            if isinstance(answer, Finding):
+                self.findings.append(answer)
+            else:
+                self.starts.append(answer)
         if len(jobs) > _FORECASTS:
             self.unchecked.append(
                 f"when the last {len(jobs) - _FORECASTS} of {len(jobs)} kinds of jobs would start: "
@@ -180,20 +178,13 @@ class _Asked:
 
 def _as_submitted(plan: LaunchPlan, environ: Mapping[str, str]) -> LaunchPlan:
     """Return the plan with the user's defaults, which sbatch applies if the script sets none."""
-    default = {
-        name: environ.get(f"SBATCH_{name.upper()}") or None
-        for name in ("account", "partition", "qos")
-    }
-    jobs = tuple(
-        replace(
-            job,
-            resources=replace(
-                job.resources,
-                account=job.resources.account or default["account"],
-                partition=job.resources.partition or default["partition"],
-                qos=job.resources.qos or default["qos"],
-            ),
-        )
-        for job in plan.jobs
-    )
+
+    def filled(asked: ResourceSpec) -> ResourceSpec:
+        given: dict[str, Any] = {
+            name: getattr(asked, name) or environ.get(f"SBATCH_{name.upper()}") or None
+            for name in ("account", "partition", "qos")
+        }
+        return replace(asked, **given)
+
+    jobs = tuple(replace(job, resources=filled(job.resources)) for job in plan.jobs)
     return replace(plan, jobs=jobs)

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from hpckit.config.request import ComposeRequest
-from hpckit.config.search_path import template_folders
+from hpckit.config.request import ComposeRequest, template_folders
 from hpckit.context import Context
 from hpckit.errors import ConfigError, TemplateError
 from hpckit.model.plan import JobSpec, LaunchPlan

@@ -9,14 +9,13 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpckit.config.compose import compose
 from hpckit.config.number_slips import texts_for_numbers
-from hpckit.config.request import ComposeRequest
-from hpckit.config.search_path import template_folders
+from hpckit.config.request import ComposeRequest, template_folders
 from hpckit.config.typos import slips
 from hpckit.context import Context
 from hpckit.errors import ConfigError
@@ -79,24 +78,12 @@ def prepare(
     """
     with context.progress("composing", quiet=quiet) as tell:
         points = compose(replace(request, tell=tell))
-    for key, meant in sorted(slips(points[0].config, request.overrides)):
-        context.note(
-            f"warning: nothing of hpckit reads {key}, which your files set; meant {meant}?"
-        )
-    for word, number in texts_for_numbers(request):
-        context.note(f"warning: {word} is a text; without it the value is the number {number:g}")
-    if request.multirun and len(points) == 1 and points[0].search is None:
-        context.note(
-            "warning: -m makes a sweep, but no word has several values (lr=0.1,0.2): this is one "
-            "run"
-        )
-    for key in exposed_keys(points[0]):
-        context.note(f"warning: {key} has a copy of a secret variable, which is not masked there")
+    for line in _input_slips(request, points):
+        context.note(f"warning: {line}")
     templates = template_folders(request)
     plan = _plan(points, tuple(words), context, templates)
     if plan.cluster.kind is not ClusterKind.slurm:
         templates = templates[-1:]  # nothing reads the scripts of a launch on this machine
-    _say_unused(templates[:-1], plan, context)
     _check_search(plan, context)
     if plan.cluster.kind is ClusterKind.slurm:
         refuse_other_clusters(context.environ)
@@ -107,7 +94,8 @@ def prepare(
         output_dir=Path(plan.folder).parent,
         git=Git(context.environ),
     )
-    _say_left_out(snapshot.left_out, context)
+    for line in (*_unused_templates(templates[:-1], plan), *_left_out(snapshot.left_out)):
+        context.note(f"warning: {line}")
     notify = points[0].settings.notify
     refuse_in_snapshot(notify, snapshot)
     destinations = find_destinations(notify, context.environ) if notify.events else ()
@@ -123,14 +111,26 @@ def prepare(
     )
 
 
-def _say_unused(folders: Sequence[Path], plan: LaunchPlan, context: Context) -> None:
-    """Warn of folders of templates that have none which is used."""
+def _input_slips(request: ComposeRequest, points: Sequence[SweepPoint]) -> Iterator[str]:
+    """Yield what words and files of the user say that they may not mean."""
+    for key, meant in sorted(slips(points[0].config, request.overrides)):
+        yield f"nothing of hpckit reads {key}, which your files set; meant {meant}?"
+    for word, number in texts_for_numbers(request):
+        yield f"{word} is a text; without it the value is the number {number:g}"
+    if request.multirun and len(points) == 1 and points[0].search is None:
+        yield "-m makes a sweep, but no word has several values (lr=0.1,0.2): this is one run"
+    for key in exposed_keys(points[0]):
+        yield f"{key} has a copy of a secret variable, which is not masked there"
+
+
+def _unused_templates(folders: Sequence[Path], plan: LaunchPlan) -> Iterator[str]:
+    """Yield the folders of templates that have none which is used."""
     used = (plan.cluster.template, AUTO_RESUME, SATELLITE)
     for folder in folders:
         found = sorted(one.name for one in folder.iterdir() if _TEMPLATE.search(one.name))
         if found and not any((folder / name).is_file() for name in used):
-            context.note(
-                f"warning: nothing of {folder} is used: it has no file {plan.cluster.template} "
+            yield (
+                f"nothing of {folder} is used: it has no file {plan.cluster.template} "
                 f"(cluster.template), but {', '.join(found[:_SHOWN])}"
             )
 
@@ -152,12 +152,12 @@ def _check_search(plan: LaunchPlan, context: Context) -> None:
         )
 
 
-def _say_left_out(names: Sequence[str], context: Context) -> None:
+def _left_out(names: Sequence[str]) -> Iterator[str]:
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        context.note(
-            f"warning: not in the code snapshot, as they look like secrets: "
-            f"{', '.join(names[:_SHOWN])}{more} (code.secrets=[{names[0]}] takes it anyway)"
+        yield (
+            f"not in the code snapshot, as they look like secrets: {', '.join(names[:_SHOWN])}"
+            f"{more} (code.secrets=[{names[0]}] takes it anyway)"
         )
 
 

@@ -165,11 +165,13 @@ def _looked_at(named: _Named, project: ProjectFolder) -> Iterator[Finding]:
         return
     if Path(named.text).is_absolute():
         if not there:
-            yield _absent(named)
+            unless = "the nodes may see more than this machine"
+            yield _absent(named, "on this machine", unless)
     elif there:
         yield from _left_behind(named, path, project)
     elif named.is_read and "/" in named.text and _DATA_FILE.search(named.text):
-        yield _nowhere(named, project)
+        where = f"in {project.folder}, where the run starts"
+        yield _absent(named, where, "if the run itself makes it, all is well")
 
 
 def _left_behind(named: _Named, path: Path, project: ProjectFolder) -> Iterator[Finding]:
@@ -191,24 +193,13 @@ def _left_behind(named: _Named, path: Path, project: ProjectFolder) -> Iterator[
         )
 
 
-def _absent(named: _Named) -> Finding:
+def _absent(named: _Named, where: str, unless: str) -> Finding:
     what = "the command" if named.key == "command" else named.key
     return warning(
         named.key,
         named.text,
-        f"{what} names {named.text}, which does not exist on this machine",
-        "look for a typing mistake; the nodes may see more than this machine",
-    )
-
-
-def _nowhere(named: _Named, project: ProjectFolder) -> Finding:
-    what = "the command" if named.key == "command" else named.key
-    return warning(
-        named.key,
-        named.text,
-        f"{what} names {named.text}, which does not exist in {project.folder}, where the run "
-        "starts",
-        "look for a typing mistake; if the run itself makes it, all is well",
+        f"{what} names {named.text}, which does not exist {where}",
+        f"look for a typing mistake; {unless}",
     )
 
 

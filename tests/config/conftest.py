@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.config.compose import ComposeRequest
+from hpckit.config.request import ComposeRequest
 
 Requester = Callable[..., ComposeRequest]
 Writer = Callable[[Mapping[str, str]], Path]

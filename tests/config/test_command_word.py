@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hpckit.config.command_word import command_override
-from hpckit.config.compose import ComposeRequest, compose
+from hpckit.config.compose import compose
+from hpckit.config.request import ComposeRequest
 from hpckit.errors import ConfigError
 
 Requester = Callable[..., ComposeRequest]

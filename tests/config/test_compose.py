@@ -13,9 +13,9 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig
 
-from hpckit.config.compose import ComposeRequest, compose, compose_parallel
+from hpckit.config.compose import compose, compose_parallel
 from hpckit.config.explain import load_config
-from hpckit.config.search_path import shipped_folder
+from hpckit.config.request import ComposeRequest, shipped_folder
 from hpckit.config.session import Session, open_session
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.parallel.settings import FallbackLayout, Parallel

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.config.compose import ComposeRequest, compose
+from hpckit.config.compose import compose
+from hpckit.config.request import ComposeRequest
 from hpckit.errors import ConfigError
 
 Requester = Callable[..., ComposeRequest]

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from hpckit.config.compose import ComposeRequest, compose
+from hpckit.config.compose import compose
+from hpckit.config.request import ComposeRequest
 from hpckit.errors import ConfigError
 
 Requester = Callable[..., ComposeRequest]

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from hpckit.config.compose import ComposeRequest, compose
+from hpckit.config.compose import compose
+from hpckit.config.request import ComposeRequest
 from hpckit.errors import ConfigError
 from hpckit.model.launch import Pruner
 from hpckit.model.search import Axis, AxisKind, DerivedKey

@@ -14,9 +14,10 @@ from hypothesis.strategies import SearchStrategy
 from omegaconf import OmegaConf
 from tiers import thorough
 
-from hpckit.config import env_resolver
-from hpckit.config.compose import ComposeRequest, compose
+from hpckit.config import session
+from hpckit.config.compose import compose
 from hpckit.config.overrides import parse, parse_plain_value
+from hpckit.config.request import ComposeRequest
 from hpckit.config.session import open_session
 from hpckit.errors import ConfigError
 
@@ -91,7 +92,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     resolvers: dict[str, Any] = {"test.twice": lambda value: f"{value}{value}"}
     resolvers["test.number"] = lambda value: (next(calls), value)[1]
     for name, function in resolvers.items():
-        env_resolver._register(name, function, use_cache=True, replace=True)  # noqa: SLF001
+        session._register(name, function, use_cache=True, replace=True)  # noqa: SLF001
     yield folder
     for name in resolvers:
         OmegaConf.clear_resolver(name)

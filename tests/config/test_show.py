@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpckit.config.compose import ComposeRequest, compose, show_config, show_info
-from hpckit.config.search_path import shipped_folder
+from hpckit.config.compose import compose
+from hpckit.config.request import ComposeRequest, shipped_folder
+from hpckit.config.show import show_config, show_info
 from hpckit.errors import ConfigError
 
 Requester = Callable[..., ComposeRequest]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from hpckit.config.compose import compose, show_config
+from hpckit.config.compose import compose
+from hpckit.config.show import show_config
 from hpckit.errors import ConfigError
 
 PIPELINE = """\

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from omegaconf import DictConfig
 
-from hpckit.config.compose import ComposeRequest, compose
+from hpckit.config.compose import compose
+from hpckit.config.request import ComposeRequest
 from hpckit.config.session import Session
 from hpckit.errors import ConfigError
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.config.compose import ComposeRequest, compose, template_folders
-from hpckit.config.search_path import shipped_folder
+from hpckit.config.compose import compose
+from hpckit.config.request import ComposeRequest, shipped_folder, template_folders
 from hpckit.errors import ConfigError
 
 Requester = Callable[..., ComposeRequest]

@@ -10,10 +10,10 @@ import pytest
 
 from hpckit.errors import ConfigError
 from hpckit.model.command import command_words
+from hpckit.model.failure import RESTARTABLE
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Resources, Runtime
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
-from hpckit.planning.checks.recovery_settings import RESTARTABLE
 from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan
 
 SLURM = Cluster(
@@ -206,7 +206,7 @@ def test_launch_name_is_as_configured_or_says_what_runs(settings: LaunchConfig, 
         (replace(TASK, entry_point="train"), "package.module:function"),
         (replace(TASK, entry_point="train.py"), "names a file"),
         (replace(TASK, entry_point="sub/train.py:run"), "names a file"),
-        (replace(TASK, seed=-1), "seed is -1; it has to be from 0 to 4294967295"),
+        (replace(TASK, seed=-1), "seed is -1; it has to be at least 0, and at most 4294967295"),
         (replace(TASK, seed=5_000_000_000), "seed is 5000000000"),
         (replace(TASK, entry_point=None, command=""), "empty"),
         (replace(TASK, entry_point=None, command="echo 'x"), "no closing quotation"),

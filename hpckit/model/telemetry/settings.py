@@ -31,6 +31,11 @@ class Profile:
     tool: ProfileTool = ProfileTool.torch
     """What records the profile."""
 
+    @property
+    def planned(self) -> bool:
+        """Whether ranks are profiled, or may be by nsys, without being asked to."""
+        return self.at_step is not None or self.tool is ProfileTool.nsys
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observe:

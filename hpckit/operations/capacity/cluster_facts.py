@@ -5,7 +5,7 @@ from __future__ import annotations
 from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest, with_something_to_run
 from hpckit.model.launch import Cluster
-from hpckit.planning.checks.config import check_cluster
+from hpckit.planning.checks.values import check_cluster
 
 
 def read_cluster(request: ComposeRequest) -> Cluster:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpckit.errors import UsageError
 from hpckit.record.launches import checkpoint_base, checkpoint_folder, load_settings
 from hpckit.record.lookup import Selection
 from hpckit.report.checkpoints import CheckpointRow, CheckpointState
+from hpckit.runtime.checkpoint import manifest
+from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.folder import CheckpointEntry, CheckpointFolder
 from hpckit.runtime.checkpoint.journal import CheckpointHistory, read_journal
 
@@ -94,3 +96,24 @@ def _state(history: CheckpointHistory, entry: CheckpointEntry) -> CheckpointStat
     if entry.name in history.proved:
         return CheckpointState.proved
     return CheckpointState.saved if history.healthy(entry.name) else CheckpointState.refused
+
+
+def verified(found: RunCheckpoints) -> RunCheckpoints:
+    """Return the same checkpoints; those whose content is not as it was written are damaged.
+
+    One that goes away meanwhile, because the run saves newer ones, is left out.
+    """
+    checked = (_verified(entry) for entry in found.entries)
+    return replace(found, entries=tuple(one for one in checked if one is not None))
+
+
+def _verified(entry: CheckpointEntry) -> CheckpointEntry | None:
+    if entry.manifest is None:
+        return entry
+    try:
+        manifest.check_content(entry.folder, entry.manifest, entry.manifest.files)
+    except (CheckpointError, OSError) as error:
+        if not (entry.folder / manifest.NAME).exists():
+            return None
+        return replace(entry, manifest=None, damage=str(error))
+    return entry

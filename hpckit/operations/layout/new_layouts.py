@@ -16,7 +16,7 @@ from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.parallel.words import is_layout_word
 from hpckit.model.ranges import ranges
-from hpckit.planning.checks.config import check_layout
+from hpckit.planning.fallback import check_min_nodes
 from hpckit.planning.layout import layout_of
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_settings
@@ -67,7 +67,7 @@ def new_layouts(
         settings = load_settings(launch, run)[0]
         changed = replace(settings, parallel=order.change(settings.parallel))
         try:
-            check_layout(changed)
+            check_min_nodes(changed)
         except ConfigError as error:
             where = f"{launch.runs[run].id} cannot continue with {' '.join(order.words)}: "
             raise ConfigError(where + error.message, hint=error.hint) from error

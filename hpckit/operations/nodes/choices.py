@@ -8,7 +8,7 @@ from datetime import timedelta
 from hpckit.context import Context
 from hpckit.errors import SchedulerError
 from hpckit.model.nodes.incident import NodeStanding
-from hpckit.planning.nodes.choices import why_used
+from hpckit.planning.nodes.standing import why_used
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.node_query import cluster_nodes
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hpckit.context import Context
 from hpckit.model.failure import StacksAnswer
 from hpckit.model.plain import to_plain
@@ -15,16 +13,8 @@ from hpckit.views.awaited_answer import await_answer, put_request
 from hpckit.views.running_run import running_run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStacks:
-    """What the ranks of a run were doing."""
-
-    record: RunRecord
-    answer: StacksAnswer
-
-
-def ask_stacks(selection: Selection, context: Context) -> RunStacks:
-    """Return the stacks of all ranks of the selected run, which continues.
+def ask_stacks(selection: Selection, context: Context) -> tuple[RunRecord, StacksAnswer]:
+    """Return the selected run, which continues, and the stacks of all its ranks.
 
     Raises UsageError if it is not running, RunError if it ends meanwhile, or its
     supervisor does not answer.
@@ -34,5 +24,4 @@ def ask_stacks(selection: Selection, context: Context) -> RunStacks:
     paths = launch.paths.run(record.index).attempt(record.attempt)
     asked = {"at": to_plain(context.now()), "host": this_host()}
     request = put_request(paths.stacks_requests, asked)
-    answer = await_answer(lambda: read_stacks(paths, request), launch, record, context)
-    return RunStacks(record=record, answer=answer)
+    return record, await_answer(lambda: read_stacks(paths, request), launch, record, context)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
-from hpckit.model.cluster.site import Association, Partition, Site
+from hpckit.model.cluster.site import Partition, Site
 from hpckit.model.finding import Finding, Severity, error, warning
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.planning.checks.limits import (
@@ -31,11 +31,8 @@ _SHOWN = 12
 
 def preflight(plan: LaunchPlan, site: Site) -> tuple[Finding, ...]:
     """Return what the cluster will refuse or never start (errors), or may refuse (warnings)."""
-    found: dict[Finding, None] = {}
-    for job in plan.jobs:
-        found.update(dict.fromkeys(_job_findings(job, site)))
-    found.update(dict.fromkeys(_counts(plan, site)))
-    return tuple(found)
+    found = [one for job in plan.jobs for one in _job_findings(job, site)]
+    return tuple(dict.fromkeys([*found, *_counts(plan, site)]))
 
 
 def _job_findings(job: JobSpec, site: Site) -> Iterator[Finding]:
@@ -71,7 +68,9 @@ def _against(place: Partition, job: JobSpec, site: Site) -> Iterator[Finding]:
     yield from _allowed(place, resources, site)
     yield from _time(place, resources, site)
     yield from _nodes(place, resources, site)
-    yield from _shape(place, job, site)
+    groups = [one for one in site.nodes or () if one.partition == place.name]
+    if groups:
+        yield from shape_findings(place.name, groups, job)
 
 
 def _state(place: Partition) -> Iterator[Finding]:
@@ -116,7 +115,8 @@ def _closed_to(
 
 def _account(resources: ResourceSpec, site: Site) -> Iterator[Finding]:
     mine = site.associations
-    if resources.account is None or mine is None or not _enforced(site):
+    # Every kind of enforcement implies that a job needs an account that there is.
+    if resources.account is None or mine is None or not _words(site) - {"none"}:
         return
     accounts = dict.fromkeys(one.account for one in mine)
     if chosen_of(resources).account in accounts:
@@ -145,17 +145,13 @@ def _qos(resources: ResourceSpec, site: Site) -> Iterator[Finding]:
     for partition in partition_names(site, chosen_of(resources)):
         mine = association(site, chosen_of(resources), partition)
         if mine is not None and mine.qos and name not in mine.qos:
-            yield _foreign_qos(say is error, name, mine)
+            yield say(
+                "resources.qos",
+                name,
+                f"account {mine.account} may not use QOS {name}; it may use {_list(mine.qos)}",
+                "set resources.qos to one of them, or resources.account to an account that may",
+            )
             return
-
-
-def _foreign_qos(refused: bool, name: str, mine: Association) -> Finding:  # noqa: FBT001
-    return (error if refused else warning)(
-        "resources.qos",
-        name,
-        f"account {mine.account} may not use QOS {name}; it may use {_list(mine.qos)}",
-        "set resources.qos to one of them, or resources.account to an account that may",
-    )
 
 
 def _time(place: Partition, resources: ResourceSpec, site: Site) -> Iterator[Finding]:
@@ -163,14 +159,10 @@ def _time(place: Partition, resources: ResourceSpec, site: Site) -> Iterator[Fin
     if wanted is None:
         return
     chosen = chosen_of(resources)
-    flags = {flag for qos in qos_in_order(site, chosen, place.name) for flag in qos.flags}
-    limits: list[tuple[timedelta, str]] = []
-    if place.max_time is not None and "partitiontimelimit" not in flags:
-        limits.append((place.max_time, f"partition {place.name}"))
-    of_user = max_wall(site, chosen, place.name)
-    if of_user is not None:
-        limits.append(of_user)
-    for limit, whose in limits:
+    limits = [max_wall(site, chosen, place.name)]
+    if place.max_time is not None and "partitiontimelimit" not in _flags(place, resources, site):
+        limits.insert(0, (place.max_time, f"partition {place.name}"))
+    for limit, whose in filter(None, limits):
         if wanted > limit:
             yield error(
                 "resources.timeout_min",
@@ -183,14 +175,11 @@ def _time(place: Partition, resources: ResourceSpec, site: Site) -> Iterator[Fin
 
 
 def _nodes(place: Partition, resources: ResourceSpec, site: Site) -> Iterator[Finding]:
-    wanted = resources.allocated_nodes
-    flags = {
-        flag for qos in qos_in_order(site, chosen_of(resources), place.name) for flag in qos.flags
-    }
-    if place.nodes is None:
+    wanted, most = resources.allocated_nodes, place.nodes
+    if most is None:
         return
-    capped = place.max_nodes is not None and "partitionmaxnodes" not in flags
-    most = min(place.nodes, place.max_nodes) if capped and place.max_nodes else place.nodes
+    if place.max_nodes and "partitionmaxnodes" not in _flags(place, resources, site):
+        most = min(most, place.max_nodes)
     if wanted <= most:
         return
     has = f"has {place.nodes}" if most == place.nodes else f"gives a job {most} at most"
@@ -202,10 +191,10 @@ def _nodes(place: Partition, resources: ResourceSpec, site: Site) -> Iterator[Fi
     )
 
 
-def _shape(place: Partition, job: JobSpec, site: Site) -> Iterator[Finding]:
-    groups = [one for one in site.nodes or () if one.partition == place.name]
-    if groups:
-        yield from shape_findings(place.name, groups, job)
+def _flags(place: Partition, resources: ResourceSpec, site: Site) -> set[str]:
+    """Return the flags of the QOS whose limits count: some lift a limit of the partition."""
+    each = qos_in_order(site, chosen_of(resources), place.name)
+    return {flag for qos in each for flag in qos.flags}
 
 
 def _counts(plan: LaunchPlan, site: Site) -> Iterator[Finding]:
@@ -220,11 +209,6 @@ def _counts(plan: LaunchPlan, site: Site) -> Iterator[Finding]:
                 f"this cluster does not take {what} from you: its limit is 0",
                 "choose another account, QOS or partition, or launch the points one by one",
             )
-
-
-def _enforced(site: Site) -> bool:
-    """Return whether a job needs an existing account: every kind of enforcement implies it."""
-    return bool(_words(site) - {"none"})
 
 
 def _words(site: Site) -> frozenset[str]:

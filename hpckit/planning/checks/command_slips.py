@@ -50,7 +50,7 @@ def command_slips(
         yield from _shell_signs(words)
         yield from _placeholders(words, keys)
     elif started.is_shell:
-        yield from _dotted(words)
+        yield from _placeholders(words, None)
     yield from _launchers(words, started, resources)
 
 
@@ -113,19 +113,21 @@ def _is_variable(word: str) -> bool:
     return _VARIABLE.search(_DOTTED.sub("", word)) is not None
 
 
-def _placeholders(words: Sequence[str], keys: Collection[str]) -> Iterator[Finding]:
-    yield from _dotted(words)
+def _placeholders(words: Sequence[str], keys: Collection[str] | None) -> Iterator[Finding]:
+    """Yield what looks like a configured value; braces only with `keys`: shells expand them."""
     for word in words:
-        for braced in _BRACED.finditer(word):
-            key = _meant(braced[1], keys)
-            whole = word.rpartition("=")[2] == braced[0]
-            if key is None and not whole:
-                continue
+        dotted = _DOTTED.search(word)
+        found = [(dotted[0], dotted[1])] if dotted else []
+        for braced in _BRACED.finditer(word) if keys is not None else ():
+            key = _meant(braced[1], keys or ())
+            if key is not None or word.rpartition("=")[2] == braced[0]:
+                found.append((braced[0], key or braced[1]))
+        for text, key in found:
             yield warning(
                 "command",
                 word,
-                f"{braced[0]} in command stays as it is: a value of the configuration is ${{key}}",
-                f"write ${{{key or braced[1]}}}, in quotes that keep your shell from reading it",
+                f"{text} in command stays as it is: a value of the configuration is ${{key}}",
+                f"write ${{{key}}}, in quotes that keep your shell from reading it",
             )
 
 
@@ -136,17 +138,6 @@ def _meant(name: str, keys: Collection[str]) -> str | None:
     ends = [key for key in keys if key.endswith(f".{name}")]
     near = difflib.get_close_matches(f"params.{name}", ends, n=1, cutoff=0)
     return near[0] if near else None
-
-
-def _dotted(words: Sequence[str]) -> Iterator[Finding]:
-    for word in words:
-        if dotted := _DOTTED.search(word):
-            yield warning(
-                "command",
-                word,
-                f"{dotted[0]} in command stays as it is: a value of the configuration is ${{key}}",
-                f"write ${{{dotted[1]}}}, in quotes that keep your shell from reading it",
-            )
 
 
 def _launchers(

@@ -7,21 +7,30 @@ Every refusal names the key, its value and what is allowed.
 from __future__ import annotations
 
 import difflib
-import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from hpckit.errors import ConfigError
 from hpckit.model.command import command_words
-from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, LaunchConfig, Resources
+from hpckit.model.failure import RESTARTABLE
+from hpckit.model.launch import (
+    Checkpoint,
+    Cluster,
+    ClusterKind,
+    LaunchConfig,
+    Recovery,
+    Resources,
+)
+from hpckit.model.outside.notices import VARIABLE
 from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.model.plan import SweepPoint
-from hpckit.planning.checks.observe_settings import check_observe, check_profile_ranks
-from hpckit.planning.checks.power_option import check_power_option
-from hpckit.planning.checks.recovery_settings import check_recovery
+from hpckit.model.profile.answer import MOST_RANKS as MOST_PROFILED
+from hpckit.model.ranges import ranges
+from hpckit.model.telemetry.settings import Observe, Profile
+from hpckit.planning.checks.values import check_values
 from hpckit.planning.fallback import check_min_nodes
+from hpckit.planning.faults import plan_faults
 from hpckit.planning.jobs.shared_jobs import check_shared_jobs
-from hpckit.planning.notices.settings import check_notify
 from hpckit.planning.tracker import check_tracker
 
 SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep", "notify")
@@ -29,9 +38,10 @@ SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep", "noti
 throttle."""
 
 _ENTRY_POINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z")
+_SHORTEST_INTERVAL_S = 0.5
+"""Each sample takes a lock of the driver that training needs, too."""
 _MOST_LOCAL_RANKS = 1024
 """More processes than that are a slip; each rank takes several threads, and memory for torch."""
-_LARGEST_SEED = 2**32 - 1
 _SWITCHES = re.compile(r"[1-9]\d*(@(\d+-)?\d+(:\d+){0,2})?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -62,23 +72,12 @@ def check_settings(settings: LaunchConfig) -> None:
             "cluster.gpus_per_node, which is 0 here",
             hint="state what the nodes have (cluster.gpus_per_node=N), or choose resources=cpu",
         )
-    for key, value, least in _counts(settings):
-        if value is not None and value < least:
-            raise ConfigError(
-                f"{key} is {value}; it has to be at least {least}", hint=f"for example {key}=1"
-            )
-    for key, value in _durations(settings):
-        if value <= 0:
-            raise ConfigError(
-                f"{key} is {value:g}; it has to be more than 0", hint=f"for example {key}=60"
-            )
-    _check_seed(settings.seed)
-    check_observe(settings.observe)
+    check_values(settings)
+    _check_observe(settings.observe)
     size = settings.resources.nodes * settings.resources.tasks_per_node
-    check_profile_ranks(settings.observe.profile, size)
-    check_cluster(settings.cluster)
+    _check_profile_ranks(settings.observe.profile, size)
     check_tracker(settings.tracker)
-    check_notify(settings)
+    _check_notify(settings)
     _check_variables(settings)
     _check_ranks(settings.resources, settings.cluster)
     _check_nodes(settings.resources, settings.cluster)
@@ -86,8 +85,10 @@ def check_settings(settings: LaunchConfig) -> None:
     _check_devices(settings.resources, settings.cluster)
     _check_partition(settings.resources, settings.cluster)
     _check_weights(settings.checkpoint)
-    check_layout(settings)
-    check_recovery(settings)
+    check_min_nodes(settings)
+    plan_faults(settings.chaos)
+    _check_restarts(settings.recovery)
+    _check_lead(settings)
     check_shared_jobs(settings)
 
 
@@ -102,9 +103,69 @@ def _check_shared(points: Sequence[SweepPoint]) -> None:
             )
 
 
-def check_layout(settings: LaunchConfig) -> None:
-    """Refuse a layout that these ranks cannot have, and shrinking within a replica."""
-    check_min_nodes(settings)
+def _check_observe(observe: Observe) -> None:
+    """Refuse measurements that cannot be made."""
+    if observe.interval_s and observe.interval_s < _SHORTEST_INTERVAL_S:
+        raise ConfigError(
+            f"observe.interval_s is {observe.interval_s:g}; it has to be at least "
+            f"{_SHORTEST_INTERVAL_S:g}, or 0",
+            hint="observe=deep measures every second, observe=off not at all",
+        )
+    if observe.row_s < observe.interval_s:
+        raise ConfigError(
+            f"observe.row_s is {observe.row_s:g}; it has to be at least observe.interval_s, which "
+            f"is {observe.interval_s:g}",
+            hint="a row holds the samples of that time: observe.row_s=30",
+        )
+
+
+def _check_profile_ranks(profile: Profile, world_size: int) -> None:
+    """Refuse a profile of no rank, of too many, and a planned one of ranks that there are not."""
+    ranks = set(profile.ranks)
+    if not 0 < len(ranks) <= MOST_PROFILED or min(ranks) < 0:
+        raise ConfigError(
+            f"observe.profile.ranks is {profile.ranks}; it names 1 to {MOST_PROFILED} ranks, from "
+            "0",
+            hint="observe.profile.ranks=[0,3]",
+        )
+    unknown = sorted(rank for rank in ranks if rank >= world_size)
+    if profile.planned and unknown:
+        raise ConfigError(
+            f"observe.profile.ranks names rank {ranges(unknown)}; the run has {world_size}, "
+            "numbered from 0",
+            hint=f"observe.profile.ranks=[0], or any below {world_size}",
+        )
+
+
+def _check_restarts(recovery: Recovery) -> None:
+    for name, count in recovery.restarts.items():
+        if name not in RESTARTABLE:
+            near = difflib.get_close_matches(name, RESTARTABLE, n=1)
+            raise ConfigError(
+                f"recovery.restarts: {name!r} is not a restartable cause; those are "
+                f"{', '.join(RESTARTABLE)}",
+                hint=f"did you mean recovery.restarts.{near[0]}?"
+                if near
+                else "leave it out, or name one of those",
+            )
+        if count < 0:
+            raise ConfigError(
+                f"recovery.restarts.{name} is {count}; it has to be at least 0",
+                hint=f"recovery.restarts.{name}=0 never starts a run again after that",
+            )
+
+
+def _check_lead(settings: LaunchConfig) -> None:
+    """Refuse a run that would leave ahead of its time limit as soon as it has begun."""
+    minutes, lead = settings.resources.timeout_min, settings.runtime.save_before_timeout_s
+    if settings.cluster.kind is ClusterKind.local or minutes is None or lead < minutes * 60:
+        return
+    raise ConfigError(
+        f"resources.timeout_min is {minutes}, and runtime.save_before_timeout_s is "
+        f"{lead:g}: the run would save and leave as soon as it began",
+        hint="ask for more time, or leave later: "
+        f"runtime.save_before_timeout_s={minutes * 60 // 4} (0: only when Slurm says so)",
+    )
 
 
 def _check_weights(checkpoint: Checkpoint) -> None:
@@ -115,28 +176,6 @@ def _check_weights(checkpoint: Checkpoint) -> None:
             f"checkpoint.weights={path} is a relative path, and ranks start in another folder",
             hint=f'name the whole path, for example checkpoint.weights="$PWD/{path}"',
         )
-
-
-def check_cluster(cluster: Cluster) -> None:
-    """Refuse facts that no site can have; raises ConfigError."""
-    _check_rates(cluster)
-    check_power_option(cluster.power_cap_option)
-
-
-def _check_rates(cluster: Cluster) -> None:
-    """Refuse a negative price, less energy than the computers use, no power."""
-    least = (
-        ("price_per_gpu_hour", cluster.price_per_gpu_hour, 0.0, "1.5"),
-        ("carbon_g_per_kwh", cluster.carbon_g_per_kwh, 0.0, "350"),
-        ("pue", cluster.pue, 1.0, "1.2"),
-        ("power_cap_w", cluster.power_cap_w, 1.0, "500"),
-    )
-    for name, value, limit, usual in least:
-        if value is not None and not limit <= value < math.inf:
-            raise ConfigError(
-                f"cluster.{name} is {value:g}; it has to be at least {limit:g}",
-                hint=f"what the site says, for example cluster.{name}={usual}",
-            )
 
 
 def _check_task(settings: LaunchConfig) -> None:
@@ -182,55 +221,6 @@ def _meant(text: str) -> str:
         *parts, function = parts
     meant = f"{'.'.join(parts)}:{function or 'main'}"
     return meant if _ENTRY_POINT.match(meant) else "train:main for the function main of train.py"
-
-
-def _counts(settings: LaunchConfig) -> Iterator[tuple[str, float | None, int]]:
-    resources = settings.resources
-    yield "resources.nodes", resources.nodes, 1
-    yield "resources.min_nodes", resources.min_nodes, 1
-    yield "resources.segment", resources.segment, 1
-    yield "resources.spare_nodes", resources.spare_nodes, 0
-    yield "resources.tasks_per_node", resources.tasks_per_node, 1
-    yield "resources.cpus_per_task", resources.cpus_per_task, 1
-    yield "resources.gpus_per_node", resources.gpus_per_node, 0
-    yield "resources.timeout_min", resources.timeout_min, 1
-    yield "resources.array_parallelism", resources.array_parallelism, 1
-    yield "checkpoint.keep", settings.checkpoint.keep, 2
-    yield "checkpoint.interval_steps", settings.checkpoint.interval_steps, 1
-    yield "recovery.max_identical_failures", settings.recovery.max_identical_failures, 1
-    yield "recovery.node_failures", settings.recovery.node_failures, 1
-    yield "budget.gpu_hours", settings.budget.gpu_hours, 0
-    yield "cluster.nvlink_nodes", settings.cluster.nvlink_nodes, 1
-    yield "cluster.max_parallel", settings.cluster.max_parallel, 1
-    yield "sweep.max_concurrent", settings.sweep.max_concurrent, 1
-    yield "sweep.max_gpus", settings.sweep.max_gpus, 1
-    yield "sweep.runs_per_job", settings.sweep.runs_per_job, 1
-    yield "sweep.runs_per_gpu", settings.sweep.runs_per_gpu, 1
-    yield "sweep.job_timeout_min", settings.sweep.job_timeout_min, 1
-    yield "sweep.samples", settings.sweep.samples, 1
-
-
-def _durations(settings: LaunchConfig) -> Iterator[tuple[str, float]]:
-    yield "runtime.agent_timeout_s", settings.runtime.agent_timeout_s
-    yield "runtime.rendezvous_timeout_s", settings.runtime.rendezvous_timeout_s
-    yield "code.max_mb", settings.code.max_mb
-    yield "checkpoint.mtbf_hours", settings.checkpoint.mtbf_hours
-    yield "checkpoint.patience_s", settings.checkpoint.patience_s
-    if settings.checkpoint.interval_min is not None:
-        yield "checkpoint.interval_min", settings.checkpoint.interval_min
-    yield "preflight.clock_s", settings.preflight.clock_s
-    if settings.preflight.limit_s is not None:
-        yield "preflight.limit_s", settings.preflight.limit_s
-    if settings.resources.mem_gb is not None:
-        yield "resources.mem_gb", settings.resources.mem_gb
-
-
-def _check_seed(seed: int) -> None:
-    if not 0 <= seed <= _LARGEST_SEED:
-        raise ConfigError(
-            f"seed is {seed}; it has to be from 0 to {_LARGEST_SEED}, as numpy takes it",
-            hint="for example seed=1",
-        )
 
 
 def _check_variables(settings: LaunchConfig) -> None:
@@ -335,3 +325,20 @@ def _check_partition(resources: Resources, cluster: Cluster) -> None:
                 if near
                 else "choose one of them with resources.partition=NAME",
             )
+
+
+def _check_notify(settings: LaunchConfig) -> None:
+    """Raise ConfigError for values that cannot be used."""
+    for key, variables in (("env", settings.env), ("cluster.env", settings.cluster.env)):
+        if VARIABLE in variables:
+            raise ConfigError(
+                f"{key}.{VARIABLE} is set, but hpckit sends notices, not the ranks",
+                hint=f"export {VARIABLE} in the shell that launches, or name a private file: "
+                "notify.file=~/.config/hpckit/notify",
+            )
+    path = settings.notify.file
+    if path is not None and not path.startswith(("/", "~/")):
+        raise ConfigError(
+            f"notify.file is {path!r}; it has to begin with / or ~/, as nodes read it, too",
+            hint="for example notify.file=~/.config/hpckit/notify, outside the project",
+        )

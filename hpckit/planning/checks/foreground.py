@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from hpckit.errors import UsageError
-from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig
+from hpckit.model.launch import SLURM_ONLY, ClusterKind
 from hpckit.model.plan import LaunchPlan
 
 _HARMLESS = frozenset(
@@ -34,36 +35,17 @@ def check_foreground(plan: LaunchPlan, overrides: Sequence[str]) -> None:
             "--foreground runs on this machine, and the cluster chosen is Slurm's",
             hint="leave cluster=... out, or write cluster=local",
         )
-    _check_ranks(settings)
-    _check_words(settings, overrides)
-
-
-def _check_ranks(settings: LaunchConfig) -> None:
     tasks = settings.resources.tasks_per_node  # this machine is one node; that was checked before
     if tasks > 1:
         raise UsageError(
             f"--foreground starts one rank, and resources.tasks_per_node is {tasks}",
             hint="add resources=cpu (one rank), or resources.tasks_per_node=1",
         )
-
-
-def _check_words(settings: LaunchConfig, overrides: Sequence[str]) -> None:
-    """Refuse typed overrides that only Slurm reads; in files, they are for other launches."""
-    typed = {word.lstrip("+").partition("=")[0] for word in overrides}
-    for key in _slurm_only(settings):
-        if key in typed:
+    # Only typed ones: in files, they are for other launches.
+    typed = {word.lstrip("+").partition("=")[0] for word in overrides} - _HARMLESS
+    for key in sorted(typed.intersection(SLURM_ONLY)):
+        if key.startswith(("cluster.", "resources.")) and attrgetter(key)(settings):
             raise UsageError(
                 f"--foreground runs on this machine, where nothing reads {key}",
                 hint=f"leave {key}=... out",
             )
-
-
-def _slurm_only(settings: LaunchConfig) -> list[str]:
-    """Return the keys that have a value and that only Slurm reads."""
-    sections = {"cluster": settings.cluster, "resources": settings.resources}
-    return [
-        f"{section}.{name}"
-        for section, _, name in (key.partition(".") for key in SLURM_ONLY)
-        if section in sections and f"{section}.{name}" not in _HARMLESS
-        if getattr(sections[section], name)
-    ]

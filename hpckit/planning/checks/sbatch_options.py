@@ -22,28 +22,17 @@ EXCLUSIVE = (
 )
 """At most one option of each group may be given."""
 
-_FIELDS = {"mem": "mem_gb", "time": "timeout"}
-"""Names of sbatch's options that differ from those of our fields."""
-
-_KEYS = {"timeout": "resources.timeout_min"}
-_OVERRIDDEN = frozenset(
-    {"mem_gb", "timeout", "partition", "account", "qos", "constraint", "nodelist", "exclude"}
-    | {
-        "reservation",
-        "switches",
-        "segment",
-        "gres",
-        "dependency",
-        "comment",
-        "mail_type",
-        "mail_user",
-        "exclusive",
-    }
+_STATED = (
+    *("partition", "account", "qos", "constraint", "nodelist", "exclude", "reservation"),
+    *("switches", "segment", "gres", "dependency", "comment", "mail_type", "mail_user"),
+    "exclusive",
 )
-"""What a script states before the additional parameters. If an option is given twice, sbatch takes
-the last one."""
-
-_OURS = {"mem": "resources.mem_gb", "cpus-per-task": "resources.cpus_per_task"}
+_OURS = {name: (name, name) for name in _STATED} | {
+    "mem": ("mem_gb", "mem_gb"),
+    "time": ("timeout", "timeout_min"),
+}
+"""What a script states before the additional parameters, each with our field and key. If an option
+is given twice, sbatch takes the last one."""
 
 
 def contradictions(resources: ResourceSpec) -> Iterator[Finding]:
@@ -68,9 +57,9 @@ def contradictions(resources: ResourceSpec) -> Iterator[Finding]:
 
 def _stated(resources: ResourceSpec) -> Iterator[tuple[str, str]]:
     """Yield the options of a job, each with the key that it comes from."""
-    yield "cpus-per-task", _OURS["cpus-per-task"]
+    yield "cpus-per-task", "resources.cpus_per_task"
     if resources.mem_gb is not None:
-        yield "mem", _OURS["mem"]
+        yield "mem", "resources.mem_gb"
     for key, value in resources.additional_parameters:
         if value is not None and value is not False:
             yield key.replace("_", "-"), f"resources.additional_parameters.{key}"
@@ -84,17 +73,16 @@ def _remedy(given: list[str], last: str) -> str:
 
 def _stated_twice(resources: ResourceSpec) -> Iterator[Finding]:
     for name, value in resources.additional_parameters:
-        field = _FIELDS.get(name.replace("-", "_"), name.replace("-", "_"))
-        own = getattr(resources, field, None) if field in _OVERRIDDEN else None
+        field, key = _OURS.get(name.replace("-", "_"), (None, ""))
+        own = field and getattr(resources, field)
         if own and value is not None and value is not False:
-            key = _KEYS.get(field, f"resources.{field}")
+            second = f"resources.additional_parameters.{name}"
             yield error(
-                f"resources.additional_parameters.{name}",
+                second,
                 value,
-                f"{key} and resources.additional_parameters.{name} ({value}) are both set, and "
-                "sbatch takes the second alone",
-                f"put what you want into {key}, and take "
-                f"resources.additional_parameters.{name} out",
+                f"resources.{key} and {second} ({value}) are both set, and sbatch takes the second "
+                "alone",
+                f"put what you want into resources.{key}, and take {second} out",
             )
 
 

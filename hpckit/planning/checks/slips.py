@@ -6,19 +6,20 @@ The warnings follow from the configuration alone; nothing is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hpckit.model.command import command_words
 from hpckit.model.counted import counted
 from hpckit.model.finding import Finding, warning
-from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig, Sampler, StragglerPolicy
+from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig, Sampler
 from hpckit.model.outside.tracker import TrackerKind
+from hpckit.model.parallel.layout import MeshAxis
+from hpckit.model.parallel.settings import SizeWord
 from hpckit.model.plan import LaunchPlan, RunSpec
-from hpckit.model.ranges import ranges
-from hpckit.model.telemetry.settings import ProfileTool
 from hpckit.planning.checks.command_slips import command_slips
-from hpckit.planning.checks.layout_slips import layout_slips
+from hpckit.planning.layout import layout_of, shape_of
 
 _SHOWN = 5
 
@@ -30,24 +31,21 @@ _STAGE = re.compile(r"\A\w+:(?=[^=]*=)")
 
 def plan_slips(plan: LaunchPlan) -> tuple[Finding, ...]:
     """Return warnings about a plan, each once."""
-    found: dict[Finding, None] = {}
+    return tuple(dict.fromkeys(_every_slip(plan)))
+
+
+def _every_slip(plan: LaunchPlan) -> Iterator[Finding]:
     for run in plan.checked_runs:
-        found.update(dict.fromkeys(_in_command(run)))
-        found.update(dict.fromkeys(_in_variables(run.settings)))
-        words = (*plan.arguments, *run.overrides)
-        found.update(dict.fromkeys(layout_slips(run.settings, words)))
-        found.update(dict.fromkeys(_idle_words(run.settings, words)))
+        settings = run.settings
+        if settings.command is not None:
+            words = command_words(settings.command)
+            yield from command_slips(words, settings.resources, value_keys(run.config))
+        yield from _in_variables(settings)
+        yield from word_slips(settings, (*plan.arguments, *run.overrides))
+        yield from idle_sizes(settings)
     if plan.cluster.kind is ClusterKind.local:
-        found.update(dict.fromkeys(_ignored_here(plan.arguments)))
-    found.update(dict.fromkeys(_equal_runs(plan)))
-    return tuple(found)
-
-
-def _in_command(run: RunSpec) -> Iterator[Finding]:
-    settings = run.settings
-    if settings.command is not None:
-        words = command_words(settings.command)
-        yield from command_slips(words, settings.resources, value_keys(run.config))
+        yield from _ignored_here(plan.arguments)
+    yield from _equal_runs(plan)
 
 
 def value_keys(config: Mapping[str, Any]) -> frozenset[str]:
@@ -66,20 +64,15 @@ def _dotted(config: Mapping[str, Any], above: str) -> Iterator[str]:
 def _in_variables(settings: LaunchConfig) -> Iterator[Finding]:
     for key, variables in (("env", settings.env), ("cluster.env", settings.cluster.env)):
         for name, value in variables.items():
-            shown = _OF_SHELLS.search(value)
-            if shown is not None:
-                yield _kept_variable(f"{key}.{name}", name, value, shown[0])
-
-
-def _kept_variable(key: str, name: str, value: str, shown: str) -> Finding:
-    variable = "HOME" if shown == "~/" else shown.strip("${}")
-    return warning(
-        key,
-        value,
-        f"{shown} in {key} stays as it is: no shell reads it",
-        f"insert its value at launch: ${{oc.env:{variable}}}; or let each node's shell do it: "
-        f"cluster.setup=['export {name}={value}']",
-    )
+            if shown := _OF_SHELLS.search(value):
+                variable = "HOME" if shown[0] == "~/" else shown[0].strip("${}")
+                yield warning(
+                    f"{key}.{name}",
+                    value,
+                    f"{shown[0]} in {key}.{name} stays as it is: no shell reads it",
+                    f"insert its value at launch: ${{oc.env:{variable}}}; or let each node's shell "
+                    f"do it: cluster.setup=['export {name}={value}']",
+                )
 
 
 def _ignored_here(words: Sequence[str]) -> Iterator[Finding]:
@@ -123,52 +116,81 @@ def _named(runs: Sequence[RunSpec]) -> str:
     return f"runs {indices}{more} ({' '.join(runs[-1].overrides)})"
 
 
-def _idle_words(settings: LaunchConfig, words: Sequence[str]) -> Iterator[Finding]:
-    """Yield a warning for each word of `words` that has no effect with these settings.
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A typed key, or a word, that has no effect in some runs: what is wrong, what to do."""
 
-    ```python
-    [one.message for one in _idle_words(settings, ["recovery.on_straggler=move"])]
-    # ["recovery.on_straggler=move moves nothing: the run has no spare node"]
-    ```
+    word: str
+    idle: Callable[[LaunchConfig], bool]
+    wrong: str
+    remedy: str
+
+
+_RULES = (
+    _Rule(
+        "observe.profile.ranks",
+        lambda run: not run.observe.profile.planned,
+        "profiles nothing: no profile is planned",
+        "plan one with observe.profile.at_step=100, or ask for one while the run trains: "
+        "hpckit profile RUN --ranks 0",
+    ),
+    _Rule(
+        "tracker.project",
+        lambda run: run.tracker.kind is TrackerKind.none,
+        "names no project: tracker.kind is none",
+        "choose tracker=wandb or tracker=mlflow",
+    ),
+    _Rule(
+        "notify.file",
+        lambda run: not run.notify.events,
+        "gets no notice: notify.events is empty",
+        "say what is told: notify.events=[failed,completed]",
+    ),
+    _Rule(
+        "recovery.on_straggler=move",
+        lambda run: not run.resources.spare_nodes,
+        "moves nothing: the run has no spare node",
+        "ask for one: resources.spare_nodes=1",
+    ),
+    _Rule(
+        "parallel=layout",
+        lambda run: layout_of(run).is_data_parallel and shape_of(run).ranks > 1,
+        "comes with no sizes: it is plain data parallelism, {layout}",
+        "add sizes, such as parallel.shard=2; parallel=none says the same without a question",
+    ),
+    _Rule(
+        "parallel=none",
+        lambda run: not layout_of(run).is_data_parallel,
+        "comes with sizes that make it {layout}",
+        "write parallel=layout for sizes of your own, or leave the sizes out",
+    ),
+)
+
+
+def word_slips(settings: LaunchConfig, words: Sequence[str]) -> Iterator[Finding]:
+    """Yield a warning for each word of `words` that does not do what it says in this run.
 
     Values from files are not looked at: they are meant for many launches.
     """
-    typed = {key.lstrip("+"): value for key, _, value in (word.partition("=") for word in words)}
-    profile, tracker, size = settings.observe.profile, settings.tracker, _world_size(settings)
-    planned = profile.at_step is not None or profile.tool is ProfileTool.nsys
-    if (key := "observe.profile.ranks") in typed and not planned:
-        absent = [rank for rank in profile.ranks if rank >= size]
-        also = f", and the run has no rank {ranges(absent)}" if absent else ""
-        yield warning(
-            key,
-            typed[key],
-            f"{key}={typed[key]} profiles nothing: no profile is planned{also}",
-            "plan one with observe.profile.at_step=100, or ask for one while the run trains: "
-            "hpckit profile RUN --ranks 0",
-        )
-    if (key := "tracker.project") in typed and tracker.kind is TrackerKind.none:
-        yield warning(
-            key,
-            typed[key],
-            f"{key}={typed[key]} names no project: tracker.kind is none",
-            "choose tracker=wandb or tracker=mlflow",
-        )
-    if (key := "notify.file") in typed and not settings.notify.events:
-        yield warning(
-            key,
-            typed[key],
-            f"{key}={typed[key]} gets no notice: notify.events is empty",
-            "say what is told: notify.events=[failed,completed]",
-        )
-    moves = settings.recovery.on_straggler is StragglerPolicy.move
-    if (key := "recovery.on_straggler") in typed and moves and not settings.resources.spare_nodes:
-        yield warning(
-            key,
-            typed[key],
-            f"{key}=move moves nothing: the run has no spare node",
-            "ask for one: resources.spare_nodes=1",
-        )
+    typed = {word.lstrip("+").partition("=")[0]: word.lstrip("+") for word in words}
+    for rule in _RULES:
+        key = rule.word.partition("=")[0]
+        word = typed.get(key, "")
+        if word and rule.word in {key, word} and rule.idle(settings):
+            wrong = rule.wrong.format(layout=layout_of(settings))
+            yield warning(key, word.partition("=")[2], f"{word} {wrong}", rule.remedy)
 
 
-def _world_size(settings: LaunchConfig) -> int:
-    return settings.resources.nodes * settings.resources.tasks_per_node
+def idle_sizes(settings: LaunchConfig) -> Iterator[Finding]:
+    """Yield a warning for each axis that gets no ranks: `parallel=fsdp` with tensor=2 on two."""
+    layout, shape = layout_of(settings), shape_of(settings)
+    for axis in MeshAxis:
+        word = getattr(settings.parallel, axis.value)
+        idle = isinstance(word, SizeWord | str) and layout.sizes[axis] == 1 < shape.ranks
+        if axis is not MeshAxis.replicate and idle:
+            yield warning(
+                f"parallel.{axis}",
+                word,
+                f"parallel.{axis}={word} has no effect: the {shape} are all in {layout}",
+                "take more ranks, or smaller sizes of the other axes",
+            )

@@ -14,7 +14,7 @@ from hpckit.model.counted import counted
 from hpckit.model.environment.comparison import EnvironmentComparison
 from hpckit.model.environment.facts import EnvironmentFacts, GpuFacts
 from hpckit.model.environment.torch_version import OLDEST_TORCH, how_to_get, is_older, text_of
-from hpckit.model.finding import Finding, Severity, error, warning
+from hpckit.model.finding import Finding, error, warning
 
 LEAST_DRIVER: Mapping[int, tuple[int, ...]] = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}
 """By major version of CUDA, for Linux (the table named above)."""
@@ -36,21 +36,16 @@ def cuda_findings(comparison: EnvironmentComparison) -> Iterator[Finding]:
     yield from _too_few(comparison)
 
 
-def _level(*, surely: bool) -> Severity:
-    return Severity.error if surely else Severity.warning
-
-
 def _torch(comparison: EnvironmentComparison) -> Iterator[Finding]:
-    facts, level = comparison.runs, _level(surely=comparison.asked.needs_torch)
+    facts, say = comparison.runs, error if comparison.asked.needs_torch else warning
     torch = facts.torch
     if torch.installed is False:
-        yield Finding(
-            severity=level,
-            key="torch",
-            value="none",
-            message=f"{facts.python.executable} on {facts.host} has no torch; functions "
+        yield say(
+            "torch",
+            "none",
+            f"{facts.python.executable} on {facts.host} has no torch; functions "
             "(entry_point) need it, commands may use a Python of their own",
-            hint="pip install 'hpckit-slurm[train]' there, or name a Python that has it: "
+            "pip install 'hpckit-slurm[train]' there, or name a Python that has it: "
             "cluster.python=/path/to/python",
         )
     elif torch.timed_out:
@@ -62,40 +57,37 @@ def _torch(comparison: EnvironmentComparison) -> Iterator[Finding]:
             "a faster one (cluster.python)",
         )
     elif torch.problem:
-        yield Finding(
-            severity=level,
-            key="torch",
-            value=torch.problem,
-            message=f"torch cannot be imported on {facts.host}: {torch.problem}",
-            hint=f"run `{facts.python.executable} -c 'import torch'` there; a module or a library "
+        yield say(
+            "torch",
+            torch.problem,
+            f"torch cannot be imported on {facts.host}: {torch.problem}",
+            f"run `{facts.python.executable} -c 'import torch'` there; a module or a library "
             "path may be missing (cluster.modules, cluster.setup)",
         )
     elif is_older(torch.version, OLDEST_TORCH):
-        yield Finding(
-            severity=level,
-            key="torch",
-            value=torch.version or "",
-            message=f"torch is {torch.version} on {facts.host}; functions (entry_point) and "
+        yield say(
+            "torch",
+            torch.version,
+            f"torch is {torch.version} on {facts.host}; functions (entry_point) and "
             f"attach() need {text_of(OLDEST_TORCH)} or newer",
-            hint=how_to_get(OLDEST_TORCH),
+            how_to_get(OLDEST_TORCH),
         )
 
 
 def _build(comparison: EnvironmentComparison) -> Iterator[Finding]:
-    facts = comparison.runs
+    facts, say = comparison.runs, error if comparison.asked.gpus else warning
     if facts.torch.cuda == "" and facts.driver.gpus:
-        yield Finding(
-            severity=_level(surely=comparison.asked.gpus > 0),
-            key="torch CUDA",
-            value="none",
-            message=f"torch {facts.torch.version} on {facts.host} is built without CUDA, and the "
+        yield say(
+            "torch CUDA",
+            "none",
+            f"torch {facts.torch.version} on {facts.host} is built without CUDA, and the "
             f"node has {counted(len(facts.driver.gpus), 'GPU')}: it would compute on CPUs",
-            hint=_INSTALL,
+            _INSTALL,
         )
 
 
 def _driver(comparison: EnvironmentComparison) -> Iterator[Finding]:
-    facts = comparison.runs
+    facts, say = comparison.runs, error if comparison.asked.gpus else warning
     wanted, found = _numbers(facts.torch.cuda), _numbers(facts.driver.version)
     if not wanted or not found or (least := LEAST_DRIVER.get(wanted[0])) is None:
         return
@@ -103,14 +95,13 @@ def _driver(comparison: EnvironmentComparison) -> Iterator[Finding]:
     # A compatibility package brings a newer CUDA to an old driver; NVML reports that one.
     if found >= least or (supported and supported[0] >= wanted[0]):
         return
-    yield Finding(
-        severity=_level(surely=comparison.asked.gpus > 0),
-        key="driver",
-        value=str(facts.driver.version),
-        message=f"the driver on {facts.host} is {facts.driver.version}, and torch "
+    yield say(
+        "driver",
+        facts.driver.version,
+        f"the driver on {facts.host} is {facts.driver.version}, and torch "
         f"{facts.torch.version} is built with CUDA {facts.torch.cuda}, which needs "
         f"{_dotted(least)} or newer",
-        hint=f"install a torch built with CUDA {_newest(found)}, or ask the site for a newer "
+        f"install a torch built with CUDA {_newest(found)}, or ask the site for a newer "
         "driver or for NVIDIA's package cuda-compat",
     )
 
@@ -122,19 +113,18 @@ def _newest(driver: tuple[int, ...]) -> str:
 
 
 def _architectures(comparison: EnvironmentComparison) -> Iterator[Finding]:
-    facts = comparison.runs
+    facts, say = comparison.runs, error if comparison.asked.gpus else warning
     built = facts.torch.architectures
     if not built:
         return
     for name, capability in sorted({(gpu.name, gpu.capability or "") for gpu in _gpus(facts)}):
         if capability and not runs_on(capability, built):
-            yield Finding(
-                severity=_level(surely=comparison.asked.gpus > 0),
-                key="torch architectures",
-                value=" ".join(built),
-                message=f"{name} on {facts.host} has compute capability {capability}, and torch "
+            yield say(
+                "torch architectures",
+                " ".join(built),
+                f"{name} on {facts.host} has compute capability {capability}, and torch "
                 f"{facts.torch.version} is built for {' '.join(built)}: it has no kernels for it",
-                hint="install a torch whose build lists it: older releases for older GPUs, a "
+                "install a torch whose build lists it: older releases for older GPUs, a "
                 "newer CUDA for newer ones",
             )
 

@@ -7,14 +7,10 @@ from collections.abc import Iterator
 
 from hpckit.model.counted import counted
 from hpckit.model.diagnosis.verdict import Verdict, VerdictKind
-from hpckit.model.failure import Cause
+from hpckit.model.failure import Cause, Trait
 from hpckit.planning.diagnosis.evidence import RunEvidence, RunSettings, TimeShares
 from hpckit.planning.diagnosis.thresholds import Thresholds
 from hpckit.planning.diagnosis.words import duration, lossy, share
-
-_FROM_OUTSIDE = frozenset(
-    {Cause.signal, Cause.node_lost, Cause.agents_missing, Cause.scheduler, Cause.launcher_lost}
-)
 
 
 def checkpoint_overhead(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
@@ -161,6 +157,6 @@ def _cheaper(times: TimeShares, chosen: RunSettings) -> str:
 
 def _where(cause: str) -> str:
     """Return where one sees why runs failed like that."""
-    if cause in _FROM_OUTSIDE:
+    if Cause(cause).has(Trait.external) and not Cause(cause).planned:
         return "hpckit report says when and where; logs show nothing of what comes from outside"
     return "hpckit logs"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from hpckit.model.failure import Cause, RankExit
+from hpckit.model.failure import Cause, RankExit, Trait
 
 FROM_OUTSIDE = frozenset(
     {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"}
@@ -109,19 +109,6 @@ _CHILD_KILLED = re.compile(
 )
 """How a rank reports that its own child (a data loader's worker) was killed by SIGKILL."""
 
-_BY_CIRCUMSTANCE = frozenset(
-    {
-        Cause.host_oom,
-        Cause.cuda_oom,
-        Cause.disk_full,
-        Cause.unsaved,
-        Cause.communication,
-        Cause.rendezvous,
-    }
-)
-"""The place in the code where such a failure shows is chance: the next allocation, the next write.
-"""
-
 
 def classify(exit_: RankExit) -> Cause:
     """Return the class of a rank's end.
@@ -170,7 +157,7 @@ def failure_signature(exit_: RankExit) -> str:
     circumstances (memory, disk, peers) is the same failure anywhere in the code.
     """
     cause = classify(exit_)
-    if cause in _BY_CIRCUMSTANCE:
+    if cause.has(Trait.by_circumstance):
         return str(cause)
     if exit_.exception is None:
         return f"{cause}-{exit_.code if exit_.signal is None else exit_.signal}"

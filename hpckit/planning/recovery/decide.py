@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from hpckit.model.failure import Cause, Failure, shell_code
+from hpckit.model.failure import Cause, Failure, Trait, shell_code
 from hpckit.model.launch import Recovery
 from hpckit.model.parallel.naming import rank_place
 from hpckit.model.run import PRUNED
@@ -46,11 +46,9 @@ from hpckit.planning.recovery.round_view import RoundView, StopNotice
 
 _COMPLETE = frozenset({RoundOutcome.completed, RoundOutcome.pruned})
 
-_NOT_OF_A_LOAD = frozenset({Cause.node_lost, Cause.agents_missing, Cause.left, Cause.unhealthy})
 _LOADS = 2
 """How many failures are charged to a checkpoint; by then it is tried last."""
 
-_NOT_OF_GROWTH = _NOT_OF_A_LOAD | {Cause.launcher_lost}
 
 _NOTICES = {
     Cause.preempted: "preempted",
@@ -110,7 +108,8 @@ def _fails_because_grown(view: RoundView, failure: Failure) -> bool:
     A batch has too few rows then, or the new nodes lack what the others have.
     """
     stands = bool(view.grown_from) and {*view.grown_from} <= {*view.standing}
-    return stands and view.first_step is None and failure.cause not in _NOT_OF_GROWTH
+    elsewhere = failure.cause.has(Trait.before_loading) or failure.cause is Cause.launcher_lost
+    return stands and view.first_step is None and not elsewhere
 
 
 def _undone(view: RoundView, failure: Failure) -> NewRound:
@@ -146,7 +145,7 @@ def _with_checkpoint(view: RoundView, failure: Failure, past: Ledger) -> Failure
     load = view.load
     if load is None or not load.others or view.first_step is not None:
         return failure
-    if failure.cause in _NOT_OF_A_LOAD or past.loads_of(load.checkpoint) >= _LOADS:
+    if failure.cause.has(Trait.before_loading) or past.loads_of(load.checkpoint) >= _LOADS:
         return failure
     words = f"{failure.message}; while the checkpoint {load.checkpoint} was loaded"
     return replace(failure, message=words, checkpoint=load.checkpoint)

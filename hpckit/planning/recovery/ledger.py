@@ -12,27 +12,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from hpckit.model import events
-from hpckit.model.failure import Cause, Failure
+from hpckit.model.failure import Cause, Failure, Trait
 from hpckit.model.launch import Recovery
 from hpckit.model.save_cost import SaveCost
 
-_OF_A_NODE = frozenset(
-    {
-        Cause.signal,
-        Cause.crash,
-        Cause.host_oom,
-        Cause.hang,
-        Cause.node_lost,
-        Cause.agents_missing,
-        Cause.straggler,
-        Cause.unhealthy,
-    }
-)
-"""Causes that may be a node's fault."""
-_LOST = frozenset({Cause.node_lost, Cause.agents_missing, Cause.straggler, Cause.unhealthy})
-"""Causes that count against a node at once, not only when they repeat."""
-_GONE = frozenset({Cause.node_lost, Cause.agents_missing})
-"""Causes that no longer count against a node that Slurm gives out again: it was down, and is up."""
 _EXCLUDED_FOR = timedelta(hours=12)
 """After this time a node gets another chance: it may have been rebooted or repaired."""
 
@@ -154,22 +137,24 @@ class Ledger:
 
     def without_losses(self) -> Ledger:
         """Return the ledger as if no node had been lost."""
-        return replace(self, entries=tuple(one for one in self.entries if one.cause not in _GONE))
+        return replace(
+            self, entries=tuple(one for one in self.entries if not one.cause.has(Trait.gone))
+        )
 
     def excluded(self, policy: Recovery, at: datetime | None = None) -> frozenset[str]:
         """Return the nodes that failed too often lately: before `at`, or the latest failure."""
         latest = at or max((entry.at for entry in self.entries), default=None)
         strikes: Counter[str] = Counter()
         for place, entry in enumerate(self.entries):
-            of_a_node = entry.cause in _OF_A_NODE and entry.checkpoint is None
+            of_a_node = entry.cause.has(Trait.of_a_node) and entry.checkpoint is None
             if of_a_node and latest is not None and latest - entry.at < _EXCLUDED_FOR:
-                weight = policy.node_failures if entry.cause in _LOST else 1
+                weight = policy.node_failures if entry.cause.has(Trait.strikes_out) else 1
                 strikes.update(dict.fromkeys(self._charged(place, entry), weight))
         return frozenset(node for node, count in strikes.items() if count >= policy.node_failures)
 
     def _charged(self, place: int, entry: LedgerEntry) -> Sequence[str]:
         """Return the nodes that the entry at this place still counts against."""
-        if entry.cause not in _GONE:
+        if not entry.cause.has(Trait.gone):
             return entry.nodes
         return [node for node in entry.nodes if place >= self.returned.get(node, 0)]
 

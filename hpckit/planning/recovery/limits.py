@@ -6,14 +6,6 @@ from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import Recovery
 from hpckit.planning.recovery.ledger import Ledger
 
-_SENT_AWAY = frozenset(
-    {
-        *(Cause.preempted, Cause.drained, Cause.straggler, Cause.unhealthy, Cause.resized),
-        *(Cause.notice, Cause.left),
-    }
-)
-"""Ends that reveal nothing about the run, even if they repeat."""
-
 
 def exhausted(
     ledger: Ledger, failure: Failure, policy: Recovery, left_out: frozenset[str] = frozenset()
@@ -27,7 +19,9 @@ def exhausted(
     allowed = policy.restarts.get(failure.cause, 0)
     if allowed == 0:
         return ""
-    count = 0 if failure.cause in _SENT_AWAY else ledger.repeated()
+    # Announced ends reveal nothing about the run, even if they repeat; its time limit may.
+    sent_away = failure.cause.planned and failure.cause is not Cause.time_limit
+    count = 0 if sent_away else ledger.repeated()
     if count >= policy.max_identical_failures:
         return f"the same failure {count} times without getting further"
     spent = ledger.spent(failure.cause, left_out)

@@ -10,15 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpckit.model.cluster.nodes import compress_nodes
-from hpckit.model.failure import Cause, Failure, RankExit
+from hpckit.model.failure import Cause, Failure, RankExit, Trait
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.naming import rank_place
 from hpckit.model.ranges import ranges
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.shared_cause import shared_cause
-
-_FELT = frozenset({Cause.communication, Cause.rendezvous, Cause.signal})
-"""Failures that a rank may have because another node is lost."""
 
 _SHARED = "this many at once were lost by something they share"
 
@@ -98,7 +95,7 @@ def _failed_first(absence: NodeSilence, exits: Sequence[RankExit]) -> bool:
     The ranks of other nodes also fail because of a lost one, with a connection error or a signal.
     """
     failure = first_failure(exits)
-    if failure is None or failure.cause in _FELT:
+    if failure is None or failure.cause.has(Trait.felt):
         return False
     return absence.failed_at < min(absence.lost.values(), default=math.inf)
 

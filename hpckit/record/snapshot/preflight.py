@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +32,10 @@ from hpckit.record.snapshot.entry_point import (
     uncallable,
 )
 from hpckit.record.snapshot.frozen_files import OUTSIDE, FrozenFiles
-from hpckit.record.snapshot.torch_build import cpu_build
+
+_ACCELERATORS = ("cuda", "hip", "xpu")
+_ASSIGNED = re.compile(r"^(\w+)(?:: *[^=\n]*)? *= *(\S+)[ \t]*(?:#.*)?$", re.MULTILINE)
+"""A name, perhaps annotated, and the constant that it is assigned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,20 +53,21 @@ class Machine:
 
     def findings(self) -> tuple[Finding, ...]:
         """Return what is missing; afterwards `unchecked` lists what could not be checked."""
-        found: dict[Finding, None] = dict.fromkeys(self._python())
+        return tuple(dict.fromkeys(self._missing()))
+
+    def _missing(self) -> Iterator[Finding]:
+        yield from self._python()
         seen: set[tuple[str, str, WorkingFolder]] = set()
         for run in self.plan.checked_runs:
             settings = run.settings
             task = (str(settings.entry_point), str(settings.command), settings.runtime.cwd)
             if task not in seen:
                 seen.add(task)
-                found.update(dict.fromkeys(self._task(settings)))
-            found.update(dict.fromkeys(_checkpoints(settings)))
-            found.update(dict.fromkeys(_weights(settings)))
-            found.update(dict.fromkeys(self._devices(settings)))
-            project = self._project(in_place=_is_in_place(settings))
-            found.update(dict.fromkeys(configured_paths(run.config, project)))
-        return tuple(found)
+                yield from self._task(settings)
+            yield from _checkpoints(settings)
+            yield from _weights(settings)
+            yield from self._devices(settings)
+            yield from configured_paths(run.config, self._projects[settings.runtime.cwd])
 
     @cached_property
     def working_dir(self) -> Path:
@@ -84,16 +89,22 @@ class Machine:
         """Whether ranks use the same Python as this process."""
         return Path(self.plan.python) == Path(sys.executable)
 
-    def _project(self, *, in_place: bool) -> ProjectFolder:
-        return self._in_place if in_place else self._apart
-
     @cached_property
-    def _in_place(self) -> ProjectFolder:
-        return ProjectFolder(folder=self.working_dir, missing=self.frozen.unreached, in_place=True)
+    def _projects(self) -> Mapping[WorkingFolder, ProjectFolder]:
+        """The project's folder, by the folder that runs start in."""
+        return {
+            where: ProjectFolder(
+                folder=self.working_dir,
+                missing=self.frozen.unreached,
+                in_place=where is WorkingFolder.project,
+            )
+            for where in WorkingFolder
+        }
 
-    @cached_property
-    def _apart(self) -> ProjectFolder:
-        return ProjectFolder(folder=self.working_dir, missing=self.frozen.unreached)
+    @property
+    def _folders(self) -> list[Path]:
+        """The folders of the project in which Python looks for modules."""
+        return [self.working_dir, *(self.snapshot.root / one for one in self.snapshot.python_path)]
 
     def _python(self) -> Iterator[Finding]:
         """Look for the Python of the runs; on nodes it may be where this machine has nothing."""
@@ -131,14 +142,14 @@ class Machine:
             yield from self._entry_point(settings.entry_point, settings.env)
         elif settings.command is not None:
             words = self.split(settings.command)
-            in_place = _is_in_place(settings)
-            yield from self._command(words, in_place=in_place)
-            yield from commanded_paths(words, self._project(in_place=in_place))
+            project = self._projects[settings.runtime.cwd]
+            yield from self._command(words, in_place=project.in_place)
+            yield from commanded_paths(words, project)
 
     def _entry_point(self, text: str, env: Mapping[str, str]) -> Iterator[Finding]:
         name, _, attribute = text.partition(":")
-        folders = [self.working_dir, *(self.snapshot.root / one for one in self._search)]
         merged = {**self.environ, **self.plan.cluster.env, **env}
+        folders = self._folders
         folders += [Path(one) for one in merged.get("PYTHONPATH", "").split(os.pathsep) if one]
         if self.same_python and importlib.util.find_spec("torch") is None:
             yield error(
@@ -154,10 +165,6 @@ class Machine:
             yield _left_out("entry_point", text, module.file, why)
         elif module.is_source:
             yield from self._attribute(text, attribute, module)
-
-    @property
-    def _search(self) -> tuple[str, ...]:
-        return self.snapshot.python_path
 
     def _no_module(self, text: str, name: str, folders: list[Path]) -> Iterator[Finding]:
         looked = ", ".join(str(folder) for folder in dict.fromkeys(folders))
@@ -239,8 +246,7 @@ class Machine:
 
     def _module(self, words: tuple[str, ...], name: str, *, in_place: bool) -> Iterator[Finding]:
         """Look for the module that `python -m` will run."""
-        folders = [self.working_dir, *(self.snapshot.root / one for one in self._search)]
-        module = find_module(name, folders, installed=True)
+        module = find_module(name, self._folders, installed=True)
         if module is None:
             yield (error if self.here and self._is_own_python(words) else warning)(
                 "command",
@@ -297,10 +303,6 @@ class Machine:
         return False
 
 
-def _is_in_place(settings: LaunchConfig) -> bool:
-    return settings.runtime.cwd is WorkingFolder.project
-
-
 def _left_out(key: str, value: str, file: Path, why: str) -> Finding:
     return error(
         key,
@@ -348,3 +350,29 @@ def _checkpoints(settings: LaunchConfig) -> Iterator[Finding]:
             + ("" if existing == Path("/") else ", and you may not write there"),
             "look for a typing mistake; the nodes may see more than this machine",
         )
+
+
+def cpu_build(folder: Path | None = None) -> str | None:
+    """Return the version of a PyTorch that cannot use GPUs; None if it can, or if it is not known.
+
+    `folder` is that of the package; the default is that of this Python.
+    """
+    folder = folder or _installed()
+    if folder is None:
+        return None
+    try:
+        values = dict(_ASSIGNED.findall((folder / "version.py").read_text("utf-8")))
+    except (OSError, ValueError):
+        return None
+    # A version file without CUDA information has an unknown format.
+    if "cuda" not in values or any(values.get(name, "None") != "None" for name in _ACCELERATORS):
+        return None
+    return values.get("__version__", "").strip("'\"") or "unknown version"
+
+
+def _installed() -> Path | None:
+    try:
+        spec = importlib.util.find_spec("torch")
+    except (ImportError, ValueError):
+        return None
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent

@@ -20,7 +20,7 @@ _UNTOLD = (
 )
 
 Used = Mapping[str, str] | None
-"""What planning.nodes.choices says; None without an answer of Slurm."""
+"""What planning.nodes.standing says; None without an answer of Slurm."""
 
 
 def nodes_page(standings: Sequence[NodeStanding], used: Used, now: datetime) -> Page:

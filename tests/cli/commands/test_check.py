@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.record.snapshot.torch_build import cpu_build
+from hpckit.record.snapshot.preflight import cpu_build
 
 QUICK = ("experiment=command", "command=sleep 60", "code.snapshot=false")
 SLURM = (*QUICK, "cluster=slurm")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from cli_world import NOW
 
-from hpckit.cli.commands.hidden import supervisor_lost
+from hpckit.cli.commands import hidden
 from hpckit.context import Context
 from hpckit.errors import ChannelError
 from hpckit.model import events
@@ -71,8 +71,9 @@ class Bereaved:
             now=lambda: NOW,
             sleep=lambda _: None,
         )
-        words = argparse.Namespace(folder=self.launch.folder, job=0, run=0, attempt=1)
-        assert supervisor_lost.run(words, context) == 0
+        given = argparse.Namespace(folder=self.launch.folder, job=0, run=0, attempt=1)
+        given.words = ("supervisor-lost",)
+        assert hidden.run(given, context) == 0
         calls = self.programs / "calls"
         asked = calls.read_text().splitlines() if calls.exists() else []
         return [call for call in asked if call.startswith(("scontrol", "scancel"))]

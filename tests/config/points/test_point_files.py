@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig
 
-from hpckit.config.compose import ComposeRequest, compose
+from hpckit.config.compose import compose
 from hpckit.config.overrides import parse
 from hpckit.config.points.columns import written
+from hpckit.config.request import ComposeRequest
 from hpckit.config.session import Session, open_session
 from hpckit.errors import ConfigError
 

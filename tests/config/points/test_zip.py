@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpckit.config.compose import ComposeRequest, compose
+from hpckit.config.compose import compose
+from hpckit.config.request import ComposeRequest
 from hpckit.errors import ConfigError
 from hpckit.planning.sweep.grid import expand
 

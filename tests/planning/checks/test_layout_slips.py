@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from hpckit.errors import ConfigError
+from hpckit.model.finding import Finding
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Resources
 from hpckit.model.parallel.settings import Parallel
 from hpckit.planning.checks.config import check_settings
-from hpckit.planning.checks.layout_slips import layout_slips
+from hpckit.planning.checks.slips import idle_sizes, word_slips
 from hpckit.planning.layout import layout_of
 
 FSDP = {"replicate": 1, "shard": "rest"}
@@ -24,6 +25,11 @@ def settings(ranks: int = 2, **parallel: Any) -> LaunchConfig:
         resources=Resources(tasks_per_node=ranks),
         parallel=Parallel(**({"replicate": "rest"} | parallel)),
     )
+
+
+def layout_slips(run: LaunchConfig, words: list[str]) -> list[Finding]:
+    """Return the warnings about the layout of a run that these words asked for."""
+    return [*word_slips(run, words), *idle_sizes(run)]
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,21 @@
-"""Promises of planning.checks.observe_settings."""
+"""Promises of planning.checks about the settings of telemetry."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from hpckit.errors import ConfigError
+from hpckit.model.launch import Cluster, LaunchConfig, Resources
 from hpckit.model.telemetry.settings import Observe, Profile, ProfileTool
-from hpckit.planning.checks.observe_settings import check_observe, check_profile_ranks
+from hpckit.planning.checks.config import check_settings
+
+
+def check_observe(observe: Observe, ranks: int = 8) -> None:
+    """Check a run with these settings on so many ranks."""
+    task = LaunchConfig(entry_point="a:b", cluster=Cluster(gpus_per_node=8), observe=observe)
+    check_settings(replace(task, resources=Resources(tasks_per_node=ranks)))
 
 
 @pytest.mark.parametrize(
@@ -53,8 +62,8 @@ def test_settings_that_cannot_be_followed_are_refused(observe: Observe, key: str
 
 def test_planned_profile_names_ranks_that_there_are() -> None:
     """A plan, or nsys; the default of a run without either may name any."""
-    check_profile_ranks(Profile(at_step=3, ranks=[0, 1]), 2)
-    check_profile_ranks(Profile(ranks=[7]), 2)
+    check_observe(Observe(profile=Profile(at_step=3, ranks=[0, 1])), 2)
+    check_observe(Observe(profile=Profile(ranks=[7])), 2)
     for profile in (Profile(at_step=3, ranks=[1, 2]), Profile(tool=ProfileTool.nsys, ranks=[2])):
         with pytest.raises(ConfigError, match="names rank 2; the run has 2, numbered from 0"):
-            check_profile_ranks(profile, 2)
+            check_observe(Observe(profile=profile), 2)

@@ -1,4 +1,4 @@
-"""Promises of record.snapshot.torch_build: whether a PyTorch can use a GPU, by its files alone."""
+"""Promises of record.snapshot.preflight: whether a PyTorch can use a GPU, by its files alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.record.snapshot.torch_build import cpu_build
+from hpckit.record.snapshot.preflight import cpu_build
 
 HEAD = "from typing import Optional\n__version__ = '2.4.0+x'\ndebug = False\n"
 

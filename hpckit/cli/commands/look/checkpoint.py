@@ -13,8 +13,7 @@ from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.counted import counted, size_text
 from hpckit.operations.checkpoints.export import export_model
-from hpckit.operations.checkpoints.find import checkpoint_rows, find_checkpoints, one_run
-from hpckit.operations.checkpoints.verify import verified
+from hpckit.operations.checkpoints.find import checkpoint_rows, find_checkpoints, one_run, verified
 from hpckit.record.lookup import Selection, find
 from hpckit.report.checkpoints import (
     CheckpointRow,

@@ -32,8 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Print the stacks of the ranks; returns 0. Raises HpckitError."""
     selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
-    found = ask_stacks(selection, context)
-    record, answer, rank = found.record, found.answer, arguments.rank
+    (record, answer), rank = ask_stacks(selection, context), arguments.rank
     stacks = [one for one in answer.stacks if rank in {None, one.rank}]
     if rank is not None and answer.round is not None and not stacks:
         known = ranges(one.rank for one in answer.stacks)

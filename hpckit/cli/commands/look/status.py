@@ -12,7 +12,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from hpckit.cli.gc_pause import gc_paused
-from hpckit.cli.optional_value import OptionalValue
 from hpckit.cli.options import (
     add_filters,
     add_fresh,
@@ -26,6 +25,7 @@ from hpckit.cli.options import (
     note_unknown_keys,
     output_dir,
 )
+from hpckit.cli.parsing import OptionalValue
 from hpckit.cli.terminal.live_status import Look, follow, interval
 from hpckit.cli.terminal.pager import note_unshown, show_page
 from hpckit.cli.value_types import is_time

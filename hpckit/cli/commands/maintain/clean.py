@@ -11,16 +11,17 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from hpckit.cli.agreement import is_agreed
-from hpckit.cli.optional_value import OptionalValue
 from hpckit.cli.options import (
+    add_agreement,
     add_filters,
     add_json,
     add_output_dir,
     add_reference,
     filter_of,
+    is_agreed,
     launches_of,
 )
+from hpckit.cli.parsing import OptionalValue
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import HpckitError, RunError, UsageError
@@ -62,8 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--code", action="store_true", help="the code snapshot, once all runs have completed"
     )
-    parser.add_argument("--yes", action="store_true", help="remove without asking")
-    parser.add_argument("--dry-run", action="store_true", help="show, and remove nothing")
+    add_agreement(parser)
     add_json(parser)
     add_output_dir(parser)
 

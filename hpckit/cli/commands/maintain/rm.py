@@ -9,8 +9,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hpckit.cli.agreement import is_agreed
-from hpckit.cli.options import add_json, add_output_dir, output_dir
+from hpckit.cli.options import add_agreement, add_json, add_output_dir, is_agreed, output_dir
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
@@ -42,8 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LAUNCH",
         help="ids, unique beginnings of them, names (the latest launch), or folders",
     )
-    parser.add_argument("--yes", action="store_true", help="remove without asking")
-    parser.add_argument("--dry-run", action="store_true", help="show, and remove nothing")
+    add_agreement(parser)
     add_json(parser)
     add_output_dir(parser)
 

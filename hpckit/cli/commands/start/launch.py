@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 
 from hpckit.cli.compose_options import (
     add_composing,
@@ -16,10 +15,6 @@ from hpckit.errors import UsageError
 
 TAKES_COMMAND = True
 """Words after `--` are a command to run, not overrides."""
-
-
-_CLUSTER = re.compile(r"\+{0,2}cluster(\.kind)?=")
-
 
 EPILOG = """\
 examples:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from hpckit.cli.compose_options import add_configuration, compose_request
-from hpckit.cli.once import Once
 from hpckit.cli.options import add_json, add_output_dir, output_dir
+from hpckit.cli.parsing import Once
 from hpckit.cli.plan_site import planned_cluster, planned_gpu, planned_rates
 from hpckit.cli.plan_words import check_together, only_of_cluster, option_name, read_config
 from hpckit.cli.value_types import whole

@@ -14,7 +14,7 @@ from typing import TypeGuard
 
 from hpckit.model import events
 from hpckit.model.environment.comparison import AskedOfNode
-from hpckit.model.failure import Cause, Failure
+from hpckit.model.failure import Failure, Trait
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.preflight.health import HealthReport
 from hpckit.model.preflight.settings import PreflightLevel, limit_s
@@ -34,13 +34,6 @@ _PATIENCE_S = 3.0
 """For an answer to come, after the time that the agent itself has."""
 _COMPARED = 3
 """From this many nodes on, an inspection says which of them differs from the others."""
-_SUSPECT = frozenset(
-    {
-        *(Cause.signal, Cause.crash, Cause.hang, Cause.communication, Cause.exception),
-        *(Cause.nan, Cause.rendezvous, Cause.exit_code),
-    }
-)
-"""Causes that a GPU or a link may be behind, on nodes that still stand."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,7 +72,7 @@ class NodeInspections:
 
     async def inspect_suspects(self, failure: Failure | None) -> None:
         """Inspect all nodes again after a failure that hardware may be behind; briefly."""
-        if failure is not None and failure.cause in _SUSPECT:
+        if failure is not None and failure.cause.has(Trait.suspect):
             level = min(self._level, PreflightLevel.fast, key=_THOROUGHNESS.index)
             await self._inspect(list(self.agents.standing), level, again=True)
 

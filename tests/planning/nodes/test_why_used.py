@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from hpckit.model.cluster.site import ClusterNode, NodeGroup
 from hpckit.model.nodes.incident import NodeStanding
-from hpckit.planning.nodes.choices import why_used
-from hpckit.planning.nodes.standing import nodes_to_avoid
+from hpckit.planning.nodes.standing import nodes_to_avoid, why_used
 
 NOW = datetime(2026, 1, 10, 12, tzinfo=UTC)
 

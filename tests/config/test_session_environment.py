@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpckit.config.env_resolver import registering
+from hpckit.config.session import registering
 
 
 class _Older:

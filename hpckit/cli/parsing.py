@@ -1,0 +1,160 @@
+"""What argparse lacks: errors in plain words, guesses, options that are given once."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import shlex
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+_INVALID = re.compile(
+    r"argument (?P<name>\S+): invalid (?P<kind>int|float) value: (?P<value>.*)", re.DOTALL
+)
+_CHOICE = re.compile(
+    r"argument (?P<name>\S+): invalid choice: (?P<value>.*?) \(choose from (?P<known>.*)\)",
+    re.DOTALL,
+)
+_OTHER = re.compile(r"argument (?P<name>\S+): (?P<why>.*)", re.DOTALL)
+_WORDS = {"int": "a whole number, such as 3", "float": "a number, such as 1.5"}
+_MISSING = re.compile(r"the following arguments are required: (?P<names>.*)", re.DOTALL)
+_LIKE_CHOICE = 0.6
+_NO_VALUE = "expected one argument"
+
+_SHORTEST = 3
+_LIKE_OPTION = 0.75
+"""`--wiat` is that similar to `--wait`; `--epochs` and `--detach` are not."""
+
+_FILLERS = ("num", "n", "number", "of", "count", "total", "size", "len", "length", "per", "s")
+"""Words of an option that say no more than that it is a number."""
+
+_GIVEN = "_given_once"
+
+
+def plain(message: str) -> tuple[str, str]:
+    """Return a message of argparse in words, and a hint, which is empty if there is none."""
+    if found := _INVALID.fullmatch(message):
+        return f"{_name(found)} is {found['value']}; it takes {_WORDS[found['kind']]}", ""
+    if found := _CHOICE.fullmatch(message):
+        known = [one.strip(" '\"") for one in found["known"].split(",")]
+        near = difflib.get_close_matches(
+            found["value"].strip("'\""), known, n=1, cutoff=_LIKE_CHOICE
+        )
+        hint = f"did you mean {near[0]}?" if near else ""
+        return f"{_name(found)} is {found['value']}; it is one of {', '.join(known)}", hint
+    if found := _MISSING.fullmatch(message):
+        names = [one.split("/")[0] for one in found["names"].split(", ")]
+        return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} missing", ""
+    if found := _OTHER.fullmatch(message):
+        why = found["why"]
+        return f"{_name(found)} {'needs a value' if why == _NO_VALUE else why}", ""
+    return message, ""
+
+
+def _name(found: re.Match[str]) -> str:
+    return found["name"].split("/")[-1]
+
+
+def option_hint(
+    unknown: str,
+    words: Sequence[str],
+    options: Collection[str],
+    *,
+    verb: str,
+    composes: bool,
+    takes_command: bool = True,
+) -> str:
+    """Return what to write instead of the `unknown` option among these words.
+
+    `composes` is whether the verb takes overrides, `takes_command` whether a command after `--`,
+    whose options are not the verb's.
+    """
+    name, given, value = unknown.partition("=")
+    opposite = name.replace("--no-", "--", 1)
+    if opposite != name and opposite in options:
+        return f"leave {opposite} out: it is off by default"
+    near = difflib.get_close_matches(name, options, n=1, cutoff=_LIKE_OPTION)
+    if near:
+        return f"did you mean {near[0]}?"
+    if not takes_command and (alike := _same_stem(name, options)):
+        return f"did you mean {' or '.join(alike)}?"
+    if not composes or not takes_command or not name.startswith("--"):
+        return f"`{verb} --help` lists the options"
+    if not given:
+        value = _behind(unknown, words)
+    key = name.lstrip("-").replace("-", "_")
+    own = shlex.join([name, value]) if value else name
+    return (
+        f"write what is configured as a word, without dashes: {key}={value or '...'}\n"
+        f"options of your own script belong behind --: {verb} -- python train.py {own}"
+    )
+
+
+def _same_stem(name: str, options: Collection[str]) -> list[str]:
+    """Return options with the word that matters in a name: `--gpus` for `--gpu-count`."""
+    stems = [one for one in name.lower().strip("-").split("-") if one not in _FILLERS]
+    stem = "".join(stems[:1]).removeprefix("n")
+    if len(stem) < _SHORTEST:
+        return []
+    counts = len(stems) < len(name.strip("-").split("-"))
+    long = sorted(one for one in options if one.startswith("--"))
+    if counts and f"--{stem.removesuffix('s')}s" in long:
+        return [f"--{stem.removesuffix('s')}s"]
+    parts = {one: one.strip("-").split("-") for one in long}
+    return [one for one in long if any(part.startswith(stem) for part in parts[one])][:3]
+
+
+def _behind(option: str, words: Sequence[str]) -> str:
+    """Return the word after an option, if it can be its value."""
+    place = list(words).index(option) + 1 if option in words else len(words)
+    following = words[place] if place < len(words) else ""
+    return "" if following.startswith("-") or "=" in following else following
+
+
+class OptionalValue(argparse.Action):
+    """An option that may have a value: the next word only if `takes` accepts it.
+
+    argparse would take any next word, also the LAUNCH in `--watch LAUNCH`.
+    """
+
+    def __init__(
+        self, option_strings: Sequence[str], dest: str, takes: Callable[[str], bool], **given: Any
+    ) -> None:
+        super().__init__(option_strings, dest, nargs="?", **given)
+        self.takes = takes
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002  # argparse's interface
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,  # noqa: ARG002  # argparse's interface
+    ) -> None:
+        """Keep the value, as argparse's own `store` does."""
+        setattr(namespace, self.dest, values)
+
+
+class Once(argparse.Action):
+    """Stores a value; an option that is given a second time is refused, with both values.
+
+    `parser.register("action", None, Once)` makes it the action of all arguments that name none.
+    """
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Keep the value; raises ArgumentError."""
+        del parser
+        given: set[str] = getattr(namespace, _GIVEN, set())
+        if option_string is not None and self.dest in given:
+            before = getattr(namespace, self.dest)
+            raise argparse.ArgumentError(
+                self, f"is given twice, as {before} and {values}: give it once"
+            )
+        setattr(namespace, _GIVEN, given | {self.dest})
+        setattr(namespace, self.dest, values)
