@@ -170,10 +170,13 @@ def _place(failure: Failure) -> str:
 
 
 def _next_steps(groups: Sequence[FailureGroup]) -> list[str]:
-    """Return how to try failed runs again; `hpckit watch` resumes the others."""
-    failed = [row for group in groups for row in group.rows if row.state is RunState.failed]
+    """Return how to try failed runs again, or else how interrupted ones go on."""
+    rows = [row for group in groups for row in group.rows]
+    failed = [row for row in rows if row.state is RunState.failed]
     if not failed:
-        return []
+        cut = [row.run for row in rows if row.state is RunState.interrupted]
+        which = cut[0] if len(cut) == 1 else split_run_id(cut[0])[0] if cut else ""
+        return [f"  it goes on with: hpckit resume {which}, or hpckit watch"] if cut else []
     one = failed[0].run
     if len(failed) == 1:
         return [

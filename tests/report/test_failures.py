@@ -91,11 +91,12 @@ def test_failures_without_a_signature_are_grouped_by_their_words() -> None:
     }
 
 
-def test_what_was_interrupted_is_not_to_be_tried_again_by_hand() -> None:
-    """Only a run that failed by itself has a next step."""
+def test_what_was_interrupted_goes_on_and_is_not_tried_again() -> None:
+    """Only a run that failed by itself may need other code; the others are resumed."""
     text = "\n".join(failure_texts(rows(BOOM, BOOM, state=RunState.interrupted)))
     assert "2 runs interrupted (0-1): exception" in text
     assert "try again" not in text
+    assert "it goes on with: hpckit resume demo, or hpckit watch" in text
 
 
 def test_short_lines_fit_a_live_view() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from hpckit.errors import NonFiniteLossError
@@ -15,13 +16,21 @@ class LossWatch:
     bad: int = field(default=0, init=False)
 
     def judge(self, loss: object, step: int | None) -> None:
-        """Take the loss of a step; one that is not finite is a text here.
+        """Take the loss of a step; one that is not finite may be a text here.
 
         Raises NonFiniteLossError once there are too many.
         """
-        self.bad = self.bad + 1 if isinstance(loss, str) else 0
+        self.bad = self.bad + 1 if _is_not_finite(loss) else 0
         if self.patience and self.bad >= self.patience:
             raise NonFiniteLossError(
                 f"the loss was {loss} {self.bad} times in a row, last at step {step}",
                 hint="lower the learning rate, clip gradients, or raise recovery.nan_patience",
             )
+
+
+def _is_not_finite(loss: object) -> bool:
+    """Return whether a number, or a text that is one, is NaN or infinite; other texts are words."""
+    try:
+        return not math.isfinite(float(loss))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False

@@ -21,7 +21,8 @@ from hpckit.errors import HpckitError
 from hpckit.record.ownership import PathStatus, judge_data
 from hpckit.runtime.checkpoint import weights
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
-from hpckit.runtime.checkpoint.errors import CheckpointError, ForeignFolderError
+from hpckit.runtime.checkpoint.errors import CheckpointError, ForeignFolderError, StateError
+from hpckit.runtime.checkpoint.initial.loading import InitialWeights
 from hpckit.runtime.checkpoint.initial.weights_file import map_weights
 from hpckit.runtime.checkpoint.manifest import read_manifest
 
@@ -95,6 +96,45 @@ def test_weights_that_do_not_fit_are_refused_by_name(
         assert "norm.bias ((7,), not (6,)): of another shape" in seen["message"]
         assert "weights_strict=false" in seen["hint"]
     assert [json.loads(one.read_text()) for one in tmp_path.glob("*/changed-*")] == [[], []]
+
+
+def begin(tmp_path: Path, state: dict[str, torch.Tensor], **objects: Any) -> None:
+    """Load a file of this state into objects of this process."""
+    torch.save(state, tmp_path / "file.pt")
+    (tmp_path / "file.pt").chmod(0o600)
+    checkpointer = Checkpointer(tmp_path / "run", CheckpointSettings())
+    try:
+        checkpointer.begin(objects, InitialWeights(path=tmp_path / "file.pt"))
+    finally:
+        checkpointer.close()
+
+
+def test_file_of_a_model_in_ddp_is_that_of_the_model(
+    tmp_path: Path, state: dict[str, torch.Tensor]
+) -> None:
+    """Its names begin with `module.`; those of a model that has such a part are left alone."""
+    net = Net()
+    begin(tmp_path, {f"module.{name}": one for name, one in state.items()}, model=net)
+    assert all(torch.equal(one, state[name]) for name, one in net.state_dict().items())
+    outer = torch.nn.Module()
+    outer.module = Net()
+    begin(tmp_path, {f"module.{name}": one for name, one in state.items()}, model=outer)
+    assert all(torch.equal(one, state[name]) for name, one in outer.module.state_dict().items())
+    with pytest.raises(StateError, match="not in the file"):
+        begin(tmp_path, {f"part.{name}": one for name, one in state.items()}, model=net)
+
+
+def test_file_of_one_of_two_models_says_what_it_lacks_of_it(
+    tmp_path: Path, state: dict[str, torch.Tensor]
+) -> None:
+    """Also beside an average of it: that no name with the model's in front fits helps nobody."""
+    lost = "blocks.0.down.bias"
+    part = {name: one for name, one in state.items() if name != lost}
+    with pytest.raises(StateError) as caught:
+        begin(tmp_path, part, model=Net(), ema=Net())
+    assert f"{lost}: not in the file" in caught.value.message
+    assert f"({len(part)} tensors would fit)" in caught.value.message
+    assert "weights_strict=false" in (caught.value.hint or "")
 
 
 def test_two_tensors_for_one_parameter_are_refused(

@@ -30,6 +30,8 @@ from hpckit.runtime.checkpoint.initial.weights_file import map_weights
 from hpckit.runtime.checkpoint.readers import empty_like_live
 
 _SHOWN = 3
+_OF_DDP = "module."
+"""What the names of a file begin with that was made of a model in DistributedDataParallel."""
 _TIMEOUT = timedelta(days=1)
 """A file system may hang for longer than a step may: as for checkpoints."""
 _COMPARED_FIRST = 16
@@ -92,6 +94,9 @@ def load_weights(
     named = {f"{name}." if len(models) > 1 else "": one for name, one in models.items()}
     loading = _Loading(weights.path, named, tied, group)
     found = loading.fit()
+    if not found.tensors and len(models) > 1:  # it may be a file of one of them, with its own names
+        alone = [_Loading(weights.path, {"": one}, tied, group).fit() for one in models.values()]
+        found = max((found, *alone), key=lambda one: one.tensors if one.left_out() else 0)
     if found.left_out() and (weights.strict or not found.tensors):
         raise _unfit(weights, found)
     loading.load()
@@ -236,8 +241,12 @@ class _ModelPart:
 
     def fit(self, tensors: Mapping[str, torch.Tensor], aliases: Mapping[str, str]) -> None:
         """Find each tensor of the model in the file, by its name or that of a tied one."""
-        by_bare = {model_state.bare_name(name): name for name in tensors}
         self._live = model_state.live_state(self.model)
+        by_bare = {model_state.bare_name(name): name for name in tensors}
+        if all(one.startswith(_OF_DDP) for one in by_bare) and not any(
+            one.startswith(_OF_DDP) for one in self._live
+        ):
+            by_bare = {one.removeprefix(_OF_DDP): name for one, name in by_bare.items()}
         for name, live in self._live.items():
             others = model_state.other_names(self._live, aliases, name)
             known = [by_bare.get(self.before + one) for one in (name, *others)]
