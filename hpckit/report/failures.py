@@ -176,7 +176,9 @@ def _next_steps(groups: Sequence[FailureGroup]) -> list[str]:
     if not failed:
         cut = [row.run for row in rows if row.state is RunState.interrupted]
         which = cut[0] if len(cut) == 1 else split_run_id(cut[0])[0] if cut else ""
-        return [f"  it goes on with: hpckit resume {which}, or hpckit watch"] if cut else []
+        return (
+            [f"  continue: hpckit resume {which} (`hpckit watch` does it by itself)"] if cut else []
+        )
     one = failed[0].run
     if len(failed) == 1:
         return [

@@ -96,7 +96,7 @@ def test_what_was_interrupted_goes_on_and_is_not_tried_again() -> None:
     text = "\n".join(failure_texts(rows(BOOM, BOOM, state=RunState.interrupted)))
     assert "2 runs interrupted (0-1): exception" in text
     assert "try again" not in text
-    assert "it goes on with: hpckit resume demo, or hpckit watch" in text
+    assert "continue: hpckit resume demo (`hpckit watch`" in text
 
 
 def test_short_lines_fit_a_live_view() -> None:

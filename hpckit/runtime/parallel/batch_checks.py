@@ -179,18 +179,11 @@ def check_units(mesh: RankMesh, problem: str) -> None:
     )
 
 
-def check_stages(mesh: RankMesh, problem: str) -> None:
-    """Raise RunError on all ranks if one found that its stages differ from the whole model."""
+def check_whole(mesh: RankMesh, problem: str, hint: str) -> None:
+    """Raise RunError on all ranks if one found that its part differs from the whole model."""
     found = next((one for one in mesh.gather_all(problem) if one), "")
     if found:
-        raise RunError(
-            f"with {mesh.layout} {found}",
-            hint="likely, in forward: it numbers its units (enumerate, len), uses embeddings again "
-            "after the first unit, runs over the units twice, or computes outside of a module "
-            "of the plan, which each stage then does. Give a unit its number when it is built, "
-            "and put what runs once into modules of first or last. parallel.self_check=false "
-            "trains it unchecked",
-        )
+        raise RunError(f"with {mesh.layout} {found}", hint=hint)
 
 
 UNEVEN_HINT = (

@@ -30,7 +30,7 @@ from hpckit.runtime.parallel.optimizer_check import ReplacedParameter
 from hpckit.runtime.parallel.pipeline import Pipeline
 from hpckit.runtime.parallel.pipeline_split import PipelineSplit, StagePart, find_tied_weights
 from hpckit.runtime.parallel.recompute import prepare_unit
-from hpckit.runtime.parallel.self_check import SelfCheck, UnitCheck, whole_units
+from hpckit.runtime.parallel.self_check import ContextCheck, SelfCheck, UnitCheck, whole_units
 from hpckit.runtime.parallel.sharding import shard_part, shards
 from hpckit.runtime.parallel.sharding_checks import (
     is_sharded,
@@ -53,7 +53,7 @@ class LaidOutModel:
     tied: tuple[TiedWeight, ...] = ()
     replaced: tuple[ReplacedParameter, ...] = ()
     check: SelfCheck | None = None
-    stages: StageCheck | None = None
+    whole_check: StageCheck | ContextCheck | None = None
 
 
 def lay_out(
@@ -121,7 +121,8 @@ def lay_out_checked(
         tied=find_tied_weights(holder, plan, mesh, split),
         replaced=replaced,
         check=_self_check(holder, wholes, context, mesh, settings),
-        stages=_stage_check(holder, outline, owners, parts, split, mesh),
+        whole_check=_stage_check(holder, outline, owners, parts, split, mesh)
+        or _context_check(holder, context, split, settings),
     )
 
 
@@ -146,6 +147,17 @@ def _owners(model: nn.Module, split: PipelineSplit) -> dict[str, int]:
     ends = split.plan.matching((*split.plan.first, *split.plan.last), names)
     outer = [one for one in ends if not any(one.startswith(other + ".") for other in ends)]
     return {name: split.stage_of(name) % split.places for name in (*split.units, *outer)}
+
+
+def _context_check(
+    model: nn.Module,
+    context: ContextShards | None,
+    split: PipelineSplit | None,
+    settings: Parallel,
+) -> ContextCheck | None:
+    if context is None or split is not None or not _checks(settings):
+        return None
+    return ContextCheck(model=model, shards=context)
 
 
 def _stage_check(

@@ -3,6 +3,10 @@
 Shapes do not tell of a fixed number of heads, of two projections in one matrix, or of attention
 that sees a part of the sequence only. So the real input of one unit of each class is put together,
 the whole unit runs on it on every rank, and what both put out is compared.
+
+What `forward` does outside of units, by places counted from the beginning of what it gets, would be
+of a rank's part of a sequence alone. So with a context the beginning of one row runs in parts, and
+once more whole on each rank.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +27,7 @@ from torch.utils.hooks import RemovableHandle
 from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.generators import kept_generators
 from hpckit.runtime.parallel.context.context_parallel import ContextShards
+from hpckit.runtime.parallel.kept_state import evaluating, keep_state
 
 _log = logging.getLogger("hpckit.rank")
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2}
@@ -30,6 +35,8 @@ _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2}
 _COARSE = 0.1
 """The same for types with fewer digits."""
 _ROUNDINGS = 8
+_MOST_POSITIONS = 256
+"""Positions that are compared: a whole sequence may need more memory than a rank has."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,6 +157,62 @@ class SelfCheck:
         """Return the first difference of a unit; empty if there is none. Collective."""
         found = [one.problem() for one in self.units]
         return next((one for one in found if one), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextCheck:
+    """Compares the outputs of a model for a sequence in parts with those for the whole one."""
+
+    model: nn.Module
+    shards: ContextShards
+
+    hint: ClassVar[str] = (
+        "likely, forward counts positions from 0 outside of the units (self.positions[:, :length], "
+        "rotary tables cut by the length, a shift, a token put in front), and each rank has other "
+        "ones: index by `positions`, which forward is given. parallel.self_check=false trains it "
+        "unchecked"
+    )
+
+    def problem(self, row: Tensor, kwargs: Mapping[str, Any]) -> str:
+        """Return how outputs differ for a row [1, …]; empty if they do not, or it is unknown.
+
+        `row` and `kwargs` are of this rank's positions. Collective.
+        """
+        pieces = 2 * self.shards.size
+        text = self.shards.whole(row)
+        text = text[:, : min(text.shape[1], max(_MOST_POSITIONS, pieces)) // pieces * pieces]
+        own = self.shards.cut(text.shape[1], text.device)
+        del kwargs
+        with torch.no_grad(), evaluating(self.model), keep_state(self.model):
+            try:
+                return self._difference(text, own)
+            except Exception as error:  # noqa: BLE001  # the user's code, for another length
+                _log.debug("parts of sequences could not be compared with whole ones: %s", error)
+                return ""
+
+    def _difference(self, text: Tensor, own: Tensor) -> str:
+        found = self._outputs(text[:, own], own)
+        everywhere = torch.arange(text.shape[1], device=text.device)
+        with self.shards.apart():
+            wanted, second = (self._outputs(text, everywhere) for _ in range(2))
+        if not isinstance(found, Tensor) or not isinstance(wanted, Tensor):
+            return ""
+        found = self.shards.whole(found)
+        if found.shape != wanted.shape or wanted.dim() < len(("rows", "positions", "values")):
+            return ""
+        if not torch.equal(wanted, second):
+            _log.debug("the model draws numbers, so that it cannot be compared")
+            return ""
+        far, allowed, size = distance_of_outputs(found, wanted, None)
+        if far <= allowed:
+            return ""
+        return (
+            "the model puts out something else for the parts of a sequence than for the whole one: "
+            f"it is off by {far / size if size else far:.2g} of its outputs"
+        )
+
+    def _outputs(self, text: Tensor, positions: Tensor) -> Any:
+        return self.model(text, positions=positions.expand(len(text), -1))
 
 
 def whole_units(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Module]:

@@ -14,7 +14,7 @@ import logging
 import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -104,6 +104,13 @@ class StageCheck:
     group: dist.ProcessGroup
     device: torch.device
     tensor: DeviceMesh | None
+
+    hint: ClassVar[str] = (
+        "likely, in forward: it numbers its units (enumerate, len), uses embeddings again after "
+        "the first unit, runs over the units twice, or computes outside of a module of the plan, "
+        "which each stage then does. Give a unit its number when it is built, and put what runs "
+        "once into modules of first or last. parallel.self_check=false trains it unchecked"
+    )
 
     def problem(self, row: Tensor, kwargs: Mapping[str, Any]) -> str:
         """Return how the stages differ for a row [1, …]; empty if they do not, or it is unknown.

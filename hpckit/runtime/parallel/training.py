@@ -117,7 +117,7 @@ class ModelTraining:
             raise
         self._sets.compare(may_wait=False)
         if not self._checked:
-            self._check_stages(inputs)
+            self._check_whole(inputs)
             if self._buffers is not None:
                 self._buffers.settle()
         self._checked = True
@@ -197,14 +197,14 @@ class ModelTraining:
         finally:
             check.stop()
 
-    def _check_stages(self, inputs: Tensor) -> None:
-        """Compare the stages of a pipeline with the whole model, on one row; collective."""
-        check = self.model.stages
+    def _check_whole(self, inputs: Tensor) -> None:
+        """Compare stages, or parts of a sequence, with the whole, on one row; collective."""
+        check = self.model.whole_check
         if check is None:
             return
         row, _, kwargs = self.cut.own_positions(inputs[:1], None)
         try:
-            batch_checks.check_stages(self.mesh, check.problem(row, kwargs))
+            batch_checks.check_whole(self.mesh, check.problem(row, kwargs), check.hint)
         finally:
             _reshard(self.model)
 

@@ -83,9 +83,27 @@ class OddBlock(nn.Module):
         return moved
 
 
+class OddModel(ByteModel):
+    """A model that does something with positions before its blocks."""
+
+    way = ""
+
+    def forward(self, hidden: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Return logits [rows, length, values] of tokens [rows, length]."""
+        if self.way == "counted places":
+            positions = torch.arange(hidden.shape[1]).expand_as(hidden)
+        logits = super().forward(hidden, positions)
+        if self.way == "drawn":
+            return logits + torch.randn_like(logits)
+        if self.way == "shifted logits":
+            return logits + F.pad(logits, (0, 0, 1, 0))[:, :-1]
+        return logits
+
+
 def build(way: str) -> nn.Module:
     """Return a model of odd blocks."""
-    model = ByteModel(blocks=2)
+    model = OddModel(blocks=2)
+    model.way = way
     model.blocks = nn.ModuleList(OddBlock(one, way) for one in model.blocks)
     return model
 

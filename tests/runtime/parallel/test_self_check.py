@@ -31,6 +31,14 @@ WRONG: dict[str, dict[str, Any]] = {
         "parallel": {"params": "bf16"},
     },
 }
+OUTSIDE: dict[str, dict[str, Any]] = {
+    name: {"layout": CONTEXT, "way": way, "parallel": settings}
+    for name, way, settings in (
+        ("counted places", "counted places", {}),
+        ("counted places, bf16", "counted places", {"params": "bf16"}),
+        ("shifted logits", "shifted logits", {"recompute": "blocks"}),
+    )
+}
 RIGHT: dict[str, dict[str, Any]] = {
     f"{name}, {one['layout']}": one
     for name, one in {
@@ -42,12 +50,18 @@ RIGHT: dict[str, dict[str, Any]] = {
         "bf16 tensor": {"layout": TENSOR, "way": "", "parallel": {"params": "bf16"}},
         "bf16 context": {"layout": CONTEXT, "way": "", "parallel": {"params": "bf16"}},
         "dropout": {"layout": CONTEXT, "way": "dropout"},
+        "drawn": {"layout": CONTEXT, "way": "drawn"},
+        "counted, off": {
+            "layout": CONTEXT,
+            "way": "counted places",
+            "parallel": {"self_check": False},
+        },
         "counting": {"layout": TENSOR, "way": "counting"},
         "fixed heads, data": {"layout": {"shard": 2}, "way": "fixed heads"},
         "off": {"layout": TENSOR, "way": "fixed heads", "parallel": {"self_check": False}},
     }.items()
 }
-CASES = WRONG | RIGHT
+CASES = WRONG | OUTSIDE | RIGHT
 
 
 @pytest.fixture(scope="module", name="found")
@@ -72,6 +86,21 @@ def test_unit_that_computes_something_else_is_refused(
         cause = "a fixed number of heads" if axis == "tensor" else "scaled_dot_product_attention"
         assert cause in one[name]["hint"]
         assert "parallel.self_check=false" in one[name]["hint"]
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_positions_that_a_rank_counts_for_itself_are_refused(
+    found: list[dict[str, Any]], name: str
+) -> None:
+    """Outside of units, too: the commonest slip when an older model is given a context."""
+    for one in found:
+        assert one[name].get("error") == "RunError", one[name]
+        assert (
+            "with context 2 the model puts out something else for the parts of a sequence"
+            in (one[name]["message"])
+        )
+        assert "index by `positions`" in one[name]["hint"]
 
 
 @pytest.mark.training

@@ -7,7 +7,8 @@ with what calls `torch.nn.functional.scaled_dot_product_attention`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -31,6 +32,8 @@ class ContextShards:
     size: int
     _positions: Tensor | None = field(default=None)
     """Those of this rank, in the sequences of now."""
+    is_apart: bool = field(default=False, init=False)
+    """Whether this rank has whole sequences, for now."""
 
     def cut(self, length: int, device: torch.device) -> Tensor:
         """Return the positions of this rank in sequences of this length: int [length / size].
@@ -63,6 +66,15 @@ class ContextShards:
         dist.all_gather(parts, own.contiguous(), group=self.group)
         everyone = self._everyone(own.shape[1] * self.size).to(own.device)
         return torch.cat(parts, dim=1)[:, everyone.flatten().argsort()]
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Have attention look at what this rank has alone: whole sequences."""
+        self.is_apart = True
+        try:
+            yield
+        finally:
+            self.is_apart = False
 
     def join(self, modules: Sequence[nn.Module]) -> None:
         """Have the attention of these modules, and of what they call, look at all positions."""
@@ -106,7 +118,7 @@ class _RingedAttention(TorchFunctionMode):
                 hint="call torch.nn.functional.scaled_dot_product_attention in place of "
                 "nn.MultiheadAttention, or choose parallel.context=1",
             )
-        if func is not F.scaled_dot_product_attention:
+        if func is not F.scaled_dot_product_attention or self._shards.is_apart:
             return func(*args, **(kwargs or {}))
         return _attend(self._shards, *args, **(kwargs or {}))
 
