@@ -173,7 +173,7 @@ def test_weights_that_fit_in_part_may_be_loaded(
     for seen in world(2, **orders, weights=str(path)):
         assert seen["tensors"] == len(state) - 2
         assert "pooler.weight" in seen["left_out"]
-    strange = write(tmp_path / "strange.pt", {f"module.{name}": one for name, one in state.items()})
+    strange = write(tmp_path / "strange.pt", {f"other.{name}": one for name, one in state.items()})
     for seen in world(2, **orders, weights=str(strange)):
         assert "no tensor of it fits" in seen["message"]
 
