@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,18 +86,21 @@ class Case:
         )
 
 
-def _cases(shape: Mapping[str, int], name: str) -> list[Case]:
-    again = (Recomputation.none, Recomputation.selective, Recomputation.full)
-    cases = [
-        Case(name=name, shape=shape, rows=rows, recompute=one) for rows in (4, 32) for one in again
-    ]
-    sgd = Case(name=name, shape=shape, rows=32, optimizer=OptimizerKind.sgd)
-    return [*cases, sgd, Case(name=name, shape=shape, rows=8, precision=NumberType.fp32)]
-
-
 def gpu_cases() -> list[Case]:
     """Return the trainings: of two models, by batch, recomputation, optimizer and precision."""
-    return [*_cases(_GPT2, "gpt2"), *_cases(_GPT2_MEDIUM, "gpt2-medium")]
+    every = (Recomputation.none, Recomputation.selective, Recomputation.full)
+    small, medium = (
+        [Case(name=name, shape=shape, rows=32, recompute=one) for one in every]
+        for name, shape in (("gpt2", _GPT2), ("gpt2-medium", _GPT2_MEDIUM))
+    )
+    return [
+        *small,
+        *medium,
+        replace(small[0], rows=4),
+        replace(medium[0], rows=4),
+        replace(small[0], optimizer=OptimizerKind.sgd),
+        replace(small[0], rows=8, precision=NumberType.fp32),
+    ]
 
 
 def bench_gpu(folder: Path) -> None:

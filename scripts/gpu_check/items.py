@@ -43,14 +43,14 @@ ITEMS: Mapping[str, Item] = {
     for one in (
         _item("nvml", "NVML's answers, idle and loaded, recorded", "nvml:measure_nvml", 40, 20),
         _item("energy", "energy of a known load", "energy:measure_energy", 60, 30),
-        _item("memory", "GPT-2 beside its plan", "training:measure_memory", 150, 90),
-        _item("layouts", "each layout of one rank", "training:measure_layouts", 120, 80),
-        _item("preflight", "inspections, fast and medium", "node:measure_preflight", 90, 50),
-        _item("transfers", "host to GPU, PCIe under load", "node:measure_transfers", 60, 25),
+        _item("memory", "GPT-2 beside its plan", "training:measure_memory", 150, 125),
+        _item("layouts", "each layout of one rank", "training:measure_layouts", 100, 47),
+        _item("preflight", "inspections, fast and medium", "node:measure_preflight", 70, 31),
+        _item("transfers", "host to GPU, PCIe under load", "node:measure_transfers", 50, 17),
         _item("oom", "memory that runs out", "faults:measure_oom", 45, 20),
-        _item("profile", "a profile of five steps", "training:measure_profile", 75, 35),
-        _item("recorder", "a stopped rank, by NCCL and gloo", "faults:measure_recorder", 100, 60),
+        _item("profile", "a profile of five steps", "training:measure_profile", 60, 28),
+        _item("recorder", "a stopped rank, by NCCL and gloo", "faults:measure_recorder", 120, 96),
         _item("comm", "bench comm", "node:measure_comm", 60, 30),
-        _item("charlm", "charlm beside its plan", "training:measure_charlm", 45, 20),
+        _item("charlm", "charlm beside its plan", "training:measure_charlm", 40, 14),
     )
 }

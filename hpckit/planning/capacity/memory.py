@@ -34,7 +34,8 @@ from hpckit.planning.capacity.activations import (
 )
 
 _GIB = 2**30
-_CUDA_CONTEXT = 0.7 * _GIB
+_CUDA_CONTEXT = 0.75 * _GIB
+"""With kernels and libraries, on an H100: docs/guides/gpu-check.md."""
 _COLLECTIVES = 1.3 * _GIB
 _FRAGMENTED = 0.04
 _BUCKET = 500_000_000

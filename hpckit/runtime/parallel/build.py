@@ -251,7 +251,10 @@ def _replicated(model: nn.Module, mesh: RankMesh) -> nn.Module:
         return model  # a check: DDP sends parameters as soon as it is made
     if not any(one.requires_grad for one in model.parameters()):
         return model  # DDP takes none that learns nothing
-    return DistributedDataParallel(model, device_ids=on_gpu)
+    several = mesh.layout.world_size > 1  # alone, NCCL would take memory for nothing
+    replicated = DistributedDataParallel(model, device_ids=on_gpu, init_sync=several)
+    replicated.require_forward_param_sync = several
+    return replicated
 
 
 def sharding_problems(

@@ -138,6 +138,6 @@ def _sum_of_squares(gradients: list[Tensor]) -> Tensor:
                     "gradients that are still to be summed over ranks cannot be clipped",
                     hint="call run.clip_grad_norm_ after the last backward pass of a step",
                 )
-            if not isinstance(placement, Replicate):
+            if not isinstance(placement, Replicate) and first.device_mesh.size(axis) > 1:
                 dist.all_reduce(squares, group=first.device_mesh.get_group(axis))
     return squares

@@ -238,7 +238,8 @@ class ParallelRun:
         """Return the mean of a number over all ranks, which have to call this together."""
         arguments.check_number(value)
         total = torch.as_tensor(value, dtype=torch.float64).detach().to(self.device).clone()
-        dist.all_reduce(total)
+        if self.world_size > 1:  # alone, NCCL would take memory for nothing
+            dist.all_reduce(total)
         return float(total) / self.world_size
 
     def _check_batch(

@@ -13,7 +13,7 @@ from gpu_check.scene import Launched, NotRunError, Scene, failure_words
 _PIECE_BYTES = 3 * 2**30
 _HANGS = ("runtime.hang_min_s=6", "runtime.hang_factor=20", "runtime.hang_first_s=60")
 _PATIENT = ("runtime.hang_min_s=60", "runtime.hang_first_s=120")
-_TIMEOUT_S = 12
+_TIMEOUT_S = 6
 
 
 def measure_oom(scene: Scene) -> dict[str, Any]:

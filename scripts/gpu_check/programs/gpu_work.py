@@ -173,7 +173,7 @@ def wait_alone(config: Any, run: Run) -> None:
     tensor = torch.ones(1024, device=run.device)
     for step in run.steps(10):
         if step == _SLEEPS_AT:
-            torch.cuda._sleep(int(4 * config.timeout_s * _CYCLES_S))  # noqa: SLF001  # torch's own tests use it
+            torch.cuda._sleep(int(2 * config.timeout_s * _CYCLES_S))  # noqa: SLF001  # torch's own tests use it
         dist.all_reduce(tensor, group=group)
         torch.cuda.synchronize()
 
