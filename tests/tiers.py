@@ -89,6 +89,7 @@ EXACT = (
     "runtime/rank/test_save_interval.py",
     "runtime/rank/test_step_boundary.py",
     "runtime/rank/test_step_times.py",
+    "runtime/rank/test_trained_steps.py",
     "runtime/study",
     "runtime/supervisor/test_attempt.py::test_attempt_trains_in_one_process_group",
     "runtime/supervisor/test_journal.py",

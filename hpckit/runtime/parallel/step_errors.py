@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
+from torch.distributed.tensor.experimental import implicit_replication
 from torch.utils.checkpoint import CheckpointError
 
 from hpckit.errors import RunError
@@ -19,31 +21,48 @@ _NAME_IT = (
     "do, in columns or rows if it makes or takes parts as they do; put a parameter of the block's "
     "own into a module; what works on single heads needs another layout"
 )
+_OF_PARTS = "/torch/distributed/tensor/"
 
 
 @contextmanager
 def explain_errors(settings: Parallel, layout: Layout, cut: TensorCut | None) -> Iterator[None]:
     """Raise RunError for what torch says without naming a layer or a setting of hpckit.
 
-    That is what its compiler, or recomputing compiled units, could not do; and what a unit that is
-    cut over ranks could not compute with the layers that its plan leaves out.
+    That is what its compiler, or recomputing compiled units, could not do; what a unit that is
+    cut over ranks could not compute with the layers that its plan leaves out; and what torch does
+    not compute from parts of a sequence. A plain tensor beside such parts, like a buffer or a mask,
+    is taken as the whole one that it is.
 
     ```python
     with explain_errors(settings, layout, cut):
         loss.backward()
     ```
     """
+    in_parts = cut is not None and settings.sequence
     try:
-        yield
+        with implicit_replication() if in_parts and not settings.compile else nullcontext():
+            yield
     except Exception as error:
         blamed = cut.blamed_for(error) if cut is not None else ""
         if blamed:
             raise RunError(blamed, hint=_NAME_IT) from error
+        told = " ".join(str(error).split())[:_SHOWN]
+        if in_parts and _is_of_parts(error):
+            raise RunError(
+                f"torch cannot compute with activations that are cut along the sequence: {told}",
+                hint="parallel.sequence=false has them whole outside of the plan's columns and "
+                "rows; or do it in a module of a unit that the plan names",
+            ) from error
         hint = _hint(error, settings, layout) if settings.compile else None
         if hint is None:
             raise
-        told = " ".join(str(error).split())[:_SHOWN]
         raise RunError(f"torch could not train a compiled unit: {told}", hint=hint) from error
+
+
+def _is_of_parts(error: Exception) -> bool:
+    """Return whether torch raised it where it computes with tensors that are cut over ranks."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(_OF_PARTS in one.filename for one in frames) or "DTensor" in str(error)
 
 
 def _hint(error: Exception, settings: Parallel, layout: Layout) -> str | None:

@@ -29,6 +29,7 @@ from hpckit.runtime.parallel.model_checks import cut_axis
 
 _SEQUENCE = Shard(1)
 _WHOLE = Replicate()
+_TORCHS = (RuntimeError, NotImplementedError)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,8 +132,8 @@ class TensorCut:
 
         def after(_: nn.Module, __: Any, ___: Any) -> None:
             error = sys.exception()
-            if type(error) is not RuntimeError or hasattr(error, "__notes__"):
-                return  # torch raises it for sizes, and for tensors that are cut and whole ones
+            if error is None or type(error) not in _TORCHS or hasattr(error, "__notes__"):
+                return  # torch raises them for sizes, and for tensors that are cut and whole ones
             misplaced = [key for key in self._whole_given if key.startswith(f"{name}.")]
             told = [
                 *([f"leaves out {', '.join(left_out)}"] if left_out else []),

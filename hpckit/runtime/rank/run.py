@@ -32,8 +32,7 @@ from hpckit.runtime.data.batches import Batches, BatchOptions, RunBatches, check
 from hpckit.runtime.rank.config import Config
 from hpckit.runtime.rank.fault_injector import FaultInjector
 from hpckit.runtime.rank.loss_watch import LossWatch
-from hpckit.runtime.rank.metric_reports import MetricReports, plain_metric
-from hpckit.runtime.rank.metric_rows import MetricRows
+from hpckit.runtime.rank.metric_reports import MetricReports, MetricRows, plain_metric
 from hpckit.runtime.rank.parallel_run import ParallelRun
 from hpckit.runtime.rank.parameters import layout_told
 from hpckit.runtime.rank.save_interval import SaveInterval
@@ -47,6 +46,7 @@ from hpckit.runtime.rank.steps import (
     nothing_saved,
     unused_weights,
 )
+from hpckit.runtime.rank.trained_steps import TrainedSteps
 from hpckit.runtime.stages import EarlierRun, RunStage
 
 if TYPE_CHECKING:
@@ -251,9 +251,8 @@ class Run(ParallelRun):
                 # Before groups of ranks are closed, whose sockets forked workers hold open.
                 self._batches.close()
                 self._tell(messages.Working(over=True))
-                done = max(total, loop.start.step)
-                self.samples = loop.position(done).samples
-                loop.end(done, veto=self._vetoes_end())
+                self.samples = loop.position(max(total, loop.start.step)).samples
+                loop.end_steps(veto=self._vetoes_end())
         finally:
             self._batches.close()
             self._profiler.hold()
@@ -266,8 +265,11 @@ class Run(ParallelRun):
             raise unused_weights(self.checkpoint.weights)
 
     def _new_loop(self, total: int, start: int, samples_per_step: int) -> StepLoop:
+        trained = TrainedSteps(warn=self._warn)
+        trained.watch(self.registered.values())
         return StepLoop(
             total=total,
+            trained=trained,
             samples_per_step=samples_per_step,
             batch_fraction=self.batch_fraction,
             boundary=StepBoundary(info=self.info, link=self._link, profile=self._profiler.hear),

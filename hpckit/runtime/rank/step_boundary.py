@@ -99,22 +99,32 @@ class StepBoundary:
             self.told_by, self.signal = ToldBy.signal, signal.Signals(number).name
 
     def agree(
-        self, step: int, *, save: bool, veto: bool = False, within: int | None = None
+        self,
+        step: int,
+        *,
+        save: bool,
+        veto: bool = False,
+        waits: bool = False,
+        within: int | None = None,
     ) -> Agreement:
         """Return what all ranks do before this step; `save` is whether this rank wants to save.
 
         Ranks that leave also save, unless one of them has a `veto`: a useless state must not
-        replace a good one. `within` is the number of steps after which to agree again at the
-        latest; it is the same on all ranks.
+        replace a good one. If steps still wait on one of them, all look again at the next boundary.
+        `within` is the number of steps after which to agree again at the latest; it is the same on
+        all ranks.
         """
         self._poll()
         if not self._together:
-            wanted = (save or self.noticed) and not veto
-            return Agreement(save=wanted, leave=self.noticed, prune=self.pruned)
+            wanted = (save or self.noticed) and not (veto or waits)
+            return Agreement(save=wanted, leave=self.noticed and not waits, prune=self.pruned)
         if self._next is not None and step < self._next:
             return Agreement()
-        ours = [self.noticed, save, veto, self.pruned, self._distance(step)]
-        leave, asked, vetoed, pruned, distance = self._most(step, ours, over=False)
+        ours = [self.noticed, save, veto, self.pruned, self._distance(step), waits]
+        leave, asked, vetoed, pruned, distance, waiting = self._most(step, ours, over=False)
+        if waiting and (leave or asked):
+            self._next = step + 1
+            return Agreement(prune=bool(pruned))
         self._next = step + (distance if within is None else min(distance, within))
         # Never reset it: a signal may have arrived while the ranks were agreeing.
         if leave and self.told_by is None:
@@ -122,15 +132,15 @@ class StepBoundary:
         save = bool(asked or leave) and not vetoed
         return Agreement(save=save, leave=bool(leave), prune=bool(pruned))
 
-    def agree_to_end(self, step: int, *, veto: bool) -> bool:
-        """Agree that the loop ends before this step; return whether any rank has a `veto`.
+    def agree_to_end(self, step: int, *, veto: bool, waits: bool = False) -> tuple[bool, bool]:
+        """Agree that the loop ends before this step; return if any has a `veto`, and if any waits.
 
         Raises UsageError if the loop has not ended on all ranks.
         """
         if not self._together:
-            return veto
-        _, _, vetoed, *_ = self._most(step, [0, 0, veto, 0, 0], over=True)
-        return bool(vetoed)
+            return veto, waits
+        _, _, vetoed, *_, waiting = self._most(step, [0, 0, veto, 0, 0, waits], over=True)
+        return bool(vetoed), bool(waiting)
 
     def is_alike(self, number: int) -> bool:
         """Return whether all ranks have the same number; collective."""

@@ -17,6 +17,7 @@ from hpckit.model.failure import ExitReason, ExitStatement, StateKept
 from hpckit.model.parallel.position import Position
 from hpckit.runtime.rank.step_boundary import StepBoundary
 from hpckit.runtime.rank.step_times import StepTimes
+from hpckit.runtime.rank.trained_steps import TrainedSteps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +31,8 @@ class StepLoop:
 
     `batch_fraction` is which part of a batch each step has; `grace` how long ranks that were asked
     to leave try to save. `begun` is the last step that began; `ended_at` the step before which all
-    ranks ended the loop. A step is done when the loop comes round to its end.
+    ranks ended the loop. A step is done when the loop comes round to its end, and `trained` does
+    not say that it is still to be trained. `taken` is true once the loop has taken all steps.
     """
 
     total: int
@@ -40,10 +42,12 @@ class StepLoop:
     checkpoints: StepCheckpoints | None
     logger: logging.Logger
     grace: timedelta
+    trained: TrainedSteps = field(default_factory=TrainedSteps)
     times: StepTimes = field(default_factory=StepTimes)
     start: Position = field(default_factory=lambda: Position(step=0))
     begun: int | None = field(default=None, init=False)
     ended_at: int | None = field(default=None, init=False)
+    taken: bool = field(default=False, init=False)
 
     def restore(self) -> range:
         """Load the newest good checkpoint, if there is one; return the remaining steps."""
@@ -70,35 +74,54 @@ class StepLoop:
         `veto`, nothing is saved, because the state is useless.
         """
         checkpoints = self.checkpoints
+        self.trained.end_step()
+        done = step - self.trained.lead
         wanted = checkpoints is not None and checkpoints.due(step)
         within = None if checkpoints is None else checkpoints.save_interval.steps_left(step)
         with self.times.meeting():
-            agreed = self.boundary.agree(step, save=wanted, veto=veto, within=within)
+            agreed = self.boundary.agree(
+                step, save=wanted, veto=veto, waits=self.trained.open, within=within
+            )
         if agreed.prune and not agreed.leave:
             self.logger.info("left before step=%d: pruned", step)
             self._close(step)
             return self.farewell(ExitReason.pruned)
         if agreed.save and checkpoints is not None:
             with self.times.saving():
-                checkpoints.save(self.position(step), wait=agreed.leave, patience=self.grace)
+                checkpoints.save(self.position(done), wait=agreed.leave, patience=self.grace)
         if agreed.leave:
             who = self.boundary.signal or self.boundary.told_by
-            self.logger.info("left before step=%d: asked to stop by %s", step, who)
-            self.ended_at = step
+            self.logger.info("left before step=%d: asked to stop by %s", done, who)
+            self.ended_at = done
             if checkpoints is not None:
                 checkpoints.leave()
             return self.farewell(ExitReason.left)
         self.begun = step
+        self.trained.begin_step()
         return None
 
-    def end(self, step: int, *, veto: bool, within_step: bool = False) -> None:
+    def end_steps(self, *, veto: bool) -> None:
+        """End the loop, which has taken all steps; `break_off` does if they wait to be trained.
+
+        Raises the same errors as `end`.
+        """
+        self.trained.end_step()
+        self.taken = True
+        waits = self.trained.open or self.trained.lead > 0
+        self.end(max(self.total, self.start.step), veto=veto, waits=waits)
+
+    def end(self, step: int, *, veto: bool, within_step: bool = False, waits: bool = False) -> None:
         """End the loop before this step, or within it, on all ranks at once; save the final state.
 
-        Raises UsageError if ranks end it at different steps, and NonFiniteLossError if any rank has
-        a `veto`: nothing is saved then, and a run without its state has not completed.
+        If steps wait on any rank, nothing ends yet. Raises UsageError if ranks end it at different
+        steps, and NonFiniteLossError if any rank has a `veto`: nothing is saved then, and a run
+        without its state has not completed.
         """
         if self.checkpoints is not None:
-            if self.boundary.agree_to_end(step, veto=veto):
+            vetoed, waiting = self.boundary.agree_to_end(step, veto=veto, waits=waits)
+            if waiting:
+                return
+            if vetoed:
                 self.checkpoints.end_flight()
                 raise _diverged(step)
             with self.times.saving():
@@ -109,13 +132,14 @@ class StepLoop:
         """End the loop within the last step that began, unless it has ended: `break`, `return`.
 
         Nobody knows how much of that step was done: `zip` may have found no data for it. So it does
-        not count, and who continues from the state that is saved repeats it. Collective if
+        not count, and who continues from the state that is saved repeats it. But if the loop had
+        taken all steps, they are trained now that the user's code has returned. Collective if
         something is registered. Raises the same errors as `end`.
         """
         if self.ended_at is not None:
             return
-        if self.begun is None:
-            self.end(self.start.step, veto=veto)
+        if self.taken or self.begun is None:
+            self.end(self.total if self.taken else self.start.step, veto=veto)
         else:
             self.end(self.begun, veto=veto, within_step=True)
 

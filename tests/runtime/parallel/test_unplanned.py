@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-RIGHT = ("gate", "gate in sequence", "adapter in columns", "adapter of the input", "scale")
+RIGHT = (
+    *("gate", "gate in sequence", "adapter in columns", "adapter of the input", "scale"),
+    *("buffer", "mask", "waves", "padding"),
+)
 WHOLE = {"sequence": False}
 NAMED: dict[str, tuple[dict[str, Any], str]] = {
     "gate of heads": ({}, "the plan leaves out blocks.0.gate"),
@@ -15,6 +18,7 @@ NAMED: dict[str, tuple[dict[str, Any], str]] = {
     "norm of heads in sequence": ({}, "the plan has blocks.0.head_norm in sequence for heads"),
     "temperature": ({}, "the plan leaves out blocks.0.temperature"),
     "scale": (WHOLE, "the plan leaves out blocks.0.scale"),
+    "pooled": ({}, "activations that are cut along the sequence"),
 }
 
 
@@ -34,7 +38,7 @@ def found_fixture(in_world: Any, tmp_path_factory: pytest.TempPathFactory) -> An
 
 @pytest.mark.training
 def test_layer_that_the_plan_leaves_out_trains_as_in_one_process(found: Any) -> None:
-    """A gate, the narrow layer of an adapter, a parameter of the block's own: to 1e-12."""
+    """A gate, an adapter, a parameter of the block's own, plain tensors beside: to 1e-12."""
     far = {name: one.get("far") for name, one in found.items() if not name.endswith("refused")}
     assert len(far) == 2 * len(RIGHT) - 1
     assert all(one is not None and one < 1e-12 for one in far.values()), found
@@ -47,4 +51,4 @@ def test_layer_that_cannot_be_computed_in_parts_is_named(found: Any, way: str) -
     one = found[f"{way} refused"]
     assert one.get("error") == "RunError", one
     assert NAMED[way][1] in one["message"]
-    assert "another layout" in one["hint"]
+    assert ("parallel.sequence=false" if way == "pooled" else "another layout") in one["hint"]

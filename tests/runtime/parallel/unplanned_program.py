@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
-from byte_model import HEADS, WIDTH, ByteModel, plan
+from byte_model import HEADS, LENGTH, WIDTH, ByteModel, plan
 from byte_world import batch, rank_of_world, run_cases
 from torch import Tensor, nn
 
@@ -53,6 +53,8 @@ class UnplannedBlock(nn.Module):
                 self.scale = nn.Parameter(torch.rand(WIDTH))
             case "temperature":
                 self.temperature = nn.Parameter(torch.rand(()))
+            case "buffer":
+                self.register_buffer("scales", torch.rand(WIDTH))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return the hidden states after this block."""
@@ -79,13 +81,45 @@ class UnplannedBlock(nn.Module):
             added = added + self.adapter(hidden)
         if self.way == "scale":
             added = added * self.scale
+        if self.way == "buffer":
+            added = added * self.scales
+        if self.way == "mask":
+            added = added * (torch.arange(hidden.shape[1]) > 1).unsqueeze(-1)
         moved: Tensor = hidden + added
         return moved
 
 
+class BesideModel(ByteModel):
+    """A model with plain tensors beside its modules, outside of its blocks."""
+
+    way = ""
+
+    def __init__(self) -> None:
+        super().__init__(blocks=2)
+        self.register_buffer("waves", torch.randn(LENGTH, WIDTH))
+
+    def forward(self, hidden: Tensor, positions: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Return logits [rows, length, values] of tokens [rows, length]."""
+        places = torch.arange(hidden.shape[1]).expand_as(hidden)
+        tokens, hidden = hidden, self.embed(hidden) + self.place(places)
+        if self.way == "waves":
+            hidden = hidden + self.get_buffer("waves")
+        if self.way == "padding":
+            hidden = hidden * (tokens != 0).unsqueeze(-1)
+        for block in self.blocks:
+            hidden = block(hidden)
+        hidden = self.norm(hidden)
+        if self.way == "pooled":
+            hidden = hidden + hidden.mean(1, keepdim=True)
+        logits: Tensor = self.head(hidden)  # type: ignore[misc]
+        return logits
+
+
 def build(way: str) -> nn.Module:
     """Return a model of such blocks."""
-    model = ByteModel(blocks=2)
+    beside = way in {"waves", "padding", "pooled"}
+    model = BesideModel() if beside else ByteModel(blocks=2)
+    model.way = way  # type: ignore[assignment]
     model.blocks = nn.ModuleList(UnplannedBlock(way) for _ in range(2))
     return model
 

@@ -1,0 +1,207 @@
+"""A step counts as done once it is trained, however a loop takes its steps.
+
+Each loop is killed at some of its trainings, and continues from what was saved.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from hpckit.model.launch import Checkpoint
+from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
+from hpckit.runtime.environ import rank_info
+from hpckit.runtime.rank.checkpointing import StepCheckpoints
+from hpckit.runtime.rank.save_interval import SaveInterval
+from hpckit.runtime.rank.step_boundary import StepBoundary
+from hpckit.runtime.rank.steps import StepLoop
+from hpckit.runtime.rank.trained_steps import TrainedSteps
+
+STEPS, ALONE = 9, rank_info({})
+
+
+class Killed(BaseException):
+    """What ends a rank in the midst of a step."""
+
+
+@dataclass
+class Attempt:
+    """A training from what was saved last, which is killed at its training number `kill_at`."""
+
+    folder: Path
+    number: int
+    kill_at: int | None = None
+    total: int = STEPS
+    said: list[str] = field(default_factory=list)
+    trainings: int = 0
+
+    def __post_init__(self) -> None:
+        self.model = nn.Linear(2, 2)
+        self.model.register_buffer("trained", torch.zeros(self.total))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.checkpointer = Checkpointer(self.folder, CheckpointSettings(epoch=self.number))
+        objects = {"model": self.model, "optimizer": self.optimizer}
+        trained = TrainedSteps(warn=self.said.append)
+        trained.watch(objects.values())
+        self.loop = StepLoop(
+            total=self.total,
+            samples_per_step=1,
+            boundary=StepBoundary(info=ALONE, link=None),
+            checkpoints=StepCheckpoints(
+                checkpointer=self.checkpointer,
+                objects=objects,
+                save_interval=SaveInterval(
+                    settings=Checkpoint(interval_steps=1), clock=time.monotonic
+                ),
+                on_outcome=lambda _: None,
+                on_attempt=lambda _name, _others: None,
+                logger=logging.getLogger("test"),
+            ),
+            logger=logging.getLogger("test"),
+            grace=timedelta(seconds=5),
+            trained=trained,
+        )
+
+    def steps(self) -> Iterator[int]:
+        """Do what `run.steps` does."""
+        for step in self.loop.restore():
+            assert self.loop.cross(step, veto=False) is None
+            self.loop.checkpoints.end_flight()  # type: ignore[union-attr]
+            yield step
+        self.loop.end_steps(veto=False)
+
+    def add(self, step: int) -> None:
+        """Add the gradients of a step."""
+        if self.trainings == self.kill_at:
+            raise Killed
+        self.trainings += 1
+        self.model(torch.ones(1, 2)).sum().backward()
+        self.model.trained[step] += 1  # type: ignore[operator,index]
+
+    def train(self, *steps: int) -> None:
+        """Train some steps by one update."""
+        time.sleep(0.011)
+        self.optimizer.zero_grad()
+        for step in steps:
+            self.add(step)
+        self.optimizer.step()
+
+
+def usual(attempt: Attempt) -> None:
+    """Train each step."""
+    for step in attempt.steps():
+        attempt.train(step)
+
+
+def prefetched(attempt: Attempt) -> None:
+    """Keep a step until its batch has come."""
+    waiting = None
+    for step in attempt.steps():
+        if waiting is not None:
+            attempt.train(waiting)
+        waiting = step
+        time.sleep(0.011)  # its batch goes to the GPU
+    if waiting is not None:
+        attempt.train(waiting)
+
+
+def far_ahead(attempt: Attempt) -> None:
+    """Keep two steps."""
+    waiting: list[int] = []
+    for step in attempt.steps():
+        waiting.append(step)
+        if len(waiting) > 2:
+            attempt.train(waiting.pop(0))
+    for step in waiting:
+        attempt.train(step)
+
+
+def in_groups(attempt: Attempt) -> None:
+    """Train three steps by one update."""
+    steps = attempt.steps()
+    for group in iter(lambda: list(itertools.islice(steps, 3)), []):
+        attempt.train(*group)
+
+
+def listed(attempt: Attempt) -> None:
+    """Take all steps at once."""
+    for step in list(attempt.steps()):
+        attempt.train(step)
+
+
+def added_up(attempt: Attempt) -> None:
+    """Add up the gradients of three steps."""
+    for step in attempt.steps():
+        time.sleep(0.011)
+        attempt.add(step)
+        if step % 3 == 2:
+            attempt.optimizer.step()
+            attempt.optimizer.zero_grad()
+
+
+def added_up_and_kept(attempt: Attempt) -> None:
+    """Keep gradients until the next ones are needed."""
+    for step in attempt.steps():
+        time.sleep(0.011)
+        if step % 3 == 0:
+            attempt.optimizer.zero_grad(set_to_none=False)
+        attempt.add(step)
+        if step % 3 == 2:
+            attempt.optimizer.step()
+
+
+LOOPS = [usual, prefetched, far_ahead, in_groups, listed, added_up, added_up_and_kept]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_each_step_is_trained_once(tmp_path: Path, loop: Callable[[Attempt], None]) -> None:
+    """Also if the rank is killed in a training, and the weights are those of no kill."""
+    weights = []
+    for kill_at in (None, 0, 1, 4, 6, 8):
+        folder = tmp_path / str(kill_at)
+        torch.manual_seed(1)
+        first = Attempt(folder, 1, kill_at)
+        last = first
+        try:
+            loop(first)
+        except Killed:
+            first.checkpointer.close()
+            torch.manual_seed(1)
+            last = Attempt(folder, 2)
+            loop(last)
+        last.loop.break_off(veto=False)
+        assert last.loop.ended_at == STEPS
+        assert last.model.trained.tolist() == [1.0] * STEPS, kill_at  # type: ignore[operator]
+        weights.append(last.model.weight.detach().clone())
+    assert all(torch.equal(one, weights[0]) for one in weights)
+
+
+def test_loop_that_takes_steps_ahead_is_told_so_once(tmp_path: Path) -> None:
+    """And one that does not is told nothing."""
+    for loop, told in ((usual, 0), (in_groups, 0), (added_up, 0), (far_ahead, 1)):
+        attempt = Attempt(tmp_path / loop.__name__, 1)
+        loop(attempt)
+        attempt.loop.break_off(veto=False)
+        assert len(attempt.said) == told, loop
+    assert "takes 2 more" in attempt.said[0]
+
+
+def test_loop_whose_optimizer_rests_is_saved(tmp_path: Path) -> None:
+    """Steps that only collect data are done when the loop comes round."""
+    attempt = Attempt(tmp_path, 1, total=12)
+    held = []
+    for step in attempt.steps():
+        time.sleep(0.011)
+        held.append(attempt.loop.checkpoints.holds(step))  # type: ignore[union-attr]
+        if step > 10:
+            attempt.train(step)
+    assert held == [False] * 9 + [True] * 3
