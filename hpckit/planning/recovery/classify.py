@@ -250,8 +250,10 @@ def with_log(exit_: RankExit, log: str) -> RankExit:
 
 
 def _last_lines(log: str) -> str | None:
-    lines = [line.rstrip() for line in log.splitlines() if line.strip()]
-    return "\n".join(lines[-_LAST_LINES:])[-_MESSAGE_CHARACTERS:] or None
+    lines = [line.rstrip() for line in log.splitlines() if line.strip()][-_LAST_LINES:]
+    while len(lines) > 1 and len("\n".join(lines)) > _MESSAGE_CHARACTERS:
+        del lines[0]  # a line that begins in its middle says something else
+    return "\n".join(lines)[-_MESSAGE_CHARACTERS:] or None
 
 
 def _chain_start(ends: Sequence[re.Match[str]], log: str) -> int:

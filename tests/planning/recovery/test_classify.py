@@ -386,5 +386,7 @@ def test_last_lines_of_another_program_are_its_message() -> None:
     """A program that leaves no traceback is told by what it printed last, at most five lines."""
     assert with_log(died(code=3), "step 1\n\noops\n").message == "step 1\noops"
     assert with_log(died(code=3), "".join(f"{i}\n" for i in range(9))).message == "4\n5\n6\n7\n8"
+    long = "".join(f"{i} " + "x" * 90 + "\n" for i in range(9))
+    assert with_log(died(code=3), long).message == long[-280:].strip()
     assert with_log(died(code=3), "").message is None
     assert failure_signature(with_log(died(code=3), "oops")) == failure_signature(died(code=3))
