@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from io import IOBase
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -64,8 +65,12 @@ def keep_state_of(function: Callable[..., Any]) -> Iterator[None]:
     """Set back generators, and what a function reaches, such as means and counters, after.
 
     It reaches what it has in its closure, its defaults and its object, and names of its file.
+    Raises TypeError if it reaches an iterator, which would have given what it gave.
     """
     found = list(_reached(function))
+    for one in found:
+        if isinstance(one, Iterator) and not isinstance(one, IOBase):
+            raise TypeError(f"{type(one).__name__} cannot be set back")
     tensors = [(one, one.detach().clone()) for one in found if isinstance(one, Tensor)]
     with ExitStack() as stack:
         stack.enter_context(kept_generators([one for one in found if _is_generator(one)]))

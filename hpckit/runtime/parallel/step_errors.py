@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from typing import Any
 
-from torch.distributed.tensor.experimental import implicit_replication
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointError
 
-from hpckit.errors import RunError
+from hpckit.errors import HpckitError, RunError
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import Parallel, Recompute
 from hpckit.runtime.parallel.tensor_parallel import TensorCut
@@ -21,7 +23,12 @@ _NAME_IT = (
     "do, in columns or rows if it makes or takes parts as they do; put a parameter of the block's "
     "own into a module; what works on single heads needs another layout"
 )
+_HAVE_WHOLE = (
+    "parallel.sequence=false has them whole outside of the plan's columns and rows, with buffers, "
+    "masks and means as they are in one process"
+)
 _OF_PARTS = "/torch/distributed/tensor/"
+_IS_COPY = "_hpckit_is_copy"
 
 
 @contextmanager
@@ -30,8 +37,7 @@ def explain_errors(settings: Parallel, layout: Layout, cut: TensorCut | None) ->
 
     That is what its compiler, or recomputing compiled units, could not do; what a unit that is
     cut over ranks could not compute with the layers that its plan leaves out; and what torch does
-    not compute from parts of a sequence. A plain tensor beside such parts, like a buffer or a mask,
-    is taken as the whole one that it is.
+    not compute from parts of a sequence, such as with a plain tensor.
 
     ```python
     with explain_errors(settings, layout, cut):
@@ -40,18 +46,16 @@ def explain_errors(settings: Parallel, layout: Layout, cut: TensorCut | None) ->
     """
     in_parts = cut is not None and settings.sequence
     try:
-        with implicit_replication() if in_parts and not settings.compile else nullcontext():
-            yield
+        yield
     except Exception as error:
         blamed = cut.blamed_for(error) if cut is not None else ""
         if blamed:
             raise RunError(blamed, hint=_NAME_IT) from error
-        told = " ".join(str(error).split())[:_SHOWN]
-        if in_parts and _is_of_parts(error):
+        told = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
+        if in_parts and not isinstance(error, HpckitError) and _is_of_parts(error):
             raise RunError(
                 f"torch cannot compute with activations that are cut along the sequence: {told}",
-                hint="parallel.sequence=false has them whole outside of the plan's columns and "
-                "rows; or do it in a module of a unit that the plan names",
+                hint=_HAVE_WHOLE,
             ) from error
         hint = _hint(error, settings, layout) if settings.compile else None
         if hint is None:
@@ -77,3 +81,35 @@ def _hint(error: Exception, settings: Parallel, layout: Layout) -> str | None:
         same = "give all batches one shape, or " if lengths else ""
         return f"{same}set parallel.compile=false"
     return None
+
+
+class LostWrites(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, writing in place into some positions of a cut sequence is refused.
+
+    What torch gives for these positions is a copy, so that the write would be lost silently.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation; raises RunError if it would change such a copy."""
+        del types
+        first = args[0] if args else None
+        is_copy = isinstance(first, DTensor) and getattr(first, _IS_COPY, False)
+        if is_copy and func._schema.is_mutable:  # noqa: SLF001  # torch has no other name
+            raise RunError(
+                f"the model writes in place into some positions of a sequence ({func}), and each "
+                "rank has a part of these: torch would write into a copy",
+                hint=f"write x = torch.cat(…) instead; or {_HAVE_WHOLE}",
+            )
+        found = func(*args, **kwargs or {})
+        if isinstance(first, DTensor) and isinstance(found, DTensor) and _is_view(func):
+            setattr(found, _IS_COPY, is_copy or (_is_cut(first) and not _is_cut(found)))
+        return found
+
+
+def _is_view(func: Any) -> bool:
+    returned = func._schema.returns  # noqa: SLF001
+    return bool(returned) and returned[0].alias_info is not None
+
+
+def _is_cut(tensor: DTensor) -> bool:
+    return any(one.is_shard() for one in tensor.placements)

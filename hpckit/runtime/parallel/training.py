@@ -37,7 +37,7 @@ from hpckit.runtime.parallel.loss.step_loss import (
 from hpckit.runtime.parallel.mesh import PendingSum, RankMesh
 from hpckit.runtime.parallel.pipeline import check_microbatches
 from hpckit.runtime.parallel.shared_buffers import SharedBuffers
-from hpckit.runtime.parallel.step_errors import explain_errors
+from hpckit.runtime.parallel.step_errors import LostWrites, explain_errors
 from hpckit.runtime.parallel.tensor_parallel import keeping_logits
 from hpckit.runtime.parallel.tree_reduction import TreeReduction, refuse_other_reductions
 
@@ -192,7 +192,8 @@ class ModelTraining:
             return
         check.watch()
         try:
-            yield
+            with nullcontext() if self.model.cut is None else LostWrites():  # type: ignore[no-untyped-call]
+                yield
             batch_checks.check_units(self.mesh, check.problem())
         finally:
             check.stop()
@@ -375,7 +376,9 @@ class ModelTraining:
         parts = [] if self.model.pipeline is None else self.model.pipeline.parts
         try:
             kept = keeping_logits(self.model.cut, given=loss is not None)
-            with torch.no_grad(), kept, evaluating(module, *(one.module for one in parts)):
+            explained = explain_errors(self.settings, layout, self.model.cut)
+            still = evaluating(module, *(one.module for one in parts))
+            with explained, torch.no_grad(), kept, still:
                 if self.model.pipeline is not None:
                     self.model.pipeline.evaluate(inputs, targets, loss=compute, kwargs=kwargs)
                 else:

@@ -265,14 +265,20 @@ class Run(ParallelRun):
             raise unused_weights(self.checkpoint.weights)
 
     def _new_loop(self, total: int, start: int, samples_per_step: int) -> StepLoop:
-        trained = TrainedSteps(warn=self._warn)
+        trained = TrainedSteps(warn=self._warn) if self.is_main else TrainedSteps()
         trained.watch(self.registered.values())
+        grace_s = self.notice_grace.total_seconds()
         return StepLoop(
             total=total,
             trained=trained,
             samples_per_step=samples_per_step,
             batch_fraction=self.batch_fraction,
-            boundary=StepBoundary(info=self.info, link=self._link, profile=self._profiler.hear),
+            boundary=StepBoundary(
+                info=self.info,
+                link=self._link,
+                profile=self._profiler.hear,
+                patience_s=grace_s / 3,
+            ),
             times=self._times,
             checkpoints=self._checkpoints() if self.registered else None,
             logger=self.logger,
@@ -465,6 +471,8 @@ class Run(ParallelRun):
         reports them.
         """
         self._show_life()
+        if self._loop is not None:
+            self._loop.trained.worked = True
         if not self.is_main:
             return
         if self._injector.poisoned and "loss" in metrics:

@@ -56,6 +56,9 @@ class StepBoundary:
     told_by: ToldBy | None = None
     signal: str | None = None
     pruned: bool = False
+    patience_s: float = 5.0
+    """How long ranks that were asked to leave wait for steps that are not trained yet."""
+    _noticed_at: float | None = field(default=None, init=False)
     _group: Any = field(default=None, init=False)
     _next: int | None = field(default=None, init=False)
     _seen_at: float = field(default=0.0, init=False)
@@ -110,27 +113,31 @@ class StepBoundary:
         """Return what all ranks do before this step; `save` is whether this rank wants to save.
 
         Ranks that leave also save, unless one of them has a `veto`: a useless state must not
-        replace a good one. If steps still wait on one of them, all look again at the next boundary.
-        `within` is the number of steps after which to agree again at the latest; it is the same on
-        all ranks.
+        replace a good one. If steps still wait on one of them, all look again at the next boundary,
+        and leave without saving when their patience ends. `within` is the number of steps after
+        which to agree again at the latest; it is the same on all ranks.
         """
         self._poll()
         if not self._together:
-            wanted = (save or self.noticed) and not (veto or waits)
-            return Agreement(save=wanted, leave=self.noticed and not waits, prune=self.pruned)
+            leaves = self.noticed and (not waits or self._impatient())
+            wanted = (save or leaves) and not (veto or waits)
+            return Agreement(save=wanted, leave=leaves, prune=self.pruned)
         if self._next is not None and step < self._next:
             return Agreement()
-        ours = [self.noticed, save, veto, self.pruned, self._distance(step), waits]
-        leave, asked, vetoed, pruned, distance, waiting = self._most(step, ours, over=False)
-        if waiting and (leave or asked):
+        ours = [self.noticed, save, veto, self.pruned, self._distance(step)]
+        ours += [waits, waits and self.noticed and self._impatient()]
+        leave, asked, vetoed, pruned, distance, *waiting = self._most(step, ours, over=False)
+        if waiting == [1, 0] and (leave or asked):
             self._next = step + 1
             return Agreement(prune=bool(pruned))
         self._next = step + (distance if within is None else min(distance, within))
         # Never reset it: a signal may have arrived while the ranks were agreeing.
         if leave and self.told_by is None:
             self.told_by = ToldBy.peer
-        save = bool(asked or leave) and not vetoed
-        return Agreement(save=save, leave=bool(leave), prune=bool(pruned))
+        useless = bool(vetoed or waiting[0])
+        return Agreement(
+            save=bool(asked or leave) and not useless, leave=bool(leave), prune=bool(pruned)
+        )
 
     def agree_to_end(self, step: int, *, veto: bool, waits: bool = False) -> tuple[bool, bool]:
         """Agree that the loop ends before this step; return if any has a `veto`, and if any waits.
@@ -139,7 +146,7 @@ class StepBoundary:
         """
         if not self._together:
             return veto, waits
-        _, _, vetoed, *_, waiting = self._most(step, [0, 0, veto, 0, 0, waits], over=True)
+        _, _, vetoed, *_, waiting, _ = self._most(step, [0, 0, veto, 0, 0, waits, 0], over=True)
         return bool(vetoed), bool(waiting)
 
     def is_alike(self, number: int) -> bool:
@@ -166,6 +173,12 @@ class StepBoundary:
                 hint="break at the same step on every rank, such as by an all_reduce of the reason",
             )
         return most
+
+    def _impatient(self) -> bool:
+        """Return whether a notice came too long ago to wait any longer."""
+        now = time.monotonic()
+        self._noticed_at = now if self._noticed_at is None else self._noticed_at
+        return now - self._noticed_at > self.patience_s
 
     def _poll(self) -> None:
         while self.link is not None and (message := self.link.poll()) is not None:

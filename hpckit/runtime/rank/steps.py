@@ -74,7 +74,7 @@ class StepLoop:
         `veto`, nothing is saved, because the state is useless.
         """
         checkpoints = self.checkpoints
-        self.trained.end_step()
+        self.trained.end_step(step - 1)
         done = step - self.trained.lead
         wanted = checkpoints is not None and checkpoints.due(step)
         within = None if checkpoints is None else checkpoints.save_interval.steps_left(step)
@@ -105,7 +105,7 @@ class StepLoop:
 
         Raises the same errors as `end`.
         """
-        self.trained.end_step()
+        self.trained.end_step(self.total - 1)
         self.taken = True
         waits = self.trained.open or self.trained.lead > 0
         self.end(max(self.total, self.start.step), veto=veto, waits=waits)
@@ -141,7 +141,8 @@ class StepLoop:
         if self.taken or self.begun is None:
             self.end(self.total if self.taken else self.start.step, veto=veto)
         else:
-            self.end(self.begun, veto=veto, within_step=True)
+            done = max(self.begun - self.trained.lead, self.start.step)
+            self.end(done, veto=veto, within_step=True)
 
     def farewell(self, reason: ExitReason) -> ExitStatement:
         """Return the exit statement of a rank that leaves for this reason."""

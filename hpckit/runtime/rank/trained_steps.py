@@ -1,29 +1,76 @@
 """Which steps are trained at a boundary: a loop may take steps ahead, or add up gradients of many.
 
-The loop came round, but what it asked for may lie in a prefetcher, or in gradients that no
-optimizer has used. Registered optimizers tell. In doubt a step is not done.
+The loop came round, but what it asked for may lie in a prefetcher, or in gradients that their
+optimizer has not used. Registered optimizers tell. In doubt a step is not done.
 """
 
 from __future__ import annotations
 
+import inspect
+import sys
 import time
-import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hpckit.runtime.parallel.gradients import local_part
-
-_SHORT_S = 0.01
-"""In less than this nothing is trained."""
-_PATIENCE_S = 60.0
+_IDLE_S, _WAITING_S = 60.0, 900.0
+"""How long steps may be taken, and gradients be added up, before state is saved."""
 _MOST_STEPS = 256
 """Steps whose gradients may be added up."""
-_MOST_AHEAD = 8
+_MOST_AHEAD = 64
+_SHORT_S = 0.01
+"""In less than this nothing is trained."""
+_WATCHED = 64
+"""Parameters of an optimizer whose gradients are watched."""
+
+
+@dataclass(slots=True, kw_only=True)
+class OptimizerWatch:
+    """What one optimizer did in a step: whether it got gradients, and used them."""
+
+    got: bool = False
+    used: bool = False
+    steps: int = 0
+    """In how many steps gradients have waited for it."""
+    since: float = 0.0
+
+    def follow(self, optimizer: Optimizer) -> None:
+        """Hear of its steps, and of gradients of some of its parameters."""
+        optimizer.register_step_post_hook(self._note_use)
+        learning = [
+            one
+            for group in optimizer.param_groups
+            for one in group["params"]
+            if one.requires_grad and one.is_leaf
+        ]
+        for one in learning[:: max(len(learning) // _WATCHED, 1)]:
+            one.register_post_accumulate_grad_hook(self._note_gradient)
+
+    def _note_use(self, *_: Any) -> None:
+        self.used = True
+
+    def _note_gradient(self, _: Tensor) -> None:
+        self.got = True
+
+    def end_step(self) -> bool:
+        """Return whether it did anything in this step; begin the next one."""
+        worked = self.got or self.used
+        if self.used:
+            self.steps = 0
+        elif self.got or self.steps:
+            self.since = self.since if self.steps else time.monotonic()
+            self.steps += 1
+        self.got = self.used = False
+        return worked
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has gradients that it will soon use."""
+        recent = self.steps <= _MOST_STEPS and time.monotonic() - self.since < _WAITING_S
+        return self.steps > 0 and recent
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,96 +79,84 @@ class TrainedSteps:
 
     `open`: the state holds a part of what some steps do, so that it must be neither saved nor left
     here. `lead` is how many steps the loop has always taken and not yet trained. `warn` gets a
-    text, once. Without a registered optimizer of torch all steps that were taken count as trained.
+    text, once. `worked` is set by other signs that a step is worked on. Without a registered
+    optimizer of torch all steps that were taken count as trained.
     """
 
     warn: Callable[[str], None] = lambda _text: None
+    worked: bool = field(default=False, init=False)
     open: bool = field(default=False, init=False)
     lead: int = field(default=0, init=False)
-    _parameters: list[Tensor] = field(default_factory=list, init=False)
-    _values: list[int] = field(default_factory=list, init=False)
-    _gradients: list[tuple[weakref.ref[Tensor], int] | None] = field(
-        default_factory=list, init=False
-    )
-    _updated: bool = field(default=False, init=False)
-    _pending: bool = field(default=False, init=False)
-    _knows_lead: bool = field(default=False, init=False)
-    _first_gap: int | None = field(default=None, init=False)
-    _gap: int = field(default=0, init=False)
-    _usual_gap: int = field(default=_MOST_AHEAD, init=False)
-    _since: float = field(default=0.0, init=False)
+    _optimizers: list[OptimizerWatch] = field(default_factory=list, init=False)
     _taken_at: float | None = field(default=None, init=False)
+    _knows_lead: bool = field(default=False, init=False)
+    _idle: int = field(default=0, init=False)
+    """Steps in a row in which nothing was done."""
+    _first_idle: int | None = field(default=None, init=False)
+    _in_hand: bool = field(default=False, init=False)
+    """Whether the loop had one of these steps itself, and not only a prefetcher."""
+    _worked_at: float = field(default_factory=time.monotonic, init=False)
 
     def watch(self, objects: Iterable[Any]) -> None:
         """Follow the optimizers among these objects."""
         for one in objects:
             if isinstance(one, Optimizer):
-                one.register_step_post_hook(self._note)
-                groups = (group["params"] for group in one.param_groups)
-                self._parameters += [each for own in groups for each in (*own[:1], *own[1:][-1:])]
-
-    def _note(self, *_: Any) -> None:
-        self._updated = True
+                self._optimizers.append(OptimizerWatch())
+                self._optimizers[-1].follow(one)
 
     def begin_step(self) -> None:
         """Note that the loop takes a step now."""
-        if not self._parameters:
-            return
-        if self._taken_at is None:
-            self._since = time.monotonic()
-            self._look()
         self._taken_at = time.monotonic()
 
-    def end_step(self) -> None:
-        """Judge the boundary at which the loop asks for another step than the one it took."""
-        if self._taken_at is None:
+    def end_step(self, step: int) -> None:
+        """Judge the boundary at which the loop asks for another step than this one, which it took.
+
+        A step that is not worked on for a while counts as done if the loop itself has its number.
+        """
+        if self._taken_at is None or not self._optimizers:
             return
         now = time.monotonic()
-        changed, begun = self._look()
-        updated, self._updated = self._updated or changed, False
-        if updated:
-            self._judge_lead()
-            self._usual_gap, self._gap = self._gap, 0
-            self._pending, self._since = False, now
-            self.open = not self._knows_lead
-            return
-        self._gap += 1
-        self._pending |= begun
-        # Several steps for one update are no lead.
-        self._knows_lead |= self._pending or self._first_gap is not None
-        waits = self._pending and self._gap <= _MOST_STEPS
-        ahead = self._gap <= self._usual_gap or now - self._taken_at < _SHORT_S
-        self.open = waits or (ahead and now - self._since < _PATIENCE_S)
+        worked = any([one.end_step() for one in self._optimizers]) or self.worked  # noqa: C419  # of each
+        self.worked = False
+        waits = any(one.waits for one in self._optimizers)
+        in_hand = worked or _is_in_hand(step)
+        if worked or (in_hand and now - self._taken_at >= _SHORT_S):
+            ahead = not self._judge_lead()
+            self._idle, self._worked_at = 0, now
+        else:
+            self._idle += 1
+            self._in_hand |= in_hand
+            self._knows_lead |= self._first_idle is not None  # several steps at once are no lead
+            ahead = now - self._worked_at < _IDLE_S and self._idle <= _MOST_AHEAD
+        self.open = waits or ahead
 
-    def _judge_lead(self) -> None:
+    def _judge_lead(self) -> bool:
+        """Return whether the lead is known at a boundary after work."""
         if self._knows_lead:
-            return
-        if self._first_gap is None:
-            self._first_gap = self._gap
-            self._knows_lead = not 0 < self._gap <= _MOST_AHEAD
-            return
-        self._knows_lead, self.lead = True, self._first_gap
+            return True
+        if self._first_idle is None:
+            self._first_idle = self._idle
+            most = 1 if self._in_hand else _MOST_AHEAD
+            self._knows_lead = not 0 < self._idle <= most
+            return self._knows_lead
+        self._knows_lead, self.lead = True, self._first_idle
         self.warn(
             f"the loop over run.steps takes {self.lead} more before it trains one, as a prefetcher "
             f"does: a step counts as done {self.lead} later, once it is trained"
         )
-
-    def _look(self) -> tuple[bool, bool]:
-        """Return whether parameters have changed since the last look, and whether gradients have.
-
-        A gradient that is gone has not changed.
-        """
-        with torch.no_grad():  # so that a sharded one gives its part itself
-            values = [local_part(one)._version for one in self._parameters]  # noqa: SLF001  # torch has no other name
-        gradients = [one.grad for one in self._parameters]
-        changed = values != self._values
-        begun = any(
-            one is not None and (old is None or old[0]() is not one or old[1] != one._version)  # noqa: SLF001
-            for one, old in zip(gradients, self._gradients or [None] * len(gradients), strict=True)
-        )
-        self._values, self._gradients = values, [_mark(one) for one in gradients]
-        return changed, begun
+        return True
 
 
-def _mark(gradient: Tensor | None) -> tuple[weakref.ref[Tensor], int] | None:
-    return None if gradient is None else (weakref.ref(gradient), gradient._version)  # noqa: SLF001
+def _is_in_hand(step: int) -> bool:
+    """Return whether the code that loops has this number in a variable.
+
+    Generators between it and `run.steps` do not count: they may keep what they take.
+    """
+    frame = sys._getframe()  # noqa: SLF001  # in Python's documentation
+    while frame is not None and (
+        frame.f_code.co_flags & inspect.CO_GENERATOR
+        or frame.f_globals.get("__name__", "").startswith("hpckit.")
+    ):
+        frame = frame.f_back  # type: ignore[assignment]
+    values = () if frame is None else frame.f_locals.values()
+    return any(type(one) is int and one == step for one in values)

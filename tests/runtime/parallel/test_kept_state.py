@@ -165,3 +165,15 @@ def test_object_that_is_at_work_elsewhere_is_left_alone() -> None:
 
     LossCheck().see(loss, torch.ones(4, 2), torch.zeros(4, 2))
     assert check.positions == 4
+
+
+def test_loss_that_takes_from_an_iterator_is_not_looked_at() -> None:
+    """What a look takes from a generator, or from a loader, could not be given back."""
+    for numbers in (iter(range(9)), (one for one in range(9)), iter([1, 2, 3, 4, 5, 6, 7, 8, 9])):
+        first = next(numbers)
+
+        def loss(outputs: Tensor, targets: Tensor, numbers: Any = numbers) -> Tensor:
+            return torch.mean((outputs - targets) ** 2) * float(next(numbers))
+
+        LossCheck().see(loss, torch.ones(4, 2), torch.zeros(4, 2))
+        assert next(numbers) == first + 1

@@ -106,8 +106,12 @@ class BesideModel(ByteModel):
             hidden = hidden + self.get_buffer("waves")
         if self.way == "padding":
             hidden = hidden * (tokens != 0).unsqueeze(-1)
+        if self.way == "shifted":
+            hidden[:, 1:] += hidden[:, :-1].clone()
         for block in self.blocks:
             hidden = block(hidden)
+        if self.way == "written":
+            hidden[:, :3][..., :5] *= 0.5
         hidden = self.norm(hidden)
         if self.way == "pooled":
             hidden = hidden + hidden.mean(1, keepdim=True)
@@ -117,7 +121,7 @@ class BesideModel(ByteModel):
 
 def build(way: str) -> nn.Module:
     """Return a model of such blocks."""
-    beside = way in {"waves", "padding", "pooled"}
+    beside = way in {"waves", "padding", "pooled", "written", "shifted"}
     model = BesideModel() if beside else ByteModel(blocks=2)
     model.way = way  # type: ignore[assignment]
     model.blocks = nn.ModuleList(UnplannedBlock(way) for _ in range(2))

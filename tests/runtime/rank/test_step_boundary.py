@@ -37,3 +37,16 @@ def test_notice_goes_before_a_verdict(line: tuple[socket.socket, StepBoundary]) 
     for message in (messages.Prune(), messages.Notice()):
         agent.sendall(messages.encode_message(message) + b"\n")
     assert boundary.agree(4, save=False) == Agreement(save=True, leave=True, prune=True)
+
+
+def test_steps_that_wait_put_off_saving_and_leaving_for_a_while(
+    line: tuple[socket.socket, StepBoundary],
+) -> None:
+    """Ranks that were asked to leave do so without a save when their patience ends."""
+    agent, boundary = line
+    assert boundary.agree(3, save=True, waits=True) == Agreement()
+    agent.sendall(messages.encode_message(messages.Notice()) + b"\n")
+    assert boundary.agree(4, save=True, waits=True) == Agreement()
+    assert boundary.agree(5, save=True) == Agreement(save=True, leave=True)
+    boundary.patience_s = 0.0
+    assert boundary.agree(6, save=True, waits=True) == Agreement(leave=True)

@@ -47,9 +47,10 @@ class Attempt:
     def __post_init__(self) -> None:
         self.model = nn.Linear(2, 2)
         self.model.register_buffer("trained", torch.zeros(self.total))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.optimizer = torch.optim.SGD([self.model.weight], lr=0.1)
+        self.slow = torch.optim.SGD([self.model.bias], lr=0.1)
         self.checkpointer = Checkpointer(self.folder, CheckpointSettings(epoch=self.number))
-        objects = {"model": self.model, "optimizer": self.optimizer}
+        objects = {"model": self.model, "optimizer": self.optimizer, "slow": self.slow}
         trained = TrainedSteps(warn=self.said.append)
         trained.watch(objects.values())
         self.loop = StepLoop(
@@ -76,6 +77,7 @@ class Attempt:
         for step in self.loop.restore():
             assert self.loop.cross(step, veto=False) is None
             self.loop.checkpoints.end_flight()  # type: ignore[union-attr]
+            self.loop.trained.begin_step()  # as if that had taken no time
             yield step
         self.loop.end_steps(veto=False)
 
@@ -93,7 +95,12 @@ class Attempt:
         self.optimizer.zero_grad()
         for step in steps:
             self.add(step)
+        self.update()
+
+    def update(self) -> None:
+        """Use the gradients."""
         self.optimizer.step()
+        self.slow.step()
 
 
 def usual(attempt: Attempt) -> None:
@@ -102,26 +109,26 @@ def usual(attempt: Attempt) -> None:
         attempt.train(step)
 
 
-def prefetched(attempt: Attempt) -> None:
-    """Keep a step until its batch has come."""
-    waiting = None
+def ahead(attempt: Attempt, count: int, pause_s: float) -> Iterator[int]:
+    """Yield steps, of which some more have been taken already."""
+    held: list[int] = []
     for step in attempt.steps():
-        if waiting is not None:
-            attempt.train(waiting)
-        waiting = step
-        time.sleep(0.011)  # its batch goes to the GPU
-    if waiting is not None:
-        attempt.train(waiting)
+        held.append(step)
+        time.sleep(pause_s)
+        if len(held) > count:
+            yield held.pop(0)
+    yield from held
+
+
+def prefetched(attempt: Attempt) -> None:
+    """Take a step while the batch of the next one is fetched."""
+    for step in ahead(attempt, 1, 0.011):
+        attempt.train(step)
 
 
 def far_ahead(attempt: Attempt) -> None:
-    """Keep two steps."""
-    waiting: list[int] = []
-    for step in attempt.steps():
-        waiting.append(step)
-        if len(waiting) > 2:
-            attempt.train(waiting.pop(0))
-    for step in waiting:
+    """Take two more."""
+    for step in ahead(attempt, 2, 0.0):
         attempt.train(step)
 
 
@@ -144,8 +151,8 @@ def added_up(attempt: Attempt) -> None:
         time.sleep(0.011)
         attempt.add(step)
         if step % 3 == 2:
-            attempt.optimizer.step()
-            attempt.optimizer.zero_grad()
+            attempt.update()
+            attempt.model.zero_grad()
 
 
 def added_up_and_kept(attempt: Attempt) -> None:
@@ -153,13 +160,89 @@ def added_up_and_kept(attempt: Attempt) -> None:
     for step in attempt.steps():
         time.sleep(0.011)
         if step % 3 == 0:
-            attempt.optimizer.zero_grad(set_to_none=False)
+            attempt.model.zero_grad(set_to_none=False)
         attempt.add(step)
         if step % 3 == 2:
-            attempt.optimizer.step()
+            attempt.update()
 
 
-LOOPS = [usual, prefetched, far_ahead, in_groups, listed, added_up, added_up_and_kept]
+def added_up_for_one(attempt: Attempt) -> None:
+    """Let one optimizer wait, and the other not."""
+    for step in attempt.steps():
+        attempt.add(step)
+        attempt.optimizer.step()
+        attempt.optimizer.zero_grad()
+        if step % 3 == 2:
+            attempt.slow.step()
+            attempt.slow.zero_grad()
+
+
+def added_up_beside_averages(attempt: Attempt) -> None:
+    """Put other weights in and out while gradients wait."""
+    for step in attempt.steps():
+        attempt.add(step)
+        if step % 3 == 2:
+            attempt.update()
+            attempt.model.zero_grad()
+        with torch.no_grad():
+            own = attempt.model.weight.clone()
+            attempt.model.weight.zero_().copy_(own)
+
+
+def overflown(attempt: Attempt) -> None:
+    """Skip the first updates, as torch.amp.GradScaler does."""
+    for step in attempt.steps():
+        attempt.add(step)
+        if step > 1:
+            attempt.update()
+        attempt.model.zero_grad()
+
+
+def evaluating(attempt: Attempt) -> None:
+    """Begin with steps that train nothing, behind a generator that takes none ahead."""
+    for step in (step for step in attempt.steps()):
+        if step > 2:
+            attempt.train(step)
+        else:
+            time.sleep(0.011)
+            attempt.model.trained[step] += 1  # type: ignore[operator,index]
+
+
+def filling(attempt: Attempt) -> None:
+    """Begin with steps that take no time."""
+    for step in attempt.steps():
+        if step > 2:
+            attempt.train(step)
+        else:
+            attempt.model.trained[step] += 1  # type: ignore[operator,index]
+
+
+def in_own_groups(attempt: Attempt) -> None:
+    """Collect three steps in the body of the loop."""
+    held = []
+    for step in attempt.steps():
+        held.append(step)
+        if len(held) == 3:
+            attempt.train(*held)
+            held.clear()
+
+
+def kept_for_one_step(attempt: Attempt) -> None:
+    """Train each step after the next one has come."""
+    last = None
+    for step in attempt.steps():
+        if last is not None:
+            attempt.train(last)
+        last = step
+    if last is not None:
+        attempt.train(last)
+
+
+LOOPS = [
+    *(usual, prefetched, far_ahead, in_groups, listed, added_up, added_up_and_kept),
+    *(added_up_for_one, added_up_beside_averages, overflown, evaluating, filling),
+    *(in_own_groups, kept_for_one_step),
+]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -187,7 +270,8 @@ def test_each_step_is_trained_once(tmp_path: Path, loop: Callable[[Attempt], Non
 
 def test_loop_that_takes_steps_ahead_is_told_so_once(tmp_path: Path) -> None:
     """And one that does not is told nothing."""
-    for loop, told in ((usual, 0), (in_groups, 0), (added_up, 0), (far_ahead, 1)):
+    untold = [one for one in LOOPS if one not in {prefetched, far_ahead, kept_for_one_step}]
+    for loop, told in (*((one, 0) for one in untold), (far_ahead, 1)):
         attempt = Attempt(tmp_path / loop.__name__, 1)
         loop(attempt)
         attempt.loop.break_off(veto=False)
@@ -204,4 +288,23 @@ def test_loop_whose_optimizer_rests_is_saved(tmp_path: Path) -> None:
         held.append(attempt.loop.checkpoints.holds(step))  # type: ignore[union-attr]
         if step > 10:
             attempt.train(step)
-    assert held == [False] * 9 + [True] * 3
+    assert held[1:] == [True] * 11
+
+
+def test_break_does_not_count_what_was_taken_ahead(tmp_path: Path) -> None:
+    """Steps that a generator held when the loop was left were not trained."""
+    attempt = Attempt(tmp_path, 1)
+    for step in ahead(attempt, 2, 0.0):
+        attempt.train(step)
+        if step == 4:
+            break
+    attempt.loop.break_off(veto=False)
+    assert attempt.loop.ended_at == 4
+
+
+def test_loop_in_which_nothing_is_done_may_be_left(tmp_path: Path) -> None:
+    """After 64 steps without any work the state is taken as it is."""
+    attempt = Attempt(tmp_path, 1, total=70)
+    for _ in attempt.steps():
+        pass
+    assert attempt.loop.ended_at == 70
