@@ -36,7 +36,7 @@ def test_what_trains_brings_all_that_its_ranks_import() -> None:
 
 @pytest.mark.slow
 def test_wheel_ships_conf_and_templates(tmp_path: Path) -> None:
-    """A wheel carries conf/ and slurm_templates/, and composes and renders with nothing else."""
+    """A wheel carries conf/ and all templates, and composes and renders with nothing else."""
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     subprocess.run([*build, "-w", str(tmp_path), str(ROOT)], check=True, timeout=120)
     (wheel,) = tmp_path.glob("hpckit_slurm-*.whl")
@@ -46,6 +46,8 @@ def test_wheel_ships_conf_and_templates(tmp_path: Path) -> None:
     for folder in ("conf", "slurm_templates"):
         shipped = {path.name for path in (ROOT / folder).rglob("*.*")}
         assert shipped == {path.name for path in (site / "hpckit" / folder).rglob("*.*")}
+    assert _templates(ROOT / "hpckit")
+    assert _templates(ROOT / "hpckit") == _templates(site / "hpckit")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     done = subprocess.run(
@@ -60,3 +62,9 @@ def test_wheel_ships_conf_and_templates(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --job-name=digits-" in done.stdout
     assert not list(elsewhere.iterdir())
+
+
+def _templates(package: Path) -> set[str]:
+    """Return the templates inside the package: those of the report."""
+    files = (package / "report").rglob("*.j2")
+    return {file.relative_to(package).as_posix() for file in files}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from heapq import nlargest
+from typing import Any
 
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import counted, steps_text
+from hpckit.model.goodput import Interruption
 from hpckit.model.moment import local_moment
-from hpckit.report.account import first_line, span_text
+from hpckit.report.account import first_line
 from hpckit.report.document.model import ReportDocument
 from hpckit.report.document.words import (
-    VerdictGroup,
     best_words,
     no_verdict_words,
     runs_words,
@@ -29,10 +30,9 @@ from hpckit.report.failures import (
     group_failures,
     user_traceback,
 )
-from hpckit.report.html.elements import Cell, Figure, Html, bullets, element, paragraph, table
-from hpckit.report.html.section import Section, section
+from hpckit.report.html.section import Section
+from hpckit.report.html.tables import Badge, Cell, Figure, Table, duration, share, table
 from hpckit.report.rows import RunRow, count_states
-from hpckit.report.text import percent
 
 SHOWN_FAILURES = 20
 SHOWN_REMARKS = 10
@@ -41,99 +41,79 @@ SHOWN_INTERRUPTIONS = 20
 
 def verdicts_section(document: ReportDocument) -> Section:
     """Return what holds runs back, in words, with numbers and remedies."""
-    groups = verdict_groups(document.rows)
-    parts: list[Html] = [bullets(summary_words(document))]
-    parts += [_verdict(group, len(document.rows)) for group in groups]
-    if not groups:
-        parts.append(paragraph(no_verdict_words(document.rows), "remark"))
-    return section("verdicts", "Verdicts", parts)
-
-
-def _verdict(group: VerdictGroup, total: int) -> Html:
-    which = verdict_runs(group, total)
-    return element(
-        "div",
-        element("h3", verdict_head(group)),
-        paragraph(group.worst.message),
-        paragraph(group.worst.remedy, "remedy"),
-        paragraph(which, "remark") if which else Html(),
-        class_=f"verdict {group.worst.severity}",
-    )
+    values = {
+        "summary": summary_words(document),
+        "verdicts": [
+            {
+                "worst": group.worst,
+                "head": verdict_head(group),
+                "runs": verdict_runs(group, len(document.rows)),
+            }
+            for group in verdict_groups(document.rows)
+        ],
+        "no_verdict": no_verdict_words(document.rows),
+    }
+    return Section(name="verdicts", title="Verdicts", values=values)
 
 
 def outcome_section(document: ReportDocument) -> Section:
     """Return the states of runs, their failures by cause, the best run, and a table of all."""
     rows = document.rows
-    counts = count_states(row.state for row in rows)
-    tiles = (
-        element("span", element("b", str(count)), f" {state}", class_=f"tile {state}")
-        for state, count in counts.items()
-    )
-    parts: list[Html] = [element("p", *tiles, class_="tiles")]
-    parts += [paragraph(line) for line in best_words(document)]
     groups = group_failures(rows)
-    if groups:
-        parts.append(element("h3", "Failures"))
-        parts += [_failure(group) for group in groups[:SHOWN_FAILURES]]
-        left = len(groups) - SHOWN_FAILURES
-        more = (
-            f"{counted(left, 'other failure')} not shown: `hpckit status --failed --json` has all."
-        )
-        parts += [paragraph(more, "remark")] if left > 0 else []
-    parts += _interruptions(document)
-    remarks = list(_remarks(rows))
-    parts += [element("h3", "Remarks"), bullets(remarks)] if remarks else []
-    parts += [element("h3", "Runs"), _runs_table(document)]
-    return section("outcome", "Outcome", parts)
+    values = {
+        "states": count_states(row.state for row in rows),
+        "best": best_words(document),
+        "failures": [_failure(group) for group in groups[:SHOWN_FAILURES]],
+        "failures_left": len(groups) - SHOWN_FAILURES,
+        "causes": _causes(rows),
+        "latest": _latest_interruptions(document),
+        "remarks": list(_remarks(rows)),
+        "runs": _runs_table(document),
+    }
+    return Section(name="outcome", title="Outcome", values=values)
 
 
-def _failure(group: FailureGroup) -> Html:
-    failure = group.failure
+def _failure(group: FailureGroup) -> Mapping[str, Any]:
+    failure, run = group.failure, group.rows[0].run
     alone = len(group.rows) == 1
-    head = f"{group.rows[0].run}: {failure_words(failure)}" if alone else failure_line(group)
-    traceback = user_traceback(failure.traceback or "")
-    more = Html() if alone else paragraph(f"For example {group.rows[0].run}.", "remark")
-    code = element("pre", "\n".join(traceback), tabindex="0") if traceback else Html()
-    log = paragraph(f"Whole log: hpckit logs {group.rows[0].run}", "remark")
-    return element("div", paragraph(head), more, code, log, class_="failure")
+    return {
+        "head": f"{run}: {failure_words(failure)}" if alone else failure_line(group),
+        "several": not alone,
+        "run": run,
+        "traceback": "\n".join(user_traceback(failure.traceback or "")),
+    }
 
 
-def _interruptions(document: ReportDocument) -> list[Html]:
-    """Return the interruptions that runs survived or ended with, by cause."""
+def _interruptions(rows: Sequence[RunRow]) -> list[tuple[RunRow, Interruption]]:
+    """Return the interruptions that runs survived or ended with."""
+    return [
+        (row, one) for row in rows if row.goodput is not None for one in row.goodput.interruptions
+    ]
+
+
+def _causes(rows: Sequence[RunRow]) -> Table:
     counts: dict[tuple[str, bool], list[RunRow]] = {}
-    for row in document.rows:
-        for one in () if row.goodput is None else row.goodput.interruptions:
-            counts.setdefault((one.cause.value, one.planned), []).append(row)
-    if not counts:
-        return []
+    for row, one in _interruptions(rows):
+        counts.setdefault((one.cause.value, one.planned), []).append(row)
     lines = [
         (cause, "planned" if planned else "failure", len(some), runs_words(_once(some)))
         for (cause, planned), some in sorted(counts.items(), key=lambda one: -len(one[1]))
     ]
-    header = ("cause", "kind", "how often", "runs")
-    return [
-        element("h3", "Interruptions of all attempts"),
-        table(header, lines, label="interruptions"),
-        *_latest_interruptions(document),
-    ]
+    return table(("cause", "kind", "how often", "runs"), lines)
 
 
-def _latest_interruptions(document: ReportDocument) -> list[Html]:
+def _latest_interruptions(document: ReportDocument) -> Table:
     """Return the latest interruptions, each with when, where and why, the newest first."""
-    every = (
-        (row, one)
-        for row in document.rows
-        for one in (() if row.goodput is None else row.goodput.interruptions)
-    )
+    every = _interruptions(document.rows)
     latest = nlargest(SHOWN_INTERRUPTIONS, every, key=lambda pair: pair[1].at)
     lines = [
         (
             local_moment(one.at),
             short_name(document, row.run),
             one.attempt,
-            "" if one.round is None else one.round,
-            "" if one.rank is None else one.rank,
-            one.node or "",
+            one.round,
+            one.rank,
+            one.node,
             "" if one.step is None else str(one.step),
             "" if one.action is None else one.action.replace("_", " "),
             first_line(one.message),
@@ -141,10 +121,7 @@ def _latest_interruptions(document: ReportDocument) -> list[Html]:
         for row, one in latest
     ]
     header = ("when", "run", "attempt", "round", "rank", "node", "step", "then", "what")
-    return [
-        paragraph(f"The latest {len(lines)}:" if len(lines) > 1 else "It was:"),
-        table(header, lines, label="latest interruptions"),
-    ]
+    return table(header, lines)
 
 
 def _once(rows: Sequence[RunRow]) -> list[RunRow]:
@@ -165,29 +142,23 @@ def _remarks(rows: Sequence[RunRow]) -> Iterator[str]:
         yield f"… and {counted(left, 'other remark')}"
 
 
-def _runs_table(document: ReportDocument) -> Html:
+def _runs_table(document: ReportDocument) -> Table:
     header = ("run", "state", "cause", "attempts", "steps", "time", "goodput", "nodes")
     body = [
         (short_name(document, row.run), *_run_cells(row, document.written_at))
         for row in document.rows
     ]
-    return table(header, body, label="runs")
+    return table(header, body)
 
 
 def _run_cells(row: RunRow, now: datetime) -> Sequence[Cell]:
     parts = None if row.goodput is None else row.goodput.parts
-    goodput = None if row.goodput is None else row.goodput.goodput
-    elapsed = row.elapsed(now) if parts is None else parts.wall
-    state = f"{row.state} ({row.early})" if row.early else row.state.value
     return (
-        element("span", state, class_=f"state {row.state}"),
+        Badge(f"{row.state} ({row.early})" if row.early else row.state.value, row.state),
         "" if row.failure is None else row.failure.cause.value,
         row.attempt,
         Figure(steps_text(row.step, row.total), None if row.step is None else float(row.step)),
-        Figure(
-            "" if elapsed is None else span_text(elapsed),
-            None if elapsed is None else elapsed.total_seconds(),
-        ),
-        Figure(percent(goodput), goodput),
+        duration(row.elapsed(now) if parts is None else parts.wall),
+        share(None if row.goodput is None else row.goodput.goodput),
         compress_nodes(row.nodes),
     )

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
-from hpckit.model.counted import counted
 from hpckit.model.moment import local_moment
 from hpckit.model.states import RunState
-from hpckit.report.account import span_text
 from hpckit.report.description import AttemptDescription, LaunchDescription
 from hpckit.report.document.model import ReportDocument, ReportLaunch
 from hpckit.report.document.words import short_name
-from hpckit.report.html.elements import Cell, Figure, Html, element, joined, paragraph, table
-from hpckit.report.html.section import Section, section
+from hpckit.report.html.section import Section
+from hpckit.report.html.tables import Cell, duration, table
 from hpckit.report.text import foreign_line
 
 _SHOWN_FILES = 50
@@ -21,7 +20,6 @@ _SHOWN_FILES = 50
 
 def provenance_section(document: ReportDocument) -> Section:
     """Return the facts of each launch, and the jobs and nodes of each run."""
-    parts = [part for one in document.launches for part in _launch(one, document)]
     rows = [
         (
             short_name(document, row.run),
@@ -32,52 +30,35 @@ def provenance_section(document: ReportDocument) -> Section:
         )
         for row in document.rows
     ]
-    header = ("run", "Slurm job", "attempts", "nodes", "overrides")
-    return section(
-        "provenance",
-        "Provenance",
-        [*parts, element("h3", "Jobs"), table(header, rows, label="jobs")],
-    )
+    values = {
+        "launches": [_launch(one, document) for one in document.launches],
+        "jobs": table(("run", "Slurm job", "attempts", "nodes", "overrides"), rows),
+    }
+    return Section(name="provenance", title="Provenance", values=values)
 
 
-def _launch(one: ReportLaunch, document: ReportDocument) -> Iterable[Html]:
+def _launch(one: ReportLaunch, document: ReportDocument) -> Mapping[str, Any]:
     about = one.about
-    yield element("h3", about.head.id)
-    if about.head.foreign is not None:
-        yield paragraph(foreign_line(about.head.foreign), "remark")
-    facts = ((name, text) for name, text in _facts(about) if text)
-    yield element(
-        "dl", *(joined([element("dt", name), element("dd", text)]) for name, text in facts)
-    )
-    yield from _files(about.code.changed_files)
-    if one.packages:
-        names = sorted(one.packages.items(), key=lambda pair: pair[0].lower())
-        yield _details(
-            counted(len(names), "package"), table(("package", "version"), names, label="packages")
-        )
-    if about.run is not None and about.run.attempts:
-        yield _details(
-            counted(len(about.run.attempts), "attempt"),
-            table(
-                ("attempt", "Slurm job", "nodes", "rounds", "state", "exit code", "began", "time"),
-                [_attempt_cells(attempt, document) for attempt in about.run.attempts],
-                label="attempts",
-            ),
-        )
-    yield paragraph("How to run it again:")
-    yield element(
-        "pre",
-        f"hpckit rerun {one.reference}            # today's code\n"
-        f"hpckit rerun {one.reference} --exact    # exactly what was frozen" + _resume(one),
-    )
-
-
-def _resume(one: ReportLaunch) -> str:
-    """Return how to resume; nothing if all of it completed."""
-    rows = one.about.rows if one.about.run is None else (one.about.run.row,)
-    if all(row.state is RunState.completed for row in rows):
-        return ""
-    return f"\nhpckit resume {one.reference}           # continue what has not completed"
+    foreign, changed, run = about.head.foreign, about.code.changed_files, about.run
+    left = len(changed) - _SHOWN_FILES
+    packages = sorted(one.packages.items(), key=lambda pair: pair[0].lower())
+    attempts = () if run is None else run.attempts
+    rows = about.rows if run is None else (run.row,)
+    return {
+        "id": about.head.id,
+        "foreign": None if foreign is None else foreign_line(foreign),
+        "facts": _facts(about),
+        "changed": changed,
+        "changed_text": "\n".join(changed[:_SHOWN_FILES])
+        + (f"\n… and {left} more" if left > 0 else ""),
+        "packages": table(("package", "version"), packages),
+        "attempts": table(
+            ("attempt", "Slurm job", "nodes", "rounds", "state", "exit code", "began", "time"),
+            [_attempt_cells(attempt, document) for attempt in attempts],
+        ),
+        "reference": one.reference,
+        "unfinished": any(row.state is not RunState.completed for row in rows),
+    }
 
 
 def _facts(about: LaunchDescription) -> Iterable[tuple[str, str]]:
@@ -102,19 +83,6 @@ def _facts(about: LaunchDescription) -> Iterable[tuple[str, str]]:
     yield "folder", about.head.folder
 
 
-def _files(names: Sequence[str]) -> Iterable[Html]:
-    if names:
-        more = len(names) - _SHOWN_FILES
-        text = "\n".join([*names[:_SHOWN_FILES], *([f"… and {more} more"] if more > 0 else [])])
-        yield _details(
-            f"{counted(len(names), 'file')} changed since the commit", element("pre", text)
-        )
-
-
-def _details(summary: str, body: Html) -> Html:
-    return element("details", element("summary", summary), body)
-
-
 def _attempt_cells(one: AttemptDescription, document: ReportDocument) -> Sequence[Cell]:
     took = None
     if one.started_at is not None:
@@ -127,7 +95,5 @@ def _attempt_cells(one: AttemptDescription, document: ReportDocument) -> Sequenc
         "" if one.state is None else one.state.value,
         one.exit_code,
         "" if one.started_at is None else local_moment(one.started_at),
-        Figure(
-            "" if took is None else span_text(took), None if took is None else took.total_seconds()
-        ),
+        duration(took),
     )

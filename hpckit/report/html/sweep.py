@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hpckit.model.counted import counted
 from hpckit.report.document.model import ReportDocument
 from hpckit.report.document.words import short_name
 from hpckit.report.html.charts import VIRIDIS, Chart, label
-from hpckit.report.html.elements import Figure, Html, paragraph, shown, table
-from hpckit.report.html.section import Section, empty_section, section
+from hpckit.report.html.section import Section
+from hpckit.report.html.tables import Figure, Table, shown, table
 from hpckit.report.results import Results, shown_cells, shown_header
 from hpckit.report.text import number
 
@@ -23,63 +22,52 @@ _LEAST_METRICS = 8
 _MOST_TICKS = 12
 _LOG_RATIO = 50.0
 _HEIGHT = 420
-_GREY = "#9a9a9a"
 
 
 def sweep_section(document: ReportDocument) -> Section:
     """Return the table of results, and a line for each run through its values."""
-    results = document.results
+    results, metric = document.results, _metric(document)
+    no_sweep = ""
     if not results.overrides:
         one = "the report has one run" if len(results.rows) == 1 else "no override differs"
-        why = f"No sweep: {one}."
-        if not results.metrics:
-            return empty_section("sweep", "Sweep", why)
-        return section("sweep", "Sweep", [paragraph(why, "remark"), *_table(document)])
-    parts: list[Html | Chart] = []
-    chart = _lines(document)
-    if chart is not None:
-        parts += [chart, paragraph(_how(document), "remark")]
-    return section("sweep", "Sweep", [*parts, *_table(document)])
+        no_sweep = f"No sweep: {one}."
+    if no_sweep and not results.metrics:
+        return Section(name="sweep", title="Sweep", why_empty=no_sweep)
+    chart = None if no_sweep else _lines(document)
+    kept = _kept_metrics(document)
+    values = {
+        "no_sweep": no_sweep,
+        "chart": chart,
+        "metric": metric,
+        "axes_drawn": _MOST_AXES - 1,
+        "axes_left": len(results.overrides) > _MOST_AXES - 1,
+        "results": _table(replace(results, metrics=kept)),
+        "metrics_left": len(results.metrics) - len(kept),
+    }
+    charts = () if chart is None else (chart,)
+    return Section(name="sweep", title="Sweep", values=values, charts=charts)
 
 
-def _table(document: ReportDocument) -> Sequence[Html]:
-    """Return the table, and how many metrics it leaves out: a thousand runs fit into a report."""
+def _kept_metrics(document: ReportDocument) -> tuple[str, ...]:
+    """Return the metrics that the table has: a thousand runs fit into a report."""
     results, first = document.results, _metric(document)
     most = max(_MOST_CELLS // max(len(results.rows), 1), _LEAST_METRICS)
-    shown_ones = set(sorted(results.metrics, key=lambda name: name != first)[:most])
-    left = len(results.metrics) - len(shown_ones)
-    kept = tuple(name for name in results.metrics if name in shown_ones)
-    whole = _cells(replace(results, metrics=kept))
-    if not left:
-        return [whole]
-    more = f"{counted(left, 'more metric')} not in this table; `hpckit results --csv` has all."
-    return [whole, paragraph(more, "remark")]
+    kept = set(sorted(results.metrics, key=lambda name: name != first)[:most])
+    return tuple(name for name in results.metrics if name in kept)
 
 
-def _cells(results: Results) -> Html:
+def _table(results: Results) -> Table:
     rows = [
         [*map(shown, line[:-1]), Figure(line[-1], row.wall_s)]
         for line, row in zip(shown_cells(results), results.rows, strict=True)
     ]
-    return table(shown_header(results), rows, label="results of the runs")
+    return table(shown_header(results), rows)
 
 
 def _metric(document: ReportDocument) -> str | None:
     if document.goal is not None:
         return document.goal.metric
     return next(iter(document.results.metrics), None)
-
-
-def _how(document: ReportDocument) -> str:
-    metric = _metric(document)
-    left = len(document.results.overrides) - (_MOST_AXES - 1)
-    more = f" The first {_MOST_AXES - 1} overrides are drawn." if left > 0 else ""
-    if metric is None:
-        return f"Each line is a run.{more}"
-    return (
-        f"Each line is a run; its colour is its {metric}, from dark (low) to light (high). Runs "
-        f"without one are grey.{more}"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,37 +92,18 @@ def _lines(document: ReportDocument) -> Chart | None:
     colours = axes[-1].places if metric is not None else tuple(None for _ in rows)
     return Chart(
         id="chart-sweep",
-        label="parallel coordinates of the sweep, a line for each run",
+        template="sweep",
         height=_HEIGHT,
-        traces=_traces(names, axes, colours),
-        layout={
-            "showlegend": False,
-            "hovermode": "closest",
-            "annotations": _scales(axes),
-            "shapes": [_pole(place) for place in range(len(axes))],
-            "xaxis": {
-                "tickvals": list(range(len(axes))),
-                "ticktext": [label(axis.name, 24) for axis in axes],
-                "range": [-0.35, len(axes) - 0.55],
-                "showgrid": False,
-                "zeroline": False,
-                "side": "top",
-                "fixedrange": True,
-            },
-            "yaxis": {"visible": False, "range": [-0.06, 1.06], "fixedrange": True},
+        values={
+            "names": [label(axis.name, 24) for axis in axes],
+            "ticks": [
+                (place, at, words) for place, axis in enumerate(axes) for at, words in axis.ticks
+            ],
+            "named": len(rows) <= MOST_NAMED,
+            "width": 2.0 if len(rows) <= len(VIRIDIS) * 5 else 1.0,
+            "shades": _shades(names, axes, colours),
         },
     )
-
-
-def _pole(place: int) -> dict[str, Any]:
-    return {
-        "type": "line",
-        "x0": place,
-        "x1": place,
-        "y0": 0,
-        "y1": 1,
-        "line": {"color": _GREY, "width": 1},
-    }
 
 
 def _axis(name: str, values: Sequence[Any]) -> _Axis:
@@ -191,30 +160,22 @@ def _number(value: Any) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def _traces(
+def _shades(
     names: Sequence[str], axes: Sequence[_Axis], colours: Sequence[float | None]
-) -> list[dict[str, Any]]:
-    """Return a trace for each shade of colour, with gaps between its runs."""
-    shades: dict[str, list[int]] = {}
+) -> list[Mapping[str, Any]]:
+    """Return a line for each shade of colour, null without one, with gaps between its runs."""
+    shades: dict[str | None, list[int]] = {}
     order = _ranks(colours)
     for place in range(len(names)):
         rank = order.get(place)
-        shade = _GREY if rank is None else VIRIDIS[min(int(rank * len(VIRIDIS)), len(VIRIDIS) - 1)]
+        shade = None if rank is None else VIRIDIS[min(int(rank * len(VIRIDIS)), len(VIRIDIS) - 1)]
         shades.setdefault(shade, []).append(place)
-    width = 2.0 if len(names) <= len(VIRIDIS) * 5 else 1.0
     return [
         {
-            "type": "scatter",
-            "mode": "lines",
+            "colour": shade,
             "x": [x for _ in some for x in (*range(len(axes)), None)],
             "y": [y for place in some for y in (*(axis.places[place] for axis in axes), None)],
-            "text": [t for place in some for t in (*[names[place]] * len(axes), "")]
-            if len(names) <= MOST_NAMED
-            else None,
-            "hovertemplate": "%{text}<extra></extra>" if len(names) <= MOST_NAMED else None,
-            "hoverinfo": None if len(names) <= MOST_NAMED else "skip",
-            "line": {"color": shade, "width": width},
-            "opacity": 0.8 if len(names) <= MOST_NAMED else 0.45,
+            "names": [t for place in some for t in (*[names[place]] * len(axes), "")],
         }
         for shade, some in shades.items()
     ]
@@ -232,20 +193,3 @@ def _ranks(values: Sequence[float | None]) -> dict[int, float]:
     for rank, (value, _) in enumerate(known):
         first.setdefault(value, rank / last)
     return {place: first[value] for value, place in known}
-
-
-def _scales(axes: Sequence[_Axis]) -> list[dict[str, Any]]:
-    """Return the values beside each axis, on paper of their own: lines run below them."""
-    return [
-        {
-            "x": place,
-            "y": at,
-            "text": words,
-            "xanchor": "right",
-            "xshift": -4,
-            "showarrow": False,
-            "borderpad": 1,
-        }
-        for place, axis in enumerate(axes)
-        for at, words in axis.ticks
-    ]

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hpckit.model.counted import counted
 from hpckit.model.goodput import Interruption, TimePart, TimeParts
 from hpckit.report.account import PART_LABELS, span_text
 from hpckit.report.document.model import ReportDocument, RunTimeline
 from hpckit.report.document.words import short_name, summed_parts
-from hpckit.report.html.charts import Chart, label, legend, pattern
-from hpckit.report.html.elements import Cell, Figure, Html, paragraph, table
-from hpckit.report.html.section import Section, empty_section, section
+from hpckit.report.html.charts import Chart, label
+from hpckit.report.html.section import Section
+from hpckit.report.html.tables import Cell, Figure, Table, duration, table
 from hpckit.report.rows import RunRow
 from hpckit.report.text import percent
 
@@ -38,89 +37,61 @@ def timeline_section(document: ReportDocument) -> Section:
     rows = [row for row in document.rows if row.goodput is not None and row.goodput.parts.wall]
     if not rows:
         why = "No time line: no run was submitted or has begun."
-        return empty_section("timeline", "Timeline", why)
+        return Section(name="timeline", title="Timeline", why_empty=why)
     lanes = [one for one in document.timelines if one.spans]
-    parts: list[Html | Chart] = []
-    if lanes:
-        drawn = {span.part for one in lanes for span in one.spans}
-        parts.append(
-            legend(
-                (PART_LABELS[part], _COLOURS[part], _PATTERNS.get(part, ""))
-                for part in TimePart
-                if part in drawn
-            )
-        )
-        parts.append(_chart(lanes, document))
-    left = len(rows) - len(lanes)
-    if left > 0:
-        remark = f"The lanes of {counted(left, 'run')} are not drawn; the table has all of them."
-        parts.append(paragraph(remark, "remark"))
-    parts.append(_parts_table(rows, document))
-    note = (
-        "The parts of a run add up to its wall time, from its first submission to its end. A "
-        "cross is an interruption: red a failure, grey a planned one. Many saves "
-        "are drawn together."
-    )
-    return section("timeline", "Timeline", [*parts, paragraph(note, "remark")])
+    drawn = {span.part for one in lanes for span in one.spans}
+    chart = _chart(lanes, document) if lanes else None
+    values = {
+        "legend": [
+            (PART_LABELS[part], _COLOURS[part], _PATTERNS.get(part, ""))
+            for part in TimePart
+            if part in drawn
+        ],
+        "chart": chart,
+        "left": len(rows) - len(lanes),
+        "parts": _parts_table(rows, document),
+    }
+    charts = () if chart is None else (chart,)
+    return Section(name="timeline", title="Timeline", values=values, charts=charts)
 
 
 def _chart(lanes: Sequence[RunTimeline], document: ReportDocument) -> Chart:
     names = {one.run: label(short_name(document, one.run)) for one in lanes}
-    traces = [trace for part in TimePart if (trace := _bars(part, lanes, names))]
-    marks = _marks(names, document.rows)
     return Chart(
         id="chart-timeline",
-        label="time line of the runs, a lane for each",
+        template="timeline",
         height=_AROUND + min(_LANE * max(len(lanes), 2), max(_MOST_HIGH, 9 * len(lanes))),
-        traces=[*traces, *([marks] if marks else [])],
-        layout={
-            "barmode": "overlay",
-            "bargap": 0.25,
-            "hovermode": "closest",
-            "showlegend": False,
-            "xaxis": {"type": "date", "side": "bottom", "title": {"text": "UTC"}},
-            "yaxis": {
-                "type": "category",
-                "categoryorder": "array",
-                "categoryarray": list(names.values()),
-                "autorange": "reversed",
-                "automargin": True,
-            },
+        values={
+            "names": list(names.values()),
+            "parts": [bars for part in TimePart if (bars := _bars(part, lanes, names))],
+            "marks": _marks(names, document.rows),
         },
     )
 
 
 def _bars(
     part: TimePart, lanes: Sequence[RunTimeline], names: Mapping[str, str]
-) -> dict[str, Any] | None:
+) -> Mapping[str, Any] | None:
     found = [(one.run, span) for one in lanes for span in one.spans if span.part is part]
     if not found:
         return None
-    words = [
-        f"{PART_LABELS[part]} {span_text(span.end - span.begin)}, "
-        + (f"attempt {span.attempt}" if span.attempt else "before the first attempt")
-        + ("" if span.round is None else f", round {span.round}")
-        for _, span in found
-    ]
     return {
-        "type": "bar",
-        "orientation": "h",
         "name": PART_LABELS[part],
-        "y": [names[run] for run, _ in found],
-        "base": [_moment(span.begin) for _, span in found],
-        "x": [_milliseconds(span.end - span.begin) for _, span in found],
-        "text": words,
-        "textposition": "none",
-        "hovertemplate": "%{y}<br>%{text}<br>from %{base}<extra></extra>",
-        "marker": {
-            "color": _COLOURS[part],
-            "line": {"width": 0},
-            "pattern": pattern(_PATTERNS.get(part, "")),
-        },
+        "colour": _COLOURS[part],
+        "pattern": _PATTERNS.get(part, ""),
+        "runs": [names[run] for run, _ in found],
+        "begins": [_moment(span.begin) for _, span in found],
+        "lengths": [_milliseconds(span.end - span.begin) for _, span in found],
+        "words": [
+            f"{PART_LABELS[part]} {span_text(span.end - span.begin)}, "
+            + (f"attempt {span.attempt}" if span.attempt else "before the first attempt")
+            + ("" if span.round is None else f", round {span.round}")
+            for _, span in found
+        ],
     }
 
 
-def _marks(names: Mapping[str, str], rows: Sequence[RunRow]) -> dict[str, Any] | None:
+def _marks(names: Mapping[str, str], rows: Sequence[RunRow]) -> Mapping[str, Any]:
     """Return a mark for each interruption."""
     found = [
         (row.run, one)
@@ -128,23 +99,11 @@ def _marks(names: Mapping[str, str], rows: Sequence[RunRow]) -> dict[str, Any] |
         if row.run in names and row.goodput is not None
         for one in row.goodput.interruptions
     ]
-    if not found:
-        return None
     return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "interruption",
-        "y": [names[run] for run, _ in found],
-        "x": [_moment(one.at) for _, one in found],
-        "text": [_words(one) for _, one in found],
-        "hovertemplate": "%{y}<br>%{text}<br>%{x}<extra></extra>",
-        "cliponaxis": False,
-        "marker": {
-            "symbol": "x",
-            "size": 9,
-            "color": ["#7f7f7f" if one.planned else "#b2182b" for _, one in found],
-            "line": {"width": 1, "color": "#ffffff"},
-        },
+        "runs": [names[run] for run, _ in found],
+        "times": [_moment(one.at) for _, one in found],
+        "words": [_words(one) for _, one in found],
+        "colours": ["#7f7f7f" if one.planned else "#b2182b" for _, one in found],
     }
 
 
@@ -163,7 +122,7 @@ def _milliseconds(span: timedelta) -> float:
     return round(span.total_seconds() * 1000, 1)
 
 
-def _parts_table(rows: Sequence[RunRow], document: ReportDocument) -> Html:
+def _parts_table(rows: Sequence[RunRow], document: ReportDocument) -> Table:
     accounts = [
         (short_name(document, row.run), row.goodput.parts)
         for row in rows
@@ -173,19 +132,16 @@ def _parts_table(rows: Sequence[RunRow], document: ReportDocument) -> Html:
     names = [name for name in PART_LABELS if getattr(whole, name)]
     header = ("run", *(PART_LABELS[name] for name in names), "wall")
     body = [(run, *_cells(parts, names)) for run, parts in accounts]
-    foot = ("together", *_cells(whole, names)) if len(body) > 1 else None
-    return table(header, body, label="parts of the wall time", foot=foot)
+    return table(header, body, ("together", *_cells(whole, names)) if len(body) > 1 else ())
 
 
 def _cells(parts: TimeParts, names: Sequence[str]) -> list[Cell]:
     spans = [getattr(parts, name) for name in names]
-    return [
-        *(
-            Figure(
-                f"{span_text(span)} ({percent(span / parts.wall)})" if span else "",
-                span.total_seconds(),
-            )
-            for span in spans
-        ),
-        Figure(span_text(parts.wall), parts.wall.total_seconds()),
+    shares = [
+        Figure(
+            f"{span_text(span)} ({percent(span / parts.wall)})" if span else "",
+            span.total_seconds(),
+        )
+        for span in spans
     ]
+    return [*shares, duration(parts.wall)]

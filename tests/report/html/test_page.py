@@ -15,8 +15,8 @@ from cli_world import Desk, Writer
 from report_launches import ATTACK, gathered, hostile_launch, swept_launch, troubled_launch
 
 from hpckit.report.document.model import ReportDocument
-from hpckit.report.html.elements import MOST_ROWS, Figure, element, escape, table
-from hpckit.report.html.page import page_chunks, safe_json
+from hpckit.report.html.page import page_chunks, page_templates, safe_json
+from hpckit.report.html.tables import MOST_ROWS, Figure, table
 
 SECTIONS = (*("verdicts", "outcome", "timeline", "curves", "sweep", "gpus", "ranks", "provenance"),)
 PLOTLY = "window.Plotly = {}; // </script> in a comment\r\n"
@@ -345,19 +345,19 @@ def test_json_in_the_page_is_json_without_what_html_obeys() -> None:
     assert json.loads(text) == {"a": [None, None, 1], "b": "</script><!--&"}
 
 
-def test_element_escapes_text_and_attributes() -> None:
-    """Children that are no HTML, and all attributes, are text."""
-    assert element("p", "<b>", element("i", "x"), title='"<') == (
-        '<p title="&quot;&lt;">&lt;b&gt;<i>x</i></p>'
-    )
-    assert escape("\x1b\u202e") == "\\x1b\\u202e"
+def test_templates_escape_text_and_attributes() -> None:
+    """Whatever no template wrote is text, whether it stands in an element or in an attribute."""
+    template = page_templates().from_string('<p title="{{ one }}">{{ one }}</p>')
+    shown = "&lt;b&gt;&#34;\\x1b\\u202e"
+    assert template.render(one='<b>"\x1b\u202e') == f'<p title="{shown}">{shown}</p>'
 
 
 def test_table_leaves_empty_columns_out_and_sorts_by_numbers() -> None:
     """A figure shows its text and sorts by its number."""
     page = Page()
     rows = [("x", None, Figure("1 min", 60.0)), ("y", "", Figure("2 s", 2.0))]
-    page.feed(table(("a", "b", "c"), rows, label="t"))
+    parts = page_templates().get_template("parts.html.j2").make_module()
+    page.feed(parts.table(table(("a", "b", "c"), rows), "t"))  # type: ignore[attr-defined]
     assert page.tables["t"] == [["a", "c"], ["x", "1 min"], ["y", "2 s"]]
     assert [given.get("data-sort") for tag, given in page.tags if tag == "td"] == [
         None,
