@@ -33,7 +33,7 @@ from hpckit.record.process import alive
 from hpckit.record.remove import begin_removal, is_plain, leftovers, remove, removed_name, size_of
 from hpckit.record.trials import asked_config
 from hpckit.runtime.checkpoint.errors import ForeignFolderError
-from hpckit.runtime.checkpoint.ownership import check_checkpoint_owner
+from hpckit.runtime.checkpoint.folder import check_checkpoint_owner
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import queued_jobs
 from hpckit.views.launch_view import Ask, LaunchView, launch_views, local_executors, unconfirmed

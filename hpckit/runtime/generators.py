@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from hpckit.model.parallel.permutation import mixed
+from hpckit.model.parallel.sample_order import mixed
 
 try:
     # Early: its state comes from the system when it is imported, and would be missed until then.

@@ -16,10 +16,13 @@ from typing import Protocol
 from hpckit.errors import SchedulerAwayError, SchedulerError, SchedulerRefusedError
 from hpckit.model.run import Observation
 from hpckit.model.states import parse_state
-from hpckit.slurm.ask import ACCOUNTS, QUEUE, query_jobs
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.parse import (
     EXCLUDED_FORMAT,
+    SACCT_FIELDS,
+    SACCT_FORMAT,
+    SQUEUE_FIELDS,
+    SQUEUE_FORMAT,
     TERMS_FORMAT,
     JobTerms,
     node_names,
@@ -31,9 +34,63 @@ from hpckit.slurm.parse import (
     read_settings,
     read_squeue,
     read_terms,
+    readable,
     rest,
 )
-from hpckit.slurm.parse_json import NO_FILTER
+from hpckit.slurm.parse_json import NO_FILTER, complaint, lines_of
+
+_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQuery:
+    """The fields that a program is asked for, and the option that requests them."""
+
+    program: str
+    fields: tuple[str, ...]
+    form: str
+
+
+QUEUE = JobQuery(program="squeue", fields=SQUEUE_FIELDS, form=f"--Format={SQUEUE_FORMAT}")
+ACCOUNTS = JobQuery(program="sacct", fields=SACCT_FIELDS, form=f"--format={SACCT_FORMAT}")
+
+
+def query_jobs(
+    question: JobQuery,
+    commands: SlurmCommands,
+    *words: str,
+    only: Mapping[str, object] = NO_FILTER,
+) -> str:
+    """Return the jobs selected by `words`, one line each, with the fields of `question`.
+
+    `only` selects in JSON what `words` selects in text (see `lines_of`). Raises SchedulerAwayError,
+    also if the output cannot be read: a job that is not visible may still exist.
+    """
+    said = commands.run(question.program, *words, question.form)
+    lines = _lines(said, question, only)
+    if lines is None:
+        with contextlib.suppress(SchedulerRefusedError):
+            said = commands.run(question.program, *words, "--json")
+            lines = _lines(said, question, only)
+    if lines is None:
+        raise _unreadable(question, said)
+    return lines
+
+
+def _lines(said: str, question: JobQuery, only: Mapping[str, object]) -> str | None:
+    if not said.strip() or readable(said, question.fields):
+        return said
+    return lines_of(said, question.fields, only)
+
+
+def _unreadable(question: JobQuery, said: str) -> SchedulerAwayError:
+    words = complaint(said) or f"it printed {said.strip()[:_SHOWN]!r}"
+    return SchedulerAwayError(
+        f"{question.program} listed no jobs that can be read, as text or as JSON: {words}",
+        hint=f"if this {question.program} is a script of the site's, set cluster.bin_dir to the "
+        "folder of Slurm's own programs",
+    )
+
 
 _LISTED = 200
 """For more jobs than this (arrays count as one), squeue is asked for all of the user's."""

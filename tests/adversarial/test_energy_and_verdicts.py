@@ -11,8 +11,8 @@ from asked import asking
 from cli_world import START, Desk
 from report_launches import gathered
 
-from hpckit.batch.shared_job.member import environment_in_shared_job
 from hpckit.batch.shared_job.slots import make_slots
+from hpckit.batch.supervise import environment_in_shared_job
 from hpckit.model import events
 from hpckit.model.diagnosis.verdict import VerdictKind
 from hpckit.model.launch import Cluster, ClusterKind

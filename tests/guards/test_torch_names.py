@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[2] / "hpckit"
+_DOCUMENTED = {("torch.utils._python_dispatch", "TorchDispatchMode")}
+"""Torch's own notes on extending it say to import these."""
 
 
 def imported() -> Iterator[tuple[str, str]]:
@@ -22,7 +24,7 @@ def test_torch_names_are_public() -> None:
     """No name of ours has an underscore, and those of checkpoints stand in `__all__`."""
     names = set(imported())
     assert ("torch.distributed.checkpoint.filesystem", "FileSystem") in names
-    for module, name in sorted(names):
+    for module, name in sorted(names - _DOCUMENTED):
         assert not any(part.startswith("_") for part in (*module.split("."), name)), (module, name)
         if module.startswith("torch.distributed.checkpoint."):
             listed = getattr(importlib.import_module(module), "__all__", [name])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from enum import StrEnum
 from itertools import groupby
+from types import ModuleType
 
+from hpckit.errors import UsageError
 from hpckit.model.goodput import Goodput
 from hpckit.model.metrics.rows import MetricValue
 from hpckit.operations.export.exported_run import ExportedRun, Written
-from hpckit.operations.export.kinds import ExportKind
 from hpckit.operations.output_file import OutputKind
 from hpckit.record.attempts import read_attempts
 from hpckit.record.metrics.history import last_live_numbers
@@ -18,6 +21,48 @@ from hpckit.report.export.trace import TracedRun, trace_text
 from hpckit.report.export.value_lines import COLUMNS, RunValues, csv_lines, json_lines
 from hpckit.report.rows import run_row
 from hpckit.views.accounts import accounts
+
+
+class ExportKind(StrEnum):
+    """The forms that an export can have."""
+
+    csv = "csv"
+    jsonl = "jsonl"
+    openmetrics = "openmetrics"
+    trace = "trace"
+    tensorboard = "tensorboard"
+    wandb = "wandb"
+    mlflow = "mlflow"
+
+    @property
+    def is_tracker(self) -> bool:
+        """Whether the target is a folder that a tracker's own library writes."""
+        return self in _TRACKERS
+
+    @property
+    def marks_undone(self) -> bool:
+        """Whether the form can hold values that were undone."""
+        return self in {ExportKind.csv, ExportKind.jsonl}
+
+
+_TRACKERS = {
+    ExportKind.tensorboard: "tensorboard_files",
+    ExportKind.wandb: "wandb_folders",
+    ExportKind.mlflow: "mlflow_store",
+}
+
+
+def tracker_module(kind: ExportKind) -> ModuleType:
+    """Import the module that writes a tracker's files; raises UsageError without its library."""
+    try:
+        return importlib.import_module(f"hpckit.operations.export.{_TRACKERS[kind]}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("hpckit"):
+            raise
+        raise UsageError(
+            f"an export to {kind} needs {error.name}, which is not installed",
+            hint=f"pip install 'hpckit-slurm[{kind}]'; csv and jsonl need nothing",
+        ) from error
 
 
 class ExportDocument:

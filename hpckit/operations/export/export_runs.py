@@ -17,9 +17,13 @@ from typing import Any
 from hpckit.context import Context
 from hpckit.errors import OutputError, UsageError
 from hpckit.model.counted import counted
-from hpckit.operations.export.documents import ExportDocument, output_kind
+from hpckit.operations.export.documents import (
+    ExportDocument,
+    ExportKind,
+    output_kind,
+    tracker_module,
+)
 from hpckit.operations.export.exported_run import ExportedRun, Written
-from hpckit.operations.export.kinds import ExportKind, tracker_module
 from hpckit.operations.output_file import check_output_file, unwritable, write_output_file
 from hpckit.record.lock import exclusive
 from hpckit.record.store import make_folder

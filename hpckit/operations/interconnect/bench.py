@@ -26,8 +26,7 @@ from hpckit.operations.answering.one_run import (
     read_answer,
 )
 from hpckit.operations.prepare import Prepared, prepare
-from hpckit.planning.interconnect.earlier import kept_of, shape_of
-from hpckit.planning.interconnect.judge import judge_interconnect
+from hpckit.planning.interconnect.judge import judge_interconnect, kept_of, shape_of
 from hpckit.planning.interconnect.request import CommBenchRequest
 from hpckit.record.interconnect.kept import keep, kept_file, read_kept
 from hpckit.record.launches import Launch

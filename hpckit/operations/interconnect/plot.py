@@ -8,7 +8,7 @@ from hpckit.model.interconnect.measurement import InterconnectMeasurement, Opera
 from hpckit.operations.export.figure import FigureLook, drawn
 from hpckit.operations.output_file import check_output_file, write_output_file
 from hpckit.operations.plot import FIGURE, form_of
-from hpckit.planning.interconnect.bandwidth import bus_bandwidth
+from hpckit.planning.interconnect.fit import bus_bandwidth
 from hpckit.report.document.figure import XY, CurveFigure, FigureLine, FigurePanel
 from hpckit.report.document.run_clock import CurveAxis
 

@@ -9,11 +9,10 @@ from hpckit.model.capacity.calibration import Calibration, MeasuredRun
 from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.model.capacity.setup import TrainingSetup
 from hpckit.model.parallel.layout import Layout
-from hpckit.planning.capacity.flops import shortest_step
 from hpckit.planning.capacity.gpus import gpu_called
 from hpckit.planning.capacity.memory import plan_memory
 from hpckit.planning.capacity.request import CapacityRequest, setup_of
-from hpckit.planning.capacity.step_time import predict_step
+from hpckit.planning.capacity.step_time import predict_step, shortest_step
 
 _SAME_MODEL = 0.05
 """How far numbers of parameters of one model may be apart: heads, ties and biases differ."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,13 +24,11 @@ from hpckit.model.capacity.transformer import TransformerShape
 from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.planning.capacity.counted import UNKNOWN
 from hpckit.planning.capacity.experience import experience_of
-from hpckit.planning.capacity.flops import shortest_step
 from hpckit.planning.capacity.memory import fullest_moment, plan_states, shards_of
 from hpckit.planning.capacity.power import SiteRates, power_draw, training_bill
 from hpckit.planning.capacity.presets import MODELS, from_config, from_numbers, unknown_model
-from hpckit.planning.capacity.remarks import remarks_on
 from hpckit.planning.capacity.search import plan_setup
-from hpckit.planning.capacity.step_time import rates
+from hpckit.planning.capacity.step_time import rates, shortest_step
 from hpckit.planning.capacity.words import (
     ParallelWords,
     check_range,
@@ -292,3 +290,44 @@ def _check_only_states(request: CapacityRequest, text: str) -> None:
             f"--{given[0].replace('_', '-')} says nothing about --model {request.model}: {UNKNOWN}",
             hint="leave it out, or describe the model: --model 'hidden=4096 layers=32 heads=32'",
         )
+
+
+def remarks_on(setup: TrainingSetup, model: str) -> Iterator[str]:
+    """Yield sentences about a setup; `model` is how it was named, or its numbers."""
+    shape, sequence = setup.shape, setup.sequence
+    if "=" in model:
+        given = {word.partition("=")[0] for word in model.split()}
+        if found := list(_assumed(shape, given)):
+            words = ", ".join([*found, f"{setup.attention} attention"])
+            yield f"assumed of the model: {words}; --model and --attention say otherwise"
+    if shape.positions and sequence > shape.positions:
+        yield (
+            f"sequences of {sequence} tokens are longer than the {shape.positions} positions that "
+            "the model learns: its code has to have more"
+        )
+    elif shape.max_sequence and sequence > shape.max_sequence:
+        yield (
+            f"sequences of {sequence} tokens are longer than the {shape.max_sequence} that the "
+            "model is published for"
+        )
+    if shape.experts > 1:
+        yield (
+            f"{shape.active_parameters / 1e9:.3g} B of the parameters are active for a token "
+            f"({shape.active_experts} of {shape.experts} experts); expert parallelism and uneven "
+            "experts are not modelled"
+        )
+
+
+def _assumed(shape: TransformerShape, given: set[str]) -> Iterator[str]:
+    """Yield what of a shape follows from no number that was given."""
+    if "vocab" not in given:
+        yield f"vocab={shape.vocab}"
+    if "ffn" not in given:
+        yield f"ffn={shape.ffn_width}"
+    for name in ("swiglu", "biases", "dropout", "tied"):
+        if name not in given and not (name == "dropout" and not shape.dropout):
+            yield f"{name}={str(getattr(shape, name)).lower()}"
+    if "positions" not in given:
+        yield f"positions={shape.positions}"
+    if "kv_heads" not in given:
+        yield f"kv_heads={shape.kv_heads or shape.heads}"

@@ -17,23 +17,69 @@ from hpckit.model.capacity.plan import StepRates
 from hpckit.model.capacity.setup import (
     AttentionKind,
     LossKind,
+    NumberType,
     Recomputation,
     TrainingSetup,
 )
 from hpckit.planning.capacity.activations import gathers_again
-from hpckit.planning.capacity.flops import (
-    attention_share,
-    hardware_flops,
-    model_flops,
-    peak_flops,
-    utilization,
-)
 from hpckit.planning.capacity.memory import (
     layer_parameters,
     shards_of,
     stage_parameters,
     state_bytes,
 )
+
+
+def model_flops(setup: TrainingSetup) -> float:
+    """Return the operations that a step needs on all GPUs, whatever is computed again."""
+    shape, tokens = setup.shape, setup.global_batch * setup.sequence
+    matrices = 6 * (shape.layers * shape.active_elements + shape.embedding_elements)
+    return tokens * (matrices + 3 * _attention(setup))
+
+
+def hardware_flops(setup: TrainingSetup) -> float:
+    """Return the operations that a step does on all GPUs, with what is computed again."""
+    shape, tokens = setup.shape, setup.global_batch * setup.sequence
+    flash = setup.attention is AttentionKind.flash
+    again = {
+        Recomputation.none: 0.0,
+        Recomputation.selective: (1 if flash else 3) * _attention(setup),
+        Recomputation.full: 2 * shape.layers * shape.active_elements + _attention(setup),
+    }
+    return model_flops(setup) + tokens * again[setup.recompute]
+
+
+def _attention(setup: TrainingSetup) -> float:
+    """Return the operations between a token and all others, forward, in all layers."""
+    return 4.0 * setup.shape.layers * setup.sequence * setup.shape.query_width
+
+
+def attention_share(setup: TrainingSetup) -> float:
+    """Return the share of the model's operations that are between tokens, the mask not halved."""
+    tokens = setup.global_batch * setup.sequence
+    return 3 * tokens * _attention(setup) / model_flops(setup)
+
+
+def peak_flops(setup: TrainingSetup) -> float:
+    """Return the operations per second that one GPU is said to reach."""
+    if setup.precision is NumberType.fp32:
+        return setup.gpu.flops_fp32
+    return setup.gpu.flops_fp16
+
+
+def utilization(flops: float, setup: TrainingSetup, step_s: float) -> float:
+    """Return the share of all GPUs' peak that a step of `step_s` seconds reaches."""
+    return flops / (step_s * setup.gpus * peak_flops(setup))
+
+
+def shortest_step(setup: TrainingSetup) -> float:
+    """Return the seconds that a step takes at least: its operations, at the peak of all GPUs.
+
+    Attention is halved here: a kernel that knows the mask computes half of it.
+    """
+    masked = 1.5 * setup.global_batch * setup.sequence * _attention(setup)
+    return (model_flops(setup) - masked) / (setup.gpus * peak_flops(setup))
+
 
 _PRODUCT_RATE = 0.88
 """Of the reachable rate, which is that of the best shape of matrices."""

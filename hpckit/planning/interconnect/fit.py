@@ -11,8 +11,9 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
+from hpckit.model.interconnect.measurement import OperationTimes, SizedTime
+from hpckit.model.interconnect.operation import CommOperation
 from hpckit.model.interconnect.verdict import LatencyFit
-from hpckit.planning.interconnect.bandwidth import FEWEST_SIZES
 
 LEAST_R2, MOST_SPREAD = 0.8, 0.25
 """Times of latency alone do not grow: a line explains little of them, and is right all the same."""
@@ -121,3 +122,43 @@ def _doubt(sizes: int, r2: float, spread: float) -> str:
     if r2 < LEAST_R2 and spread > MOST_SPREAD:
         return f"the times do not lie on a line (R2 {r2:.2f}, off it by {spread:.0%})"
     return ""
+
+
+FEWEST_SIZES = 4
+"""Two sizes always lie on a line; fewer than this say nothing about how well they do."""
+_LARGE, _LONGER = 2**20, 10.0
+"""Bandwidth counts, and not latency, from a megabyte on, or where the largest size takes ten times
+what the smallest one does: on a very slow network no megabyte is reached."""
+_SHARED = (CommOperation.all_gather, CommOperation.reduce_scatter, CommOperation.all_to_all)
+
+
+def is_enough(times: OperationTimes) -> bool:
+    """Return whether so much was measured of an operation that its bandwidth may be judged."""
+    seen = times.times
+    if len(seen) < FEWEST_SIZES:
+        return False
+    return seen[-1].size >= _LARGE or seen[-1].seconds >= _LONGER * seen[0].seconds
+
+
+def bus_factor(operation: CommOperation, ranks: int) -> float:
+    """Return bus bandwidth divided by size / time, for so many ranks (2 or more).
+
+    Example: an all_reduce of 4 ranks sends 2 * 3/4 of the array over the slowest link: 1.5.
+    """
+    if operation is CommOperation.all_reduce:
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if operation in _SHARED else 1.0
+
+
+def bus_bandwidth(operation: CommOperation, ranks: int, size: int, seconds: float) -> float:
+    """Return the bus bandwidth in bytes per second: comparable with what hardware promises."""
+    return size / seconds * bus_factor(operation, ranks)
+
+
+def best_bus_bandwidth(
+    operation: CommOperation, ranks: int, times: Sequence[SizedTime]
+) -> float | None:
+    """Return the bus bandwidth of the size that reached most; None if nothing was measured."""
+    return max(
+        (bus_bandwidth(operation, ranks, one.size, one.seconds) for one in times), default=None
+    )

@@ -34,9 +34,8 @@ from hpckit.runtime.agent.hang_detector import HangLimits, StepWatch
 from hpckit.runtime.agent.nccl_defaults import with_nccl_defaults
 from hpckit.runtime.agent.nsys import RankStart, groups, rank_code, rank_pid, rank_start
 from hpckit.runtime.agent.oom import OomKills, read_kills
-from hpckit.runtime.agent.rank_cpus import binding_words, rank_binding
 from hpckit.runtime.agent.rank_outlook import RankOutlook
-from hpckit.runtime.agent.rank_starter import RankChild, RankStarter
+from hpckit.runtime.agent.rank_starter import RankChild, RankStarter, binding_words, rank_binding
 from hpckit.runtime.agent.step_reports import StepReports
 from hpckit.runtime.channel import messages, rank_pipe
 from hpckit.runtime.channel.tcp import LINE_LIMIT

@@ -31,8 +31,7 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.data.batches import Batches, BatchOptions, RunBatches, check_no_loader
 from hpckit.runtime.rank.config import Config
 from hpckit.runtime.rank.fault_injector import FaultInjector
-from hpckit.runtime.rank.loss_watch import LossWatch
-from hpckit.runtime.rank.metric_reports import MetricReports, MetricRows, plain_metric
+from hpckit.runtime.rank.metric_reports import LossWatch, MetricReports, MetricRows, plain_metric
 from hpckit.runtime.rank.parallel_run import ParallelRun
 from hpckit.runtime.rank.parameters import layout_told
 from hpckit.runtime.rank.save_interval import SaveInterval

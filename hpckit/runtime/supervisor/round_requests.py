@@ -12,7 +12,7 @@ from hpckit.runtime.channel import messages
 from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.hang_report import HangReport, Told
 from hpckit.runtime.supervisor.profiles import Profiles
-from hpckit.runtime.supervisor.stack_collection import StackCollection
+from hpckit.runtime.supervisor.stack_answers import StackCollection
 
 RankAnswer = Told | messages.Profiled
 """What agents send when they are asked, or because ranks hang."""

@@ -2,19 +2,54 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from hpckit.model.failure import StacksAnswer
+from hpckit.model.failure import RankStack, StacksAnswer
+from hpckit.model.parallel.layout import Layout
 from hpckit.record.layout import AttemptPaths
+from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.file_thread import FileThread
 from hpckit.runtime.mailbox import write_answer
-from hpckit.runtime.supervisor.stack_collection import StackCollection
+
+
+@dataclass(slots=True, kw_only=True)
+class StackCollection:
+    """The answers so far to one request; `nodes` are those that should answer, by node rank.
+
+    `layout` is that of the round. `complete` is set when all of them have sent all stacks.
+    """
+
+    request: int
+    round: int
+    nodes: Mapping[int, str]
+    layout: Layout | None = None
+    stacks: dict[int, RankStack] = field(default_factory=dict, init=False)
+    complete: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _answered: set[int] = field(default_factory=set, init=False)
+
+    def take(self, sender: int, message: messages.StackSaved | messages.StacksSaved) -> None:
+        """Add an agent's message; those for an earlier request came too late."""
+        if message.request != self.request:
+            return
+        if isinstance(message, messages.StackSaved):
+            self.stacks[message.stack.rank] = message.stack
+            return
+        self._answered.add(sender)
+        if self._answered >= self.nodes.keys():
+            self.complete.set()
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """The nodes that have not answered."""
+        return tuple(name for rank, name in self.nodes.items() if rank not in self._answered)
+
 
 _COLLECT_S = 8.0
 """How long agents may take: a little longer than an agent waits for its ranks."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.batch.shared_job.mps import PROGRAM, mps
+from hpckit.batch.shared_job.executor import PROGRAM, mps
 from hpckit.batch.shared_job.slots import core, make_slots
 from hpckit.model.launch import LaunchConfig, Resources
 from hpckit.model.plan import SharedJobSpec

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.model.parallel.permutation import KeyedPermutation, mixed
-from hpckit.model.parallel.sample_order import SampleOrder
+from hpckit.model.parallel.sample_order import KeyedPermutation, SampleOrder, mixed
 from hpckit.model.parallel.share import share_batch
 
 LENGTHS = st.integers(1, 200)

@@ -12,8 +12,8 @@ from cli_world import NOW
 from training_record import TrainingRecord
 
 from hpckit.context import Context
+from hpckit.operations.export.documents import ExportKind
 from hpckit.operations.export.export_runs import ExportOutcome, ExportRequest, export_runs
-from hpckit.operations.export.kinds import ExportKind
 
 Export = Callable[..., ExportOutcome]
 

@@ -24,7 +24,7 @@ from training_record import (
 from hpckit.context import Context
 from hpckit.errors import HeldError, UsageError
 from hpckit.model import events
-from hpckit.operations.export.kinds import ExportKind
+from hpckit.operations.export.documents import ExportKind
 from hpckit.record.lock import exclusive
 
 FEW = settings(

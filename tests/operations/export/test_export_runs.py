@@ -12,9 +12,9 @@ from cli_world import Desk, Writer
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.operations.export import export_runs as module
+from hpckit.operations.export.documents import ExportKind
 from hpckit.operations.export.export_runs import ExportRequest, export_runs
 from hpckit.operations.export.exported_run import ExportedRun, Written
-from hpckit.operations.export.kinds import ExportKind
 
 
 def test_a_run_that_a_tracker_refuses_does_not_stop_the_others(

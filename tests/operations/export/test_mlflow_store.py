@@ -11,7 +11,7 @@ from cli_world import Writer
 from training_record import Trained, TrainingRecord, expected_of
 
 from hpckit.errors import UsageError
-from hpckit.operations.export.kinds import ExportKind
+from hpckit.operations.export.documents import ExportKind
 
 tracking = pytest.importorskip("mlflow.tracking")
 exceptions = pytest.importorskip("mlflow.exceptions")

@@ -20,7 +20,7 @@ from training_record import (
 )
 
 from hpckit.errors import HpckitError
-from hpckit.operations.export.kinds import ExportKind
+from hpckit.operations.export.documents import ExportKind
 
 accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 

@@ -13,7 +13,7 @@ import pytest
 from cli_world import Writer
 from training_record import Trained, TrainingRecord, expected_of, killed_training
 
-from hpckit.operations.export.kinds import ExportKind
+from hpckit.operations.export.documents import ExportKind
 
 proto = pytest.importorskip("wandb.proto.wandb_internal_pb2")
 pytestmark = [

@@ -14,13 +14,12 @@ from hpckit.model.capacity.setup import AttentionKind, NumberType, Recomputation
 from hpckit.model.capacity.transformer import TransformerShape
 from hpckit.model.parallel.layout import Layout
 from hpckit.planning.capacity.activations import kept_bytes
-from hpckit.planning.capacity.flops import hardware_flops, model_flops
 from hpckit.planning.capacity.gpu_catalogue import GPUS
 from hpckit.planning.capacity.memory import plan_memory, stage_moments, stage_parameters
 from hpckit.planning.capacity.power import SiteRates, capped, lost_share, training_bill
 from hpckit.planning.capacity.presets import MODELS
 from hpckit.planning.capacity.search import SearchSpace, pareto, search_layouts
-from hpckit.planning.capacity.step_time import predict_step
+from hpckit.planning.capacity.step_time import hardware_flops, model_flops, predict_step
 
 SIZES = st.sampled_from([1, 2, 4])
 

@@ -23,8 +23,7 @@ from hpckit.model.goodput import (
     TimeSpan,
 )
 from hpckit.model.states import RoundAction, RunState
-from hpckit.planning.goodput.account import account, submissions
-from hpckit.planning.goodput.ettr import expected_ettr
+from hpckit.planning.goodput.account import account, expected_ettr, submissions
 from hpckit.planning.goodput.spans import MOST_SAVES, time_spans
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

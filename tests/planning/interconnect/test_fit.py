@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.model.interconnect.operation import CommOperation
-from hpckit.planning.interconnect.bandwidth import bus_bandwidth, bus_factor
-from hpckit.planning.interconnect.fit import fit_latency
+from hpckit.planning.interconnect.fit import bus_bandwidth, bus_factor, fit_latency
 
 SIZES = [2**power for power in range(10, 27)]
 ALPHAS = st.floats(1e-6, 1e-3)

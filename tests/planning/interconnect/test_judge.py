@@ -27,8 +27,7 @@ from hpckit.model.interconnect.node_links import (
 )
 from hpckit.model.interconnect.operation import CommOperation, SearchMode
 from hpckit.model.interconnect.verdict import InterconnectVerdict
-from hpckit.planning.interconnect.earlier import kept_of, shape_of
-from hpckit.planning.interconnect.judge import judge_interconnect
+from hpckit.planning.interconnect.judge import judge_interconnect, kept_of, shape_of
 from hpckit.planning.interconnect.promise import promise_of
 
 GIGA = 1e9

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.planning.profile.intervals import length, union
-from hpckit.planning.profile.nesting import Call, own_times
+from hpckit.planning.profile.summary import Call, own_times
 
 Tree = tuple[int, list["Tree"], int, bool]
 SPAN = st.integers(0, 5)

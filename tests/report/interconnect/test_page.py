@@ -16,8 +16,7 @@ from hpckit.model.interconnect.measurement import (
 from hpckit.model.interconnect.node_links import FabricPort, NodeLinks
 from hpckit.model.interconnect.operation import CommOperation, SearchMode
 from hpckit.operations.interconnect.plot import bench_figure
-from hpckit.planning.interconnect.earlier import shape_of
-from hpckit.planning.interconnect.judge import judge_interconnect
+from hpckit.planning.interconnect.judge import judge_interconnect, shape_of
 from hpckit.report.interconnect import interconnect_document, interconnect_page
 from hpckit.report.text import TextTable
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from hpckit.errors import NonFiniteLossError
-from hpckit.runtime.rank.loss_watch import LossWatch
+from hpckit.runtime.rank.metric_reports import LossWatch
 
 
 @pytest.mark.parametrize("loss", [0.5, 2, True, "0.5000", "1e-3", "n/a", "", None, [1.0]])

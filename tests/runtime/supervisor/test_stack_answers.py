@@ -13,8 +13,7 @@ from hpckit.runtime.channel import messages
 from hpckit.runtime.file_thread import FileThread
 from hpckit.runtime.mailbox import latest_request, read_stacks
 from hpckit.runtime.supervisor.request_poll import RequestPoll
-from hpckit.runtime.supervisor.stack_answers import StackAnswers
-from hpckit.runtime.supervisor.stack_collection import StackCollection
+from hpckit.runtime.supervisor.stack_answers import StackAnswers, StackCollection
 
 ASKED = {"at": "2026-01-01T00:00:00Z", "host": "here"}
 STACK = RankStack(rank=0, node="n1", state="S", step=1, text="x")

@@ -8,8 +8,8 @@ from pathlib import Path
 from hpckit.cli.options import add_output_dir, add_references, output_dir
 from hpckit.context import Context
 from hpckit.model.counted import counted
+from hpckit.operations.export.documents import ExportKind
 from hpckit.operations.export.export_runs import ExportOutcome, ExportRequest, export_runs
-from hpckit.operations.export.kinds import ExportKind
 
 EPILOG = """\
 examples:

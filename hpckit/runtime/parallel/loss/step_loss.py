@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,7 +13,10 @@ from torch import Tensor
 from hpckit.errors import UsageError
 from hpckit.runtime.parallel.loss.cut_vocabulary import summed_over_ranks, vocabulary_of
 from hpckit.runtime.parallel.loss.loss_check import LossCheck
-from hpckit.runtime.parallel.loss.loss_function import LossFunction
+
+LossFunction = Callable[[Any, Any], Tensor | tuple[Tensor, Tensor | float]]
+"""Takes outputs and targets of some rows; returns a mean over them, or a sum and its weight."""
+
 
 _IGNORED = -100
 """Targets that torch's cross entropy leaves out."""
