@@ -86,6 +86,7 @@ def page_templates() -> jinja2.Environment:
         finalize=lambda value: value if hasattr(value, "__html__") else escaped(str(value)),
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     templates.filters["counted"] = counted
     return templates
