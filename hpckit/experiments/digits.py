@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hpckit import Run
-from hpckit.experiments.across_ranks import share_of, total
+from hpckit.errors import ConfigError
 
 TEST_IMAGES = 360
 """A fifth of all images."""
@@ -118,3 +119,20 @@ def accuracy(model: nn.Module, test: Digits, run: Run) -> float:
     right = (model(images).argmax(dim=1) == labels).sum()
     right_sum, image_sum = total(right, len(labels), device=run.device)
     return right_sum / image_sum
+
+
+def share_of(batch_size: int, world_size: int) -> int:
+    """Return the number of samples of a global batch for each rank; raises ConfigError."""
+    if batch_size < 1 or batch_size % world_size:
+        raise ConfigError(
+            f"batch_size={batch_size} cannot be shared out evenly over {world_size} ranks",
+            hint=f"batch_size is that of all ranks together: take a multiple of {world_size}.",
+        )
+    return batch_size // world_size
+
+
+def total(*values: float | torch.Tensor, device: torch.device) -> list[float]:
+    """Return the sum of each value over all ranks; every rank must call it."""
+    sums = torch.stack([torch.as_tensor(value).detach().double().to(device) for value in values])
+    dist.all_reduce(sums)
+    return [float(value) for value in sums.tolist()]

@@ -3,7 +3,7 @@
 import pytest
 
 from hpckit.errors import ConfigError
-from hpckit.experiments.across_ranks import share_of
+from hpckit.experiments.digits import share_of
 
 
 def test_share_of_is_the_same_for_every_rank() -> None:

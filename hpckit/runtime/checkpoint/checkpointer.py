@@ -6,7 +6,6 @@ docs/reference/checkpoints.md describes the layout on disk and the guarantees.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -14,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -34,6 +33,7 @@ from hpckit.runtime.checkpoint.retention import FEWEST
 from hpckit.runtime.checkpoint.saving import SaveOutcome, Saver
 from hpckit.runtime.checkpoint.staging import Stager
 from hpckit.runtime.checkpoint.state import StateCapture, StateCapturer
+from hpckit.runtime.checkpoint.writer import WriterThread
 
 _COMPARISONS = 2
 """Saves that look whether ranks have the same copies."""
@@ -242,20 +242,3 @@ def _fulfil(future: Future[SaveOutcome], saver: Saver, taken: StateCapture) -> N
         future.set_result(saver.save(taken))
     except (Exception, CheckpointException) as error:  # noqa: BLE001  # raised again by wait()
         future.set_exception(error)
-
-
-@final
-class WriterThread(threading.Thread):
-    """Writes one checkpoint; a daemon, so that a rank can end without its peers."""
-
-
-def writers_ended(timeout_s: float) -> bool:
-    """Return whether every checkpoint's thread has ended, after at most `timeout_s` seconds.
-
-    A process group must not be torn down under a thread that uses it: that aborts the process.
-    """
-    until = time.monotonic() + timeout_s
-    writers = [one for one in threading.enumerate() if isinstance(one, WriterThread)]
-    for one in writers:
-        one.join(max(0.0, until - time.monotonic()))
-    return not any(one.is_alive() for one in writers)

@@ -22,7 +22,7 @@ from hpckit.runtime.model_check.forward_fit import ForwardFit
 from hpckit.runtime.model_check.model_fit import FittedModel, told
 from hpckit.runtime.parallel import arguments
 from hpckit.runtime.parallel.build import build_on_meta
-from hpckit.runtime.parallel.loss.step_loss import LossFunction
+from hpckit.runtime.parallel.loss.loss_function import LossFunction
 from hpckit.runtime.rank.run import Run
 from hpckit.runtime.stages import EarlierRun
 

@@ -25,9 +25,9 @@ from hpckit.runtime.parallel.gradient_sets import GradientSets
 from hpckit.runtime.parallel.gradients import clip, local_part, set_aside, total_norm
 from hpckit.runtime.parallel.kept_state import evaluating
 from hpckit.runtime.parallel.loss.loss_check import KnownLoss, KnownLosses, LossCheck
+from hpckit.runtime.parallel.loss.loss_function import LossFunction
 from hpckit.runtime.parallel.loss.loss_graph import LossGraph, TrainedParameters
 from hpckit.runtime.parallel.loss.step_loss import (
-    LossFunction,
     PendingScale,
     StepLoss,
     count_targets,

@@ -42,7 +42,7 @@ from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_
 from hpckit.record.layout import AttemptPaths
 from hpckit.runtime.channel.listen import LOOPBACK
 from hpckit.runtime.channel.rank_pipe import AgentLink, open_link
-from hpckit.runtime.checkpoint.checkpointer import writers_ended
+from hpckit.runtime.checkpoint.writer import writers_ended
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment, export, job_key, rank_info
 from hpckit.runtime.rank import process_group, recorder

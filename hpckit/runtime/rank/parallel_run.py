@@ -21,7 +21,7 @@ from hpckit.model.parallel.settings import BatchRule, Parallel, Reduction
 from hpckit.model.parallel.share import BatchShare, share_batch
 from hpckit.model.rank import RankInfo
 from hpckit.runtime.parallel import arguments
-from hpckit.runtime.parallel.loss.step_loss import LossFunction
+from hpckit.runtime.parallel.loss.loss_function import LossFunction
 from hpckit.runtime.rank.parameters import is_sharded
 
 if TYPE_CHECKING:

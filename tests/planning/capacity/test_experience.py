@@ -8,10 +8,9 @@ import pytest
 from published_steps import FSDP_A100, FSDP_H100, MPT, SHORT, FsdpStep, ratio_of
 
 from hpckit.model.capacity.setup import NumberType
-from hpckit.planning.capacity.experience import experience_of
 from hpckit.planning.capacity.gpu_catalogue import GPUS
 from hpckit.planning.capacity.gpus import read_gpu
-from hpckit.planning.capacity.request import CapacityRequest, plan_capacity
+from hpckit.planning.capacity.request import CapacityRequest, experience_of, plan_capacity
 
 
 def ratios(gpu: str, others: list[FsdpStep]) -> list[float]:

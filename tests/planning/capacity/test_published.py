@@ -10,12 +10,11 @@ import pytest
 from hpckit.model.capacity.plan import PlannedSetup
 from hpckit.model.capacity.setup import LossKind, Recomputation, TrainingSetup
 from hpckit.model.parallel.layout import Layout
-from hpckit.planning.capacity.experience import experience_of
 from hpckit.planning.capacity.gpu_catalogue import GPUS
 from hpckit.planning.capacity.gpus import gpu_named
 from hpckit.planning.capacity.memory import plan_memory, stage_parameters
 from hpckit.planning.capacity.presets import MODELS, from_numbers
-from hpckit.planning.capacity.request import CapacityRequest, plan_capacity
+from hpckit.planning.capacity.request import CapacityRequest, experience_of, plan_capacity
 from hpckit.planning.capacity.search import SearchSpace, search_layouts
 from hpckit.planning.capacity.step_time import hardware_flops, predict_step, rates, utilization
 

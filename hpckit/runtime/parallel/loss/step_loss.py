@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,10 +12,7 @@ from torch import Tensor
 from hpckit.errors import UsageError
 from hpckit.runtime.parallel.loss.cut_vocabulary import summed_over_ranks, vocabulary_of
 from hpckit.runtime.parallel.loss.loss_check import LossCheck
-
-LossFunction = Callable[[Any, Any], Tensor | tuple[Tensor, Tensor | float]]
-"""Takes outputs and targets of some rows; returns a mean over them, or a sum and its weight."""
-
+from hpckit.runtime.parallel.loss.loss_function import LossFunction
 
 _IGNORED = -100
 """Targets that torch's cross entropy leaves out."""
