@@ -277,7 +277,10 @@ ALONE = {"HPCKIT_RANK": "0", "HPCKIT_WORLD_SIZE": "1"}
 
 
 def allocation_in_shared_job(spec: SharedJobSpec, context: Context) -> Allocation | None:
-    """Return what the run's supervisor may ask for; None without the shared job's notes."""
+    """Return what the run's supervisor may ask for; None without the shared job's notes.
+
+    The shared job itself queries Slurm for all of its runs, and restarts them.
+    """
     folder = context.environ.get(VARIABLE)
     if folder is None:
         return None

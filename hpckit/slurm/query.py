@@ -63,6 +63,8 @@ def query_jobs(
 ) -> str:
     """Return the jobs selected by `words`, one line each, with the fields of `question`.
 
+    They are asked for as text, but a site's own squeue may print JSON anyway. If the text is a
+    table of the site's own, JSON is requested once.
     `only` selects in JSON what `words` selects in text (see `lines_of`). Raises SchedulerAwayError,
     also if the output cannot be read: a job that is not visible may still exist.
     """

@@ -313,7 +313,11 @@ _LIMIT_S = 15.0
 
 @asynccontextmanager
 async def mps(folder: Path, environ: Mapping[str, str]) -> AsyncIterator[dict[str, str]]:
-    """Run a daemon; yields the variables by which programs find it, none if it cannot run."""
+    """Run a daemon of CUDA's Multi-Process Service, for runs that share a GPU.
+
+    Yields the variables by which programs find it, none if it cannot run. It is one for the job, in
+    private folders; daemons started by others and device settings are never touched.
+    """
     places = {"CUDA_MPS_PIPE_DIRECTORY": folder / "pipe", "CUDA_MPS_LOG_DIRECTORY": folder / "log"}
     variables = {name: str(make_folder(place)) for name, place in places.items()}
     program = shutil.which(PROGRAM, path=environ.get("PATH"))

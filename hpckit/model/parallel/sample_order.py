@@ -32,7 +32,9 @@ class KeyedPermutation:
     `permutation[place]` is the number at a place, and takes a few microseconds at any length. It is
     a Feistel network over a rectangle that is hardly larger than `length` (Black and Rogaway,
     "Ciphers with Arbitrary Finite Domains", 2002): half of a place is moved by an amount that
-    follows from the other half, in turn. Places outside are moved on until they are inside.
+    follows from the other half, in turn. Places outside are moved on until they are inside. Made of
+    whole numbers alone, it is the same on every machine and with every release of Python and torch,
+    which `torch.randperm` and `random.shuffle` do not promise.
 
     Example: `sorted(KeyedPermutation(5, key=1)[place] for place in range(5))` is 0 to 4.
     """

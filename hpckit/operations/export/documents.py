@@ -53,7 +53,10 @@ _TRACKERS = {
 
 
 def tracker_module(kind: ExportKind) -> ModuleType:
-    """Import the module that writes a tracker's files; raises UsageError without its library."""
+    """Import the module that writes a tracker's files; raises UsageError without its library.
+
+    Only when it is asked for: trackers are slow to import, and optional.
+    """
     try:
         return importlib.import_module(f"hpckit.operations.export.{_TRACKERS[kind]}")
     except ModuleNotFoundError as error:

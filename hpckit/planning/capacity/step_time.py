@@ -7,7 +7,11 @@ gathering of sharded weights runs beside computing, and only the rest of it wait
 a job's nodes share switches, slow ranks, data loading, checkpoints.
 
 Sources: NCCL's cost of a ring, 2(n - 1)/n of the bytes at the link's rate (nccl-tests,
-PERFORMANCE.md); the bubble of 1F1B (Narayanan et al. 2021).
+PERFORMANCE.md); the bubble of 1F1B (Narayanan et al. 2021, SC21). Operations are those of SC21 and
+of Korthikanti et al. 2022, for a plain GPT 72BLsh²(1 + s/6h + V/12Lh) for the model; with full
+recomputation 96BLsh²(1 + s/6h + V/16Lh), with selective 72BLsh²(1 + s/3h + V/12Lh). Attention is
+not halved for its mask. With flash attention, selective recomputation computes it forward once
+more.
 """
 
 from __future__ import annotations

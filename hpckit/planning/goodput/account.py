@@ -177,7 +177,9 @@ def expected_ettr(measured: MeasuredTimes) -> float | None:
     """Return the expected ETTR, null if nothing was saved, because there is no interval then.
 
     dt / (M e^(u0/M) (e^((dt+w)/M) - 1)) / (1 + (q+d)/M), in the limit dt/(dt+w) without a failure;
-    times 1 / (1 + (w+u0+q)/P) if there is a planned interruption every P.
+    times 1 / (1 + (w+u0+q)/P) if there is a planned interruption every P. That is Daly's complete
+    model (Future Generation Computer Systems 22, 2006) for exponentially distributed failures, with
+    a term for what it leaves out: noticing a failure (d) and waiting for nodes (q).
     """
     if measured.interval is None or measured.stall is None:
         return None

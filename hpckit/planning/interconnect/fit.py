@@ -143,6 +143,7 @@ def is_enough(times: OperationTimes) -> bool:
 def bus_factor(operation: CommOperation, ranks: int) -> float:
     """Return bus bandwidth divided by size / time, for so many ranks (2 or more).
 
+    As https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md defines it.
     Example: an all_reduce of 4 ranks sends 2 * 3/4 of the array over the slowest link: 1.5.
     """
     if operation is CommOperation.all_reduce:

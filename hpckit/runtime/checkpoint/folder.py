@@ -23,6 +23,8 @@ from hpckit.runtime.checkpoint.manifest import Manifest, sync_folder
 def make_own(folder: Path, shared: Path) -> None:
     """Make a folder and all levels below `shared`, for the user alone.
 
+    `shared`, which the user names, may be open to others (a sticky scratch): anyone who is first
+    may put a folder there under the name that ours will have.
     Raises ForeignFolderError if one of them does not belong to the user, and OSError.
     """
     shared.parent.mkdir(parents=True, exist_ok=True)

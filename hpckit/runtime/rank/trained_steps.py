@@ -69,8 +69,7 @@ class OptimizerWatch:
     @property
     def waits(self) -> bool:
         """Whether it has gradients that it will soon use."""
-        recent = self.steps <= _MOST_STEPS and time.monotonic() - self.since < _WAITING_S
-        return self.steps > 0 and recent
+        return 0 < self.steps <= _MOST_STEPS and time.monotonic() - self.since < _WAITING_S
 
 
 @dataclass(slots=True, kw_only=True)

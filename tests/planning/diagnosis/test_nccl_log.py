@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.planning.diagnosis.diagnose import diagnose
-from hpckit.planning.diagnosis.evidence import HostUse, NcclTransport, RunEvidence, read_nccl_log
+from hpckit.planning.diagnosis.evidence import HostUse, RunEvidence
+from hpckit.planning.diagnosis.nccl_log import NcclTransport, read_nccl_log
 
 HEAD = "n1:4711:4711 [0] NCCL INFO "
 INFINIBAND = [
