@@ -7,6 +7,7 @@ import os
 import platform
 import signal
 import subprocess  # noqa: TID251  # the local executor is a Python process of hpckit
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -103,8 +104,8 @@ def stop_executor(launch: Launch, runs: Sequence[int], context: Context) -> None
 def _await_start(
     launch: Launch, process: subprocess.Popen[bytes], log: Path, context: Context
 ) -> LocalStarted:
-    waited = 0.0
-    while waited < _PATIENCE_S:
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
         ended = process.poll() is not None
         for event in read_launch_events(launch):
             if isinstance(event, LocalStarted) and event.pid == process.pid:
@@ -114,8 +115,8 @@ def _await_start(
         if ended:
             break
         context.sleep(_POLL_S)
-        waited += _POLL_S
     process.kill()
+    process.wait()
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL:]
     raise RunError(
         "the local executor did not start: " + ("\n".join(lines) or "it printed nothing"),

@@ -39,6 +39,7 @@ def launched(shell: Any, *words: str) -> dict[str, Any]:
     """Return what `launch --json` says; it must not fail for anything but a failed run."""
     said = shell("launch", "--json", *words)
     assert said.code in {0, 1}, said.err
+    assert said.out, said.err
     document: dict[str, Any] = json.loads(said.out)
     return document
 

@@ -407,10 +407,16 @@ def test_chaos_at_random_goes_on_after_a_miss_and_ends_with_the_run(
     desk: Any, scene: Any, writer: Any
 ) -> None:
     """A rank that is gone is a miss, said and recorded; once the run is over, so is the verb."""
-    launch, _ = scene()
+    launch, (_, *ranks) = scene()
     ended: list[float] = []
 
     def end_later(seconds: float) -> None:
+        struck = [
+            line["detail"] for line in read_lines(log_of(launch)) if line["outcome"] == "injected"
+        ]
+        for rank in ranks:
+            if any(f"pid {rank.pid} " in told for told in struck):
+                rank.wait(timeout=60)  # this clock is faster than any death
         if seconds > 600 and not ended:
             writer(launch=launch).complete()
             ended.append(seconds)
