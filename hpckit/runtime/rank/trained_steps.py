@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,13 +30,23 @@ _WATCHED = 64
 
 @dataclass(slots=True, kw_only=True)
 class OptimizerWatch:
-    """What one optimizer did in a step: whether it got gradients, and used them."""
+    """What one optimizer did in a step: whether it got gradients, and used them.
+
+    Gradients that come after a use belong to the next one, unless they are zeroed before: those of
+    a discriminator from the loss of its generator. Which of both, the step after shows.
+    """
 
     got: bool = False
     used: bool = False
     steps: int = 0
-    """In how many steps gradients have waited for it."""
+    """At how many boundaries in a row gradients have waited for it."""
     since: float = 0.0
+    _left: Tensor | None = None
+    """The parameter that got a gradient last, after the last use."""
+    _mark: _Gradient | None = None
+    """What was left at the last boundary, until it is known what becomes of it."""
+    _drops: bool = False
+    """Whether what was left after a use has been zeroed."""
 
     def follow(self, optimizer: Optimizer) -> None:
         """Hear of its steps, and of gradients of some of its parameters."""
@@ -50,19 +61,25 @@ class OptimizerWatch:
             one.register_post_accumulate_grad_hook(self._note_gradient)
 
     def _note_use(self, *_: Any) -> None:
-        self.used = True
+        if self._mark is not None:
+            self._drops, self._mark = not self._mark.is_there, None
+        self.used, self._left = True, None
 
-    def _note_gradient(self, _: Tensor) -> None:
-        self.got = True
+    def _note_gradient(self, parameter: Tensor) -> None:
+        if self._mark is not None:
+            self._drops, self._mark = self._mark.is_dropped(parameter), None
+        self.got, self._left = True, parameter
 
     def end_step(self) -> bool:
         """Return whether it did anything in this step; begin the next one."""
         worked = self.got or self.used
-        if self.used:
+        if self._left is None or (self.used and self._drops):
             self.steps = 0
-        elif self.got or self.steps:
+        else:
             self.since = self.since if self.steps else time.monotonic()
             self.steps += 1
+        if self.used and self._left is not None:
+            self._mark = _Gradient.of(self._left)
         self.got = self.used = False
         return worked
 
@@ -70,6 +87,49 @@ class OptimizerWatch:
     def waits(self) -> bool:
         """Whether it has gradients that it will soon use."""
         return 0 < self.steps <= _MOST_STEPS and time.monotonic() - self.since < _WAITING_S
+
+    @property
+    def waits_always(self) -> bool:
+        """Whether it has had gradients to use for too long."""
+        return self.steps > 0 and not self.waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gradient:
+    """A gradient as it was at a boundary."""
+
+    parameter: Tensor
+    tensor: weakref.ref[Tensor]
+    version: int
+
+    @classmethod
+    def of(cls, parameter: Tensor) -> _Gradient | None:
+        """Return that of a parameter; None without one."""
+        gradient = parameter.grad
+        if gradient is None:
+            return None
+        return cls(
+            parameter=parameter, tensor=weakref.ref(gradient), version=_local(gradient)._version
+        )
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it has not been let go."""
+        return self.tensor() is not None
+
+    def is_dropped(self, added: Tensor) -> bool:
+        """Return whether it was zeroed before a parameter got its next gradient."""
+        gradient = self.tensor()
+        if gradient is None:
+            return True
+        in_place = added is self.parameter and added.grad is gradient
+        return _local(gradient)._version != self.version + in_place
+
+
+def _local(gradient: Tensor) -> Tensor:
+    """Return a tensor whose version tells of changes in place."""
+    local: Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    return local
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,6 +155,8 @@ class TrainedSteps:
     _in_hand: bool = field(default=False, init=False)
     """Whether the loop had one of these steps itself, and not only a prefetcher."""
     _worked_at: float = field(default_factory=time.monotonic, init=False)
+    _warned: bool = field(default=False, init=False)
+    """Whether it has warned of gradients that wait at each boundary."""
 
     def watch(self, objects: Iterable[Any]) -> None:
         """Follow the optimizers among these objects."""
@@ -118,6 +180,12 @@ class TrainedSteps:
         worked = any([one.end_step() for one in self._optimizers]) or self.worked  # noqa: C419  # of each
         self.worked = False
         waits = any(one.waits for one in self._optimizers)
+        if not self._warned and any(one.waits_always for one in self._optimizers):
+            self._warned = True
+            self.warn(
+                "gradients have waited for their optimizer at the end of each step for long: state "
+                "is saved without them, and a restart loses them; end a step after optimizer.step()"
+            )
         in_hand = worked or _is_in_hand(step)
         if worked or (in_hand and now - self._taken_at >= _SHORT_S):
             ahead = not self._judge_lead()

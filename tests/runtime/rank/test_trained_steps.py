@@ -238,10 +238,33 @@ def kept_for_one_step(attempt: Attempt) -> None:
         attempt.train(last)
 
 
+def carried_over(attempt: Attempt) -> None:
+    """Use gradients of two batches, of which a step has three: one waits at every other boundary."""
+    for step in attempt.steps():
+        time.sleep(0.011)
+        attempt.add(step)
+        for batch in range(3):
+            if batch > 0:
+                attempt.model(torch.ones(1, 2)).sum().backward()
+            if (3 * step + batch) % 2 == 1:
+                attempt.update()
+                attempt.model.zero_grad(set_to_none=step % 4 == 0)
+
+
+def updating_first(attempt: Attempt) -> None:
+    """Use gradients in the step after theirs."""
+    for step in attempt.steps():
+        time.sleep(0.011)
+        attempt.update()
+        attempt.model.zero_grad()
+        attempt.add(step)
+    attempt.update()
+
+
 LOOPS = [
     *(usual, prefetched, far_ahead, in_groups, listed, added_up, added_up_and_kept),
     *(added_up_for_one, added_up_beside_averages, overflown, evaluating, filling),
-    *(in_own_groups, kept_for_one_step),
+    *(in_own_groups, kept_for_one_step, carried_over, updating_first),
 ]
 
 
@@ -289,6 +312,39 @@ def test_loop_whose_optimizer_rests_is_saved(tmp_path: Path) -> None:
         if step > 10:
             attempt.train(step)
     assert held[1:] == [True] * 11
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_that_nobody_uses_keep_no_step_from_being_saved(
+    tmp_path: Path, to_none: bool
+) -> None:
+    """As a discriminator gets from the loss of its generator, which are zeroed before its next."""
+    attempt = Attempt(tmp_path, 1)
+    held = []
+    for step in attempt.steps():
+        held.append(attempt.loop.checkpoints.holds(step))  # type: ignore[union-attr]
+        attempt.slow.zero_grad(set_to_none=to_none)
+        attempt.train(step)
+        attempt.optimizer.zero_grad()
+        attempt.model(torch.ones(1, 2)).sum().backward()
+        attempt.optimizer.step()
+    assert held[2:] == [True] * (STEPS - 2)
+    assert attempt.said == []
+
+
+def test_gradients_that_always_wait_are_told_once(tmp_path: Path) -> None:
+    """After 256 steps the state is saved as it is: better than nothing."""
+    attempt = Attempt(tmp_path, 1, total=300)
+    held = []
+    for step in attempt.steps():
+        held.append(attempt.loop.checkpoints.holds(step))  # type: ignore[union-attr]
+        attempt.update()
+        attempt.model.zero_grad()
+        attempt.add(step)
+    assert held[1:257] == [False] * 256
+    assert held[258:] == [True] * 42
+    (told,) = attempt.said
+    assert "end a step after optimizer.step()" in told
 
 
 def test_break_does_not_count_what_was_taken_ahead(tmp_path: Path) -> None:
