@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiers import thorough
 from torch import Tensor, nn
 
 from hpckit.model.parallel.settings import Parallel, Recompute
@@ -128,7 +129,7 @@ if {there}:
 """
 
 
-@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("there", [True, pytest.param(False, marks=thorough)])
 def test_blocks_that_import_numpy_first_draw_as_promised(*, there: bool) -> None:
     """Its state comes from the system when it is imported; without numpy all else works."""
     hide = "" if there else "import sys, torch; sys.modules['numpy.random'] = None\n"

@@ -295,7 +295,8 @@ def _order(dataset: Any, options: BatchOptions, seed: int) -> SampleOrder:
     if length is None or not hasattr(dataset, "__getitem__"):
         raise UsageError(
             f"run.batches() got a {type(dataset).__name__}, which is no dataset",
-            hint="it takes what has __getitem__ and __len__, or a torch.utils.data.IterableDataset",
+            hint="it takes what has __getitem__ and __len__, or a torch.utils.data.IterableDataset "
+            "(its __iter__ may be a generator)",
         )
     order = SampleOrder(
         length=length,

@@ -112,7 +112,8 @@ class ParallelModels:
         if found is None:
             raise UsageError(
                 f"this {type(model).__name__} was not made by run.parallelize()",
-                hint="model = run.parallelize(build, plan)",
+                hint="model = run.parallelize(build, plan); with a layout of your own, call the "
+                "model itself, and run.mean(loss) for the mean over ranks",
             )
         return found
 

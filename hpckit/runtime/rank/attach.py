@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
@@ -57,6 +58,8 @@ from hpckit.runtime.rank.run import Run
 from hpckit.runtime.rank.step_profiler import StepProfiler
 from hpckit.runtime.stages import RunStage
 
+_BEGIN_S, _LOOK_S = 10.0, 0.05
+"""How long a thread has to begin its loop once the main thread has ended; how often to look."""
 _WRITER_S = 10.0
 """For a checkpoint thread whose peers are gone: the group's collectives fail almost at once."""
 
@@ -174,6 +177,8 @@ def _finish(run: Run, memory: CudaMemory | None, leaving: ExitStatus, pid: int) 
 
     The step in which it failed is not done, so it must not be saved as if it were.
     """
+    if os.getpid() == pid:
+        _await_loop(run)
     code = failing_code()
     if os.getpid() != pid:
         # In the child, torch would wait for threads that only the parent has.
@@ -191,6 +196,21 @@ def _finish(run: Run, memory: CudaMemory | None, leaving: ExitStatus, pid: int) 
     except Exception:  # noqa: BLE001  # nothing above would show it
         traceback.print_exc()
         run.give_up()
+
+
+def _await_loop(run: Run) -> None:
+    """Wait for a thread of the script that loops over steps, or may be about to.
+
+    Python itself waits for its threads, too, but after this.
+    """
+    deadline = time.monotonic() + _BEGIN_S
+    while run.registered and run._loop is None and time.monotonic() < deadline:  # noqa: SLF001  # its own
+        if all(one.daemon or one is threading.current_thread() for one in threading.enumerate()):
+            return
+        time.sleep(_LOOK_S)
+    loop = run._loop  # noqa: SLF001
+    if loop is not None and loop.thread is not threading.current_thread():
+        loop.thread.join()
 
 
 def _note_exception(run: Run, memory: CudaMemory, raised: BaseException) -> None:

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import dis
 import os
 import sys
 import threading
 from contextlib import suppress
+from types import FrameType
 from typing import Any, NoReturn
 
 _LEAVE_S = 10.0
 _asked: list[object] = []
+_script: list[FrameType] = []
+"""The frame of the script itself: the last thing it did tells whether it came to its end."""
 
 
 class NotedExit(SystemExit):
@@ -62,6 +66,11 @@ class ExitStatus:
 def note_exits() -> None:
     """Note calls of `sys.exit`, `exit` and `quit` in the main thread from now on."""
     sys.exit = _exit
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001  # documented
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
+            _script[:] = [frame]
+        frame = frame.f_back
     quitter = type(getattr(builtins, "exit", None))
     if quitter.__module__ == "_sitebuiltins":  # not under `python -S`
         quitter.__call__ = _quit  # type: ignore[method-assign]  # of both, wherever they are known
@@ -71,8 +80,14 @@ def failing_code() -> int | None:
     """Return the exit code of a script that raised or exited with a failure; None otherwise."""
     if getattr(sys, "last_value", None) is not None:
         return 1
+    if any(_has_returned(frame) for frame in _script):
+        return None  # what it asked for before was caught
     codes = [code for status in _asked if (code := exit_code(status)) != 0]
     return codes[0] if codes else None
+
+
+def _has_returned(frame: FrameType) -> bool:
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN")
 
 
 def exit_code(status: object) -> int:

@@ -7,6 +7,7 @@ user's code, of metrics, or of the receivers of step messages.
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fractions import Fraction
@@ -48,6 +49,8 @@ class StepLoop:
     begun: int | None = field(default=None, init=False)
     ended_at: int | None = field(default=None, init=False)
     taken: bool = field(default=False, init=False)
+    thread: threading.Thread = field(default_factory=threading.current_thread, init=False)
+    """The one that loops."""
 
     def restore(self) -> range:
         """Load the newest good checkpoint, if there is one; return the remaining steps."""

@@ -108,9 +108,7 @@ class _Gradient:
         gradient = parameter.grad
         if gradient is None:
             return None
-        return cls(
-            parameter=parameter, tensor=weakref.ref(gradient), version=_local(gradient)._version
-        )
+        return cls(parameter=parameter, tensor=weakref.ref(gradient), version=_version(gradient))
 
     @property
     def is_there(self) -> bool:
@@ -123,13 +121,13 @@ class _Gradient:
         if gradient is None:
             return True
         in_place = added is self.parameter and added.grad is gradient
-        return _local(gradient)._version != self.version + in_place
+        return _version(gradient) != self.version + in_place
 
 
-def _local(gradient: Tensor) -> Tensor:
-    """Return a tensor whose version tells of changes in place."""
+def _version(gradient: Tensor) -> int:
+    """Return a number that changes with each change in place."""
     local: Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
-    return local
+    return local._version  # noqa: SLF001  # in torch's documentation
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,6 +6,7 @@ The rival of `run.parallelize` and `run.train_step` in `layout_steps.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,12 +17,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import Schedule1F1B
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
+    loss_parallel,
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
@@ -29,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 WIDTH, HEADS, BLOCKS, LENGTH, VALUES, ROWS = 256, 4, 4, 64, 256, 8
 
 Step = Callable[[Tensor, Tensor], Tensor]
-"""Takes this data rank's inputs and targets; adds gradients, returns a loss."""
+"""Takes this data rank's inputs and targets; adds gradients, returns the loss of all ranks."""
 
 
 class Attention(nn.Module):
@@ -129,11 +131,19 @@ def lay_out(sizes: dict[str, int], rank: int) -> tuple[nn.Module, Step]:
     whole: nn.Module = DistributedDataParallel(model) if names == ("replicate",) else model
 
     def step(inputs: Tensor, targets: Tensor) -> Tensor:
-        loss = loss_of(whole(inputs), targets)
-        torch.autograd.backward(loss)
-        return loss.detach()
+        with loss_parallel() if "tensor" in sizes else nullcontext():
+            loss = loss_of(whole(inputs), targets)
+            torch.autograd.backward(loss)
+        return mean_over_ranks(loss.full_tensor() if isinstance(loss, DTensor) else loss)
 
     return whole, step
+
+
+def mean_over_ranks(loss: Tensor) -> Tensor:
+    """Return the mean of a loss that each rank has of as much: what a program would log."""
+    mean = loss.detach().clone()
+    dist.all_reduce(mean)
+    return mean / dist.get_world_size()
 
 
 def cut(model: Model, mesh: Any) -> None:
@@ -153,7 +163,9 @@ def cut(model: Model, mesh: Any) -> None:
             input_layouts=whole, output_layouts=along, use_local_output=False
         ),
         "norm": SequenceParallel(),
-        "head": ColwiseParallel(input_layouts=along, output_layouts=whole),
+        "head": ColwiseParallel(
+            input_layouts=along, output_layouts=Shard(-1), use_local_output=False
+        ),
     }
     for one in model.blocks:
         parallelize_module(one, mesh, block)
@@ -179,7 +191,8 @@ def by_stages(model: Model, rank: int, stages: int) -> tuple[nn.Module, Step]:
             schedule.step(target=targets, losses=losses, return_outputs=False)
         else:
             schedule.step()
-        return torch.stack(losses).mean().detach() if losses else torch.zeros(())
+        own = torch.stack(losses).mean() if losses else torch.zeros(())
+        return mean_over_ranks(own) * stages
 
     return model, step
 
@@ -196,7 +209,7 @@ def by_ring(model: Model, rank: int, size: int) -> tuple[nn.Module, Step]:
     def step(inputs: Tensor, targets: Tensor) -> Tensor:
         loss = loss_of(model(inputs[:, own]), targets[:, own])
         torch.autograd.backward(loss)
-        return loss.detach()
+        return mean_over_ranks(loss)
 
     return model, step
 

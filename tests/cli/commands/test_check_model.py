@@ -146,7 +146,9 @@ def test_a_model_that_fits_is_counted_and_nothing_is_written(project: Any) -> No
             "a batch of 4 rows cannot be shared out over 8 data ranks",
             marks=thorough,
         ),
-        (("parallel=fsdp", "+seen=1"), "the batch has 1 rows, and the share 2"),
+        pytest.param(
+            ("parallel=fsdp", "+seen=1"), "the batch has 1 rows, and the share 2", marks=thorough
+        ),
         pytest.param(
             ("parallel=fsdp", "parallel.microbatches=3"),
             "a batch of 2 rows on this rank cannot be cut into parallel.microbatches=3",
@@ -291,7 +293,7 @@ def train(config, run):
     ("optimizer", "gpu", "refused"),
     [
         pytest.param("AdamW", "v100", True, marks=thorough),
-        ("SGD", "v100", False),
+        pytest.param("SGD", "v100", False, marks=thorough),
         pytest.param("AdamW", "a100", False, marks=thorough),
     ],
 )

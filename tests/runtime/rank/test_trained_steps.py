@@ -239,7 +239,7 @@ def kept_for_one_step(attempt: Attempt) -> None:
 
 
 def carried_over(attempt: Attempt) -> None:
-    """Use gradients of two batches, of which a step has three: one waits at every other boundary."""
+    """Use gradients of two batches, of which a step has three: at times one is left."""
     for step in attempt.steps():
         time.sleep(0.011)
         attempt.add(step)
@@ -316,7 +316,7 @@ def test_loop_whose_optimizer_rests_is_saved(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("to_none", [True, False])
 def test_gradients_that_nobody_uses_keep_no_step_from_being_saved(
-    tmp_path: Path, to_none: bool
+    tmp_path: Path, *, to_none: bool
 ) -> None:
     """As a discriminator gets from the loss of its generator, which are zeroed before its next."""
     attempt = Attempt(tmp_path, 1)

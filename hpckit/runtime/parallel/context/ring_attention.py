@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -171,9 +172,7 @@ class _Attended(torch.autograd.Function):
             else:
                 own[0][..., queries, :] += new[0]
             if step > 0 and travels:
-                sent = (
-                    arriving.wait() if arriving else packed.new_zeros(len(packed), dtype=sums.dtype)
-                )
+                sent = arriving.wait() if arriving else torch.zeros_like(packed, dtype=sums.dtype)
                 for one, more in zip(_unpacked(sent, own[1:]), new[1:], strict=True):
                     one[..., keys, :] += more
                 arriving = how.ring.pass_on(sent)
@@ -195,12 +194,17 @@ def _merge(into: Sequence[Tensor], new: Sequence[Tensor]) -> None:
 
 
 def _packed(part: Sequence[Tensor]) -> Tensor:
-    """Return tensors [batch, heads, length, width] as one of one dimension: one message."""
-    return torch.cat([one.transpose(1, 2).flatten() for one in part])  # as models lay heads out
+    """Return keys and values as one message [2, batch, length, heads, width], as models lay them.
+
+    The narrower of both is filled with zeros.
+    """
+    width = max(one.shape[-1] for one in part)
+    parts = [one.transpose(1, 2) for one in part]
+    even = [F.pad(one, (0, more)) if (more := width - one.shape[-1]) else one for one in parts]
+    return torch.stack(even).contiguous()  # torch keeps some orders of dimensions
 
 
 def _unpacked(packed: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Return views of what was packed, in these tensors' shapes."""
-    shapes = [one.transpose(1, 2).shape for one in like]
-    parts = torch.split(packed, [shape.numel() for shape in shapes])
-    return [part.view(shape).transpose(1, 2) for part, shape in zip(parts, shapes, strict=True)]
+    parts = zip(packed.transpose(2, 3).unbind(), like, strict=True)
+    return [one if one.shape == of.shape else one[..., : of.shape[-1]] for one, of in parts]
