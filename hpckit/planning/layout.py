@@ -130,21 +130,6 @@ def replica_nodes_of(settings: LaunchConfig) -> int:
     return replica_nodes(layout_of(settings), settings.resources.tasks_per_node)
 
 
-def replicas_lost(layout: Layout, node: int, tasks_per_node: int) -> range:
-    """Return which replicas lose a rank if a node, counted from 0, is lost."""
-    first = node * tasks_per_node
-    last = first + tasks_per_node - 1
-    return range(first // layout.replica_size, last // layout.replica_size + 1)
-
-
-def fit_replicas(layout: Layout, shape: NodeShape) -> Layout | None:
-    """Return the layout with as many whole replicas as these nodes hold; None if not even one."""
-    whole = replica_nodes(layout, shape.tasks_per_node)
-    ranks = shape.nodes // whole * whole * shape.tasks_per_node
-    replicas = ranks // layout.replica_size
-    return layout.with_replicas(replicas) if replicas else None
-
-
 @dataclass(slots=True)
 class _Sizes:
     """Replaces words by numbers, one after the other: node, nodes, rest."""

@@ -55,7 +55,6 @@ def test_energy_is_what_the_counters_say() -> None:
     """If a GPU has a counter, its power is not asked."""
     found = gpu_energy([usage(gpu("a", joules=3000, watts=999.0))])
     assert found == EnergySum(total_j=3000, gpu_s=100)
-    assert not found.is_estimate
 
 
 def test_energy_without_a_counter_is_estimated_by_power() -> None:
@@ -71,7 +70,7 @@ def test_power_is_counted_for_the_time_in_which_it_is_known() -> None:
     row = GpuRow(uuid="a", samples=100, gauges={GpuGauge.power_w: known}, counters={})
     found = gpu_energy([usage(row, seconds=3000)])
     assert (found.total_j, found.gpu_s, found.unknown_s) == (300 * 300, 3000, 2700)
-    assert found.is_estimate
+    assert found.estimated_share == 1
 
 
 def test_gpu_of_which_nothing_is_known_has_no_energy() -> None:

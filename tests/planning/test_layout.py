@@ -16,11 +16,9 @@ from hpckit.model.parallel.settings import BatchRule, Parallel, Precision, Recom
 from hpckit.model.parallel.share import share_batch
 from hpckit.planning.layout import (
     NodeShape,
-    fit_replicas,
     plan_layout,
     planned_layouts,
     replica_nodes,
-    replicas_lost,
 )
 
 SIZES = st.sampled_from([1, 2, 3])
@@ -69,18 +67,6 @@ def test_shares_cover_the_batch_once(batch: int, size: int) -> None:
     assert rows == list(range(batch))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
     assert sum(share.weight for share in shares) == pytest.approx(1)
-
-
-@given(layout=LAYOUTS, tasks=st.sampled_from([1, 2, 4, 8]), data=st.data())
-def test_a_lost_node_takes_the_replicas_of_its_ranks(
-    layout: Layout, tasks: int, data: st.DataObject
-) -> None:
-    """A lost node takes the replicas of its ranks."""
-    node = data.draw(st.integers(0, max(0, layout.world_size // tasks - 1)))
-    ranks = range(node * tasks, min((node + 1) * tasks, layout.world_size))
-    hit = {layout.coordinates(rank)[MeshAxis.replicate] for rank in ranks}
-    assert set(replicas_lost(layout, node, tasks)) >= hit
-    assert hit or layout.world_size <= node * tasks
 
 
 @pytest.mark.parametrize(
@@ -168,18 +154,10 @@ def test_nodes_joined_by_nvlink_may_share_matrices() -> None:
     assert plan_layout(Parallel(tensor=2), shape) == Layout(replicate=2, tensor=2)
 
 
-def test_a_run_shrinks_by_whole_replicas() -> None:
-    """A run shrinks by whole replicas."""
-    shape = NodeShape(nodes=4, tasks_per_node=2)
-    layout = plan_layout(Parallel(shard=4), shape)
+def test_a_replica_stands_on_whole_nodes() -> None:
+    """A run shrinks by as many nodes at a time."""
+    layout = plan_layout(Parallel(shard=4), NodeShape(nodes=4, tasks_per_node=2))
     assert replica_nodes(layout, 2) == 2
-    assert fit_replicas(layout, NodeShape(nodes=3, tasks_per_node=2)) == Layout(
-        replicate=1, shard=4
-    )
-    assert fit_replicas(layout, NodeShape(nodes=1, tasks_per_node=2)) is None
-    assert fit_replicas(Layout(replicate=4), NodeShape(nodes=3, tasks_per_node=1)) == Layout(
-        replicate=3
-    )
 
 
 def test_planned_layouts_are_said_unless_all_ranks_are_alike() -> None:

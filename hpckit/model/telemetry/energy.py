@@ -45,11 +45,6 @@ class EnergySum:
         """The part of the energy that was estimated, from 0 to 1."""
         return self.estimated_j / self.total_j if self.total_j > 0 else 0.0
 
-    @property
-    def is_estimate(self) -> bool:
-        """Whether some of it was not measured, or is not known at all."""
-        return self.estimated_j > 0 or self.unknown_s > 0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyBill:

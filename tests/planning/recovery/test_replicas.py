@@ -13,10 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import LaunchConfig, Recovery
-from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.states import RoundAction
-from hpckit.planning.layout import NodeShape, fit_replicas, replica_nodes_of, replicas_lost
+from hpckit.planning.layout import replica_nodes_of
 from hpckit.planning.recovery.actions import EndAttempt, NewRound, round_ended
 from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger
@@ -166,8 +165,7 @@ class ReplicaMachine(RuleBasedStateMachine):
     )
     def begin(self, size: int, replicas: int, fewest: int, spares: int) -> None:
         """Start the first round on nodes of two ranks each."""
-        self.size, self.tasks = size, 2
-        self.layout = Layout(replicate=replicas, shard=size * self.tasks)
+        self.size = size
         self.wanted = size * replicas
         self.fewest = size * min(fewest, replicas)
         self.spares, self.attempt = spares, 0
@@ -213,9 +211,7 @@ class ReplicaMachine(RuleBasedStateMachine):
             cause=Cause.node_lost, message="", node=named, signature=f"node_lost {named}"
         )
         hit = [place for place, node in enumerate(self.members) if node in gone]
-        replicas = {one for place in hit for one in replicas_lost(self.layout, place, self.tasks)}
         self.end_round(failure, {place // self.size for place in hit})
-        assert replicas == {place // self.size for place in hit}
 
     @precondition(lambda self: not self.ended)
     @rule(data=st.data())
@@ -258,10 +254,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         assert set(nodes) <= good
         assert len(nodes) % self.size == 0
         assert self.fewest <= len(nodes) <= self.wanted
-        shape = NodeShape(nodes=min(len(good), self.wanted), tasks_per_node=self.tasks)
-        fitted = fit_replicas(self.layout, shape)
-        assert fitted is not None
-        assert len(nodes) == fitted.replicate * self.size
+        assert len(nodes) == min(len(good), self.wanted) // self.size * self.size
         before = blocks(self.members, self.size)
         whole = [block for place, block in enumerate(before) if place not in hit]
         assert [block for block in blocks(nodes, self.size) if block in whole] == whole
