@@ -36,6 +36,8 @@ The file is in memory, because most ranks never answer, and because the ranks ma
 system that does not answer.
 """
 
+FILE_NAME = "hpckit-stacks"
+
 _POLL_S = 0.05
 _SETTLED_S = 0.2
 """A dump that has not grown for this long counts as complete: it has no end mark."""
@@ -65,6 +67,17 @@ def arm(file: Path) -> None:
         for earlier in _files:
             earlier.close()
         _files[:] = [stream]
+
+
+def arm_rank(environ: Mapping[str, str]) -> None:
+    """Arm this process with the file that its agent has handed it; without one, do nothing.
+
+    A program between agent and rank may have closed the file, and its number be another one's.
+    """
+    file = Path(f"/proc/self/fd/{environ.get(VARIABLE, '')}")
+    with contextlib.suppress(OSError):
+        if file.readlink().name == f"memfd:{FILE_NAME} (deleted)":  # as Linux names it
+            arm(file)
 
 
 def armed(pid: int, proc: Path = Path("/proc")) -> bool:

@@ -29,6 +29,8 @@ _COLLECTIVE = re.compile(r"torch[/\\](distributed|nn[/\\]parallel|autograd[/\\]g
 _WAITING_OUTSIDE = ("T", "t", "D")
 """Letters of /proc/PID/status for a stopped, a traced and an unkillable process."""
 _FRAMES = 3
+_LEAVING = "break_off"
+"""The function of `StepLoop` that ends a loop which was left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +58,25 @@ def blame(
     `wait` is the collective in which ranks wait, if they said so; `layout` is that of the round.
     """
     wait = with_place(wait, stacks)
-    guilty = _guilty(stacks, None if wait is None else wait.culprit)
     words = (
         f"{_stood_still(stall, name_ranks((stall.rank,), layout))} (limit {stall.limit_s:.1f} s)"
     )
+    left = [one for one in stacks if _has_left(one)]
+    if 0 < len(left) < len(stacks):
+        first = left[0]
+        return Failure(
+            cause=Cause.hang,
+            message=f"{name_ranks([one.rank for one in left], layout)} left the loop over steps in "
+            f"step {first.step}, and others did not: all ranks have to leave it in the same step; "
+            f"{words}",
+            rank=first.rank,
+            node=first.node,
+            step=stall.step,
+            traceback=first.text,
+            signature=_signature(left),
+            collective=wait,
+        )
+    guilty = _guilty(stacks, None if wait is None else wait.culprit)
     if guilty is None:
         return Failure(
             cause=Cause.hang,
@@ -129,6 +146,14 @@ def _behind(stacks: Sequence[RankStack]) -> list[RankStack]:
     if not steps or min(steps) == max(steps):
         return []
     return [one for one in stacks if one.step == min(steps)]
+
+
+def _has_left(one: RankStack) -> bool:
+    """Whether a rank has left its loop by `break` or `return`, and waits for the others to."""
+    return any(
+        frame["name"] == _LEAVING and frame["file"].endswith("/hpckit/runtime/rank/steps.py")
+        for frame in _FRAME.finditer(main_thread(one.text))
+    )
 
 
 def _waits_for_others(one: RankStack) -> bool:

@@ -152,7 +152,7 @@ class LocalRanks:
 
     async def _start_rank(self, info: RankInfo, variables: Mapping[str, str]) -> None:
         board = self._boards[info.rank] = rank_pipe.make_board()
-        answers = self._answers[info.rank] = os.memfd_create("hpckit-stacks")
+        answers = self._answers[info.rank] = os.memfd_create(stacks.FILE_NAME)
         recorder = self._collectives.open(info.rank)
         lines = {
             rank_pipe.BOARD_VARIABLE: board,

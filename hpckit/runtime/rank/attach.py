@@ -41,6 +41,7 @@ from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.layout import layout_of
 from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths
+from hpckit.runtime import stacks
 from hpckit.runtime.channel.listen import LOOPBACK
 from hpckit.runtime.channel.rank_pipe import AgentLink, open_link
 from hpckit.runtime.checkpoint.writer import writers_ended
@@ -273,6 +274,7 @@ def _attach_to_agent(environ: Mapping[str, str], info: RankInfo) -> Run:
         store = _store(environ, info, timeout)
         process_group.initialise(info, run.device, store, timeout)
     recorder.answer_agent(environ, info)
+    stacks.arm_rank(environ)
     return run
 
 

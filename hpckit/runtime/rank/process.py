@@ -130,7 +130,7 @@ class RankProcess:
                 # Needed once the state is, and half a second then, and at the process's end.
                 import hpckit.runtime.rank.checkpointing  # noqa: F401, PLC0415
 
-        stacks.arm(Path(f"/proc/self/fd/{self.environ[stacks.VARIABLE]}"))
+        stacks.arm_rank(self.environ)
         shield_children()
         link = open_link(self.environ)
         assert link is not None, "the agent passes a line to every rank it starts"  # noqa: S101

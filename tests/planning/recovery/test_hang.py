@@ -33,6 +33,14 @@ STUCK_IN_FORWARD = """Current thread 0x1 (most recent call first):
 """
 
 
+LEFT = """Current thread 0x1 (most recent call first):
+  File "/v/torch/distributed/distributed_c10d.py", line 3 in all_reduce
+  File "/v/hpckit/runtime/rank/step_boundary.py", line 4 in end
+  File "/v/hpckit/runtime/rank/steps.py", line 150 in break_off
+  File "/v/hpckit/runtime/rank/run.py", line 318 in finish
+"""
+
+
 def stack(rank: int, **about: Any) -> RankStack:
     """Return what a rank that waits in a collective was doing."""
     given = {"node": f"n{rank}", "state": "S (sleeping)", "step": 7, "text": WAITING, **about}
@@ -53,6 +61,19 @@ def test_blame_names_the_rank_that_waits_for_nobody() -> None:
     assert failure.rank == 1
     assert "is in read_forever (train.py:8)" in failure.message
     assert failure.traceback == STUCK
+
+
+def test_blame_names_the_rank_that_has_left_its_loop() -> None:
+    """It waits at the end of its code, and the others in a collective of their next step."""
+    wait = CollectiveWait(
+        operation="all_reduce", sequence=6, group="1", backend="gloo", tensor="", waiting=(1,)
+    )
+    failure = blame(STALL, [stack(0), stack(1, text=LEFT, step=5)], wait)
+    assert (failure.rank, failure.node) == (1, "n1")
+    assert failure.message.startswith(
+        "rank 1 left the loop over steps in step 5, and others did not"
+    )
+    assert blame(STALL, [stack(0, text=LEFT), stack(1, text=LEFT)]).rank is None
 
 
 def test_blame_knows_where_distributed_data_parallel_waits() -> None:

@@ -36,6 +36,19 @@ def main(config, run):
 """
 
 
+LEAVES = """
+import time, torch, torch.distributed as dist, hpckit
+
+run = hpckit.attach()
+run.state(model=torch.nn.Linear(2, 2))
+for step in run.steps(30):
+    if step == 25 and run.rank == 1:
+        break
+    time.sleep(0.05)
+    dist.all_reduce(torch.ones(1))
+"""
+
+
 def watched(ranks: Any, **more: Any) -> dict[str, Any]:
     """Return settings for two ranks that may be silent for some seconds."""
     runtime = Runtime(
@@ -69,6 +82,17 @@ def test_hung_rank_is_named_with_its_stack_and_costs_a_round(workshop: Any, rank
     stacks = ended.paths.round(0).stacks(0).read_text()
     assert "all_reduce" in stacks, "rank 0 waits for rank 1"
     assert "fault_injector.py" in ended.paths.round(0).stacks(1).read_text()
+
+
+def test_rank_that_leaves_its_loop_alone_is_named(workshop: Any, ranks: Any) -> None:
+    """Not its peer, which never comes to the end where it waits; by the stacks of a script."""
+    once = watched(ranks, entry_point=None, command="python task.py")
+    once["recovery"] = Recovery(restarts={})
+    ended = workshop.attempt(LEAVES, **once)
+    (failure,) = failures(ended)
+    assert (failure.cause, failure.rank) == (Cause.hang, 1), failure
+    assert failure.message.startswith("rank 1 left the loop over steps in step 25, and others did")
+    assert "in <module>" in ended.paths.round(0).stacks(0).read_text(), "that of the script itself"
 
 
 def test_unwatched_silence_is_no_hang(workshop: Any, ranks: Any) -> None:
