@@ -61,22 +61,8 @@ def blame(
     words = (
         f"{_stood_still(stall, name_ranks((stall.rank,), layout))} (limit {stall.limit_s:.1f} s)"
     )
-    left = [one for one in stacks if _has_left(one)]
-    if 0 < len(left) < len(stacks):
-        first = left[0]
-        return Failure(
-            cause=Cause.hang,
-            message=f"{name_ranks([one.rank for one in left], layout)} left the loop over steps in "
-            f"step {first.step}, and others did not: all ranks have to leave it in the same step; "
-            f"{words}",
-            rank=first.rank,
-            node=first.node,
-            step=stall.step,
-            traceback=first.text,
-            signature=_signature(left),
-            collective=wait,
-        )
-    guilty = _guilty(stacks, None if wait is None else wait.culprit)
+    left = _left_alone(stacks)
+    guilty = left[0] if left else _guilty(stacks, None if wait is None else wait.culprit)
     if guilty is None:
         return Failure(
             cause=Cause.hang,
@@ -85,10 +71,18 @@ def blame(
             signature=_signature(stacks),
             collective=wait,
         )
-    words += f"; {name_ranks((guilty.rank,), layout)} on {guilty.node} {_doing(guilty)}"
+    if left:
+        who = name_ranks([one.rank for one in left], layout)
+        words = (
+            f"{who} left the loop over steps in step {guilty.step}, and others did not: all ranks "
+            f"have to leave it in the same step; {words}"
+        )
+    else:
+        doing = f"{name_ranks((guilty.rank,), layout)} on {guilty.node} {_doing(guilty)}"
+        words = with_wait(f"{words}; {doing}", wait)
     return Failure(
         cause=Cause.hang,
-        message=with_wait(words, wait),
+        message=words,
         rank=guilty.rank,
         node=guilty.node,
         step=stall.step,
@@ -146,6 +140,13 @@ def _behind(stacks: Sequence[RankStack]) -> list[RankStack]:
     if not steps or min(steps) == max(steps):
         return []
     return [one for one in stacks if one.step == min(steps)]
+
+
+def _left_alone(stacks: Sequence[RankStack]) -> list[RankStack]:
+    """Return the ranks that have left their loop while all others wait for them in a collective."""
+    left = [one for one in stacks if _has_left(one)]
+    others = [one for one in stacks if one not in left]
+    return left if others and all(map(_waits_for_others, others)) else []
 
 
 def _has_left(one: RankStack) -> bool:

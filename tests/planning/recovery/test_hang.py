@@ -76,6 +76,14 @@ def test_blame_names_the_rank_that_has_left_its_loop() -> None:
     assert blame(STALL, [stack(0, text=LEFT), stack(1, text=LEFT)]).rank is None
 
 
+def test_blame_names_the_rank_that_does_not_come_to_the_end() -> None:
+    """All have left their loops: who is stuck after it, or was stopped, is what others wait for."""
+    for stuck in ({"text": STUCK}, {"text": "", "state": "T (stopped)"}):
+        failure = blame(STALL, [stack(0, **stuck), stack(1, text=LEFT)])
+        assert failure.rank == 0
+        assert "left the loop" not in failure.message
+
+
 def test_blame_knows_where_distributed_data_parallel_waits() -> None:
     """In backward(); a model of the user's that is stuck below it waits for nobody."""
     failure = blame(STALL, [stack(0, text=IN_BACKWARD), stack(1, text=STUCK_IN_FORWARD)])
