@@ -10,7 +10,7 @@ from hpckit.cli.launch_output import say_checked
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.model.finding import Severity
-from hpckit.model.interconnect.operation import SearchMode
+from hpckit.model.interconnect.measurement import SearchMode
 from hpckit.operations import check
 from hpckit.operations.environment.look import output_override
 from hpckit.operations.interconnect.bench import prepare_bench, run_bench

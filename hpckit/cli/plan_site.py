@@ -6,6 +6,7 @@ import argparse
 from dataclasses import replace
 
 from hpckit.cli.compose_options import compose_request
+from hpckit.config.request import with_something_to_run
 from hpckit.context import Context
 from hpckit.errors import ConfigError, UsageError
 from hpckit.model.capacity.gpu_spec import GpuSpec
@@ -15,6 +16,7 @@ from hpckit.planning.capacity.gpu_catalogue import GPUS
 from hpckit.planning.capacity.gpus import LINKED, read_gpu
 from hpckit.planning.capacity.power import SiteRates, capped, with_node
 from hpckit.planning.capacity.request import STATES
+from hpckit.planning.checks.values import check_cluster
 
 
 def planned_cluster(arguments: argparse.Namespace, context: Context) -> Cluster:
@@ -24,9 +26,12 @@ def planned_cluster(arguments: argparse.Namespace, context: Context) -> Cluster:
     """
     if arguments.gpu is not None and not arguments.overrides:
         return Cluster()
-    from hpckit.operations.capacity import cluster_facts  # noqa: PLC0415  # it imports Hydra
+    from hpckit.config.compose import compose  # noqa: PLC0415  # it imports Hydra
 
-    return cluster_facts.read_cluster(compose_request(arguments, context))
+    request = with_something_to_run(compose_request(arguments, context))
+    cluster = compose(request)[0].settings.cluster
+    check_cluster(cluster)
+    return cluster
 
 
 def planned_gpu(

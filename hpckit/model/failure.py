@@ -12,8 +12,7 @@ from datetime import datetime
 from enum import Flag, StrEnum, auto
 
 from hpckit.model.diagnosis.collectives import CollectiveWait
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.naming import name_rank
+from hpckit.model.parallel.layout import Layout, name_rank
 from hpckit.model.states import RecordedEnum
 
 FROZEN_FOLDER_EXIT = 66

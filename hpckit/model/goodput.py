@@ -13,6 +13,14 @@ from hpckit.model.states import RoundAction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaveCost:
+    """Training stood still for `stall`; it took `duration` until the checkpoint was committed."""
+
+    stall: timedelta
+    duration: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepProgress:
     """The latest step of an attempt, its round, and when it was reported; `total` if known."""
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hpckit.model import events
-from hpckit.model.elastic.satellite import SatelliteSpec
+from hpckit.model.elastic import SatelliteSpec
 from hpckit.model.ids import JobId, is_job
 from hpckit.model.plan import JobSpec
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpckit.model.elastic.satellite import SatelliteSpec
+from hpckit.model.elastic import SatelliteSpec
 from hpckit.model.ids import run_id
 from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.model.search import Search

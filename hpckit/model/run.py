@@ -9,7 +9,7 @@ from typing import Any
 
 from hpckit.model import events
 from hpckit.model.diagnosis.verdict import Straggler
-from hpckit.model.elastic.satellite import Satellite
+from hpckit.model.elastic import Satellite
 from hpckit.model.failure import Failure, Trait
 from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.preflight.verdict import NodeInspection

@@ -1,12 +1,14 @@
-"""Files that a user named with `-o`: replaced as a whole, and only what hpckit wrote before."""
+"""Files that a user named with `-o`: replaced as a whole, if hpckit wrote them; folders, too."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO
 
 from hpckit.errors import UsageError
@@ -147,3 +149,16 @@ def unwritable(target: Path, error: OSError | RuntimeError) -> UsageError:
     return UsageError(
         f"{target} cannot be written: {reason}", hint="check the folder, quota and free space"
     )
+
+
+@contextmanager
+def part_folder(target: Path) -> Iterator[Path]:
+    """Yield an empty folder, not below the target; remove those that killed exporters left.
+
+    Call it only with the target's lock held. Raises OSError.
+    """
+    prefix = f".{target.name}.part-"
+    for left in target.parent.glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with TemporaryDirectory(dir=target.parent, prefix=prefix, ignore_cleanup_errors=True) as part:
+        yield Path(part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hpckit.model.cluster.gres import read_gres
+from hpckit.model.cluster.site import read_gres
 from hpckit.model.launch import Resources
 from hpckit.model.plan import ResourceSpec
 

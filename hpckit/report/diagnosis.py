@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpckit.model.counted import whole_percent
-from hpckit.model.diagnosis.findings import RunFindings
 from hpckit.model.diagnosis.verdict import (
     Diagnosis,
+    RunFindings,
     Straggler,
     Verdict,
     VerdictKind,

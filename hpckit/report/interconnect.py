@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from hpckit.model.counted import counted, size_text, whole_percent
 from hpckit.model.finding import Severity
-from hpckit.model.interconnect.kept import MeasuredShape
-from hpckit.model.interconnect.measurement import InterconnectMeasurement, SlowSearch
+from hpckit.model.interconnect.measurement import InterconnectMeasurement, MeasuredShape, SlowSearch
 from hpckit.model.interconnect.verdict import (
     InterconnectVerdict,
     LatencyFit,

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpckit.model.cluster.nodes import compress_nodes, expand_nodes
-from hpckit.model.diagnosis.findings import RunFindings
-from hpckit.model.elastic.satellite import Satellite
+from hpckit.model.diagnosis.verdict import RunFindings
+from hpckit.model.elastic import Satellite
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, Cause, Failure
 from hpckit.model.goodput import Goodput
 from hpckit.model.moment import span_words

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import counted
-from hpckit.model.elastic.satellite import Satellite
+from hpckit.model.elastic import Satellite
 from hpckit.report.rows import RunRow
 
 

@@ -11,8 +11,7 @@ from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import counted
 from hpckit.model.failure import RankStack, StacksAnswer
 from hpckit.model.moment import local_moment
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.naming import name_ranks
+from hpckit.model.parallel.layout import Layout, name_ranks
 from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.ranges import ranges
 

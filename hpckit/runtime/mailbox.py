@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from hpckit.model.elastic.resize import ResizeAnswer, ResizeRequest
+from hpckit.model.elastic import ResizeAnswer, ResizeRequest
 from hpckit.model.failure import StacksAnswer
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.model.profile.answer import ProfileAnswer, ProfileRequest
+from hpckit.model.profile import ProfileAnswer, ProfileRequest
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, read_rows, write_text
 

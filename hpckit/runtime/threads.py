@@ -1,7 +1,7 @@
-"""Blocking work outside the event loop, in a thread that the process need not wait for.
+"""Threads that the process need not wait for: blocking work, and the writer of a checkpoint.
 
-asyncio's own executor is joined when the loop ends, but a query to a scheduler that does not answer
-must not keep an attempt from ending.
+asyncio joins the threads of its own executor when the loop ends, but a query to a scheduler that
+does not answer must not keep an attempt from ending.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, final
 
 T = TypeVar("T")
 
@@ -48,3 +49,20 @@ async def aside(
 
     begin(run)
     return await future
+
+
+@final
+class WriterThread(threading.Thread):
+    """Writes one checkpoint; a daemon, so that a rank can end without its peers."""
+
+
+def writers_ended(timeout_s: float) -> bool:
+    """Return whether every checkpoint's thread has ended, after at most `timeout_s` seconds.
+
+    A process group must not be torn down under a thread that uses it: that aborts the process.
+    """
+    until = time.monotonic() + timeout_s
+    writers = [one for one in threading.enumerate() if isinstance(one, WriterThread)]
+    for one in writers:
+        one.join(max(0.0, until - time.monotonic()))
+    return not any(one.is_alive() for one in writers)

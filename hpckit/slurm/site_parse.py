@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 
-from hpckit.model.cluster.gres import read_gres
 from hpckit.model.cluster.preemption import Preemption, PreemptMode
 from hpckit.model.cluster.site import (
     Account,
@@ -16,6 +15,7 @@ from hpckit.model.cluster.site import (
     Partition,
     Qos,
     SiteSettings,
+    read_gres,
 )
 from hpckit.slurm.parse import split_rows
 

@@ -7,8 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from hpckit.errors import FrozenFolderError
-from hpckit.model.diagnosis.findings import RunFindings
-from hpckit.model.diagnosis.verdict import Straggler
+from hpckit.model.diagnosis.verdict import RunFindings, Straggler
 from hpckit.model.events import StragglerFound
 from hpckit.model.goodput import Goodput
 from hpckit.model.history import LaunchHistory

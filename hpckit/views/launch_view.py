@@ -8,14 +8,14 @@ ended in between.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
 from hpckit.context import Context
 from hpckit.model.blocked import blocked_runs
 from hpckit.model.cluster.nodes import expand_nodes
-from hpckit.model.elastic.satellite import Satellite, SatelliteSpec
+from hpckit.model.elastic import Satellite, SatelliteSpec
 from hpckit.model.events import LocalStarted, SubmitIntended, SubmitRefused, Submitted
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import ClusterKind
@@ -24,7 +24,6 @@ from hpckit.model.pool import JobPool, in_pool, read_pools
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.stages import with_followed
 from hpckit.model.states import RunState
-from hpckit.model.succession import carried_on
 from hpckit.record.index import LEAST_RUNS, RunIndex, open_index
 from hpckit.record.launches import Launch, read_launch_events, read_launch_history, read_runs
 from hpckit.record.process import alive
@@ -339,3 +338,18 @@ def _jobs(
     jobs += [job for one in asked for job in history.satellite_jobs(one.index)]
     jobs += [history.auto_resume_job] if any(jobs) else []
     return tuple(dict.fromkeys(job for job in jobs if job is not None))
+
+
+def carried_on(view: RunView, successor: Observation | None) -> RunView:
+    """Return the view of a run, by its successor's job if the present job is over.
+
+    While the present job is alive, it is the run's job. After that, the run's job is the successor,
+    waiting or started, unless the run has completed or the successor has ended itself (cancelled or
+    lost). A successor that has begun an attempt is already in the record.
+    """
+    if successor is None or successor.state.ended or view.record.job == successor.job:
+        return view
+    if view.state is RunState.completed or not view.settled:
+        return view
+    waiting = replace(view.record.waiting(), job=successor.job, restart_count=0)
+    return RunView(record=waiting, observation=successor, asked=True)

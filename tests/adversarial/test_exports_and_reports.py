@@ -16,7 +16,7 @@ from tiers import thorough
 
 from hpckit.model import events
 from hpckit.model.diagnosis.collectives import UNNAMED, RankCollectives
-from hpckit.model.parallel.naming import name_ranks
+from hpckit.model.parallel.layout import name_ranks
 from hpckit.planning.recovery.collective_wait import find_wait
 from hpckit.planning.recovery.flight_recorder import DumpedBy, read_dumps
 from hpckit.record.launches import Launch

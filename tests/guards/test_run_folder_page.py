@@ -10,7 +10,7 @@ import pytest
 
 from hpckit.model.events import Event
 from hpckit.model.failure import Failure, RankExit
-from hpckit.model.profile.answer import ProfileAnswer, RankProfile
+from hpckit.model.profile import ProfileAnswer, RankProfile
 from hpckit.model.telemetry.vocabulary import (
     ClockReason,
     GpuCounter,

@@ -1,4 +1,4 @@
-"""Promises of hpckit.model.succession."""
+"""Promises of hpckit.views.launch_view."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import RunState, parse_state
-from hpckit.model.succession import carried_on
+from hpckit.views.launch_view import carried_on
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

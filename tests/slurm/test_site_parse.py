@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from hpckit.model.cluster.gres import read_gres
+from hpckit.model.cluster.site import read_gres
 from hpckit.slurm.site_parse import (
     parse_time_limit,
     read_accounts,

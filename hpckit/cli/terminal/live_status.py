@@ -21,7 +21,7 @@ from functools import partial
 from hpckit.cli.value_types import seconds
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.model.elastic.satellite import Satellite
+from hpckit.model.elastic import Satellite
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view

@@ -19,14 +19,15 @@ from hpckit.experiments.interconnect.agreement import decided, gathered
 from hpckit.experiments.interconnect.operations import ELEMENT, RankWorld, exchange
 from hpckit.experiments.interconnect.sweep import sweep_operations, timed
 from hpckit.model.interconnect.measurement import (
+    CommOperation,
     InterconnectMeasurement,
     NodeGroupTime,
     OperationTimes,
+    SearchMode,
     SlowParts,
     SlowSearch,
 )
 from hpckit.model.interconnect.node_links import NodeLinks
-from hpckit.model.interconnect.operation import CommOperation, SearchMode
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.observe.environment.system import granted_memory
 from hpckit.observe.node_links import read_node_links

@@ -20,8 +20,7 @@ from hpckit.experiments.interconnect.operations import (
     RankWorld,
     prepare_operation,
 )
-from hpckit.model.interconnect.measurement import OperationTimes, SizedTime
-from hpckit.model.interconnect.operation import CommOperation
+from hpckit.model.interconnect.measurement import CommOperation, OperationTimes, SizedTime
 
 FEWEST_REPEATS, MOST_REPEATS = 5, 30
 _SLOT_S = 0.25

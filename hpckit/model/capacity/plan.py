@@ -6,10 +6,26 @@ from dataclasses import dataclass
 
 from hpckit.model.capacity.calibration import Calibration
 from hpckit.model.capacity.gpu_spec import GpuSpec
-from hpckit.model.capacity.launch_words import LaunchWords
 from hpckit.model.capacity.parts import MemoryParts, StepTime
 from hpckit.model.capacity.setup import TrainingSetup
 from hpckit.model.parallel.layout import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchWords:
+    """The overrides of a setup; `limits` are why hpckit does not run it, empty if it does.
+
+    `own` is what the user's code has to do, as no key of hpckit does it. `unplaced` is why the
+    overrides do not say nodes and GPUs, empty if they do. `complete` is whether the overrides say
+    what is run, too. `options` are those of `hpckit plan` that choose this setup.
+    """
+
+    overrides: tuple[str, ...]
+    limits: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+    unplaced: str = ""
+    complete: bool = False
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

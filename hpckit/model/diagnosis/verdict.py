@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from hpckit.model.parallel.naming import name_rank
+from hpckit.model.parallel.layout import name_rank
+from hpckit.model.telemetry.energy import EnergyBill
+from hpckit.model.telemetry.rank_steps import TimedPhase
+from hpckit.model.telemetry.usage import RunTelemetry
 
 EvidenceValue = float | int | str | None
 """A value of a verdict's evidence, as JSON has it."""
@@ -112,3 +115,22 @@ class Diagnosis:
 
     verdicts: tuple[Verdict, ...] = ()
     stragglers: tuple[Straggler, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFindings:
+    """What a run used of its nodes, what that says, and what it comes to.
+
+    `gpus_asked` is how many GPUs it asked for, `phases` what its own code timed.
+    """
+
+    diagnosis: Diagnosis
+    telemetry: RunTelemetry
+    energy: EnergyBill
+    gpus_asked: int = 0
+    phases: tuple[TimedPhase, ...] = ()
+
+    @property
+    def gpus_unmeasured(self) -> bool:
+        """Whether it asked for GPUs, and none of them was measured."""
+        return self.gpus_asked > 0 and not self.energy.energy.gpu_s

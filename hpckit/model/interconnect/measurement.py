@@ -7,9 +7,40 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 
 from hpckit.model.interconnect.node_links import NodeLinks
-from hpckit.model.interconnect.operation import CommOperation, SearchMode
+
+
+class CommOperation(StrEnum):
+    """An operation, by the name that torch and NCCL use."""
+
+    all_reduce = "all_reduce"
+    all_gather = "all_gather"
+    reduce_scatter = "reduce_scatter"
+    all_to_all = "all_to_all"
+    broadcast = "broadcast"
+    point_to_point = "point_to_point"
+    host_to_device = "host_to_device"
+    device_to_host = "device_to_host"
+
+    @property
+    def needs_device(self) -> bool:
+        """Whether it copies between the host's memory and a GPU's; all others join ranks."""
+        return self in {CommOperation.host_to_device, CommOperation.device_to_host}
+
+
+class SearchMode(StrEnum):
+    """How a slow node or link is searched for."""
+
+    auto = "auto"
+    """if more than two nodes do not reach what their networks promise, or promise nothing known"""
+    pairs = "pairs"
+    """every pair of nodes once, in the rounds of a tournament"""
+    bisect = "bisect"
+    """halves of the nodes, then the slow half's: few rounds for many nodes"""
+    never = "never"
+
 
 VERSION = 1
 
@@ -124,3 +155,28 @@ class InterconnectMeasurement:
     def times(self, operation: CommOperation) -> tuple[SizedTime, ...]:
         """Return what was measured of an operation; empty if nothing was."""
         return next((one.times for one in self.operations if one.operation is operation), ())
+
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredShape:
+    """What measurements must have in common to be compared."""
+
+    cluster: str
+    nodes: int
+    ranks: int
+    device: str
+    backend: str
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptMeasurement:
+    """A measurement as it is kept: its time, shape, and bytes per second of each operation."""
+
+    at: str
+    shape: MeasuredShape
+    bus_bytes_per_s: dict[str, float]
+    v: int = VERSION

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hpckit.model.finding import Finding
-from hpckit.model.interconnect.operation import CommOperation
+from hpckit.model.interconnect.measurement import CommOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

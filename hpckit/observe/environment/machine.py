@@ -15,11 +15,11 @@ from pathlib import Path
 from hpckit.model.environment.facts import (
     EnvironmentFacts,
     FileSystemFacts,
+    FolderRole,
     NetworkFacts,
     PythonFacts,
     TorchFacts,
 )
-from hpckit.model.environment.roles import FolderRole
 from hpckit.model.telemetry.vocabulary import HostGauge
 from hpckit.observe.environment.system import (
     granted_cpus,

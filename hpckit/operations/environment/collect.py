@@ -13,8 +13,7 @@ from pathlib import Path
 from hpckit import __version__
 from hpckit.context import Context
 from hpckit.errors import SchedulerError
-from hpckit.model.environment.facts import EnvironmentFacts, SlurmFacts
-from hpckit.model.environment.roles import FolderRole
+from hpckit.model.environment.facts import EnvironmentFacts, FolderRole, SlurmFacts
 from hpckit.observe.environment.machine import read_machine
 from hpckit.observe.environment.torch_probe import read_torch
 from hpckit.planning.compatibility.variables import chosen_variables

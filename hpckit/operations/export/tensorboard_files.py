@@ -17,7 +17,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from hpckit.operations.export.exported_run import ExportedRun, Point, Points, Written
-from hpckit.operations.export.part import part_folder
+from hpckit.operations.output_file import part_folder
 from hpckit.record.store import make_folder
 
 _OURS = "events.out.tfevents.*.hpckit"

@@ -15,7 +15,7 @@ from typing import Any
 import wandb
 
 from hpckit.operations.export.exported_run import ExportedRun, Point, Points, Written
-from hpckit.operations.export.part import part_folder
+from hpckit.operations.output_file import part_folder
 from hpckit.planning.tracker import wandb_id
 from hpckit.record.launches import load_settings
 from hpckit.record.store import make_folder

@@ -14,8 +14,7 @@ from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.model.interconnect.kept import MeasuredShape
-from hpckit.model.interconnect.measurement import InterconnectMeasurement
+from hpckit.model.interconnect.measurement import InterconnectMeasurement, MeasuredShape
 from hpckit.model.interconnect.verdict import InterconnectVerdict
 from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig
 from hpckit.model.plain import to_plain

@@ -32,7 +32,7 @@ from hpckit.record.process import this_host
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.manifest import NAME, Manifest
 from hpckit.runtime.processes import ProcessQuery, send
-from hpckit.slurm import faults
+from hpckit.slurm import running_job
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 
@@ -155,7 +155,7 @@ def _send(wanted: ProcessQuery, number: int, node: str, scene: FaultScene) -> tu
     words = (scene.launch.python, "-P", "-m", "hpckit.runtime.processes", str(int(number)))
     assert scene.record.job is not None, "an attempt on Slurm has a job"  # noqa: S101
     try:
-        said = faults.run_on_node(
+        said = running_job.run_on_node(
             scene.record.job, node, (*words, *wanted.words()), scene.commands()
         )
     except SchedulerAwayError:
@@ -235,7 +235,7 @@ def _ask_slurm(fault: Fault, scene: FaultScene) -> str:
     if scene.dry:
         return done
     if fault.kind is FaultKind.requeue:
-        faults.force_requeue(job, scene.commands())
+        running_job.force_requeue(job, scene.commands())
     elif fault.kind is FaultKind.scancel:
         cancel([job], scene.commands())
     else:
@@ -246,7 +246,7 @@ def _ask_slurm(fault: Fault, scene: FaultScene) -> str:
 def _preempt(fault: Fault, scene: FaultScene) -> str:
     assert fault.partition is not None, "the grammar asks for a partition"  # noqa: S101
     seconds = _URGENT_S if fault.seconds is None else fault.seconds
-    job = faults.preempt(scene.nodes, fault.partition, seconds, scene.commands())
+    job = running_job.preempt(scene.nodes, fault.partition, seconds, scene.commands())
     return f"job {job} in partition {fault.partition} wants {', '.join(scene.nodes)}"
 
 

@@ -10,7 +10,7 @@ from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
 from hpckit.model.counted import counted
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.profile.answer import (
+from hpckit.model.profile import (
     MOST_RANKS,
     MOST_STEPS,
     ProfileAnswer,

@@ -10,7 +10,7 @@ from hpckit.context import Context
 from hpckit.errors import SchedulerRefusedError, UsageError
 from hpckit.model.cluster.site import NodeGroup
 from hpckit.model.counted import counted
-from hpckit.model.elastic.resize import Resize, ResizeAnswer, ResizeRequest
+from hpckit.model.elastic import Resize, ResizeAnswer, ResizeRequest
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import ResourceSpec
 from hpckit.model.run import RunRecord

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from hpckit.errors import ConfigError
 from hpckit.model.capacity.gpu_spec import GpuSpec
-from hpckit.model.capacity.launch_words import LaunchWords
 from hpckit.model.capacity.parts import MemoryParts
-from hpckit.model.capacity.plan import CapacityPlan
+from hpckit.model.capacity.plan import CapacityPlan, LaunchWords
 from hpckit.model.capacity.setup import OptimizerKind
 from hpckit.model.parallel.layout import MOST_RANKS, Layout
 from hpckit.model.parallel.model_check import CheckedModel, StageMemory

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpckit.model.capacity.launch_words import LaunchWords
+from hpckit.model.capacity.plan import LaunchWords
 from hpckit.model.capacity.setup import (
     AttentionKind,
     LossKind,

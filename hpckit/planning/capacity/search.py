@@ -36,16 +36,6 @@ def plan_setup(setup: TrainingSetup, calibration: Calibration | None = None) -> 
     return PlannedSetup(setup=setup, memory=memory, time=time, launch=launch_words(setup))
 
 
-def search_layouts(
-    like: TrainingSetup, space: SearchSpace, calibration: Calibration | None = None
-) -> Sequence[PlannedSetup]:
-    """Return all layouts that fit in memory, the fastest first; the same time: the least memory.
-
-    `like` says all that is not searched: model, GPU, number of GPUs, sequence, numbers.
-    """
-    return fitting_first(plan_setup(one, calibration) for one in candidates(like, space))
-
-
 def fitting_first(planned: Iterable[PlannedSetup]) -> Sequence[PlannedSetup]:
     """Return the setups that fit, the fastest first; of the same time, the least memory first."""
     return sorted(

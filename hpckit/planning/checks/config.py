@@ -24,7 +24,7 @@ from hpckit.model.launch import (
 from hpckit.model.outside.notices import VARIABLE
 from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.model.plan import SweepPoint
-from hpckit.model.profile.answer import MOST_RANKS as MOST_PROFILED
+from hpckit.model.profile import MOST_RANKS as MOST_PROFILED
 from hpckit.model.ranges import ranges
 from hpckit.model.telemetry.settings import Observe, Profile
 from hpckit.planning.checks.values import check_values

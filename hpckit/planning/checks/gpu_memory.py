@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from hpckit.model.cluster.gres import read_gres
-from hpckit.model.cluster.site import NodeGroup, Site
+from hpckit.model.cluster.site import NodeGroup, Site, read_gres
 from hpckit.model.counted import counted
 from hpckit.model.finding import Finding, error
 from hpckit.model.parallel.model_check import CheckedModel, StageMemory

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hpckit.model.cluster.gres import read_gres
-from hpckit.model.cluster.site import NodeGroup
+from hpckit.model.cluster.site import NodeGroup, read_gres
 from hpckit.model.counted import counted
 from hpckit.model.finding import Finding, error
 from hpckit.model.plan import JobSpec, ResourceSpec, SharedJobSpec

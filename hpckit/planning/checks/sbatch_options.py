@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpckit.model.cluster.gres import read_gres
 from hpckit.model.cluster.nodes import expand_nodes
+from hpckit.model.cluster.site import read_gres
 from hpckit.model.finding import Finding, error
 from hpckit.model.plan import ResourceSpec
 

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from hpckit.errors import ConfigError
 from hpckit.model.launch import Cluster, LaunchConfig
-from hpckit.model.profile.answer import MOST_STEPS
+from hpckit.model.profile import MOST_STEPS
 
 LONGEST_ROW_S = 3600.0
 """Longer rows would say nothing of a day, and a total is written after some rows only."""

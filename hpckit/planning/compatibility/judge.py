@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 from hpckit.model.counted import counted, size_text
 from hpckit.model.environment.comparison import EnvironmentComparison
-from hpckit.model.environment.facts import EnvironmentFacts, FileSystemFacts
-from hpckit.model.environment.roles import FolderRole
+from hpckit.model.environment.facts import EnvironmentFacts, FileSystemFacts, FolderRole
 from hpckit.model.finding import Finding, Severity, error, warning
 from hpckit.planning.compatibility.cuda import bindings_findings, cuda_findings
 

@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from hpckit.model.interconnect.measurement import OperationTimes, SizedTime
-from hpckit.model.interconnect.operation import CommOperation
+from hpckit.model.interconnect.measurement import CommOperation, OperationTimes, SizedTime
 from hpckit.model.interconnect.verdict import LatencyFit
 
 LEAST_R2, MOST_SPREAD = 0.8, 0.25

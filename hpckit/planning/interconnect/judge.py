@@ -10,13 +10,14 @@ from statistics import median
 
 from hpckit.model.counted import whole_percent
 from hpckit.model.finding import Finding, Severity, error, warning
-from hpckit.model.interconnect.kept import KeptMeasurement, MeasuredShape
 from hpckit.model.interconnect.measurement import (
+    CommOperation,
     InterconnectMeasurement,
+    KeptMeasurement,
+    MeasuredShape,
     OperationTimes,
     SlowParts,
 )
-from hpckit.model.interconnect.operation import CommOperation
 from hpckit.model.interconnect.verdict import InterconnectVerdict, LinkPath, OperationVerdict
 from hpckit.planning.interconnect.fit import best_bus_bandwidth, fit_latency, is_enough
 from hpckit.planning.interconnect.promise import promise_of

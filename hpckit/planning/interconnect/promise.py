@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from hpckit.model.counted import counted
-from hpckit.model.interconnect.measurement import InterconnectMeasurement
+from hpckit.model.interconnect.measurement import CommOperation, InterconnectMeasurement
 from hpckit.model.interconnect.node_links import GpuLinks, NodeLinks
-from hpckit.model.interconnect.operation import CommOperation
 from hpckit.model.interconnect.verdict import LinkPath, PathPromise
 
 _GIGA = 1e9

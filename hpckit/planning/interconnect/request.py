@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from hpckit.errors import UsageError
-from hpckit.model.interconnect.operation import CommOperation, SearchMode
+from hpckit.model.interconnect.measurement import CommOperation, SearchMode
 
 SMALLEST, LARGEST = 2**10, 2**32
 LARGEST_ON_CPU = 2**26

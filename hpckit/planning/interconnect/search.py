@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 
-from hpckit.model.interconnect.measurement import NodeGroupTime, SlowParts
-from hpckit.model.interconnect.operation import SearchMode
+from hpckit.model.interconnect.measurement import NodeGroupTime, SearchMode, SlowParts
 from hpckit.planning.interconnect.slow_parts import find_slow_parts, slow_factor, slow_pairs
 from hpckit.planning.interconnect.tournament import Group, Round, rounds_of, tournament
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from hpckit.model.cluster.nodes import compress_nodes
-from hpckit.model.elastic.satellite import SatelliteSpec
+from hpckit.model.elastic import SatelliteSpec
 from hpckit.model.ids import JobId
 from hpckit.model.launch import Cluster
 from hpckit.model.plan import JobSpec, ResourceSpec

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 from hpckit.model.counted import size_text
 from hpckit.model.environment.comparison import AskedOfNode, EnvironmentComparison
-from hpckit.model.environment.facts import EnvironmentFacts
-from hpckit.model.environment.roles import FolderRole
+from hpckit.model.environment.facts import EnvironmentFacts, FolderRole
 from hpckit.model.finding import Severity
 from hpckit.model.preflight.health import NodeHealth
 from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hpckit.model.environment.comparison import AskedOfNode
-from hpckit.model.environment.roles import FolderRole
+from hpckit.model.environment.facts import FolderRole
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DeviceKind, LaunchConfig
 from hpckit.model.preflight.health import HealthReport

@@ -19,8 +19,7 @@ from hpckit.model.diagnosis.collectives import (
     RankCollectives,
     RecordedCollective,
 )
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.naming import name_ranks
+from hpckit.model.parallel.layout import Layout, name_ranks
 from hpckit.model.ranges import parse_stepped_ranges
 
 _SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce"})

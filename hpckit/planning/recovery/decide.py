@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from hpckit.model.failure import Cause, Failure, Trait, shell_code
 from hpckit.model.launch import Recovery
-from hpckit.model.parallel.naming import rank_place
+from hpckit.model.parallel.layout import rank_place
 from hpckit.model.run import PRUNED
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.recovery.actions import (

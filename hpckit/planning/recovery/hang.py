@@ -16,8 +16,7 @@ from itertools import takewhile
 
 from hpckit.model.diagnosis.collectives import CollectiveWait
 from hpckit.model.failure import Cause, Failure, RankStack
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.naming import name_ranks
+from hpckit.model.parallel.layout import Layout, name_ranks
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
 _TORCH = re.compile(r"[/\\]torch[/\\]")

@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, Trait
+from hpckit.model.goodput import SaveCost
 from hpckit.model.launch import Recovery
-from hpckit.model.save_cost import SaveCost
 
 _EXCLUDED_FOR = timedelta(hours=12)
 """After this time a node gets another chance: it may have been rebooted or repaired."""

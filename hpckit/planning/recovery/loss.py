@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.failure import Cause, Failure, RankExit, Trait
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.naming import rank_place
+from hpckit.model.parallel.layout import Layout, rank_place
 from hpckit.model.ranges import ranges
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.shared_cause import shared_cause

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hpckit.model.interconnect.kept import KeptMeasurement
+from hpckit.model.interconnect.measurement import KeptMeasurement
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.record.store import append_line, make_folder, read_lines
 

@@ -6,9 +6,14 @@ from dataclasses import fields
 from typing import Any
 
 from hpckit.model.capacity.calibration import Calibration
-from hpckit.model.capacity.launch_words import LaunchWords
 from hpckit.model.capacity.parts import MemoryParts
-from hpckit.model.capacity.plan import CapacityPlan, FoundLayouts, PlannedSetup, PowerDraw
+from hpckit.model.capacity.plan import (
+    CapacityPlan,
+    FoundLayouts,
+    LaunchWords,
+    PlannedSetup,
+    PowerDraw,
+)
 from hpckit.model.capacity.setup import TrainingSetup
 from hpckit.model.plain import plain_fields, to_plain
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from hpckit.model.capacity.calibration import Calibration
-from hpckit.model.capacity.launch_words import LaunchWords
-from hpckit.model.capacity.plan import CapacityPlan, PowerDraw, StepRates
+from hpckit.model.capacity.plan import CapacityPlan, LaunchWords, PowerDraw, StepRates
 from hpckit.model.capacity.setup import NumberType, TrainingSetup
 from hpckit.model.counted import counted, whole_percent
 from hpckit.report.capacity.units import (

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from hpckit.model.counted import counted, size_text
 from hpckit.model.environment.comparison import EnvironmentComparison
-from hpckit.model.environment.facts import EnvironmentFacts, FileSystemFacts
-from hpckit.model.environment.roles import FolderRole
+from hpckit.model.environment.facts import EnvironmentFacts, FileSystemFacts, FolderRole
 from hpckit.model.finding import Finding, Severity
 from hpckit.model.plain import plain_fields
 from hpckit.report.text import Page, TextTable

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpckit.model.elastic.satellite import Satellite
+from hpckit.model.elastic import Satellite
 from hpckit.model.moment import duration, local_minute
 from hpckit.model.plain import to_plain
 from hpckit.model.states import RunState

@@ -13,12 +13,12 @@ from datetime import datetime
 from hpckit.errors import ChannelError
 from hpckit.model.diagnosis.collectives import RankCollectives
 from hpckit.model.failure import RankExit, RankStack
+from hpckit.model.goodput import SaveCost
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.preflight.health import NodeHealth, PairRate, XidSeen
 from hpckit.model.preflight.settings import PreflightLevel
-from hpckit.model.profile.answer import RankProfile
-from hpckit.model.save_cost import SaveCost
+from hpckit.model.profile import RankProfile
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.settings import ProfileTool
 

@@ -33,7 +33,7 @@ from hpckit.runtime.checkpoint.retention import FEWEST
 from hpckit.runtime.checkpoint.saving import SaveOutcome, Saver
 from hpckit.runtime.checkpoint.staging import Stager
 from hpckit.runtime.checkpoint.state import StateCapture, StateCapturer
-from hpckit.runtime.checkpoint.writer import WriterThread
+from hpckit.runtime.threads import WriterThread
 
 _COMPARISONS = 2
 """Saves that look whether ranks have the same copies."""

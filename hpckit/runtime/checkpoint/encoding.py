@@ -176,11 +176,6 @@ def encode_state(path: str, value: Any) -> dict[str, torch.Tensor]:
     return {path + SKELETON: pack_skeleton(skeleton)} | encoder.tensors
 
 
-def decode_state(path: str, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Return the state that `encode_state` was given, from its tensors."""
-    return decode_value(unpack_skeleton(tensors[path + SKELETON]), tensors)
-
-
 def pack_skeleton(skeleton: Any) -> torch.Tensor:
     """Return JSON as a tensor of bytes."""
     text = json.dumps(skeleton, separators=(",", ":"))

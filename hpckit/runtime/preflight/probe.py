@@ -19,8 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from hpckit.model.environment.facts import EnvironmentFacts, TorchFacts
-from hpckit.model.environment.roles import FolderRole
+from hpckit.model.environment.facts import EnvironmentFacts, FolderRole, TorchFacts
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.preflight.health import DeviceSpeed, GpuHealth, NodeHealth
 from hpckit.model.preflight.settings import PreflightLevel

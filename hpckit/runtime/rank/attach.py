@@ -31,11 +31,11 @@ from torch.distributed import (  # type: ignore[attr-defined]
 from hpckit.errors import RendezvousError
 from hpckit.model.environment.torch_version import check_torch_version
 from hpckit.model.failure import ExitReason, RankExit
+from hpckit.model.goodput import SaveCost
 from hpckit.model.launch import DeviceKind, LaunchConfig, Pruner
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.plain import from_plain
 from hpckit.model.rank import RankInfo, RankSource
-from hpckit.model.save_cost import SaveCost
 from hpckit.planning.fallback import layout_of_world
 from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.layout import layout_of
@@ -44,7 +44,6 @@ from hpckit.record.layout import AttemptPaths
 from hpckit.runtime import stacks
 from hpckit.runtime.channel.listen import LOOPBACK
 from hpckit.runtime.channel.rank_pipe import AgentLink, open_link
-from hpckit.runtime.checkpoint.writer import writers_ended
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment, export, job_key, rank_info
 from hpckit.runtime.rank import process_group, recorder
@@ -58,6 +57,7 @@ from hpckit.runtime.rank.parent_watch import NSYS_VARIABLE
 from hpckit.runtime.rank.run import Run
 from hpckit.runtime.rank.step_profiler import StepProfiler
 from hpckit.runtime.stages import RunStage
+from hpckit.runtime.threads import writers_ended
 
 _BEGIN_S, _LOOK_S = 10.0, 0.05
 """How long a thread has to begin its loop once the main thread has ended; how often to look."""

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpckit.errors import UsageError
 from hpckit.model.failure import ExitReason, ExitStatement, StateKept
+from hpckit.model.goodput import SaveCost
 from hpckit.model.parallel.position import Position
-from hpckit.model.save_cost import SaveCost
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.recovery.ends import LEFT_CODE
 from hpckit.record.attempts import is_latest

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from hpckit.model.goodput import SaveCost
 from hpckit.model.launch import Checkpoint
-from hpckit.model.save_cost import SaveCost
 
 _SHORTEST = timedelta(seconds=5)
 """Shortest interval, and the time of a run's first save.

@@ -1,8 +1,9 @@
 """The steps of agents: one process per node, started by the scheduler's launcher.
 
 Starts the first step, and another one if an agent has ended and its node has not (the agent was
-killed, or its step was). Ends the steps whose agents do not leave by themselves. It does not talk
-to agents (runtime.supervisor.agents does), nor decide what their end means for the run.
+killed, or its step was). Ends the steps whose agents do not leave by themselves, and quotes their
+output in an explanation of a failure. It does not talk to agents (runtime.supervisor.agents does),
+nor decide what their end means for the run.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import json
 import os
 import signal
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from hpckit.record.store import PRIVATE_FILE
+from hpckit.model.failure import FROZEN_FOLDER_UNREADABLE, Cause, Failure
+from hpckit.record.store import PRIVATE_FILE, tail
 from hpckit.runtime.assignment import AgentCommand, Step
 from hpckit.runtime.environ import ON_SUPERVISOR_LOST
 from hpckit.runtime.supervisor.agents import Agents
@@ -98,3 +101,25 @@ class Steps:
     async def end(self, leave_s: float) -> None:
         """Wait for all steps to leave, and end those that do not."""
         await asyncio.gather(*(end_step(step, leave_s) for step in self._steps))
+
+
+_LINES = 40
+_QUOTED = 12
+_READ_S = 10.0
+"""How long to wait for a text that only explains something."""
+_IDLE = ("srun: cluster configuration lacks support for cpu binding",)
+"""What launchers print in every step and is of no help."""
+
+
+async def explained(failure: Failure, log: Path) -> Failure:
+    """Add the agents' output, which names a node that cannot read its folder."""
+    try:
+        text = await asyncio.wait_for(aside(lambda: tail(log, _LINES)), _READ_S)
+    except TimeoutError:
+        return failure
+    lines = [line for line in text.splitlines() if not line.startswith(_IDLE)]
+    if not lines:
+        return failure
+    cause = Cause.frozen_folder if FROZEN_FOLDER_UNREADABLE in text else failure.cause
+    words = "\n".join([failure.message, *lines[-_QUOTED:]])
+    return replace(failure, cause=cause, message=words)

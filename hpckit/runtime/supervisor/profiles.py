@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from hpckit.model.profile.answer import (
+from hpckit.model.profile import (
     MOST_RANKS,
     MOST_STEPS,
     ProfileAnswer,

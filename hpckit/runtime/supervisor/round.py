@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
+from hpckit.model.goodput import SaveCost
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.report import RankLayout, layout_report
-from hpckit.model.save_cost import SaveCost
 from hpckit.planning.fallback import layout_of_world
 from hpckit.planning.recovery.ends import first_failure, last_done
 from hpckit.planning.recovery.loss import NodeSilence, given_up, loss

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from hpckit.model.save_cost import SaveCost
+from hpckit.model.goodput import SaveCost
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.listen import LOOPBACK, is_loopback
 from hpckit.runtime.supervisor.agents import Peer

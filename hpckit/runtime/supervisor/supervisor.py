@@ -19,8 +19,8 @@ from functools import partial
 from hpckit.model import events
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.failure import Cause, Failure
+from hpckit.model.goodput import SaveCost
 from hpckit.model.launch import DrainPolicy, StragglerPolicy
-from hpckit.model.save_cost import SaveCost
 from hpckit.planning.layout import replica_nodes_of
 from hpckit.planning.network_order import network_order
 from hpckit.planning.preflight.judge import unhealthy_failure
@@ -46,9 +46,8 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import allow_many_files, with_hint
 from hpckit.runtime.environ import TERMINAL
 from hpckit.runtime.foreground import ended_by_keyboard
-from hpckit.runtime.supervisor.agent_step import Steps
+from hpckit.runtime.supervisor.agent_step import Steps, explained
 from hpckit.runtime.supervisor.agents import Agents, AgentsError, Peer
-from hpckit.runtime.supervisor.agents_log import explained
 from hpckit.runtime.supervisor.attempt import Attempt, open_attempt
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, DrainPoll

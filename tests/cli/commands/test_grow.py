@@ -10,7 +10,7 @@ import pytest
 
 from hpckit.errors import RunError, SchedulerRefusedError, UsageError
 from hpckit.model.cluster.site import NodeGroup
-from hpckit.model.elastic.satellite import Satellite
+from hpckit.model.elastic import Satellite
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.operations.running.resize import check_enough_nodes, refused_elsewhere

@@ -10,8 +10,7 @@ import pytest
 from experiments.conftest import start
 from tiers import thorough
 
-from hpckit.model.interconnect.measurement import InterconnectMeasurement
-from hpckit.model.interconnect.operation import CommOperation
+from hpckit.model.interconnect.measurement import CommOperation, InterconnectMeasurement
 from hpckit.model.plain import from_plain
 from hpckit.record.layout import RunPaths
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from hpckit.experiments.interconnect.operations import RankWorld, prepare_operation
 from hpckit.experiments.interconnect.sweep import repeats_within
-from hpckit.model.interconnect.operation import CommOperation
+from hpckit.model.interconnect.measurement import CommOperation
 
 FOUR = RankWorld(rank=1, size=4, ranks_per_node=2, device=torch.device("cpu"))
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.model.environment.facts import DriverFacts, GpuFacts
-from hpckit.model.environment.roles import FolderRole
+from hpckit.model.environment.facts import DriverFacts, FolderRole, GpuFacts
 from hpckit.observe.environment.machine import read_file_systems, read_networks
 from hpckit.observe.environment.system import (
     granted_cpus,

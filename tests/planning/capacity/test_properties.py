@@ -18,7 +18,13 @@ from hpckit.planning.capacity.gpu_catalogue import GPUS
 from hpckit.planning.capacity.memory import plan_memory, stage_moments, stage_parameters
 from hpckit.planning.capacity.power import SiteRates, capped, lost_share, training_bill
 from hpckit.planning.capacity.presets import MODELS
-from hpckit.planning.capacity.search import SearchSpace, pareto, search_layouts
+from hpckit.planning.capacity.search import (
+    SearchSpace,
+    candidates,
+    fitting_first,
+    pareto,
+    plan_setup,
+)
 from hpckit.planning.capacity.step_time import hardware_flops, model_flops, predict_step
 
 SIZES = st.sampled_from([1, 2, 4])
@@ -191,7 +197,7 @@ SEARCHED = TrainingSetup(
 
 def test_search_finds_layouts_that_fit_in_order_of_time() -> None:
     """All fit, on all GPUs; less memory costs more time along the front."""
-    found = search_layouts(SEARCHED, SearchSpace(global_batch=256))
+    found = fitting_first(map(plan_setup, candidates(SEARCHED, SearchSpace(global_batch=256))))
     assert found
     assert all(one.fits and one.setup.gpus == 64 for one in found)
     times = [one.time.total for one in found]
@@ -206,7 +212,7 @@ def test_search_finds_layouts_that_fit_in_order_of_time() -> None:
 def test_search_keeps_what_is_given() -> None:
     """A micro batch and a recomputation that are given are those of every layout."""
     space = SearchSpace(global_batch=256, micro_batch=2, recompute=Recomputation.selective)
-    found = search_layouts(SEARCHED, space)
+    found = fitting_first(map(plan_setup, candidates(SEARCHED, space)))
     assert {(one.setup.micro_batch, one.setup.recompute) for one in found} == {
         (2, Recomputation.selective)
     }
@@ -262,7 +268,9 @@ def test_search_finds_pipelines_that_do_not_divide_the_layers() -> None:
         attention=AttentionKind.flash,
     )
     space = SearchSpace(global_batch=512, recompute=Recomputation.full)
-    assert wanted in {one.setup.layout for one in search_layouts(like, space)}
+    assert wanted in {
+        one.setup.layout for one in fitting_first(map(plan_setup, candidates(like, space)))
+    }
 
 
 def test_gpu_without_bfloat16_has_no_peak_in_it() -> None:

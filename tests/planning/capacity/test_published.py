@@ -15,7 +15,7 @@ from hpckit.planning.capacity.gpus import gpu_named
 from hpckit.planning.capacity.memory import plan_memory, stage_parameters
 from hpckit.planning.capacity.presets import MODELS, from_numbers
 from hpckit.planning.capacity.request import CapacityRequest, experience_of, plan_capacity
-from hpckit.planning.capacity.search import SearchSpace, search_layouts
+from hpckit.planning.capacity.search import SearchSpace, candidates, fitting_first, plan_setup
 from hpckit.planning.capacity.step_time import hardware_flops, predict_step, rates, utilization
 
 GB = 1e9
@@ -203,7 +203,7 @@ def test_sums_that_everybody_does_first() -> None:
 def test_published_layout_is_near_the_best_that_is_found(row: Row) -> None:
     """Of all layouts that fit, none is more than 15 % faster, also of those that shard."""
     space = SearchSpace(global_batch=row.batch, recompute=Recomputation.full)
-    best = search_layouts(row.setup, space)[0]
+    best = fitting_first(map(plan_setup, candidates(row.setup, space)))[0]
     assert predict_step(row.setup).total <= 1.15 * best.time.total
 
 
@@ -263,7 +263,7 @@ def _found(row: tuple[str, ...], **sizes: int) -> Sequence[PlannedSetup]:
         loss=LossKind.in_place,
     )
     space = SearchSpace(global_batch=int(batch), recompute=Recomputation.full, sizes=sizes)
-    return search_layouts(like, space)
+    return fitting_first(map(plan_setup, candidates(like, space)))
 
 
 def _published(row: tuple[str, ...], found: Sequence[PlannedSetup]) -> PlannedSetup:

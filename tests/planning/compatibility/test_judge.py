@@ -13,6 +13,7 @@ from hpckit.model.environment.facts import (
     DriverFacts,
     EnvironmentFacts,
     FileSystemFacts,
+    FolderRole,
     GpuFacts,
     NetworkFacts,
     ProcessLimits,
@@ -20,7 +21,6 @@ from hpckit.model.environment.facts import (
     SlurmFacts,
     TorchFacts,
 )
-from hpckit.model.environment.roles import FolderRole
 from hpckit.model.finding import Severity
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.planning.compatibility.cuda import runs_on

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.model.interconnect.operation import CommOperation
+from hpckit.model.interconnect.measurement import CommOperation
 from hpckit.planning.interconnect.fit import bus_bandwidth, bus_factor, fit_latency
 
 SIZES = [2**power for power in range(10, 27)]

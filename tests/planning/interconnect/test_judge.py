@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from hpckit.model.finding import Severity
-from hpckit.model.interconnect.kept import KeptMeasurement
 from hpckit.model.interconnect.measurement import (
+    CommOperation,
     InterconnectMeasurement,
+    KeptMeasurement,
     OperationTimes,
+    SearchMode,
     SizedTime,
     SlowLink,
     SlowParts,
@@ -25,7 +27,6 @@ from hpckit.model.interconnect.node_links import (
     NetworkInterface,
     NodeLinks,
 )
-from hpckit.model.interconnect.operation import CommOperation, SearchMode
 from hpckit.model.interconnect.verdict import InterconnectVerdict
 from hpckit.planning.interconnect.judge import judge_interconnect, kept_of, shape_of
 from hpckit.planning.interconnect.promise import promise_of

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.errors import UsageError
-from hpckit.model.interconnect.operation import CommOperation
+from hpckit.model.interconnect.measurement import CommOperation
 from hpckit.planning.interconnect.request import (
     read_operations,
     read_sizes,

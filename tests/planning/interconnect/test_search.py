@@ -11,8 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hpckit.model.interconnect.measurement import NodeGroupTime, SlowLink, SlowParts
-from hpckit.model.interconnect.operation import SearchMode
+from hpckit.model.interconnect.measurement import NodeGroupTime, SearchMode, SlowLink, SlowParts
 from hpckit.planning.interconnect.search import search_slow
 from hpckit.planning.interconnect.slow_parts import find_slow_parts, slow_factor
 from hpckit.planning.interconnect.tournament import Group, rounds_of, tournament

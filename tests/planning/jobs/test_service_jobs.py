@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.model.elastic.satellite import SatelliteSpec
+from hpckit.model.elastic import SatelliteSpec
 from hpckit.model.launch import Cluster
 from hpckit.planning.jobs.service_jobs import (
     SatelliteOrder,

@@ -15,11 +15,11 @@ from hpckit.model.environment.facts import (
     DriverFacts,
     EnvironmentFacts,
     FileSystemFacts,
+    FolderRole,
     GpuFacts,
     PythonFacts,
     TorchFacts,
 )
-from hpckit.model.environment.roles import FolderRole
 from hpckit.model.launch import DeviceKind, LaunchConfig, Resources
 from hpckit.model.preflight.health import (
     DeviceSpeed,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.planning.profile.intervals import length, union
-from hpckit.planning.profile.summary import Call, own_times
+from hpckit.planning.profile.summary import Call, length, own_times, union
 
 Tree = tuple[int, list["Tree"], int, bool]
 SPAN = st.integers(0, 5)

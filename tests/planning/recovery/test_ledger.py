@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
+from hpckit.model.goodput import SaveCost
 from hpckit.model.launch import Recovery
-from hpckit.model.save_cost import SaveCost
 from hpckit.model.states import RequeueOutcome, RoundAction
 from hpckit.planning.recovery.ledger import Ledger, read_ledger
 

@@ -9,8 +9,7 @@ import pytest
 from hpckit.model.diagnosis.collectives import GroupProgress, RankCollectives, RecordedCollective
 from hpckit.model.failure import ExitReason, RankExit, RankStack, StacksAnswer
 from hpckit.model.launch import Recovery
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.naming import name_rank, name_ranks, rank_place
+from hpckit.model.parallel.layout import Layout, name_rank, name_ranks, rank_place
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.stragglers import StragglerDetector
 from hpckit.planning.recovery.actions import EndAttempt

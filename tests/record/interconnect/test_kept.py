@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.model.interconnect.kept import KeptMeasurement, MeasuredShape
+from hpckit.model.interconnect.measurement import KeptMeasurement, MeasuredShape
 from hpckit.model.plain import to_plain
 from hpckit.record.interconnect.kept import keep, kept_file, read_kept
 

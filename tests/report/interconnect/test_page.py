@@ -6,15 +6,16 @@ import json
 from datetime import UTC, datetime
 
 from hpckit.model.interconnect.measurement import (
+    CommOperation,
     InterconnectMeasurement,
     NodeGroupTime,
     OperationTimes,
+    SearchMode,
     SizedTime,
     SlowParts,
     SlowSearch,
 )
 from hpckit.model.interconnect.node_links import FabricPort, NodeLinks
-from hpckit.model.interconnect.operation import CommOperation, SearchMode
 from hpckit.operations.interconnect.plot import bench_figure
 from hpckit.planning.interconnect.judge import judge_interconnect, shape_of
 from hpckit.report.interconnect import interconnect_document, interconnect_page

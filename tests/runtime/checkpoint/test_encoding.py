@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hpckit.runtime.checkpoint.encoding import decode_state, encode_state
+from hpckit.runtime.checkpoint.encoding import (
+    SKELETON,
+    decode_value,
+    encode_state,
+    unpack_skeleton,
+)
 from hpckit.runtime.checkpoint.errors import StateError
 
 PLAIN = st.recursive(
@@ -34,10 +40,14 @@ PLAIN = st.recursive(
 )
 
 
+def _decode_state(path: str, tensors: Mapping[str, torch.Tensor]) -> Any:
+    return decode_value(unpack_skeleton(tensors[path + SKELETON]), tensors)
+
+
 @given(PLAIN)
 def test_encoding_brings_plain_values_back(value: Any) -> None:
     """Nested plain values come back equal and of the same types."""
-    back = decode_state("x", encode_state("x", value))
+    back = _decode_state("x", encode_state("x", value))
     assert back == value
     assert repr(back) == repr(value)
 
@@ -61,7 +71,7 @@ def test_encoding_brings_plain_values_back(value: Any) -> None:
 )
 def test_encoding_brings_special_values_back(value: Any) -> None:
     """What optimizers, schedulers and samplers hold besides plain values keeps its type."""
-    back = decode_state("x", encode_state("x", {"a": [value]}))["a"][0]
+    back = _decode_state("x", encode_state("x", {"a": [value]}))["a"][0]
     assert back == value
     assert type(back) is type(value)
 
@@ -72,7 +82,7 @@ def test_encoding_brings_arrays_and_tensors_back_bitwise() -> None:
     tensors.append(torch.tensor(2, dtype=torch.int8))
     matrix = np.arange(6, dtype=">u2").reshape(2, 3)
     arrays: tuple[NDArray[Any], ...] = (matrix, np.zeros((0,)), np.array(True))  # noqa: FBT003
-    back = decode_state("x", encode_state("x", {"t": tensors, "a": arrays}))
+    back = _decode_state("x", encode_state("x", {"t": tensors, "a": arrays}))
     for tensor, one in zip(tensors, back["t"], strict=True):
         assert (tensor.dtype, tensor.shape) == (one.dtype, one.shape)
         assert tensor.numpy().tobytes() == one.numpy().tobytes()
@@ -83,7 +93,7 @@ def test_encoding_brings_arrays_and_tensors_back_bitwise() -> None:
 def test_encoding_keeps_like_named_tensors_apart() -> None:
     """Different places that spell the same path do not overwrite each other."""
     state = {"a/b": torch.tensor(1), "a": {"b": torch.tensor(2)}, "#": torch.tensor(3)}
-    back = decode_state("x", encode_state("x", state))
+    back = _decode_state("x", encode_state("x", state))
     assert [int(back["a/b"]), int(back["a"]["b"]), int(back["#"])] == [1, 2, 3]
 
 
@@ -95,7 +105,7 @@ def test_encoding_refuses_what_has_no_exact_form() -> None:
 
 def test_encoding_keeps_what_a_defaultdict_makes() -> None:
     """A dictionary that makes missing values still does so after a restart."""
-    back = decode_state("x", encode_state("x", defaultdict(int, a=1)))
+    back = _decode_state("x", encode_state("x", defaultdict(int, a=1)))
     back["b"] += 1
     assert back == {"a": 1, "b": 1}
 

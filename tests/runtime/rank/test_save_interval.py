@@ -7,8 +7,8 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as some
 
+from hpckit.model.goodput import SaveCost
 from hpckit.model.launch import Checkpoint
-from hpckit.model.save_cost import SaveCost
 from hpckit.runtime.rank.save_interval import WRITING, SaveInterval, young
 
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from hpckit.model.failure import Cause, Failure
-from hpckit.runtime.supervisor.agents_log import explained
+from hpckit.runtime.supervisor.agent_step import explained
 
 LOST = Failure(cause=Cause.node_lost, message="lost the agent of n2")
 IDLE = "srun: cluster configuration lacks support for cpu binding\n"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpckit.model.plain import to_plain
-from hpckit.model.profile.answer import ProfileAnswer, ProfileRequest, RankProfile, planned_id
+from hpckit.model.profile import ProfileAnswer, ProfileRequest, RankProfile, planned_id
 from hpckit.model.telemetry.settings import Profile
 from hpckit.operations.running.profile import latest_profile
 from hpckit.record.layout import AttemptPaths

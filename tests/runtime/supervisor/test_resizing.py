@@ -24,7 +24,7 @@ from fork_server_session import fork_server_of_job
 from tiers import thorough
 
 from hpckit.model import events
-from hpckit.model.elastic.resize import Resize, ResizeAnswer, ResizeRequest
+from hpckit.model.elastic import Resize, ResizeAnswer, ResizeRequest
 from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, Recovery, Resources, Runtime
 from hpckit.model.parallel.settings import FallbackLayout, Parallel
 from hpckit.model.plain import to_plain

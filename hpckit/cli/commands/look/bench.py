@@ -12,7 +12,7 @@ from importlib import import_module
 from hpckit.cli.compose_options import add_configuration
 from hpckit.cli.options import add_json, add_output_dir
 from hpckit.context import Context
-from hpckit.model.interconnect.operation import CommOperation, SearchMode
+from hpckit.model.interconnect.measurement import CommOperation, SearchMode
 
 EPILOG = """\
 examples:

@@ -16,8 +16,7 @@ from hpckit.cli.value_types import whole
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.capacity.gpu_spec import GpuSpec
-from hpckit.model.capacity.launch_words import LaunchWords
-from hpckit.model.capacity.plan import CapacityPlan, FoundLayouts, PlannedSetup
+from hpckit.model.capacity.plan import CapacityPlan, FoundLayouts, LaunchWords, PlannedSetup
 from hpckit.model.capacity.setup import (
     AttentionKind,
     LossKind,

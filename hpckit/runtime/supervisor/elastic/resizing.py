@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpckit.model import events
 from hpckit.model.counted import counted
-from hpckit.model.elastic.resize import Resize, ResizeAnswer, ResizeRequest
+from hpckit.model.elastic import Resize, ResizeAnswer, ResizeRequest
 from hpckit.planning.fallback import layout_of_world
 from hpckit.planning.layout import layout_of
 from hpckit.planning.recovery.actions import NewRound, Stay

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from hpckit.model import events
 from hpckit.model.counted import whole_percent
 from hpckit.model.diagnosis.verdict import Straggler
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.naming import rank_place
+from hpckit.model.parallel.layout import Layout, rank_place
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.stragglers import StragglerDetector
 from hpckit.runtime.channel.messages import NodeSteps

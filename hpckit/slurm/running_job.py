@@ -1,11 +1,42 @@
-"""Slurm calls for injected faults: a requeue, a more urgent job, a command on one node of a job."""
+"""Slurm calls for a running job: a step next to its others, and faults to inject.
+
+A step shares the job's CPUs, memory and GPUs. Faults are a requeue, a more urgent job, a command on
+one node.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.overlap import raw_job_id
+
+
+def overlapping_step(
+    job: str, node: str | None, words: Sequence[str], *, cpus: int, terminal: bool
+) -> list[str]:
+    """Return the arguments of an srun that starts one process in a running job.
+
+    `job` is Slurm's plain number for it (`raw_job_id`), `node` one of its nodes (None: any). With
+    `terminal` the process gets its own terminal there. It gets all of the job's GPUs on that node.
+    """
+    place = [] if node is None else [f"--nodelist={node}"]
+    return [
+        *(f"--jobid={job}", "--overlap", "--job-name=hpckit-shell", "--nodes=1", "--ntasks=1"),
+        *(*place, f"--cpus-per-task={cpus}", "--mem=0", "--cpu-bind=none", "--mpi=none"),
+        *("--export=ALL", "--chdir=/", "--immediate=20", "--quiet"),
+        "--pty" if terminal else "--unbuffered",
+        *words,
+    ]
+
+
+def raw_job_id(job: str, commands: SlurmCommands) -> str:
+    """Return the plain number of a job: srun does not accept array elements as `123_4` (22.05).
+
+    Raises SchedulerRefusedError or SchedulerAwayError.
+    """
+    if "_" not in job:
+        return job
+    return commands.run("squeue", "--noheader", f"--jobs={job}", "--format=%A").strip()
 
 
 def force_requeue(job: str, commands: SlurmCommands) -> None:

@@ -1,4 +1,4 @@
-"""Requests that a running run has more or fewer replicas, and the supervisor's answers."""
+"""Running runs that grow and shrink: requests, answers, and satellites: jobs that bring nodes."""
 
 from __future__ import annotations
 
@@ -42,3 +42,24 @@ class ResizeAnswer:
     standing: int = 0
     idle_nodes: int = 0
     refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SatelliteSpec:
+    """What a satellite job is for: this run of its launch, and how many replicas it brings."""
+
+    run: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Satellite:
+    """A satellite job that Slurm has, waiting or running; `state` is Slurm's in lower case.
+
+    `nodes` is empty before the start.
+    """
+
+    job: str
+    state: str
+    replicas: int
+    nodes: tuple[str, ...] = ()
