@@ -45,8 +45,8 @@ def nothing_left(
     else:
         context.say(f"nothing to launch: {what} known already (--rerun launches anyway)")
         context.note(
-            "a run is known by what it computes: its name, tracker, notices and telemetry do not "
-            "count"
+            "a run is known by what it computes: its name, tracker, notices, telemetry and "
+            "injected faults do not count"
         )
     if not arguments.wait or arguments.dry_run:
         return 0

@@ -116,6 +116,9 @@ class Check:
         """Run items until the time is up; write the results after each; return the exit code."""
         began = time.monotonic()
         facts = torch_facts()
+        if not facts["gpu"] and not self.rehearsal:
+            print(f"torch {facts['torch']} sees no GPU here; --rehearse tries the check without")
+            return 2
         machine = Machine(
             torch=facts["torch"],
             gpu=facts["gpu"],

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_check.command import Check, conclude, end_all_of, judged, run_bounded
+from gpu_check.command import Check, conclude, end_all_of, judged, main, run_bounded
 from gpu_check.items import ITEMS
 from gpu_check.measuring.energy import PowerLog
 from gpu_check.needs import NEEDED, needs_text, problems
@@ -185,6 +185,16 @@ def test_items_after_the_time_is_up_are_not_run(tmp_path: Path) -> None:
     result = check.run_one(ITEMS["comm"], Machine(torch="2.13.0"), 1.0)
     assert result.state is State.not_run
     assert "the time of all items, 5 s, was spent" in result.reason
+
+
+def test_check_without_a_gpu_passes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Items that a CPU can run say nothing of a GPU; a rehearsal has to be asked for."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert main(["--out", str(tmp_path / "results"), "--items", "charlm"]) == 2
+    assert "sees no GPU here; --rehearse" in capsys.readouterr().out
+    assert not list((tmp_path / "results").iterdir())
 
 
 def test_needs_names_what_is_missing_and_how_to_fetch_it() -> None:

@@ -1,9 +1,10 @@
-"""Checks of batches and gradients at the first step, of what else would go wrong silently."""
+"""Checks of batches and gradients at the first steps, of what else would go wrong silently."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -17,6 +18,7 @@ from hpckit.errors import RunError, UsageError
 from hpckit.model.counted import counted
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.ranges import ranges
+from hpckit.runtime.parallel.loss.loss_check import LOOKS
 from hpckit.runtime.parallel.loss.loss_graph import leaves_of
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.optimizer_check import ReplacedParameter
@@ -79,11 +81,24 @@ SHARE_HINT = (
 """What to do where data ranks have different numbers of rows."""
 
 
-def check_batches(mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: bool) -> None:
-    """Check that ranks with one data rank have one batch, and shares are even; collective.
+@dataclass(slots=True)
+class BatchCheck:
+    """Compares the batches of ranks, in some of the first steps: streams may part later on."""
 
-    Raises UsageError on all ranks. `weighted` says that shares may be uneven.
-    """
+    _steps: int = 0
+
+    def see(self, mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: bool) -> None:
+        """Look at the batch of a step; collective if that step is looked at.
+
+        Raises UsageError on all ranks if those with one data rank have other batches, or shares are
+        not even; `weighted` says that they need not be.
+        """
+        self._steps += 1
+        if self._steps in LOOKS:
+            _check_batches(mesh, inputs, targets, weighted=weighted)
+
+
+def _check_batches(mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: bool) -> None:
     found = digest(inputs, *leaves_of(targets)), len(inputs)
     known: Sequence[tuple[str, int]] = mesh.gather_all(found)
     by_data: dict[int, dict[str, list[int]]] = {}

@@ -58,6 +58,7 @@ class ModelTraining:
     is_laid_out: Callable[[Tensor], bool]
     cut: BatchCut = field(init=False)
     _checked: bool = field(default=False)
+    _batches: batch_checks.BatchCheck = field(default_factory=batch_checks.BatchCheck)
     _losses: KnownLosses = field(default_factory=KnownLosses)
     _learning: tuple[tuple[str, nn.Parameter, bool], ...] = field(init=False)
     _buffers: SharedBuffers | None = field(init=False, default=None)
@@ -95,8 +96,7 @@ class ModelTraining:
         self._refuse_torn()
         self._sets.compare(may_wait=True)
         _reshard_root(self.model)
-        if not self._checked:
-            batch_checks.check_batches(self.mesh, inputs, targets, weighted=share is not None)
+        self._batches.see(self.mesh, inputs, targets, weighted=share is not None)
         self.cut.check_shapes(inputs, targets, share)
         self._share_buffers()
         own = StepLoss(function=loss, scale=1.0)

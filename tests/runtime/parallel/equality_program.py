@@ -126,6 +126,11 @@ def go_wrong(run: ParallelRun, model: nn.Module, wrong: str, rows: int) -> None:
             model(inputs)
         case "another model":
             run.train_step(nn.Linear(2, 2), inputs, targets)
+        case "batches part":
+            for step in range(4):
+                inputs, targets = batch(rows, step + (run.rank if step > 1 else 0))
+                run.train_step(model, inputs, targets)
+                assert step < 3, "the fourth step is looked at, whose batches differ"
         case _:
             run.train_step(model, inputs[share.rows], targets[share.rows])
 

@@ -139,6 +139,7 @@ def test_fewer_units_than_stages_are_refused() -> None:
 
 CASES: dict[str, dict[str, Any]] = {
     "different batches in a tensor group": {"layout": {"tensor": 2}, "wrong": "own batches"},
+    "batches that part in step 3": {"layout": {"pipeline": 2}, "wrong": "batches part"},
     "uneven shares without weights": {"layout": {"shard": 2}, "wrong": "no share", "rows": 7},
     "weights between columns and rows": {"layout": {"tensor": 2}, "wrong": "query norm"},
     "share of another batch": {"layout": {"shard": 2}, "wrong": "other share"},
@@ -152,6 +153,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 EXPECTED = {
     "different batches in a tensor group": "ranks 0 and 1 got different batches",
+    "batches that part in step 3": "ranks 0 and 1 got different batches",
     "uneven shares without weights": "data ranks have 3 to 4 rows",
     "weights between columns and rows": "query_norm.weight, blocks.0.attention.query_norm.bias",
     "share of another batch": "the batch has 4 rows, and the share 3",

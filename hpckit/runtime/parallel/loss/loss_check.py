@@ -27,7 +27,7 @@ _LEAST = 2
 _HALVES = 2
 _MOST = 8
 """Functions that are remembered, and so looked at; a new one in each step would cost each step."""
-_LOOKS = frozenset({1, 2, 4, 8, 16, 32, 64})
+LOOKS = frozenset({1, 2, 4, 8, 16, 32, 64})
 """The steps of a function that are looked at; later ones would end a run that took hours."""
 _PAIR = (
     "return a pair: the sum of what counts, and its weight, such as the number of targets that "
@@ -193,7 +193,7 @@ class KnownLoss:
     @property
     def looks(self) -> bool:
         """Whether this step of the function is looked at, on all ranks alike."""
-        return self.steps in _LOOKS
+        return self.steps in LOOKS
 
 
 @dataclass(slots=True)
