@@ -1,13 +1,18 @@
-"""Counts the parameters that this rank holds of what is registered, and says so once."""
+"""Checks what is registered, and counts the parameters that this rank holds of it."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader
 
+from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.channel import messages
 
@@ -74,3 +79,33 @@ def _local(parameter: torch.Tensor) -> torch.Tensor:
 def _bare(name: str) -> str:
     """Return the name of a parameter as a plan has it, without what wraps the model."""
     return name.replace("_orig_mod.", "").removeprefix("module.")
+
+
+def check_state(name: str, value: Any, world_size: int) -> None:
+    """Raise TypeError or UsageError for what cannot be kept whole in checkpoints.
+
+    They keep one state for all ranks, and that of a data loader fits its number of ranks only. The
+    model within an `AveragedModel` is half of it: after a restart torch would take the number of
+    updates for 0, and the next one would replace the average.
+    """
+    kind = type(value).__name__
+    if not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
+        raise TypeError(
+            f"run.state({name}=…) got a {kind} without state_dict and load_state_dict; wrap it in "
+            "a class that has both"
+        )
+    if world_size > 1 and isinstance(value, DataLoader):
+        raise UsageError(
+            f"run.state({name}=…) got a {kind} on {world_size} ranks: its position is each rank's "
+            "own, and checkpoints keep one state for all ranks",
+            hint="run.batches(dataset, batch_size=…) takes its position from the step, with any "
+            "number of ranks; on a single rank a stateful loader can be registered",
+        )
+    if isinstance(value, nn.Module) and any(
+        issubclass(type(one), AveragedModel) and one.module is value for one in gc.get_objects()
+    ):
+        raise UsageError(
+            f"run.state({name}=…) got the module of an AveragedModel, without its number of "
+            "updates: the first update after a restart would replace the average",
+            hint=f"register it whole: run.state({name}=average), not average.module",
+        )

@@ -28,12 +28,12 @@ from hpckit.record.metrics.log import OWN_KEYS, RUN_STEP
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.clock import now
-from hpckit.runtime.data.batches import Batches, BatchOptions, RunBatches, check_no_loader
+from hpckit.runtime.data.batches import Batches, BatchOptions, RunBatches
 from hpckit.runtime.rank.config import Config
 from hpckit.runtime.rank.fault_injector import FaultInjector
 from hpckit.runtime.rank.metric_reports import LossWatch, MetricReports, MetricRows, plain_metric
 from hpckit.runtime.rank.parallel_run import ParallelRun
-from hpckit.runtime.rank.parameters import layout_told
+from hpckit.runtime.rank.parameters import check_state, layout_told
 from hpckit.runtime.rank.save_interval import SaveInterval
 from hpckit.runtime.rank.step_boundary import StepBoundary
 from hpckit.runtime.rank.step_profiler import StepProfiler
@@ -172,18 +172,13 @@ class Run(ParallelRun):
 
         Every object needs `state_dict` and `load_state_dict`. A model has the weights of
         `checkpoint.weights` from here on. Raises TypeError for an object without them and for a
-        name that is registered twice, UsageError if `steps()` has already begun, and for a data
-        loader with more than one rank.
+        name that is registered twice, UsageError if `steps()` has already begun, for a data loader
+        with more than one rank, and for the model within an `AveragedModel`.
         """
         if self._loop is not None:
             raise begun_without(objects)
         for name, value in objects.items():
-            check_no_loader(name, value, self.world_size)
-            if not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
-                raise TypeError(
-                    f"run.state({name}=…) got a {type(value).__name__} without state_dict and "
-                    "load_state_dict; wrap it in a class that has both"
-                )
+            check_state(name, value, self.world_size)
             if name in self.registered:
                 raise TypeError(f"run.state({name}=…) was already called with that name")
         for name, value in objects.items():

@@ -69,7 +69,7 @@ RIGHT = {
     "before state": f"{BUILT}\n{COPIES}\n    run.state(model=model)",
     "state": f"{STATED}; run.state(model=model)\n{COPIES}",
     "averaged": f"""{BUILT}; average = AveragedModel(model)
-    run.state(model=model, average=average.module)
+    run.state(model=model, average=average)
     found = lambda: dict(model=model.parameters(), average=average.module.parameters())""",
     "two": f"""{BUILT}; other = run.parallelize(build, Plan(units='[01]'))
     run.state(model=model, other=other)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from rank_worlds import start_ranks
 from runtime.checkpoint.layouts import Net
 from tiers import thorough
+from torch.optim.swa_utils import AveragedModel
 
 from hpckit.errors import HpckitError
 from hpckit.record.ownership import PathStatus, judge_data
@@ -122,6 +123,20 @@ def test_file_of_a_model_in_ddp_is_that_of_the_model(
     assert all(torch.equal(one, state[name]) for name, one in outer.module.state_dict().items())
     with pytest.raises(StateError, match="not in the file"):
         begin(tmp_path, {f"part.{name}": one for name, one in state.items()}, model=net)
+
+
+@pytest.mark.parametrize("exported", [False, True])
+def test_average_begins_with_a_file_of_its_model(
+    tmp_path: Path, state: dict[str, torch.Tensor], *, exported: bool
+) -> None:
+    """Registered whole; its number of updates is that of the file, or 0."""
+    file = {f"module.{name}": one for name, one in state.items()} if exported else dict(state)
+    if exported:
+        file["n_averaged"] = torch.tensor(7)
+    average = AveragedModel(Net())
+    begin(tmp_path, file, average=average)
+    assert all(torch.equal(one, state[name]) for name, one in average.module.state_dict().items())
+    assert average.n_averaged == (7 if exported else 0)
 
 
 def test_file_of_one_of_two_models_says_what_it_lacks_of_it(

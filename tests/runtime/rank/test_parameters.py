@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from torch import nn
+import copy
 
+import pytest
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout
-from hpckit.runtime.rank.parameters import layout_told
+from hpckit.runtime.rank.parameters import check_state, layout_told
 
 TIED = (("embed.weight", "head.weight"),)
 
@@ -30,3 +35,14 @@ def test_tied_parameter_that_a_rank_has_twice_counts_once() -> None:
     whole["head"].weight = whole["embed"].weight
     told = layout_told(0, Layout(), [nn.ModuleDict({"module": whole})], TIED)
     assert (told.held, told.whole) == (36, 36)
+
+
+def test_module_of_an_average_is_refused() -> None:
+    """Its number of updates would be 0 after a restart, and the average thrown away."""
+    model = nn.Linear(2, 2)
+    average = AveragedModel(model)
+    with pytest.raises(UsageError, match="the module of an AveragedModel") as caught:
+        check_state("ema", average.module, 1)
+    assert "run.state(ema=average)" in (caught.value.hint or "")
+    for one in (average, model, copy.deepcopy(average.module)):
+        check_state("ema", one, 1)

@@ -9,6 +9,7 @@ file of weights lacks: a step, samples, an optimizer, generators, and a layout.
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.optim.swa_utils import AveragedModel
 
 from hpckit.model.counted import counted
 from hpckit.model.launch import Checkpoint
@@ -32,6 +34,9 @@ from hpckit.runtime.checkpoint.readers import empty_like_live
 _SHOWN = 3
 _OF_DDP = "module."
 """What the names of a file begin with that was made of a model in DistributedDataParallel."""
+_WRAPPED = re.compile(r"^(module\.)+")
+_UPDATES = "n_averaged"
+"""What an average has besides its model; a file of weights has that alone."""
 _TIMEOUT = timedelta(days=1)
 """A file system may hang for longer than a step may: as for checkpoints."""
 _COMPARED_FIRST = 16
@@ -247,9 +252,15 @@ class _ModelPart:
             one.startswith(_OF_DDP) for one in self._live
         ):
             by_bare = {one.removeprefix(_OF_DDP): name for one, name in by_bare.items()}
+        is_average = isinstance(self.model, AveragedModel)
         for name, live in self._live.items():
+            if is_average and name == _UPDATES and self.before + name not in by_bare:
+                continue  # it begins at 0
             others = model_state.other_names(self._live, aliases, name)
-            known = [by_bare.get(self.before + one) for one in (name, *others)]
+            names = [name, *others]
+            if is_average:
+                names += [_WRAPPED.sub("", one) for one in names]
+            known = [by_bare.get(self.before + one) for one in names]
             found = next((one for one in known if one is not None), None)
             here = {one for one in known if one is not None}
             _refuse_two(sorted(here), tensors)

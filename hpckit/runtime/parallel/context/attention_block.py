@@ -27,13 +27,19 @@ _ROWS = 256
 """Queries that are computed at once where torch has no kernel."""
 
 
+def kernel_width(query: Tensor, value: Tensor) -> int:
+    """Return the width that queries, keys and values need to have for the kernels."""
+    width = max(query.shape[-1], value.shape[-1])
+    return width + (-width % _CUDA_WIDTHS if query.is_cuda else 0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionBlock:
     """Queries [batch, heads, queries, width], and the keys and values that they look at.
 
     Keys are [batch, heads, keys, width]; they may have fewer heads, each for as many of the
-    queries'. With `is_causal` there are as many keys as queries, and each looks at those up to its
-    own.
+    queries'. All have the width that `kernel_width` returns. With `is_causal` there are as many
+    keys as queries, and each looks at those up to its own.
     """
 
     query: Tensor
@@ -46,8 +52,6 @@ class AttentionBlock:
         """Return what queries take, and the logarithms of their sums [batch, heads, queries]."""
         block, kernel = self._fitted()
         out, sums = kernel.forward(block)
-        width = self.value.shape[-1]
-        out = out if out.shape[-1] == width else out[..., :width].contiguous()
         return out, sums[..., : self.query.shape[-2]]
 
     def backward(self, gradient: Tensor, out: Tensor, sums: Tensor) -> list[Tensor]:
@@ -57,10 +61,8 @@ class AttentionBlock:
         `out`.
         """
         block, kernel = self._fitted()
-        gradient, out = (_widened(one, block.value.shape[-1]) for one in (gradient, out))
-        found = kernel.backward(block, gradient, out, sums)
-        own = zip(found, (self.query, self.key, self.value), strict=False)
-        return [_summed_over_heads(one, like)[..., : like.shape[-1]] for one, like in own]
+        found = kernel.backward(block, _dense(gradient), out, sums)
+        return [_summed_over_heads(one, of) for one, of in zip(found, self.tensors, strict=False)]
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -69,17 +71,12 @@ class AttentionBlock:
 
     def _fitted(self) -> tuple[AttentionBlock, _Kernel]:
         """Return the kernel, and the block as it takes it."""
-        width = max(self.query.shape[-1], self.value.shape[-1])
-        if self.query.is_cuda:
-            width += -width % _CUDA_WIDTHS
-        query, key, value = (_widened(one, width) for one in self.tensors)
-        block = replace(self, query=query, key=key, value=value)
-        shared = query.shape[1] // key.shape[1]
+        block, shared = self, self.query.shape[1] // self.key.shape[1]
         kernel = _kernel_of(block, grouped=shared > 1)
         if shared > 1 and not kernel.takes_groups:
-            key, value = (one.repeat_interleave(shared, dim=1) for one in (key, value))
+            key, value = (one.repeat_interleave(shared, dim=1) for one in (self.key, self.value))
             block = replace(block, key=key, value=value)
-        if kernel is _PLAIN and query.is_cuda and can_use_efficient_attention(_asked(block)):
+        if kernel is _PLAIN and block.query.is_cuda and can_use_efficient_attention(_asked(block)):
             return block, _EFFICIENT
         return block, kernel
 
@@ -104,10 +101,7 @@ def _asked(block: AttentionBlock, *, grouped: bool = False) -> SDPAParams:
     return SDPAParams(*block.tensors, None, 0.0, block.is_causal, grouped)
 
 
-def _widened(one: Tensor, width: int) -> Tensor:
-    """Return a tensor with zeros behind, which add nothing to a product, and with dense rows."""
-    if one.shape[-1] != width:
-        return F.pad(one, (0, width - one.shape[-1]))
+def _dense(one: Tensor) -> Tensor:
     return one if one.stride(-1) == 1 else one.contiguous()
 
 

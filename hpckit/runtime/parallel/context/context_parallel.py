@@ -7,7 +7,7 @@ with what calls `torch.nn.functional.scaled_dot_product_attention`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
@@ -34,6 +34,11 @@ class ContextShards:
     """Those of this rank, in the sequences of now."""
     is_apart: bool = field(default=False, init=False)
     """Whether this rank has whole sequences, for now."""
+    _mode: _RingedAttention = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the mode that all modules share."""
+        self._mode = _RingedAttention(self)
 
     def cut(self, length: int, device: torch.device) -> Tensor:
         """Return the positions of this rank in sequences of this length: int [length / size].
@@ -78,9 +83,17 @@ class ContextShards:
 
     def join(self, modules: Sequence[nn.Module]) -> None:
         """Have the attention of these modules, and of what they call, look at all positions."""
-        mode = _RingedAttention(self)
         for one in modules:
-            one.forward = _under(mode, one.forward)
+            one.forward = _under(self._mode, one.forward)
+
+    def leave_hooks(self, units: Iterable[nn.Module]) -> None:
+        """Do not look at what hooks call before and after the forward of joined modules.
+
+        FSDP's call several functions for each parameter, and a mode costs microseconds for each.
+        """
+        for one in units:
+            one.register_forward_pre_hook(self._mode.pause, prepend=True)
+            one.register_forward_hook(self._mode.resume, always_call=True)
 
     def ring(self, *tensors: Tensor) -> Ring:
         """Return what attention of these goes round: [batch, heads, own, width].
@@ -97,13 +110,31 @@ class ContextShards:
         return Ring(group=self.group, place=self.place, size=self.size)
 
 
+_topmost: Callable[[], object] = getattr(torch.overrides, "_get_current_function_mode", bool)
+"""Returns the mode that sees a call first; torch has no public name for it."""
+
+
 class _RingedAttention(TorchFunctionMode):
     """Calls attention round a context's ranks in place of torch's."""
 
     def __init__(self, shards: ContextShards) -> None:
         super().__init__()
         self._shards = shards
+        self._paused: list[bool] = []
         self.is_on = False
+
+    def pause(self, *_: object) -> None:
+        """Look at nothing until `resume`; a mode that was entered later stays the topmost one."""
+        self._paused.append(self.is_on and _topmost() is self)
+        if self._paused[-1]:
+            self.is_on = False
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def resume(self, *_: object) -> None:
+        """Look again, if `pause` ended it."""
+        if self._paused and self._paused.pop():
+            self.__enter__()  # type: ignore[no-untyped-call]
+            self.is_on = True
 
     def __torch_function__(
         self,

@@ -9,7 +9,7 @@ and the one under way; the backward pass goes round the ring again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hpckit.runtime.parallel.context.attention_block import AttentionBlock
+from hpckit.runtime.parallel.context.attention_block import AttentionBlock, kernel_width
 
 _ALL = slice(None)
 
@@ -89,9 +89,12 @@ class RingAttention:
         whole = (*nothing.shape[:-2], query.shape[-2], value.shape[-1])
         if query.is_meta:
             return nothing.new_empty(whole)
+        width = kernel_width(query, value)
         given = (self._of_heads(one, whole).to(nothing.dtype) for one in (query, key, value))
-        taken: Tensor = _Attended.apply(*given, self)  # type: ignore[no-untyped-call]
-        return taken.reshape(whole)
+        wide = (_widened(one, width) for one in given)
+        how = self if self.scale is not None else replace(self, scale=query.shape[-1] ** -0.5)
+        taken: Tensor = _Attended.apply(*wide, how)  # type: ignore[no-untyped-call]
+        return taken[..., : value.shape[-1]].reshape(whole)
 
     def _of_heads(self, one: Tensor, whole: Sequence[int]) -> Tensor:
         """Return a tensor as [batch, heads, length, width]."""
@@ -110,15 +113,16 @@ class RingAttention:
             return _ALL, slice(length // 2)
         return slice(length // 2, None), _ALL  # its pieces lie between the two of this rank
 
-    def block(self, step: int, query: Tensor, part: Sequence[Tensor]) -> AttentionBlock:
-        """Return what queries look at in this step. `part` is keys and values."""
+    def block(self, step: int, query: Tensor, part: Tensor) -> AttentionBlock:
+        """Return what queries look at in this step. `part` is keys and values, as one stack."""
         queries, keys = self.view(step, query.shape[-2])
-        key, value = (one[..., keys, :] for one in part)
+        key, value = _of(part, keys)
+        assert self.scale is not None, "it is known once there are queries"  # noqa: S101
         return AttentionBlock(
-            query=query[..., queries, :],
+            query=_of(query, queries),
             key=key,
             value=value,
-            scale=query.shape[-1] ** -0.5 if self.scale is None else self.scale,
+            scale=self.scale,
             is_causal=self.is_causal and step == 0,
         )
 
@@ -130,20 +134,18 @@ class _Attended(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, how: RingAttention) -> Tensor:
         """Merge what the queries take from each part; collective."""
         exact = torch.promote_types(query.dtype, torch.float32)
-        part, out, sums = [key, value], query, query  # the first step replaces them
-        packed = _packed(part)
+        part, out, sums = _stacked(key, value), query, query  # the first step replaces them
         for step in range(how.ring.size):
-            coming = how.ring.pass_on(packed) if step + 1 < how.ring.size else None
+            coming = how.ring.pass_on(part) if step + 1 < how.ring.size else None
             found = [one.to(exact) for one in how.block(step, query, part).forward()]
             if step == 0:
                 out, sums = found
             else:
                 queries, _ = how.view(step, query.shape[-2])
-                _merge((out[..., queries, :], sums[..., queries]), found)
+                _merge((_of(out, queries), sums[..., queries]), found)
             del found
             if coming is not None:
-                packed = coming.wait()
-                part = _unpacked(packed, (key, value))
+                part = coming.wait()
         out = out.to(query.dtype)
         ctx.how = how
         ctx.save_for_backward(query, key, value, out, sums)
@@ -159,31 +161,32 @@ class _Attended(torch.autograd.Function):
         query, key, value, out, sums = ctx.saved_tensors
         how: RingAttention = ctx.how
         travels = any(ctx.needs_input_grad[1:3])
-        part, own, arriving = [key, value], [], None
-        packed = _packed(part)
+        part, arriving = _stacked(key, value), None
+        of_query, own = query, part  # the first step replaces them
         for step in range(how.ring.size):
-            coming = how.ring.pass_on(packed) if step + 1 < how.ring.size else None
+            coming = how.ring.pass_on(part) if step + 1 < how.ring.size else None
             queries, keys = how.view(step, query.shape[-2])
-            new = how.block(step, query, part).backward(
-                gradient[..., queries, :], out[..., queries, :], sums[..., queries]
+            of_queries, *of_part = how.block(step, query, part).backward(
+                _of(gradient, queries), _of(out, queries), sums[..., queries]
             )
             if step == 0:  # of this rank's own part: they stay here
-                own = [one.to(sums.dtype) for one in new]
+                of_query, own = of_queries.to(sums.dtype), _stacked(*of_part).to(sums.dtype)
             else:
-                own[0][..., queries, :] += new[0]
+                _of(of_query, queries).add_(of_queries)
             if step > 0 and travels:
-                sent = arriving.wait() if arriving else torch.zeros_like(packed, dtype=sums.dtype)
-                for one, more in zip(_unpacked(sent, own[1:]), new[1:], strict=True):
-                    one[..., keys, :] += more
+                sent = arriving.wait() if arriving else torch.zeros_like(own)
+                _of(sent, keys).add_(torch.stack(of_part))
                 arriving = how.ring.pass_on(sent)
-            del new
+            del of_queries, of_part
             if coming is not None:
-                packed = coming.wait()
-                part = _unpacked(packed, (key, value))
+                part = coming.wait()
         if arriving is not None:
-            for one, more in zip(own[1:], _unpacked(arriving.wait(), own[1:]), strict=True):
-                one.add_(more)
-        return *(one.to(query.dtype) for one in own), None
+            own += arriving.wait()
+        return *(one.to(query.dtype) for one in (of_query, *own)), None
+
+
+def _of(one: Tensor, positions: slice) -> Tensor:
+    return one if positions == _ALL else one[..., positions, :]
 
 
 def _merge(into: Sequence[Tensor], new: Sequence[Tensor]) -> None:
@@ -193,18 +196,13 @@ def _merge(into: Sequence[Tensor], new: Sequence[Tensor]) -> None:
     sums.copy_(torch.logaddexp(sums, new_sums))
 
 
-def _packed(part: Sequence[Tensor]) -> Tensor:
-    """Return keys and values as one message [2, batch, length, heads, width], as models lay them.
-
-    The narrower of both is filled with zeros.
-    """
-    width = max(one.shape[-1] for one in part)
-    parts = [one.transpose(1, 2) for one in part]
-    even = [F.pad(one, (0, more)) if (more := width - one.shape[-1]) else one for one in parts]
-    return torch.stack(even).contiguous()  # torch keeps some orders of dimensions
+def _stacked(key: Tensor, value: Tensor) -> Tensor:
+    """Return keys and values as one message: [2, batch, heads, length, width]."""
+    return torch.stack([key, value]).contiguous()  # torch keeps some orders of dimensions
 
 
-def _unpacked(packed: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Return views of what was packed, in these tensors' shapes."""
-    parts = zip(packed.transpose(2, 3).unbind(), like, strict=True)
-    return [one if one.shape == of.shape else one[..., : of.shape[-1]] for one, of in parts]
+def _widened(one: Tensor, width: int) -> Tensor:
+    """Return a tensor with zeros behind, which add nothing to a product, and with dense rows."""
+    if one.shape[-1] != width:
+        return F.pad(one, (0, width - one.shape[-1]))
+    return one if one.stride(-1) == 1 else one.contiguous()
