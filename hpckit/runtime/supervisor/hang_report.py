@@ -7,14 +7,20 @@ Hangs are detected in runtime.agent.hang_detector, and blamed in planning.recove
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 from hpckit.model.diagnosis.collectives import CollectiveWait, RankCollectives
-from hpckit.model.failure import Cause, Failure, RankStack
+from hpckit.model.failure import FINE, Cause, Failure, RankExit, RankStack
 from hpckit.model.parallel.layout import Layout
 from hpckit.planning.recovery.collective_wait import find_wait
+from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.recovery.hang import StalledRank, blame, with_place, with_wait
 from hpckit.runtime.channel import messages
+
+_REMARKABLE_S, _REMARKABLE = 10.0, 10
+"""A step that lasts for so long, and so many times as long as usual, has come to a standstill."""
 
 Told = messages.Hung | messages.StackSaved | messages.StacksSaved | messages.CollectivesTold
 
@@ -89,3 +95,14 @@ def is_time_out(failure: Failure | None) -> bool:
     if failure is None or failure.cause is not Cause.communication:
         return False
     return bool(_TIMED_OUT.search(failure.message))
+
+
+def standstill_s(since: float, usual: timedelta, exits: Sequence[RankExit]) -> float:
+    """Return how long ranks stood still before they ended, of the seconds since their latest step.
+
+    A collective that timed out has waited since then. So has a step that ranks were ended in after
+    many times as long as usual: a hang that was cancelled before its limit is no training either.
+    """
+    many = max(_REMARKABLE_S, _REMARKABLE * usual.total_seconds())
+    cut_off = since > many and any(one.reason not in FINE for one in exits)
+    return since if cut_off or is_time_out(first_failure(exits)) else 0.0

@@ -5,8 +5,10 @@ A thread replaces it at growing intervals. Do not base decisions on it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,17 +29,27 @@ class ProgressFile:
     path: Path
     files: FileThread
     _began_at: float = field(default_factory=time.monotonic, init=False)
-    _noted_at: float | None = field(default=None, init=False)
+    _noted_at: float = field(default=-math.inf, init=False)
+    _later: asyncio.TimerHandle | None = field(default=None, init=False)
 
     def note(self, round_: int, step: int, total: int | None, *, last: bool = False) -> None:
-        """Write the latest step, if an update is due or it is the `last` of a round."""
-        at = time.monotonic()
-        pause_s = min(max(_SHORTEST_S, _SHARE * (at - self._began_at)), _LONGEST_S)
-        if self._noted_at is not None and not last and at - self._noted_at < pause_s:
-            return
-        self._noted_at = at
-        said = now().isoformat(timespec="milliseconds")
+        """Write the latest step: now if it is the `last` of a round, else as soon as one is due.
+
+        Call it in an event loop. No later step may come, so that the latest one is written anyway.
+        """
+        if self._later is not None:
+            self._later.cancel()
+        at, said = time.monotonic(), now().isoformat(timespec="milliseconds")
         text = json.dumps({"round": round_, "step": step, "total": total, "at": said}) + "\n"
+        pause_s = min(max(_SHORTEST_S, _SHARE * (at - self._began_at)), _LONGEST_S)
+        rest_s = self._noted_at + pause_s - at
+        if last or rest_s <= 0:
+            self._put(text)
+        else:
+            self._later = asyncio.get_running_loop().call_later(rest_s, self._put, text)
+
+    def _put(self, text: str) -> None:
+        self._noted_at = time.monotonic()
         self.files.put_latest(self.path.name, lambda: self._replace(text))
 
     def _replace(self, text: str) -> None:

@@ -23,7 +23,7 @@ from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
 from hpckit.runtime.supervisor.exits import RankExits
-from hpckit.runtime.supervisor.hang_report import HangReport, is_time_out
+from hpckit.runtime.supervisor.hang_report import HangReport, is_time_out, standstill_s
 from hpckit.runtime.supervisor.health.straggler_watch import StragglerWatch
 from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.progress_file import ProgressFile
@@ -175,13 +175,10 @@ class Round:
         )
 
     def _silence_s(self) -> float:
-        """Return for how long nothing had come on when the failure was noticed.
-
-        A collective that times out has waited since the latest step began: that was no training.
-        """
-        waited = is_time_out(first_failure(self._exits.in_order()))
-        since = time.monotonic() - self._stepped_at if waited else 0.0
-        return max(self._silent_s, self._hang.silent_s, since)
+        """Return for how long nothing had come on when the failure was noticed, or ranks ended."""
+        since = time.monotonic() - self._stepped_at
+        still = standstill_s(since, self.usual_step, self._exits.in_order())
+        return max(self._silent_s, self._hang.silent_s, still)
 
     def _failure(self) -> Failure | None:
         """Return the failure, unless the ends of the ranks say all of it."""

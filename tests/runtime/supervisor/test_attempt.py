@@ -15,6 +15,7 @@ from hpckit.model.events import RankExited
 from hpckit.model.failure import Cause, ExitReason
 from hpckit.model.launch import Cluster, ClusterKind, Recovery, Resources
 from hpckit.model.states import RunState
+from hpckit.record.attempts import progress_step
 from hpckit.record.launches import read_runs
 from hpckit.record.process import alive
 from hpckit.record.store import read_events
@@ -484,6 +485,29 @@ def main(config, run):
     finally:
         (run.folder / f"left-{run.rank}").write_text(str(run.step))
 """
+
+
+STUCK = """
+import time
+def main(config, run):
+    for step in run.steps(100_000):
+        time.sleep(600 if step == 60 else 0.004)
+"""
+
+
+def test_step_that_hangs_is_the_one_that_is_shown(workshop: Any, ranks: Any) -> None:
+    """Neither ranks nor the supervisor write of each step, but the latest one is always told."""
+    launch = workshop.freeze(STUCK, **ranks(2))
+    process = workshop.start(launch)
+    told = launch.paths.run(0).attempt(1)
+    try:
+        deadline = time.monotonic() + 60
+        while progress_step(told) != 60:
+            assert time.monotonic() < deadline, progress_step(told)
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("whom", ["supervisor", "one rank"])
