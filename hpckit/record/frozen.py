@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +17,7 @@ from hpckit.model.stages import Stage
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.origin import LaunchOrigin
 from hpckit.record.process import this_host
-from hpckit.record.store import read_json
+from hpckit.record.store import open_plain, read_json, read_object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,3 +162,30 @@ def unreadable_file(path: Path, why: str) -> FrozenFolderError:
         hint="check that the file system is mounted there, that the folder belongs to you, and "
         "that it was not edited",
     )
+
+
+_DIFF_OF = re.compile(r'^diff --git (?:"?a/.*"? )"?b/(.*?)"?$', re.MULTILINE)
+
+
+def read_code_record(paths: LaunchPaths) -> Mapping[str, Any]:
+    """Return code.json; empty if it cannot be read."""
+    return read_object(paths.code_record)
+
+
+def read_environment(paths: LaunchPaths) -> Mapping[str, Any]:
+    """Return environment.json; empty if it cannot be read."""
+    return read_object(paths.environment)
+
+
+def changed_files(paths: LaunchPaths) -> tuple[str, ...]:
+    """Return the files that differed from the commit, limited to files that git tracked."""
+    return tuple(dict.fromkeys(_DIFF_OF.findall(read_code_diff(paths))))
+
+
+def read_code_diff(paths: LaunchPaths) -> str:
+    """Return the diff from the commit; empty if there was none or it cannot be read."""
+    try:
+        with open_plain(paths.code_diff) as file:
+            return file.read().decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""

@@ -222,20 +222,6 @@ def _end_record(line: bytes) -> TelemetryRecord | None:
     return None if plain is None else decode_telemetry(plain)
 
 
-def read_telemetry(attempt: AttemptPaths, node: str) -> Iterator[TelemetryRecord]:
-    """Yield all records of a node in an attempt, the oldest first; raises OSError.
-
-    Each segment begins with a `TelemetrySegment` and the devices of the node.
-    """
-    newest = list(read_segment(attempt.telemetry(node)))
-    own = newest[0] if newest and isinstance(newest[0], TelemetrySegment) else None
-    now_closed = own and attempt.telemetry_segment(node, own.start)
-    for file in closed_segments(attempt, node):
-        if file != now_closed:
-            yield from read_segment(file)
-    yield from newest
-
-
 def _records(lines: Iterable[object]) -> Iterator[TelemetryRecord]:
     for line in lines:
         record = decode_telemetry(line) if isinstance(line, dict) else None

@@ -7,12 +7,14 @@ another file.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -22,6 +24,7 @@ from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.profile import ProfileAnswer, ProfileRequest
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, read_rows, write_text
+from hpckit.runtime.threads import aside
 
 POLL_S = 10.0
 """How often a supervisor looks: thousands of them may share a file system."""
@@ -126,3 +129,35 @@ def latest_request(file: Path) -> int:
         finally:
             os.close(handle)
     return 0
+
+
+class Answering(Protocol):
+    """One kind of requests."""
+
+    @property
+    def requests(self) -> Path:
+        """The file that grows with each request."""
+        ...
+
+    async def answer(self, request: int) -> None:
+        """Answer all requests up to this one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestPoll:
+    """Who answers, and how often to look."""
+
+    answering: tuple[Answering, ...]
+    interval_s: float = POLL_S
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        answered = dict.fromkeys(range(len(self.answering)), 0)
+        while True:
+            await asyncio.sleep(self.interval_s)
+            for place, one in enumerate(self.answering):
+                request = await aside(partial(latest_request, one.requests))
+                if request > answered[place]:
+                    answered[place] = request
+                    await one.answer(request)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from hpckit.model.plan import ResourceSpec
 from hpckit.planning.nodes.usable import usable_nodes
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.node_query import cluster_nodes, reserved_nodes
 from hpckit.slurm.parse import JobTerms
-from hpckit.slurm.query import excluded_nodes, terms
+from hpckit.slurm.query import cluster_nodes, excluded_nodes, reserved_nodes, terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Protocol
 
 from hpckit.errors import SchedulerAwayError, SchedulerError, SchedulerRefusedError
+from hpckit.model.cluster.site import ClusterNode
 from hpckit.model.run import Observation
 from hpckit.model.states import parse_state
 from hpckit.slurm.commands import SlurmCommands
@@ -38,6 +39,7 @@ from hpckit.slurm.parse import (
     rest,
 )
 from hpckit.slurm.parse_json import NO_FILTER, complaint, lines_of
+from hpckit.slurm.site_parse import NODE_FORMAT, read_cluster_nodes
 
 _SHOWN = 80
 
@@ -338,3 +340,19 @@ def _sacct_by_name(name: str, commands: SlurmCommands) -> str:
 
 def _main(job: str) -> str:
     return job.partition("_")[0]
+
+
+NODES = ("sinfo", "--all", "--Node", "--noheader", f"--format={NODE_FORMAT}")
+
+
+def cluster_nodes(commands: SlurmCommands) -> tuple[ClusterNode, ...]:
+    """Return all nodes with what they have and their states, in one query.
+
+    Raises SchedulerAwayError or SchedulerRefusedError.
+    """
+    return read_cluster_nodes(commands.run(*NODES))
+
+
+def reserved_nodes(commands: SlurmCommands, name: str) -> tuple[str, ...]:
+    """Return the nodes of a reservation; raises as `cluster_nodes`."""
+    return node_names(settings(commands, "reservation", name).get("Nodes", ""))

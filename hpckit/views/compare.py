@@ -9,7 +9,7 @@ from itertools import chain
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.run import RunView
-from hpckit.record.frozen_facts import read_code_record, read_environment
+from hpckit.record.frozen import read_code_record, read_environment
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.lookup import Selection
 from hpckit.record.snapshot.comparison import file_changes, text_diff
@@ -17,8 +17,7 @@ from hpckit.record.snapshot.environment import environment_differences
 from hpckit.record.snapshot.identity import frozen_identity
 from hpckit.report.comparison import CodeDifference, ResultPair, RunComparison, key_differences
 from hpckit.views.freshness import Freshness
-from hpckit.views.launch_head import launch_head
-from hpckit.views.launch_view import launch_views, note_warnings
+from hpckit.views.launch_view import launch_head, launch_views, note_warnings
 
 _RESOURCES = "resources."
 

@@ -13,7 +13,7 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.run import RunView
 from hpckit.record.attempts import read_attempts
-from hpckit.record.frozen_facts import changed_files, read_code_record, read_environment
+from hpckit.record.frozen import changed_files, read_code_record, read_environment
 from hpckit.record.launches import Launch, checkpoint_folder, load_settings, read_launch_history
 from hpckit.record.lookup import Selection
 from hpckit.record.working import working_folder
@@ -27,8 +27,7 @@ from hpckit.report.description import (
 )
 from hpckit.report.rows import run_row
 from hpckit.views.freshness import Freshness
-from hpckit.views.launch_head import launch_head
-from hpckit.views.launch_view import LaunchView, launch_view
+from hpckit.views.launch_view import LaunchView, launch_head, launch_view
 
 
 def describe_selection(

@@ -27,6 +27,8 @@ from hpckit.model.states import RunState
 from hpckit.record.index import LEAST_RUNS, RunIndex, open_index
 from hpckit.record.launches import Launch, read_launch_events, read_launch_history, read_runs
 from hpckit.record.process import alive
+from hpckit.report.overrides import common_words
+from hpckit.report.rows import Foreign, LaunchHead
 from hpckit.views.freshness import Freshness
 from hpckit.views.scheduler import Scheduler, SchedulerReply, ask_scheduler
 
@@ -353,3 +355,18 @@ def carried_on(view: RunView, successor: Observation | None) -> RunView:
         return view
     waiting = replace(view.record.waiting(), job=successor.job, restart_count=0)
     return RunView(record=waiting, observation=successor, asked=True)
+
+
+def launch_head(launch: Launch) -> LaunchHead:
+    """Return the heading above the runs of a launch."""
+    stranger = launch.stranger
+    return LaunchHead(
+        id=launch.id,
+        name=launch.name,
+        folder=str(launch.folder),
+        created_at=launch.created_at,
+        common=common_words(run.overrides for run in launch.runs),
+        foreign=None
+        if stranger is None
+        else Foreign(uid=stranger.uid, owner=stranger.owner, reason=stranger.reason),
+    )

@@ -23,7 +23,7 @@ from hpckit.report.live_view.top import (
 from hpckit.report.live_view.top_detail import EventNote, caught_up, state_changes
 from hpckit.report.rows import LaunchHead, RunRow
 from hpckit.views.accounts import accounts
-from hpckit.views.launch_head import launch_head
+from hpckit.views.launch_view import launch_head
 from hpckit.views.launch_watch import LaunchWatch
 from hpckit.views.metric_curve import load_curve
 from hpckit.views.run_activity import RunActivities

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from cli_world import START, Desk, Writer
+from telemetry_records import read_telemetry
 
 from hpckit.model.telemetry.json_form import decode_telemetry, encode_telemetry
 from hpckit.model.telemetry.settings import Observe
@@ -43,7 +44,6 @@ from hpckit.record.store import append_line, make_folder
 from hpckit.record.telemetry import (
     closed_segments,
     latest_telemetry,
-    read_telemetry,
     telemetry_devices,
 )
 from hpckit.views import telemetry as telemetry_view

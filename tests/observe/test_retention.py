@@ -11,6 +11,7 @@ from typing import NoReturn
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from telemetry_records import read_telemetry
 
 from hpckit.model.telemetry.json_form import encode_telemetry
 from hpckit.model.telemetry.settings import Observe
@@ -44,7 +45,7 @@ from hpckit.observe.segments import (
 )
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import json_line
-from hpckit.record.telemetry import closed_segments, read_telemetry, segment_header, telemetry_nodes
+from hpckit.record.telemetry import closed_segments, segment_header, telemetry_nodes
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 MONTH = timedelta(days=31)

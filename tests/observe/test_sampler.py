@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from telemetry_records import read_telemetry
 from waiting import until
 
 from hpckit.model.telemetry.settings import Observe
@@ -32,7 +33,6 @@ from hpckit.observe.node_samples import NodeSamples
 from hpckit.observe.sampler import NodeSampler
 from hpckit.observe.segments import SegmentWriter
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.telemetry import read_telemetry
 from hpckit.testing.nvml.fake_nvml import FakeNvml
 
 START = datetime(2026, 1, 2, tzinfo=UTC)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
+from telemetry_records import read_telemetry
 
 from hpckit.model.telemetry.json_form import decode_telemetry, encode_telemetry
 from hpckit.model.telemetry.rank_steps import RankSteps
@@ -27,7 +28,7 @@ from hpckit.observe.aggregate import RunningTotal, merge_steps, merge_totals
 from hpckit.observe.sampler import NodeSampler
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import make_folder
-from hpckit.record.telemetry import latest_telemetry, read_telemetry
+from hpckit.record.telemetry import latest_telemetry
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 COUNTS = st.lists(st.integers(0, 1000), min_size=1, max_size=12)

@@ -30,8 +30,7 @@ from hpckit.report.live_view.live import Listed, live_line, live_object, live_pa
 from hpckit.report.rows import RunRow
 from hpckit.report.selection import Filter, SortKey, sort_rows
 from hpckit.views.freshness import Freshness
-from hpckit.views.launch_head import launch_head
-from hpckit.views.launch_view import launch_view
+from hpckit.views.launch_view import launch_head, launch_view
 from hpckit.views.launch_watch import POLL_BACKOFF, LaunchWatch
 from hpckit.views.poller import PollBackoff, Poller
 from hpckit.views.scheduler import Scheduler

@@ -29,7 +29,7 @@ from hpckit.report.selection import Filter
 from hpckit.report.text import count_line, status_page
 from hpckit.views.accounts import accounts
 from hpckit.views.diagnosis import findings
-from hpckit.views.launch_head import launch_head
+from hpckit.views.launch_view import launch_head
 from hpckit.views.poller import POLL_BACKOFF, Poller
 
 _RECORD_S = 0.5

@@ -15,9 +15,8 @@ import torch
 import torch.distributed as dist
 
 from hpckit import Run
-from hpckit.experiments.interconnect.agreement import decided, gathered
 from hpckit.experiments.interconnect.operations import ELEMENT, RankWorld, exchange
-from hpckit.experiments.interconnect.sweep import sweep_operations, timed
+from hpckit.experiments.interconnect.sweep import decided, gathered, sweep_operations, timed
 from hpckit.model.interconnect.measurement import (
     CommOperation,
     InterconnectMeasurement,

@@ -1,10 +1,25 @@
-"""Which samples each step trains on: it follows from the step, never from what was read. Pure."""
+"""How far training is, and which samples each step has: that follows from the step alone. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """The position of training: steps done, and samples seen by all ranks together.
+
+    `batches` is how many batches of the size that was asked for the steps had; steps may have had
+    smaller ones (`parallel.batch`).
+    """
+
+    step: int
+    samples: int = 0
+    batches: Fraction = Fraction(0)
+
 
 _MASK = (1 << 64) - 1
 _ROUNDS = 12

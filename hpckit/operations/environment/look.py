@@ -21,17 +21,17 @@ from hpckit.errors import UsageError
 from hpckit.model.environment.comparison import ClockOffset
 from hpckit.model.environment.facts import EnvironmentFacts
 from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.plain import to_plain
 from hpckit.operations.answering.one_run import (
     PLAIN_RUN,
     answered,
     plain_words,
     read_answer,
 )
-from hpckit.operations.environment.collect import TOKEN_BYTES
-from hpckit.operations.environment.node import token_file
+from hpckit.operations.environment.collect import TOKEN_BYTES, collect_facts
 from hpckit.operations.prepare import Prepared, prepare
-from hpckit.record.launches import Launch
-from hpckit.record.store import make_folder, write_text
+from hpckit.record.launches import Launch, load_launch
+from hpckit.record.store import make_folder, write_json, write_text
 
 MOST_BYTES = 2**20
 """Facts take a few thousand bytes; nothing longer is read."""
@@ -145,3 +145,32 @@ def is_on_slurm(settings: LaunchConfig) -> bool:
 def output_override(folder: Path) -> str:
     """Return the override that sets the folder of launches, in Hydra's grammar."""
     return f"output_dir={literal_word(str(folder))}"
+
+
+def token_file(launch_folder: Path) -> Path:
+    """Return the file in the output folder by which both sides tell that they see the same one."""
+    return launch_folder.parent / f".environment-{launch_folder.name}"
+
+
+def write_node_facts(context: Context) -> None:
+    """Collect the facts of this node and write them into the folder of the run around it.
+
+    Raises UsageError outside of a run, and HpckitError if its launch cannot be read.
+    """
+    environ = context.environ
+    try:
+        folder, index = Path(environ["HPCKIT_LAUNCH_DIR"]), int(environ["HPCKIT_RUN_INDEX"])
+    except (KeyError, ValueError):
+        raise UsageError(
+            "node-facts works inside a run only: HPCKIT_LAUNCH_DIR or HPCKIT_RUN_INDEX is not set",
+            hint="`hpckit doctor --env` starts such a run",
+        ) from None
+    launch: Launch = load_launch(folder)
+    facts = collect_facts(
+        context,
+        output=folder.parent,
+        project=Path(environ.get("HPCKIT_PROJECT") or launch.code.project),
+        bin_dir=launch.cluster.bin_dir,
+        token=token_file(folder),
+    )
+    write_json(launch.paths.run(index).node_facts, to_plain(facts))

@@ -19,7 +19,7 @@ from hpckit.planning.nodes.standing import node_standings, nodes_to_avoid
 from hpckit.planning.nodes.usable import chooses_nodes, partitions_of, usable_nodes
 from hpckit.record.nodes.history import history_problem, read_incidents
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.node_query import cluster_nodes
+from hpckit.slurm.query import cluster_nodes
 from hpckit.slurm.test_only import rehearse
 
 _PATIENCE = timedelta(seconds=10)

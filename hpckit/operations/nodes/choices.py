@@ -10,7 +10,7 @@ from hpckit.errors import SchedulerError
 from hpckit.model.nodes.incident import NodeStanding
 from hpckit.planning.nodes.standing import why_used
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.node_query import cluster_nodes
+from hpckit.slurm.query import cluster_nodes
 
 _PATIENCE = timedelta(seconds=10)
 

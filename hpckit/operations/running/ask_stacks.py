@@ -9,8 +9,7 @@ from hpckit.model.run import RunRecord
 from hpckit.record.lookup import Selection
 from hpckit.record.process import this_host
 from hpckit.runtime.mailbox import read_stacks
-from hpckit.views.awaited_answer import await_answer, put_request
-from hpckit.views.running_run import running_run
+from hpckit.views.awaited_answer import await_answer, put_request, running_run
 
 
 def ask_stacks(selection: Selection, context: Context) -> tuple[RunRecord, StacksAnswer]:

@@ -21,7 +21,7 @@ from hpckit.record.process import this_host
 from hpckit.runtime.run_shell import restore_signals
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.running_job import overlapping_step, raw_job_id
-from hpckit.views.running_run import running_run
+from hpckit.views.awaited_answer import running_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

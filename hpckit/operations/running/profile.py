@@ -30,8 +30,7 @@ from hpckit.record.process import this_host
 from hpckit.record.profile.trace_file import TraceTooLargeError, read_trace
 from hpckit.report.profile import ProfiledRank
 from hpckit.runtime.mailbox import LOOK_S, profile_mailbox
-from hpckit.views.awaited_answer import ask_run, request_name
-from hpckit.views.running_run import running_run
+from hpckit.views.awaited_answer import ask_run, request_name, running_run
 
 _STILL_S = 30.0
 """How often a wait looks whether the run is still running: that asks Slurm."""

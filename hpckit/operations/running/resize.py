@@ -26,8 +26,7 @@ from hpckit.record.lookup import Selection
 from hpckit.record.process import this_host
 from hpckit.runtime.mailbox import resize_mailbox
 from hpckit.slurm.site_query import read_nodes
-from hpckit.views.awaited_answer import ask_run, request_name
-from hpckit.views.running_run import running_run
+from hpckit.views.awaited_answer import ask_run, request_name, running_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

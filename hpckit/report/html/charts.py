@@ -1,4 +1,4 @@
-"""Charts: the values of a template that is what plotly.js takes, in JSON.
+"""Sections of the page, and their charts: values of templates; plotly.js takes those of charts.
 
 Pure: it imports no plotly. Plotly reads some markup in texts, so texts of users pass `label`.
 Colours of text and lines are the page's.
@@ -7,8 +7,8 @@ Colours of text and lines are the page's.
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from hpckit.report.escape import escaped_cell, shortened
@@ -39,3 +39,14 @@ class Chart:
 def label(text: str, width: int = LABEL_WIDTH) -> str:
     """Return a text that plotly shows as it is, on one line."""
     return html.escape(shortened(escaped_cell(text), width), quote=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A section; the template of its name gets `values`. `why_empty` stands in place of it."""
+
+    name: str
+    title: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    charts: Sequence[Chart] = ()
+    why_empty: str = ""

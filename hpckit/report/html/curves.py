@@ -16,8 +16,7 @@ from hpckit.report.document.model import (
 )
 from hpckit.report.document.run_clock import CurveAxis
 from hpckit.report.document.words import short_name
-from hpckit.report.html.charts import COLOURS, Chart, label
-from hpckit.report.html.section import Section
+from hpckit.report.html.charts import COLOURS, Chart, Section, label
 
 _HEIGHT = 340
 _BAND_TRACES = 3

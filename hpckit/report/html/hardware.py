@@ -10,8 +10,7 @@ from hpckit.model.telemetry.energy import EnergyBill, launch_bill
 from hpckit.report.document.model import GpuActivity, GpuUsed, RankUsed, ReportDocument
 from hpckit.report.document.words import short_name
 from hpckit.report.escape import escaped_cell, shortened
-from hpckit.report.html.charts import LABEL_WIDTH, Chart, label
-from hpckit.report.html.section import Section
+from hpckit.report.html.charts import LABEL_WIDTH, Chart, Section, label
 from hpckit.report.html.tables import Cell, Figure, Table, share, table
 from hpckit.report.rows import RunRow
 from hpckit.report.text import percent

@@ -30,7 +30,7 @@ from hpckit.report.failures import (
     group_failures,
     user_traceback,
 )
-from hpckit.report.html.section import Section
+from hpckit.report.html.charts import Section
 from hpckit.report.html.tables import Badge, Cell, Figure, Table, duration, share, table
 from hpckit.report.rows import RunRow, count_states
 

@@ -11,7 +11,7 @@ from hpckit.model.states import RunState
 from hpckit.report.description import AttemptDescription, LaunchDescription
 from hpckit.report.document.model import ReportDocument, ReportLaunch
 from hpckit.report.document.words import short_name
-from hpckit.report.html.section import Section
+from hpckit.report.html.charts import Section
 from hpckit.report.html.tables import Cell, duration, table
 from hpckit.report.text import foreign_line
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from hpckit.report.document.model import ReportDocument
 from hpckit.report.document.words import short_name
-from hpckit.report.html.charts import VIRIDIS, Chart, label
-from hpckit.report.html.section import Section
+from hpckit.report.html.charts import VIRIDIS, Chart, Section, label
 from hpckit.report.html.tables import Figure, Table, shown, table
 from hpckit.report.results import Results, shown_cells, shown_header
 from hpckit.report.text import number

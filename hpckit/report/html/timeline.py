@@ -10,8 +10,7 @@ from hpckit.model.goodput import Interruption, TimePart, TimeParts
 from hpckit.report.account import PART_LABELS, span_text
 from hpckit.report.document.model import ReportDocument, RunTimeline
 from hpckit.report.document.words import short_name, summed_parts
-from hpckit.report.html.charts import Chart, label
-from hpckit.report.html.section import Section
+from hpckit.report.html.charts import Chart, Section, label
 from hpckit.report.html.tables import Cell, Figure, Table, duration, table
 from hpckit.report.rows import RunRow
 from hpckit.report.text import percent

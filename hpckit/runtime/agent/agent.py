@@ -37,7 +37,6 @@ from hpckit.record.store import read_json
 from hpckit.runtime.agent.inspection import XidLog, inspect, measure_pairs, probe_order
 from hpckit.runtime.agent.local_ranks import LocalRanks
 from hpckit.runtime.agent.rank_outlook import RankOutlook
-from hpckit.runtime.agent.silence import SilenceTimer
 from hpckit.runtime.agent.step_reports import SEND_S, StepReports
 from hpckit.runtime.channel import messages, tcp
 from hpckit.runtime.channel.pace import BEAT_S, PATIENCE
@@ -46,6 +45,7 @@ from hpckit.runtime.environ import ON_SUPERVISOR_LOST, SATELLITE, environment, e
 from hpckit.runtime.foreground import in_foreground
 from hpckit.runtime.fork_server.client import ForkServerClient
 from hpckit.runtime.fork_server.owner import node_fork_server
+from hpckit.runtime.pauses import SilenceTimer
 from hpckit.runtime.run_variables import run_variables
 from hpckit.runtime.signals import NOTICES
 

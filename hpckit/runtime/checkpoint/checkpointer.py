@@ -18,7 +18,7 @@ from typing import Any
 from torch.distributed.checkpoint.api import CheckpointException
 
 from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.position import Position
+from hpckit.model.parallel.sample_order import Position
 from hpckit.runtime.checkpoint import model_state
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.group import Group

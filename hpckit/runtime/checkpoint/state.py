@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.position import Position
+from hpckit.model.parallel.sample_order import Position
 from hpckit.runtime.checkpoint import model_state, optimizer_state
 from hpckit.runtime.checkpoint.agreement import KeyAgreement, KeyFacts, KeyShare
 from hpckit.runtime.checkpoint.encoding import (

@@ -19,7 +19,7 @@ from torch import nn
 from hpckit.model.goodput import SaveCost
 from hpckit.model.launch import Checkpoint
 from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.position import Position
+from hpckit.model.parallel.sample_order import Position
 from hpckit.record.launches import checkpoint_base
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, StateError

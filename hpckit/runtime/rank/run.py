@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hpckit.errors import UsageError
 from hpckit.model.failure import ExitReason, ExitStatement, StateKept
 from hpckit.model.goodput import SaveCost
-from hpckit.model.parallel.position import Position
+from hpckit.model.parallel.sample_order import Position
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.recovery.ends import LEFT_CODE
 from hpckit.record.attempts import is_latest

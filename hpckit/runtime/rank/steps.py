@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from hpckit.errors import NonFiniteLossError, UsageError
 from hpckit.model.failure import ExitReason, ExitStatement, StateKept
-from hpckit.model.parallel.position import Position
+from hpckit.model.parallel.sample_order import Position
 from hpckit.runtime.rank.step_boundary import StepBoundary
 from hpckit.runtime.rank.step_times import StepTimes
 from hpckit.runtime.rank.trained_steps import TrainedSteps

@@ -46,14 +46,14 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import allow_many_files, with_hint
 from hpckit.runtime.environ import TERMINAL
 from hpckit.runtime.foreground import ended_by_keyboard
+from hpckit.runtime.mailbox import RequestPoll
 from hpckit.runtime.supervisor.agent_step import Steps, explained
 from hpckit.runtime.supervisor.agents import Agents, AgentsError, Peer
 from hpckit.runtime.supervisor.attempt import Attempt, open_attempt
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, DrainPoll
 from hpckit.runtime.supervisor.elastic.regrowth import Regrowth
-from hpckit.runtime.supervisor.elastic.resizing import Resizing
-from hpckit.runtime.supervisor.elastic.satellite_drains import SatelliteDrains
+from hpckit.runtime.supervisor.elastic.resizing import Resizing, SatelliteDrains
 from hpckit.runtime.supervisor.hand_over import HandOver
 from hpckit.runtime.supervisor.health.node_inspections import NodeInspections
 from hpckit.runtime.supervisor.health.straggler_watch import StragglerWatch
@@ -63,7 +63,6 @@ from hpckit.runtime.supervisor.patience import own_failure_cause
 from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import judge_of
-from hpckit.runtime.supervisor.request_poll import RequestPoll
 from hpckit.runtime.supervisor.round import Round
 from hpckit.runtime.supervisor.round_requests import RoundRequests
 from hpckit.runtime.supervisor.stack_answers import StackAnswers

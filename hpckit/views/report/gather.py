@@ -12,7 +12,7 @@ from hpckit.model.goodput import Goodput
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.usage import NodeUsage
-from hpckit.record.frozen_facts import read_environment
+from hpckit.record.frozen import read_environment
 from hpckit.record.launches import Launch
 from hpckit.record.trials import read_search
 from hpckit.report.best import best_first

@@ -11,8 +11,7 @@ from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_line
 from hpckit.runtime.channel import messages
 from hpckit.runtime.file_thread import FileThread
-from hpckit.runtime.mailbox import latest_request, read_stacks
-from hpckit.runtime.supervisor.request_poll import RequestPoll
+from hpckit.runtime.mailbox import RequestPoll, latest_request, read_stacks
 from hpckit.runtime.supervisor.stack_answers import StackAnswers, StackCollection
 
 ASKED = {"at": "2026-01-01T00:00:00Z", "host": "here"}

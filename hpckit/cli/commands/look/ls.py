@@ -32,8 +32,7 @@ from hpckit.report.rows import count_states
 from hpckit.report.selection import Filter, sort_key
 from hpckit.report.text import launches_page
 from hpckit.views.freshness import Freshness
-from hpckit.views.launch_head import launch_head
-from hpckit.views.launch_view import Ask, launch_view
+from hpckit.views.launch_view import Ask, launch_head, launch_view
 
 SHOWN = 20
 

@@ -55,8 +55,13 @@ from hpckit.report.text import Page, count_line, status_page
 from hpckit.views.accounts import accounts
 from hpckit.views.diagnosis import findings
 from hpckit.views.freshness import TOLD, Freshness
-from hpckit.views.launch_head import launch_head
-from hpckit.views.launch_view import LaunchView, launch_view, local_executors, unconfirmed
+from hpckit.views.launch_view import (
+    LaunchView,
+    launch_head,
+    launch_view,
+    local_executors,
+    unconfirmed,
+)
 
 _FEW = 50
 """For at most this many runs, every attempt is read for the line on goodput by default."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from pathlib import Path
 from hpckit.model import events
 from hpckit.model.counted import counted
 from hpckit.model.elastic import Resize, ResizeAnswer, ResizeRequest
+from hpckit.model.states import DrainAction
 from hpckit.planning.fallback import layout_of_world
 from hpckit.planning.layout import layout_of
 from hpckit.planning.recovery.actions import NewRound, Stay
@@ -230,3 +231,37 @@ class Resizing:
             return self.size.not_grown(request.replicas, held)
         least = least_replicas(self.agents.settings)
         return self.size.not_shrunk(request.replicas, held, least)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SatelliteDrains:
+    """Lets satellites go whose nodes are being drained."""
+
+    resizing: Resizing
+    record: Callable[[events.Event], None]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of satellites, to be asked about with those of the run's own job."""
+        peers = self.resizing.agents.peers.values()
+        return tuple(peer.node for peer in peers if peer.satellite is not None)
+
+    def leave(self, found: Mapping[str, str], *, saved: bool) -> Mapping[str, str]:
+        """Let drained satellites go once the run has saved; return the other nodes of `found`.
+
+        The nodes of the satellite's job are left together, as they came together.
+        """
+        agents = self.resizing.agents
+        brought = {peer.node: peer for peer in agents.peers.values() if peer.satellite is not None}
+        for node in found if saved else ():
+            peer = brought.get(node)
+            if peer is None or peer.satellite is None or peer.leaving:
+                continue
+            why = f" ({found[node]})" if found[node] else ""
+            agents.dismiss(peer.satellite, f"{node} is being drained{why}")
+            told = events.NodeDraining(
+                at=now(), node=node, reason=found[node], action=DrainAction.leave
+            )
+            self.record(told)
+            self.resizing.resize()
+        return {node: why for node, why in found.items() if node not in brought}
