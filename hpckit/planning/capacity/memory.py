@@ -83,7 +83,8 @@ def fullest_moment(setup: TrainingSetup) -> str:
 def _fullest(setup: TrainingSetup) -> tuple[str, MemoryParts]:
     stages = sorted({0, setup.layout.pipeline - 1})
     moments = [one for stage in stages for one in stage_moments(setup, stage)]
-    name, fullest = max(moments, key=lambda one: one[1].tensors)
+    # Where gradients are gone, their place stays taken: see below.
+    name, fullest = max(moments, key=lambda one: one[1].tensors - one[1].gradients)
     worked = max(one.activations + one.logits + one.buffers for _, one in moments)
     summed = max(one.gradients for _, one in moments)
     return name, replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hpckit.errors import ConfigError
@@ -240,6 +240,30 @@ def test_numbers_that_do_not_fit_together_are_refused(
         replace(SEARCHED, **changes)  # type: ignore[arg-type]
 
 
+SMALL_BATCH = TrainingSetup(
+    shape=TransformerShape(
+        hidden=1024,
+        layers=8,
+        heads=8,
+        kv_heads=4,
+        vocab=5622,
+        positions=2048,
+        tied=False,
+        swiglu=False,
+        biases=False,
+        dropout=True,
+    ),
+    gpu=GPUS["A100-40"],
+    layout=Layout(),
+    sequence=2048,
+    global_batch=1,
+    recompute=Recomputation.selective,
+    attention=AttentionKind.eager,
+)
+"""As many bytes of tensors in its first layer as at the end, and other gaps between them."""
+
+
+@example(setup=SMALL_BATCH, layers=8, stages=1)
 @given(setup=setups(), layers=st.integers(8, 130), stages=st.sampled_from([1, 2]))
 def test_uneven_stages_have_all_layers_and_the_first_the_most(
     setup: TrainingSetup, layers: int, stages: int
@@ -252,7 +276,11 @@ def test_uneven_stages_have_all_layers_and_the_first_the_most(
     assert held == sorted(held, reverse=True)
     assert held[0] - held[-1] <= stages
     more = replace(setup, shape=replace(shape, layers=layers + 1))
-    assert plan_memory(setup).expected <= plan_memory(more).expected
+    memory = plan_memory(setup)
+    assert memory.expected <= plan_memory(more).expected
+    for stage in {0, setup.layout.pipeline - 1}:
+        for name, moment in stage_moments(setup, stage):
+            assert moment.tensors + memory.context <= memory.expected, name
     assert predict_step(setup).total < predict_step(more).total
 
 
