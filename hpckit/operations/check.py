@@ -136,8 +136,8 @@ class _Asked:
         else:
             where = plan.cluster.bin_dir or "PATH"
             self.unchecked.append(
-                f"sbatch was not found in {where}: no limit, and no start (cluster=local runs "
-                "on this machine)"
+                f"sbatch was not found in {where}: no limit, no start, and who restarts a "
+                "preempted run (cluster=local runs on this machine)"
             )
         self.findings.extend(preflight(plan, self.site))
         refused = any(map(_is_error, self.findings))

@@ -90,12 +90,13 @@ class BatchCheck:
     def see(self, mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: bool) -> None:
         """Look at the batch of a step; collective if that step is looked at.
 
-        Raises UsageError on all ranks if those with one data rank have other batches, or shares are
-        not even; `weighted` says that they need not be.
+        Raises UsageError on all ranks if those with one data rank have other batches, or if shares
+        are not even in the first step; `weighted` says that they need not be.
         """
         self._steps += 1
         if self._steps in LOOKS:
-            _check_batches(mesh, inputs, targets, weighted=weighted)
+            even = weighted or self._steps > 1  # later ones are compared with their losses
+            _check_batches(mesh, inputs, targets, weighted=even)
 
 
 def _check_batches(mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: bool) -> None:
