@@ -12,6 +12,7 @@ import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hpckit.record.store import write_text
 from hpckit.runtime.clock import now
@@ -30,26 +31,29 @@ class ProgressFile:
     files: FileThread
     _began_at: float = field(default_factory=time.monotonic, init=False)
     _noted_at: float = field(default=-math.inf, init=False)
-    _later: asyncio.TimerHandle | None = field(default=None, init=False)
+    _latest: dict[str, Any] = field(default_factory=dict, init=False)
+    _due: asyncio.TimerHandle | None = field(default=None, init=False)
 
     def note(self, round_: int, step: int, total: int | None, *, last: bool = False) -> None:
         """Write the latest step: now if it is the `last` of a round, else as soon as one is due.
 
         Call it in an event loop. No later step may come, so that the latest one is written anyway.
         """
-        if self._later is not None:
-            self._later.cancel()
-        at, said = time.monotonic(), now().isoformat(timespec="milliseconds")
-        text = json.dumps({"round": round_, "step": step, "total": total, "at": said}) + "\n"
+        said = now().isoformat(timespec="milliseconds")
+        self._latest = {"round": round_, "step": step, "total": total, "at": said}
+        at = time.monotonic()
         pause_s = min(max(_SHORTEST_S, _SHARE * (at - self._began_at)), _LONGEST_S)
         rest_s = self._noted_at + pause_s - at
         if last or rest_s <= 0:
-            self._put(text)
-        else:
-            self._later = asyncio.get_running_loop().call_later(rest_s, self._put, text)
+            self._put()
+        elif self._due is None:
+            self._due = asyncio.get_running_loop().call_later(rest_s, self._put)
 
-    def _put(self, text: str) -> None:
-        self._noted_at = time.monotonic()
+    def _put(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+        self._noted_at, self._due = time.monotonic(), None
+        text = json.dumps(self._latest) + "\n"
         self.files.put_latest(self.path.name, lambda: self._replace(text))
 
     def _replace(self, text: str) -> None:

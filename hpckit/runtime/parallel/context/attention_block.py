@@ -61,7 +61,7 @@ class AttentionBlock:
         `out`.
         """
         block, kernel = self._fitted()
-        found = kernel.backward(block, _dense(gradient), out, sums)
+        found = kernel.backward(block, widened(gradient, out.shape[-1]), out, sums)
         return [_summed_over_heads(one, of) for one, of in zip(found, self.tensors, strict=False)]
 
     @property
@@ -101,7 +101,10 @@ def _asked(block: AttentionBlock, *, grouped: bool = False) -> SDPAParams:
     return SDPAParams(*block.tensors, None, 0.0, block.is_causal, grouped)
 
 
-def _dense(one: Tensor) -> Tensor:
+def widened(one: Tensor, width: int) -> Tensor:
+    """Return a tensor with zeros behind, which add nothing to a product, and with dense rows."""
+    if one.shape[-1] != width:
+        return F.pad(one, (0, width - one.shape[-1]))
     return one if one.stride(-1) == 1 else one.contiguous()
 
 

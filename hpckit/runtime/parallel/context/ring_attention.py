@@ -14,11 +14,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hpckit.runtime.parallel.context.attention_block import AttentionBlock, kernel_width
+from hpckit.runtime.parallel.context.attention_block import AttentionBlock, kernel_width, widened
 
 _ALL = slice(None)
 
@@ -91,7 +90,7 @@ class RingAttention:
             return nothing.new_empty(whole)
         width = kernel_width(query, value)
         given = (self._of_heads(one, whole).to(nothing.dtype) for one in (query, key, value))
-        wide = (_widened(one, width) for one in given)
+        wide = (widened(one, width) for one in given)
         how = self if self.scale is not None else replace(self, scale=query.shape[-1] ** -0.5)
         taken: Tensor = _Attended.apply(*wide, how)  # type: ignore[no-untyped-call]
         return taken[..., : value.shape[-1]].reshape(whole)
@@ -199,10 +198,3 @@ def _merge(into: Sequence[Tensor], new: Sequence[Tensor]) -> None:
 def _stacked(key: Tensor, value: Tensor) -> Tensor:
     """Return keys and values as one message: [2, batch, heads, length, width]."""
     return torch.stack([key, value]).contiguous()  # torch keeps some orders of dimensions
-
-
-def _widened(one: Tensor, width: int) -> Tensor:
-    """Return a tensor with zeros behind, which add nothing to a product, and with dense rows."""
-    if one.shape[-1] != width:
-        return F.pad(one, (0, width - one.shape[-1]))
-    return one if one.stride(-1) == 1 else one.contiguous()
