@@ -9,13 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
+from waiting import LIMIT_S, until
 
 from hpckit.model.failure import RankStack
 from hpckit.record.layout import LaunchPaths
@@ -157,15 +156,6 @@ def test_callers_wait_in_a_queue_for_a_thousand() -> None:
     asyncio.run(call_while_busy(min(most, 1024)))
 
 
-def wait_for(ready: Callable[[], Any]) -> Any:
-    """Poll, for a minute at most."""
-    deadline = time.monotonic() + 60
-    while not (found := ready()):
-        assert time.monotonic() < deadline, "waited for nothing"
-        time.sleep(0.05)
-    return found
-
-
 def limited(files: str, *words: str) -> list[str]:
     """Return a command that may have so few files open."""
     return ["/bin/sh", "-c", f'ulimit {files}; exec "$@"', "sh", sys.executable, *words]
@@ -198,7 +188,7 @@ def test_flood_of_strangers_loses_no_event_of_a_supervisor_with_few_descriptors(
     )
     flood = None
     try:
-        rank = wait_for(lambda: _sleeper(supervisor.pid))
+        rank = until(lambda: _sleeper(supervisor.pid))
         port = json.loads(attempt.address.read_text())["port"]
         flood = subprocess.Popen(
             [sys.executable, "-c", FLOOD, str(port), "400"], stdout=subprocess.PIPE, text=True
@@ -206,7 +196,7 @@ def test_flood_of_strangers_loses_no_event_of_a_supervisor_with_few_descriptors(
         assert flood.stdout is not None
         assert int(flood.stdout.readline()) == 400
         os.kill(rank, signal.SIGKILL)
-        output, _ = supervisor.communicate(timeout=60)
+        output, _ = supervisor.communicate(timeout=LIMIT_S)
     finally:
         supervisor.kill()
         if flood is not None:

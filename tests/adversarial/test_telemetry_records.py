@@ -218,7 +218,10 @@ def test_a_gpu_that_was_lost_at_first_counts_once(desk: Desk) -> None:
 
 @pytest.mark.parametrize("hours", [1, -1])
 def test_a_clock_that_is_set_is_no_hour_of_gpus(tmp_path: Path, hours: int) -> None:
-    """Rows, and all of them together, are as long as they were measured."""
+    """Rows, and all of them together, are as long as they were measured.
+
+    That is to a second: what reads the clock may be held up between two looks at it.
+    """
     attempt = AttemptPaths(make_folder(tmp_path / "001"))
     began = time.monotonic()
 
@@ -237,7 +240,7 @@ def test_a_clock_that_is_set_is_no_hour_of_gpus(tmp_path: Path, hours: int) -> N
     total = latest_telemetry(attempt, NODE).total
     assert total is not None
     assert total.span_s > 3000, "the clock was set"
-    assert 1 < total.length_s <= lasted + 0.001 * len(rows), "each row has its milliseconds"
+    assert 1 < total.length_s <= lasted + 1
 
 
 def test_an_hour_that_was_not_measured_has_no_price(desk: Desk) -> None:

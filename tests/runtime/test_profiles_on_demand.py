@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from cli_world import Said, verb_said
 from tiers import thorough
-from waiting import until, until_here
+from waiting import LIMIT_S, until, until_here
 
 from hpckit.model.failure import Cause, ExitReason, StateKept
 from hpckit.model.states import RunState
@@ -111,7 +111,7 @@ def test_running_run_is_profiled_and_completes(workshop: Any, ranks: Any, tmp_pa
         until_recorded(launch.paths.run(0).attempt(1).round(0).log(0), tmp_path / "here-0")
     finally:
         flag.touch()
-        output, _ = process.communicate(timeout=90)
+        output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, output
     long.join(90)
     assert second[0].code == 0, second[0].err
@@ -217,7 +217,7 @@ def test_run_without_a_step_loop_is_told_why(workshop: Any, ranks: Any, tmp_path
         assert "hpckit.attach()" in " ".join(answer.err.split())
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=LIMIT_S)
 
 
 ATTACHED = """

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cli_world import verb_said
-from waiting import until_here
+from waiting import LIMIT_S, until_here
 
 from hpckit.model import events
 from hpckit.model.states import RunState
@@ -65,7 +65,7 @@ def test_running_run_says_what_its_ranks_do_and_completes(
         assert (answer.code, "it has 0-1" in answer.err) == (2, True)
     finally:
         flag.touch()
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, output
     (record,) = read_runs(launch)
     assert record.state is RunState.completed

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from waiting import LIMIT_S
 
 from hpckit.errors import SchedulerAwayError, UsageError
 from hpckit.model import events
@@ -80,7 +81,7 @@ def test_cancel_of_a_run_signals_its_supervisor(
     launch = desk.freeze(sweep=[("a=1",), ("a=2",)])
     writer(launch=launch, index=1).start(process=carrier(process))
     desk.say("cancel", f"{launch.id}.1")
-    assert process.wait(timeout=60) == -signal.SIGTERM
+    assert process.wait(timeout=LIMIT_S) == -signal.SIGTERM
     assert wishes(launch) == [(1,)]
 
 
@@ -92,7 +93,7 @@ def test_cancel_of_a_launch_signals_the_local_executor(
     host, pid, mark = carrier(process)
     desk.tell(launch, events.LocalStarted(at=launch.created_at, host=host, pid=pid, started=mark))
     desk.say("cancel")
-    assert process.wait(timeout=60) == -signal.SIGTERM
+    assert process.wait(timeout=LIMIT_S) == -signal.SIGTERM
 
 
 def test_cancel_spares_a_process_that_took_over_the_number(
@@ -235,7 +236,7 @@ def test_cancel_of_all_launches_goes_on_past_one_that_cannot_be_told(
     writer(launch=here).start(process=carrier(process))
     with pytest.raises(UsageError, match="elsewhere"):
         desk.say("cancel", "--all")
-    assert process.wait(timeout=60) == -signal.SIGTERM
+    assert process.wait(timeout=LIMIT_S) == -signal.SIGTERM
     assert [wishes(here), wishes(there)] == [[(0,)], [(0,)]]
 
 

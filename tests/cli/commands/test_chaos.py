@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import until
+from waiting import LIMIT_S, until
 
 from hpckit.cli.commands.act.chaos import run
 from hpckit.cli.main import verb_parser
@@ -90,7 +90,7 @@ def test_chaos_kills_the_rank_it_is_told_and_records_it(desk: Any, scene: Any) -
     """That rank dies of SIGKILL, the other lives; the run's record says what was done."""
     launch, (supervisor, first, second) = scene()
     said = desk.say("chaos", "kill", "rank=1")
-    assert second.wait(timeout=60) == -signal.SIGKILL
+    assert second.wait(timeout=LIMIT_S) == -signal.SIGKILL
     assert (first.poll(), supervisor.poll()) == (None, None)
     assert said.code == 0
     assert f"SIGKILL to rank 1 (pid {second.pid} on n2)" in said.out
@@ -101,8 +101,8 @@ def test_chaos_takes_several_faults_and_a_reference(desk: Any, scene: Any) -> No
     """A run by name, then as many faults as wanted, in order; --json gives one object each."""
     launch, (supervisor, first, _) = scene()
     said = desk.say("chaos", f"{launch.id}.0", "abort", "term supervisor", "--json")
-    assert first.wait(timeout=60) == -signal.SIGABRT
-    assert supervisor.wait(timeout=60) == -signal.SIGTERM
+    assert first.wait(timeout=LIMIT_S) == -signal.SIGABRT
+    assert supervisor.wait(timeout=LIMIT_S) == -signal.SIGTERM
     lines = [json.loads(line) for line in said.out.splitlines()]
     assert [line["fault"] for line in lines] == ["abort", "term supervisor"]
     assert {line["run"] for line in lines} == {f"{launch.id}.0"}
@@ -305,7 +305,7 @@ def test_chaos_reaches_a_rank_through_a_step_on_its_node(
     """On Slurm the signal goes out from a step of the job, beside the agents' own."""
     launch, (_, _, rank), job = on_slurm
     desk.say("chaos", "kill rank=1")
-    assert rank.wait(timeout=60) == -signal.SIGKILL
+    assert rank.wait(timeout=LIMIT_S) == -signal.SIGKILL
     (options,) = (fake_slurm.folder / "srun").read_text().splitlines()
     assert {f"--jobid={job}", "--nodelist=n2"} <= set(options.split())
     assert injected(launch) == [("kill rank=1", "injected")]
@@ -319,7 +319,7 @@ def test_chaos_reaches_a_rank_here_while_the_controller_is_away(
     away = 'sys.exit("srun: error: Unable to contact slurm controller (connect failure)")'
     program(fake_slurm.bin_dir / "srun", away)
     desk.say("chaos", "kill rank=0")
-    assert rank.wait(timeout=60) == -signal.SIGKILL
+    assert rank.wait(timeout=LIMIT_S) == -signal.SIGKILL
 
 
 LOGGED = 'open(os.environ["FAKE_SLURM_DIR"] + "/asked", "a").write(" ".join(words) + "\\n")'
@@ -416,7 +416,7 @@ def test_chaos_at_random_goes_on_after_a_miss_and_ends_with_the_run(
         ]
         for rank in ranks:
             if any(f"pid {rank.pid} " in told for told in struck):
-                rank.wait(timeout=60)  # this clock is faster than any death
+                rank.wait(timeout=LIMIT_S)  # this clock is faster than any death
         if seconds > 600 and not ended:
             writer(launch=launch).complete()
             ended.append(seconds)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tiers import thorough
 
-from hpckit.operations import model_check
+from hpckit.operations import check, model_check
 
 pytestmark = pytest.mark.training
 
@@ -321,9 +321,10 @@ def test_states_that_no_such_gpu_holds_are_an_error(
     ],
 )
 def test_launch_refuses_a_model_that_surely_does_not_fit(
-    shell: Any, gpu: str, more: tuple[str, ...], *, refused: bool
+    shell: Any, monkeypatch: pytest.MonkeyPatch, gpu: str, more: tuple[str, ...], *, refused: bool
 ) -> None:
     """Before it is submitted, which fails here as there is no Slurm."""
+    monkeypatch.setattr(check, "_SECONDS", model_check.PATIENCE)  # for a machine that is busy
     (shell.cwd / "huge.py").write_text(HUGE)
     words = ("experiment=function", "entry_point=huge:train", "cluster=slurm", *NODES)
     asked = (f"resources.gres=gpu:{gpu}:8", "+optimizer=AdamW", "parallel=fsdp")

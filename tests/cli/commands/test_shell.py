@@ -16,6 +16,7 @@ import pytest
 from cli_world import shell_in
 from pseudo_terminal import Sitting
 from tiers import thorough
+from waiting import LIMIT_S
 
 from hpckit.errors import UsageError
 from hpckit.model import events
@@ -120,7 +121,7 @@ def test_shell_passes_signals(local: Caller, number: signal.Signals) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"begun\n"
         process.send_signal(number)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, said) == (-number, b"")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tiers import in_tiers, thorough
-from waiting import until, until_ended
+from waiting import LIMIT_S, until, until_ended
 
 from hpckit.model import events
 from hpckit.model.failure import ExitReason, ExitStatement
@@ -148,7 +148,7 @@ def test_rank_below_nsys_does_not_outlive_its_agent(
     os.kill(agent, signal.SIGKILL)
     until_ended(rank)
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=LIMIT_S)
 
 
 @pytest.mark.training

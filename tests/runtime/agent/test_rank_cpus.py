@@ -10,6 +10,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from waiting import LIMIT_S
 
 from hpckit.model.launch import LaunchConfig, NumaBinding, Resources, Runtime
 from hpckit.planning.jobs.cpu_binding import CpuBinding
@@ -30,7 +31,7 @@ def test_process_and_its_children_run_on_the_given_cpus() -> None:
     cpu, pipe = max(os.sched_getaffinity(0)), subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", CHILD], stdin=pipe, stdout=pipe, text=True) as one:
         rank_starter.bind_process(one.pid, frozenset({cpu}))
-        said, _ = one.communicate("go\n", timeout=30)
+        said, _ = one.communicate("go\n", timeout=LIMIT_S)
     assert said.splitlines() == [f"[{cpu}]", f"[{cpu}]"]
     rank_starter.bind_process(one.pid, frozenset({cpu}))
 

@@ -7,7 +7,6 @@ import os
 import pickle
 import random
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from waiting import until
 
 from hpckit.errors import UsageError
 from hpckit.model.parallel.sample_order import SampleOrder
@@ -331,13 +331,16 @@ def test_closed_batches_leave_no_worker() -> None:
     """`close()` ends the workers in order, and a later `next` starts others."""
     place = Place()
     made = batches(TensorDataset(torch.arange(24)), place, workers=2)
+    others = {process.pid for process in multiprocessing.active_children()}
+
+    def workers() -> set[int | None]:
+        return {process.pid for process in multiprocessing.active_children()} - others
+
     for place.step in (0, 1):
         next(made)
+        assert len(workers()) == 2
         made.close()
-        until = time.monotonic() + 20
-        while multiprocessing.active_children() and time.monotonic() < until:
-            time.sleep(0.05)
-        assert multiprocessing.active_children() == []
+        until(lambda: not workers())
 
 
 @pytest.mark.parametrize("dataset", [Numbers(30), Stream(30, 30), Jumping(30)])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 from runtime.conftest import Workshop
 from runtime.conftest import ranks as ranks_of
 from tiers import thorough
+from waiting import LIMIT_S, until
 
 from hpckit.model.failure import Cause
 from hpckit.model.launch import Checkpoint, Recovery
@@ -71,14 +70,6 @@ def losses(launch: Launch) -> dict[int, float]:
     return {row["step"]: row["loss"] for row in rows}
 
 
-def wait_for(mark: Path) -> None:
-    """Wait until a file is there."""
-    deadline = time.monotonic() + 60
-    while not mark.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def settings(ranks: Any, **params: Any) -> dict[str, Any]:
     """Return settings for two ranks that save every third step."""
     kept: dict[str, Any] = ranks(
@@ -116,13 +107,13 @@ def test_notice_changes_no_loss(workshop: Any, ranks: Any, calm: dict[int, float
     """Told to stop, the ranks leave with their workers; the next attempt has the next batch."""
     launch = workshop.freeze(TRAIN, **settings(ranks, workers=2, slow=0.15))
     process = workshop.start(launch)
-    wait_for(launch.paths.run(0).folder / "at-4")
+    until((launch.paths.run(0).folder / "at-4").exists)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 143, output
     assert 4 <= max(losses(launch)) < STEPS - 1
     process = workshop.start(launch)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, output
     assert losses(launch) == calm
 

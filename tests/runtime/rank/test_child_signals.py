@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tiers import thorough
+from waiting import LIMIT_S
 
 from hpckit.model.launch import Resources
 
@@ -207,7 +208,7 @@ def test_children_outlive_a_notice_and_obey_their_parent(
     if code == 0:
         assert rank.line() == "goodbye"
     assert rank.line() == str(code)
-    assert rank.process.wait(timeout=60) == 0
+    assert rank.process.wait(timeout=LIMIT_S) == 0
     assert rank.family() == []
 
 
@@ -223,7 +224,7 @@ def test_pool_outlives_a_notice_and_can_be_terminated(start: Callable[..., Rank]
     assert set(workers) <= set(rank.family())
     rank.go_on()
     assert rank.line() == "joined"
-    assert rank.process.wait(timeout=60) == 0
+    assert rank.process.wait(timeout=LIMIT_S) == 0
     assert rank.family() == []
 
 
@@ -241,7 +242,7 @@ def test_grandchildren_outlive_a_notice(start: Callable[..., Rank]) -> None:
     rank.process.stdin.write(str(grandchild))
     rank.go_on()
     assert rank.line() == f"grandchild ended {-signal.SIGTERM}"
-    assert rank.process.wait(timeout=60) == 0
+    assert rank.process.wait(timeout=LIMIT_S) == 0
 
 
 @pytest.mark.parametrize(
@@ -302,7 +303,7 @@ def test_data_loader_goes_on_to_the_boundary(
         lines.append(rank.line())
     assert lines[-2:] == ["left", "workers [0, 0]"]
     assert all(line.endswith("True") for line in lines[:-2])
-    _, errors = rank.process.communicate(timeout=60)
+    _, errors = rank.process.communicate(timeout=LIMIT_S)
     assert "Traceback" not in errors
     assert "killed by signal" not in errors
     until_gone(rank)

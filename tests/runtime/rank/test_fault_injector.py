@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from waiting import until
+from waiting import LIMIT_S, until
 
 from hpckit.errors import ConfigError
 from hpckit.model.fault import FaultTarget
@@ -175,7 +175,7 @@ def test_stop_freezes_the_rank_until_it_is_continued(
     process = start(sys.executable, "-c", LOOP, str(tmp_path), "stop step=2")
     until(lambda: "State:\tT" in Path(f"/proc/{process.pid}/status").read_text())
     process.send_signal(signal.SIGCONT)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=LIMIT_S) == 0
 
 
 def test_nan_poisons_from_its_step_on(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import LIMIT_S, until
 
 from hpckit.model.failure import Cause
 from hpckit.model.launch import Checkpoint, Recovery
@@ -110,12 +110,9 @@ def test_request_to_save_ends_nothing_and_costs_no_step(
     launch = workshop.freeze(TRAIN, **settings)
     process = workshop.start(launch)
     events = launch.paths.run(0).attempt(1).events
-    deadline = time.monotonic() + 60
-    while not (events.exists() and "checkpoint_saved" in events.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: events.exists() and "checkpoint_saved" in events.read_text())
     process.send_signal(signal.SIGUSR1)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, output
     (run,) = read_runs(launch)
     assert (run.state, run.attempt, run.round) == (RunState.completed, 1, 1)
@@ -127,18 +124,15 @@ def test_notice_costs_no_step(workshop: Any, ranks: Any, undisturbed: dict[int, 
     launch = workshop.freeze(TRAIN, **keeping(ranks, slow=0.15))
     process = workshop.start(launch)
     mark = launch.paths.run(0).folder / "at-4"
-    deadline = time.monotonic() + 60
-    while not mark.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(mark.exists)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 143, output
     stopped = max(losses(launch))
     assert 4 <= stopped < STEPS - 1
     assert read_runs(launch)[0].state is RunState.interrupted
     process = workshop.start(launch)
-    process.communicate(timeout=60)
+    process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
     assert begun(launch) == [0, stopped + 1]
     assert losses(launch) == undisturbed
@@ -149,7 +143,7 @@ def test_completed_state_is_saved_and_not_trained_again(workshop: Any, ranks: An
     launch = workshop.freeze(TRAIN, **keeping(ranks))
     for _ in range(2):
         process = workshop.start(launch)
-        process.communicate(timeout=60)
+        process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0
     assert sorted(losses(launch)) == list(range(STEPS))
     assert begun(launch) == [0, STEPS]
@@ -161,14 +155,14 @@ def test_damaged_checkpoint_is_passed_over(
     """A flipped bit in the newest checkpoint costs its steps, is said, and is never trained on."""
     launch = workshop.freeze(TRAIN, **keeping(ranks))
     process = workshop.start(launch)
-    process.communicate(timeout=60)
+    process.communicate(timeout=LIMIT_S)
     newest = max(launch.paths.run(0).checkpoints.glob("step-*"))
     damaged = max((path for path in newest.iterdir() if path.suffix == ".distcp"), key=_size)
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
     process = workshop.start(launch)
-    process.communicate(timeout=60)
+    process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
     log = launch.paths.run(0).attempt(2).round(0).log(0).read_text()
     assert "passed over a checkpoint" in log
@@ -186,12 +180,9 @@ def test_late_attempt_cannot_commit(workshop: Any, ranks: Any) -> None:
     launch = workshop.freeze(TRAIN, **keeping(ranks, slow=0.2))
     process = workshop.start(launch)
     mark = launch.paths.run(0).folder / "at-1"
-    deadline = time.monotonic() + 60
-    while not mark.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(mark.exists)
     launch.paths.run(0).attempt(2).folder.mkdir()
-    process.communicate(timeout=60)
+    process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1
     exits = launch.paths.run(0).attempt(1).events.read_text()
     assert "FencedError" in exits

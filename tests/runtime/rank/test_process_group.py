@@ -17,6 +17,7 @@ import pytest
 import torch
 from tiers import thorough
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # as in hpckit
+from waiting import LIMIT_S
 
 from hpckit.errors import DeviceError, RendezvousError
 from hpckit.model.launch import DeviceKind
@@ -302,7 +303,7 @@ def _attach(folder: Path, environs: list[dict[str, str]]) -> list[list[Any]]:
         )
         for environ in environs
     ]
-    ended = [process.communicate(timeout=90) for process in started]
+    ended = [process.communicate(timeout=LIMIT_S) for process in started]
     assert [process.returncode for process in started] == [0] * len(started), ended
     return sorted(json.loads(output) for output, _ in ended)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tiers import thorough
+from waiting import LIMIT_S
 
 from hpckit.model.events import RankExited
 from hpckit.model.failure import Cause, ExitReason
@@ -216,7 +217,7 @@ def test_attempt_leaves_nothing_behind_after_sigterm(workshop: Any, ranks: Any) 
     folder = launch.paths.run(0).folder
     children = [int(_wait_for(folder / f"child-{rank}")) for rank in range(2)]
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=LIMIT_S)
     assert process.returncode == 143
     assert read_runs(launch)[0].state is RunState.interrupted
     assert not any(_running(pid) for pid in children)
@@ -228,7 +229,7 @@ def test_ranks_die_with_their_supervisor(workshop: Any, ranks: Any) -> None:
     process = workshop.start(launch)
     child = int(_wait_for(launch.paths.run(0).folder / "child-0"))
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=LIMIT_S)
     deadline = time.monotonic() + 30
     while _running(child) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -293,7 +294,7 @@ def test_attempt_runs_the_frozen_code(workshop: Any, ranks: Any) -> None:
     launch = workshop.freeze("def main(config, run): run.log(step=0, version=1)\n", **ranks(1))
     (workshop.project / "task.py").write_text("raise SystemExit(9)\n")
     process = workshop.start(launch)
-    process.communicate(timeout=60)
+    process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
     assert read_runs(launch, metrics=True)[0].metrics == {"version": 1}
 
@@ -313,7 +314,7 @@ def test_attempt_hides_nothing_in_arguments(workshop: Any, ranks: Any) -> None:
                 except OSError:
                     continue
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=LIMIT_S)
     assert texts
     assert not any(secret in text for text in texts)
 
@@ -371,7 +372,7 @@ def test_attempt_cut_short_is_not_completed(workshop: Any, ranks: Any) -> None:
     process = workshop.start(launch)
     _wait_for(launch.paths.run(0).folder / "child-0")
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=LIMIT_S)
     assert process.returncode == 143
     assert read_runs(launch)[0].state is RunState.interrupted
 
@@ -396,7 +397,7 @@ def test_attempt_hears_a_notice_it_cannot_record(workshop: Any, ranks: Any) -> N
     journal.unlink()
     journal.mkdir()
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 143
     assert "cannot record notice_heard" in output
     assert not _running(child)
@@ -407,7 +408,7 @@ def test_attempt_says_that_it_cannot_begin(workshop: Any, ranks: Any) -> None:
     launch = workshop.freeze("", **ranks(1))
     launch.paths.run(0).folder.parent.write_text("in the way")
     process = workshop.start(launch)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1
     assert "the attempt cannot be recorded" in output
     assert "Traceback" not in output
@@ -507,7 +508,7 @@ def test_step_that_hangs_is_the_one_that_is_shown(workshop: Any, ranks: Any) -> 
             time.sleep(0.05)
     finally:
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=LIMIT_S)
 
 
 @pytest.mark.parametrize("whom", ["supervisor", "one rank"])
@@ -524,7 +525,7 @@ def test_ranks_leave_together_after_a_notice(workshop: Any, ranks: Any, whom: st
         # As proctrack/linuxproc does: the whole tree is told, and the agent among it.
         for pid in _tree(process.pid)[1:]:
             os.kill(pid, signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=LIMIT_S)
     assert process.returncode == 143
     (record,) = read_runs(launch, metrics=True)
     assert record.state is RunState.interrupted

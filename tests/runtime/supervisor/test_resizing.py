@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from fork_server_session import fork_server_of_job
 from tiers import thorough
+from waiting import LIMIT_S
 
 from hpckit.model import events
 from hpckit.model.elastic import Resize, ResizeAnswer, ResizeRequest
@@ -214,7 +215,7 @@ class Elastic:
     def end(self) -> None:
         """Let the run complete."""
         (LaunchPaths(self.launch.folder).run(0).folder / "done").touch()
-        output, _ = self.process.communicate(timeout=60)
+        output, _ = self.process.communicate(timeout=LIMIT_S)
         assert self.process.returncode == 0, output
         assert read_runs(self.launch)[0].state is RunState.completed
 
