@@ -163,9 +163,9 @@ def _lives_in(pid: int, wanted: tuple[int, int]) -> bool:
 
 
 def is_mounted(place: Path) -> bool:
-    """Whether something is mounted at that path; unlike Path.is_mount, finds binds and files."""
+    """Whether something is mounted there, and not hidden by a later mount; finds binds and files."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return any(line.split()[4] == str(place) for line in lines)
+    return place.exists() and any(line.split()[4] == str(place) for line in lines)
 
 
 def wait_until(ready: Callable[[], bool], patience: float, *, interval: float = 0.1) -> bool:
