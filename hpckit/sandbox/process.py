@@ -163,7 +163,7 @@ def _lives_in(pid: int, wanted: tuple[int, int]) -> bool:
 
 
 def is_mounted(place: Path) -> bool:
-    """Whether something is mounted there, and not hidden by a later mount; finds binds and files."""
+    """Whether something is mounted there, and no later mount hides it; finds binds and files."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return place.exists() and any(line.split()[4] == str(place) for line in lines)
 
