@@ -248,20 +248,27 @@ def test_function_that_runs_none_of_its_lines_is_refused(workshop: Workshop, cod
 
 
 AFTER_THE_LOOP = """
-import torch
+import os, signal, torch
 def main(config, run):
     run.state(model=torch.nn.Linear(1, 1))
+    if config.params.get("late"):
+        os.kill(os.getppid(), signal.SIGSTOP)
     for step in run.steps(3):
         run.log(number=step)
+    os.kill(os.getppid(), signal.SIGCONT)
     if run.round == 0:
         raise ValueError("the report could not be written")
 """
 
 
-def test_failure_after_the_last_step_undoes_no_step(workshop: Workshop) -> None:
-    """A round that finds all steps done begins none: metrics of the last step still count."""
+@pytest.mark.parametrize("late", [False, True])
+def test_failure_after_the_last_step_undoes_no_step(workshop: Workshop, *, late: bool) -> None:
+    """A round that finds all steps done begins none: metrics of the last step still count.
+
+    That a round began with step 0 is known, too, if its agent hears of it `late`.
+    """
     restarts = Recovery(restarts={"exception": 1})
-    ended = workshop.attempt(AFTER_THE_LOOP, **ranks(1, recovery=restarts))
+    ended = workshop.attempt(AFTER_THE_LOOP, **ranks(1, recovery=restarts), params={"late": late})
     assert (ended.code, ended.record.round) == (0, 1), ended.output
     assert (ended.record.metrics["number"], ended.record.step) == (2, 2)
     over = [one for one in read_events(ended.paths.events) if isinstance(one, events.RoundEnded)]

@@ -228,12 +228,12 @@ class LocalRanks:
 
     async def tell_newest(self) -> None:
         """Pass on the newest step if it is due; call it now and then, as no later one may come."""
-        at, newest = time.monotonic(), self._newest
-        due = self._told_step < 0 or at - self._told_at >= self.outlook.pace_s(_TELL_S)
+        at, newest, first = time.monotonic(), self._newest, self._told_step < 0
+        due = not first and at - self._told_at >= self.outlook.pace_s(_TELL_S)
         step = max([self._step(one) or 0 for one in self.processes] if due else [], default=-1)
-        if newest is not None and step > self._told_step:
-            self._told_step, self._told_at = step, at
-            await self.tell(replace(newest, step=step, usual_s=self.hangs.usual_s()))
+        if newest is not None and (first or step > self._told_step):
+            self._told_step, self._told_at = newest.step if first else step, at
+            await self.tell(replace(newest, step=self._told_step, usual_s=self.hangs.usual_s()))
 
     def hung(self) -> messages.Hung | None:
         """Return the rank that has stood still for longer than its limit, if there is one.
