@@ -19,7 +19,7 @@ HINT = (
     "that cluster, or set cluster.bin_dir to a folder of Slurm's programs that talk to it"
 )
 
-_ELSEWHERE = re.compile(r"Submitted batch job (\d+) on cluster (\S+)")
+_ANSWER = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?")
 
 
 def refuse_other_clusters(environ: Mapping[str, str]) -> None:
@@ -33,7 +33,10 @@ def refuse_other_clusters(environ: Mapping[str, str]) -> None:
             )
 
 
-def elsewhere(answer: str) -> tuple[str, str] | None:
-    """Return the job and the cluster if sbatch reports that the job is on a named one."""
-    match = _ELSEWHERE.search(answer)
+def read_answer(answer: str) -> tuple[str, str | None] | None:
+    """Return the job that sbatch reports, and the cluster if it names one.
+
+    None if the answer has other words, too: a site's wrapper may quote other jobs in them.
+    """
+    match = _ANSWER.fullmatch(answer.strip())
     return None if match is None else (match[1], match[2])

@@ -20,11 +20,10 @@ from hpckit.errors import SchedulerError, SchedulerRefusedError, TemplateError
 from hpckit.model.plan import JobSpec
 from hpckit.record.layout import LaunchPaths
 from hpckit.slurm.cached_query import forget
-from hpckit.slurm.clusters import HINT, elsewhere
+from hpckit.slurm.clusters import HINT, read_answer
 from hpckit.slurm.commands import SlurmCommands, command_error
+from hpckit.slurm.query import find_by_name, settings
 from hpckit.slurm.script import stated_variables
-
-_ACCEPTED = re.compile(r"Submitted batch job (\d+)")
 
 _STOPPED = frozenset({124, 137})
 """Exit codes of timeout(1) when it stopped a program with SIGTERM or SIGKILL."""
@@ -83,10 +82,10 @@ class FrozenScriptExecutor(SlurmExecutor):
     @staticmethod
     def _get_job_id_from_submission_command(string: str | bytes) -> str:
         said = string.decode(errors="replace") if isinstance(string, bytes) else string
-        match = _ACCEPTED.search(said)
-        if match is None or elsewhere(said):
+        job, cluster = read_answer(said) or (None, None)
+        if job is None or cluster is not None:
             raise FailedSubmissionError(said)
-        return match[1]
+        return job
 
 
 def submit(
@@ -122,21 +121,33 @@ def submit(
         except FailedJobError as error:
             raise _failure(error, commands) from error
         except FailedSubmissionError as error:
-            _take_back(str(error), commands)
-            raise SchedulerRefusedError(
-                f"sbatch answered with {str(error)!r}, not with a job id",
-                hint="a wrapper may stand in front of sbatch: set cluster.bin_dir to Slurm's own",
-            ) from error
+            return _settled(str(error), job.name, commands)
         finally:
             forget(commands)
 
 
-def _take_back(answer: str, commands: SlurmCommands) -> None:
-    """Cancel a job that went to another cluster, because of a user's template or the site."""
-    found = elsewhere(answer)
-    if found is None:
-        return
-    job, cluster = found
+def _settled(answer: str, name: str, commands: SlurmCommands) -> str:
+    """Return the job of this name that an answer means which is not sbatch's usual one.
+
+    A job on another cluster is cancelled, whether a user's template or the site sent it there.
+    """
+    job, cluster = read_answer(answer) or (None, None)
+    if job is not None and cluster is not None:
+        if cluster == settings(commands, "config").get("ClusterName"):
+            return job
+        _take_back(job, cluster, commands)
+    numbers = re.findall(r"\d+", answer)
+    for job in reversed(find_by_name(name, commands)):
+        if job in numbers:
+            return job
+    raise SchedulerRefusedError(
+        f"sbatch answered with {answer!r}, not with the id of a job named {name}",
+        hint="a wrapper may stand in front of sbatch: set cluster.bin_dir to Slurm's own",
+    )
+
+
+def _take_back(job: str, cluster: str, commands: SlurmCommands) -> None:
+    """Cancel a job on another cluster; raise SchedulerRefusedError in any case."""
     try:
         commands.run("scancel", f"--clusters={cluster}", job)
         then = "it was cancelled"
