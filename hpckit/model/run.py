@@ -192,7 +192,8 @@ class RunView:
     Slurm no longer knows the job. `alive` is whether the process that carries the run exists, if
     that can be determined (same host): its supervisor, or the local executor while the run waits
     for it. `blocked` says why the run will not begin, if a run of the previous stage did not
-    complete. `satellites` are the jobs that bring it nodes, as long as Slurm has them.
+    complete. `satellites` are the jobs that bring it nodes, as long as Slurm has them. `said` is
+    the last that the batch script of a run printed that ended before it began.
     """
 
     record: RunRecord
@@ -201,6 +202,7 @@ class RunView:
     alive: bool | None = None
     blocked: str = ""
     satellites: tuple[Satellite, ...] = ()
+    said: str = ""
 
     @property
     def state(self) -> RunState:

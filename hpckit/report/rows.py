@@ -179,9 +179,10 @@ def _by_slurm(view: RunView, seen: Observation) -> Failure:
         return Failure(cause=Cause.frozen_folder, message=message, node=seen.nodes or None)
     lost = seen.state.base in {BaseState.node_fail, BaseState.boot_fail}
     begun = "before recording the outcome" if view.record.begun else "before its supervisor started"
+    said = f": {view.said}" if view.said else ""
     return Failure(
         cause=Cause.node_lost if lost else Cause.scheduler,
-        message=f"Slurm says {_words(seen)}: the run ended {begun}",
+        message=f"Slurm says {_words(seen)}: the run ended {begun}{said}",
         node=seen.nodes or None,
         step=view.record.step,
     )

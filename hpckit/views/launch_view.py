@@ -27,6 +27,7 @@ from hpckit.model.states import RunState
 from hpckit.record.index import LEAST_RUNS, RunIndex, open_index
 from hpckit.record.launches import Launch, read_launch_events, read_launch_history, read_runs
 from hpckit.record.process import alive
+from hpckit.record.store import tail
 from hpckit.report.overrides import common_words
 from hpckit.report.rows import Foreign, LaunchHead
 from hpckit.views.freshness import Freshness
@@ -49,6 +50,10 @@ class LaunchView:
     auto_resume: Observation | None = None
     asked_at: datetime | None = None
     kept: RunIndex | None = None
+
+
+_MOST_LOGS = 8
+"""The logs of this many jobs are read for why their runs never began."""
 
 
 class Ask(StrEnum):
@@ -155,6 +160,7 @@ class _Reading:
         runs = _read_again(self, self._world(answer))
         if self.launch.stages:
             runs = _of_stages(runs, self.launch, self.history, self.meant)
+        runs = tuple(_with_last_words(runs, self.launch, self.history))
         if self.kept is not None:
             self.kept.save()
         auto_resume = answer.observations.get(self.history.auto_resume_job or "")
@@ -218,6 +224,26 @@ def _read_again(reading: _Reading, world: _World) -> tuple[RunView, ...]:
     return tuple(
         world.view(anew[view.record.index]) if view.record.index in anew else view for view in views
     )
+
+
+def _with_last_words(
+    runs: Iterable[RunView], launch: Launch, history: LaunchHistory
+) -> Iterator[RunView]:
+    """Yield the runs; the first that ended before they began with what their jobs said last."""
+    left = _MOST_LOGS
+    for view in runs:
+        job, seen = view.record.job, view.observation
+        unborn = seen is not None and seen.state.ended and not view.record.begun
+        if not unborn or job is None or not left or view.state is RunState.cancelled:
+            yield view
+            continue
+        left -= 1
+        specs = [one.index for one in history.jobs if view.record.index in one.runs]
+        text = "\n".join(tail(launch.paths.job_log(spec, job)) for spec in specs)
+        lines = [line for line in text.splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("hpckit: error: ")]
+        said = (errors or lines or [""])[-1].removeprefix("hpckit: error: ")
+        yield replace(view, said="" if said.startswith("hpckit: job ") else said)
 
 
 def _of_stages(
