@@ -107,7 +107,7 @@ class Cluster:
     modules: list[str] = field(default_factory=list)
     """Environment modules that the batch script loads, for example `[cuda/12.4]`."""
     setup: list[str] = field(default_factory=list)
-    """Shell lines that the batch script runs before hpckit, as they are."""
+    """Shell lines that the batch script runs before hpckit; one that fails ends the job."""
     env: dict[str, str] = field(default_factory=dict)
     """Variables of the batch script, `setup` and all ranks. Secrets reach ranks only."""
     python: str | None = None
