@@ -159,7 +159,7 @@ class Resources:
     tasks_per_node: int = 1
     """Ranks on each node."""
     cpus_per_task: int = 1
-    """CPUs of each rank; also its `OMP_NUM_THREADS`, unless you set that."""
+    """CPUs of each rank; also its `OMP_NUM_THREADS`, unless `env` sets that."""
     gpus_per_node: int | None = None
     """GPUs on each node, for all its ranks together, which see no others. 0: none. Null: none on
     Slurm, and on this machine all that it has."""

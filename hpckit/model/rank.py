@@ -5,6 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+RANK_VARIABLES = frozenset(
+    {
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"),
+        *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
+        *("MASTER_ADDR", "MASTER_PORT"),
+    }
+)
+"""The names by which torch's programs know who they are: hpckit gives each rank its own values."""
+
+THREADS = "OMP_NUM_THREADS"
+"""What a rank has of it is `resources.cpus_per_task`, whatever the shell has that launches it."""
+
 
 class RankSource(StrEnum):
     """Where the identity comes from."""

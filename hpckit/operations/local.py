@@ -14,6 +14,7 @@ from pathlib import Path
 from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
 from hpckit.model.events import CancelRequested, LocalStarted, SubmitRefused
+from hpckit.model.rank import THREADS
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import (
     Launch,
@@ -63,7 +64,8 @@ def require_linux() -> None:
 def _start(
     launch: Launch, context: Context, jobs: Sequence[int], terminal: str | None
 ) -> LocalStarted:
-    environ = {name: value for name, value in context.environ.items() if name != TERMINAL}
+    left_out = (TERMINAL, THREADS)
+    environ = {name: value for name, value in context.environ.items() if name not in left_out}
     if terminal is not None:
         environ[TERMINAL] = terminal
     log = launch.paths.local_log

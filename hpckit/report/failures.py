@@ -98,7 +98,7 @@ def _text(group: FailureGroup) -> str:
     if len(group.rows) > 1:
         head = [failure_line(group), f"  for example run {example.index}{_place(failure)}"]
     traceback = [f"    {line}" for line in user_traceback(failure.traceback or "")]
-    hints = f"{_missing_file_hint(failure)}{_memory_hint(failure)}"
+    hints = f"{_missing_file_hint(failure)}{_memory_hint(failure)}{_worker_hint(failure)}"
     log = f"{hints}  whole log: hpckit logs {example.run}"
     return "\n".join([*head, *traceback, log])
 
@@ -125,6 +125,13 @@ def _memory_hint(failure: Failure) -> str:
     found = _MEMORY.search(failure.message)
     shown = found is None or found.end() <= MESSAGE_CHARACTERS
     return "" if shown or found is None else f"  {found[0]}\n"
+
+
+def _worker_hint(failure: Failure) -> str:
+    """Return a line about workers of a data loader that ended: mostly for want of memory."""
+    if not re.search(r"worker(\(s\))? \(pid.*(killed by|exited unexp)", failure.message):
+        return ""
+    return "  mostly memory, or /dev/shm, is short: fewer num_workers, or more resources.mem_gb\n"
 
 
 def short_failure_lines(rows: Sequence[RunRow]) -> tuple[str, ...]:

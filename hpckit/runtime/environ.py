@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from hpckit.errors import RankInfoError
 from hpckit.model.cluster.nodes import task_counts
 from hpckit.model.outside.notices import VARIABLE as NOTIFY
-from hpckit.model.rank import RankInfo, RankSource
+from hpckit.model.rank import RANK_VARIABLES, RankInfo, RankSource
 
 ON_SUPERVISOR_LOST = "HPCKIT_ON_SUPERVISOR_LOST"
 """For agents: the words to run when their supervisor is gone, as JSON."""
@@ -57,9 +57,7 @@ they inherit the addresses of notices, which are secrets and not theirs.
 
 _IDENTITY = frozenset(
     {
-        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"),
-        *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
-        *("MASTER_ADDR", "MASTER_PORT"),
+        *RANK_VARIABLES,
         *(
             "HPCKIT_LINK_FD",
             "HPCKIT_STEP_FD",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import SecretVariables
+from hpckit.model.rank import THREADS
 from hpckit.observe.gpu_choice import (
     CUDA,
     GPUS_ASKED,
@@ -43,7 +44,7 @@ def run_variables(
     merged = {**around, **tracked, **settings.env, **secrets.env}
     search = [*launch.code.python_path, *filter(None, [merged.get("PYTHONPATH")])]
     return {
-        "OMP_NUM_THREADS": str(settings.resources.cpus_per_task),
+        THREADS: str(settings.resources.cpus_per_task),
         "PYTHONHASHSEED": "0",
         **merged,
         "PYTHONPATH": os.pathsep.join(search),

@@ -22,11 +22,15 @@ from hpckit.errors import (
     SchedulerRefusedError,
 )
 from hpckit.model.failure import signal_name
+from hpckit.model.rank import THREADS
 
 PATIENCE = timedelta(seconds=60)
 """How long a program may take: sbatch itself retries for up to half a minute."""
 
-_DROPPED = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_")
+_DROPPED = (
+    *("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_"),
+    THREADS,
+)
 _KEPT = frozenset({"SLURM_CONF", "SLURM_JWT"})
 _SITE_DEFAULTS = frozenset({"SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS"})
 
@@ -90,7 +94,7 @@ _HINTS: Mapping[str, str] = {
 
 
 def clean(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without settings of an enclosing job or of the user's display habits.
+    """Return the environment without settings of an enclosing job, of this shell or for display.
 
     Inside a job, SLURM_* describes that job, and SBATCH_* takes precedence over #SBATCH lines. The
     choice of controller, and the user's defaults for account, partition and QOS, stay. The choice

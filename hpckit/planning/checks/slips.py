@@ -18,6 +18,7 @@ from hpckit.model.outside.tracker import TrackerKind
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.settings import SizeWord
 from hpckit.model.plan import LaunchPlan, RunSpec
+from hpckit.model.rank import RANK_VARIABLES
 from hpckit.planning.checks.command_slips import command_slips
 from hpckit.planning.layout import layout_of, shape_of
 
@@ -64,6 +65,13 @@ def _dotted(config: Mapping[str, Any], above: str) -> Iterator[str]:
 def _in_variables(settings: LaunchConfig) -> Iterator[Finding]:
     for key, variables in (("env", settings.env), ("cluster.env", settings.cluster.env)):
         for name, value in variables.items():
+            if name in RANK_VARIABLES:
+                yield warning(
+                    f"{key}.{name}",
+                    value,
+                    f"{key}.{name} has no effect: each rank gets its own {name} from hpckit",
+                    "leave it out; GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME choose the network",
+                )
             if shown := _OF_SHELLS.search(value):
                 variable = "HOME" if shown[0] == "~/" else shown[0].strip("${}")
                 yield warning(

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import PurePosixPath
 
 from hpckit.model.failure import Cause, RankExit, Trait
@@ -108,6 +109,8 @@ _CHILD_KILLED = re.compile(
     r"worker \(pid.*(is killed by signal: Killed|exited unexpectedly)|was terminated abruptly"
 )
 """How a rank reports that its own child (a data loader's worker) was killed by SIGKILL."""
+_CHILD_CRASHED = re.compile(r"worker \(pid.*is killed by signal: (?!Killed)")
+"""How it reports one that another signal ended, such as SIGBUS if /dev/shm is full."""
 
 
 def classify(exit_: RankExit) -> Cause:
@@ -124,7 +127,9 @@ def classify(exit_: RankExit) -> Cause:
             if rule.holds(name, message):
                 return rule.cause
     if exit_.exception is not None:
-        return Cause.exception
+        if _CHILD_KILLED.search(exit_.message or ""):
+            return Cause.signal
+        return Cause.crash if _CHILD_CRASHED.search(exit_.message or "") else Cause.exception
     if exit_.signal is None:
         return Cause.exit_code
     return Cause.signal if exit_.signal in FROM_OUTSIDE else Cause.crash
@@ -222,6 +227,11 @@ _CPP_END = re.compile(
 
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """The prefix that torch puts before every line of a traceback once there is a process group."""
+_OF_OTHERS = re.compile(
+    r"\[(?:[WEIF]?\d\d|INFO|WARN|ERROR|DEBUG)|wandb: |\S+:\d+: |\d{4}-\d\d-\d\d"
+    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):\w+:|Exception ignored |Traceback "
+)
+"""How a line begins that is a log's, a warning's, or another program's."""
 _LAST_LINES = 5
 
 
@@ -241,12 +251,22 @@ def with_log(exit_: RankExit, log: str) -> RankExit:
     if not ends or log.count("\n", ends[-1].end()) > _LOG_LINES:
         return exit_ if cpp else replace(exit_, message=_last_lines(log))
     end = ends[-1]
+    more = "" if cpp else _more_of_message(log[end.end() :])
     return replace(
         exit_,
         exception=re.split(r"::|\.", end["name"])[-1],
-        message=end["message"] or "",
-        traceback=None if cpp else log[_chain_start(ends, log) : end.end()] + "\n",
+        message=(end["message"] or "") + more,
+        traceback=None if cpp else log[_chain_start(ends, log) : end.end()] + more + "\n",
     )
+
+
+def _more_of_message(after: str) -> str:
+    """Return the other lines of an exception's message, each after its line end.
+
+    What a library prints as Python ends is none: it begins with a mark of its own.
+    """
+    lines = list(takewhile(lambda line: not _OF_OTHERS.match(line), after.splitlines()[1:]))
+    return "".join(f"\n{line}" for line in lines).rstrip()
 
 
 def _last_lines(log: str) -> str | None:

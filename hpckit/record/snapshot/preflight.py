@@ -21,6 +21,7 @@ from hpckit.model.command import invocation, script_of
 from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig, WorkingFolder
 from hpckit.model.plan import LaunchPlan
+from hpckit.model.rank import THREADS
 from hpckit.record.named_paths import ProjectFolder, commanded_paths, configured_paths
 from hpckit.record.ownership import judge_data, path_status, place_stranger
 from hpckit.record.snapshot.collect import CodeSnapshot
@@ -67,7 +68,19 @@ class Machine:
             yield from _checkpoints(settings)
             yield from _weights(settings)
             yield from self._devices(settings)
+            yield from self._threads(settings)
             yield from configured_paths(run.config, self._projects[settings.runtime.cwd])
+
+    def _threads(self, settings: LaunchConfig) -> Iterator[Finding]:
+        """Warn about a number of threads that this shell has, and ranks will not."""
+        said, cpus = self.environ.get(THREADS), str(settings.resources.cpus_per_task)
+        if said and said != cpus and THREADS not in {**self.plan.cluster.env, **settings.env}:
+            yield warning(
+                "resources.cpus_per_task",
+                cpus,
+                f"{THREADS}={said} of this shell does not count: a rank has {cpus}, the CPUs of it",
+                f"for more of both: resources.cpus_per_task={said}; else +env.{THREADS}={said}",
+            )
 
     @cached_property
     def working_dir(self) -> Path:

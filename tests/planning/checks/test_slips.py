@@ -62,6 +62,17 @@ def test_variable_in_a_variable_is_said(value: str, shown: str | None) -> None:
             assert "${oc.env:" in one.hint
 
 
+@pytest.mark.parametrize("name", ["MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"])
+def test_variable_that_ranks_get_from_hpckit_is_said_to_have_no_effect(name: str) -> None:
+    """Dropped in silence, a site's own address or port would be looked for in vain."""
+    for key in ("env", "cluster.env"):
+        cluster = Cluster(kind=ClusterKind.slurm, env={name: "1"} if key != "env" else {})
+        (found,) = plan_slips(plan(env={name: "1"} if key == "env" else {}, cluster=cluster))
+        assert found.key == f"{key}.{name}"
+        assert "has no effect: each rank gets its own" in found.message
+    assert plan_slips(plan(env={"MASTERS": "1", "NCCL_DEBUG": "INFO"})) == ()
+
+
 def test_what_was_typed_for_slurm_is_named_once() -> None:
     """All of it in one remark, in one order, whatever it was prefixed with."""
     words = (

@@ -284,7 +284,7 @@ def test_torch_s_own_failures_are_classified(bench: Bench) -> None:
     full = bench.run(TORCH.format("torch.save(torch.zeros(10**6), '/dev/full')"))
     assert classify(full) is Cause.disk_full
     worker = bench.run(TORCH.format(WORKER))
-    assert classify(worker) is Cause.exception
+    assert classify(worker) is Cause.signal
     assert classify(raised(worker.exception or "", worker.message or "", oom=OOM)) is Cause.host_oom
 
 
@@ -335,6 +335,56 @@ def test_command_s_traceback_is_read_from_its_log(tmp_path: Path) -> None:
     assert record.traceback.startswith("Traceback")
     assert "ZeroDivisionError" in record.traceback
     assert failure_signature(record).startswith("exception-")
+
+
+BROKEN = """loss 1
+Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    main()
+pydantic.ValidationError: 2 validation errors for Config
+optimizer.lr: has to be positive
+  got -3
+
+steps
+  is missing
+"""
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "",
+        "\n",
+        "wandb: View run at https://example.org\n",
+        "[W1127 12:00:00.1 Group.cpp:12] Warning: destroy_process_group() was not called\n",
+        "sys:1: ResourceWarning: unclosed file\n",
+        "2026-01-01 12:00:00 connection closed by peer\n",
+        "INFO:root:gloo connection closed by peer\n",
+        "Exception ignored in: <function f>\nTraceback (most recent call last):\n  ...\n",
+    ],
+)
+def test_message_of_several_lines_is_kept_whole(after: str) -> None:
+    """The line that says what is wrong is often not the first; what others print is no message."""
+    record = with_log(died(code=1), BROKEN + after)
+    whole = BROKEN.partition("ValidationError: ")[2].rstrip()
+    assert (record.exception, record.message) == ("ValidationError", whole)
+    assert record.traceback == BROKEN.partition("loss 1\n")[2]
+    assert classify(record) is Cause.exception
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("DataLoader worker (pid 7) is killed by signal: Killed. ", Cause.signal),
+        ("DataLoader worker (pid(s) 7, 8) exited unexpectedly", Cause.signal),
+        ("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible", Cause.crash),
+        ("DataLoader worker (pid 7) is killed by signal: Segmentation fault. ", Cause.crash),
+        ("Caught ValueError in DataLoader worker process 0.", Cause.exception),
+    ],
+)
+def test_worker_that_something_killed_is_no_error_of_the_user(said: str, cause: Cause) -> None:
+    """It is tried again as a rank is that was killed; an exception in a worker is not."""
+    assert classify(raised("RuntimeError", said)) is cause
 
 
 WATCHDOG = """step 4

@@ -122,7 +122,7 @@ def test_killed_worker_fails_the_run(workshop: Any, ranks: Any) -> None:
     """Not a hang: the run fails by an exception that names the worker."""
     ended = workshop.attempt(TRAIN, **settings(ranks, workers=2, dies=3))
     assert ended.code != 0
-    assert ended.record.failure.cause is Cause.exception
+    assert ended.record.failure.cause is Cause.signal
     assert "DataLoader worker (pid" in ended.record.failure.message
 
 
