@@ -28,17 +28,22 @@ def gpus_of(resources: ResourceSpec) -> int:
     return max(_of_node(resources) * resources.allocated_nodes, _in_all(resources))
 
 
-def _of_node(resources: Resources | ResourceSpec) -> int:
+def gpus_by_task(resources: Resources | ResourceSpec) -> int:
+    """Return the GPUs of all ranks of a node, if each rank is stated to have some; else 0."""
     stated = _stated(resources)
     each_task = max(
         _devices(stated.get("gpus_per_task", "")),
         read_gres(stated.get("tres_per_task", "")).get("gpu", 0),
     )
+    return each_task * resources.tasks_per_node
+
+
+def _of_node(resources: Resources | ResourceSpec) -> int:
     return max(
         resources.gpus_per_node or 0,
         read_gres(resources.gres or "").get("gpu", 0),
-        _devices(stated.get("gpus_per_socket", "")),
-        each_task * resources.tasks_per_node,
+        _devices(_stated(resources).get("gpus_per_socket", "")),
+        gpus_by_task(resources),
     )
 
 

@@ -129,7 +129,8 @@ def _memory_hint(failure: Failure) -> str:
 
 def _worker_hint(failure: Failure) -> str:
     """Return a line about workers of a data loader that ended: mostly for want of memory."""
-    if not re.search(r"worker(\(s\))? \(pid.*(killed by|exited unexp)", failure.message):
+    told = re.search(r"worker \(pid.*(killed by|exited unexp)", failure.message)
+    if told is None and ", in _try_get_data\n" not in (failure.traceback or ""):
         return ""
     return "  mostly memory, or /dev/shm, is short: fewer num_workers, or more resources.mem_gb\n"
 

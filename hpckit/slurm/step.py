@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.plan import ResourceSpec
+from hpckit.planning.gpus_asked import gpus_by_task
 
 _NOT_INHERITED = (
     "SBATCH_",
@@ -59,7 +60,8 @@ def agent_step(
     """
     count = len(only) or resources.allocated_nodes
     some = ["--overlap", f"--nodelist={compress_nodes(only)}"] if only else []
-    gpus = [f"--gpus-per-node={resources.gpus_per_node}"] if resources.gpus_per_node else []
+    each = resources.gpus_per_node or gpus_by_task(resources)  # an agent is one task of many ranks
+    gpus = [f"--gpus-per-node={each}"] if each else []
     return [
         str(Path(bin_dir) / "srun") if bin_dir else "srun",
         "--job-name=hpckit-agents",

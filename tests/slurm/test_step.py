@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hpckit.slurm.step import agent_step, step_environment
 
 
@@ -84,3 +86,24 @@ def test_step_environment_inherits_no_option_of_the_batch_script() -> None:
         "SLURM_DISTRIBUTION": "cyclic",
     }
     assert step_environment({**environ, **options}) == environ
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus"),
+    [
+        ({"gpus_per_task": "2"}, 6),
+        ({"gpus-per-task": "a100:1"}, 3),
+        ({"tres_per_task": "cpu:2,gres/gpu:1"}, 3),
+        ({"gpus": "8"}, None),
+        ({"mem_per_gpu": "4G"}, None),
+    ],
+)
+def test_agent_has_the_gpus_of_all_its_ranks(
+    asked: dict[str, str], gpus: int | None, plan_of_one_job: Callable[..., Any], tmp_path: Path
+) -> None:
+    """An agent is one task: what each task is stated to have is for each of its ranks."""
+    more = tuple(asked.items())
+    plan = plan_of_one_job(tmp_path, tasks_per_node=3, additional_parameters=more)
+    argv = agent_step(plan.jobs[0].resources, ["true"])
+    stated = [word for word in argv if word.startswith("--gpus")]
+    assert stated == ([] if gpus is None else [f"--gpus-per-node={gpus}"])

@@ -127,7 +127,7 @@ def classify(exit_: RankExit) -> Cause:
             if rule.holds(name, message):
                 return rule.cause
     if exit_.exception is not None:
-        if _CHILD_KILLED.search(exit_.message or ""):
+        if _CHILD_KILLED.search(exit_.message or "") or _lost_worker(exit_):
             return Cause.signal
         return Cause.crash if _CHILD_CRASHED.search(exit_.message or "") else Cause.exception
     if exit_.signal is None:
@@ -137,7 +137,13 @@ def classify(exit_: RankExit) -> Cause:
 
 def _killed(exit_: RankExit) -> bool:
     by_signal = exit_.signal == "SIGKILL" or exit_.code == _SHELL_SIGKILL
-    return by_signal or bool(_CHILD_KILLED.search(exit_.message or ""))
+    return by_signal or bool(_CHILD_KILLED.search(exit_.message or "")) or _lost_worker(exit_)
+
+
+def _lost_worker(exit_: RankExit) -> bool:
+    """Whether a rank's data loader lost a worker while it took a batch from it."""
+    torn = exit_.exception in {"ConnectionResetError", "EOFError", "ConnectionRefusedError"}
+    return torn and ", in _try_get_data\n" in (exit_.traceback or "")
 
 
 def _chain(exit_: RankExit) -> Iterator[tuple[str, str]]:

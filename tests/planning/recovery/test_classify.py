@@ -387,6 +387,33 @@ def test_worker_that_something_killed_is_no_error_of_the_user(said: str, cause: 
     assert classify(raised("RuntimeError", said)) is cause
 
 
+LOADER = """Traceback (most recent call last):
+  File "/env/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 1, in {function}
+    data = self._data_queue.get(timeout=timeout)
+{name}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "cause"),
+    [
+        ("ConnectionResetError", "_try_get_data", Cause.signal),
+        ("EOFError", "_try_get_data", Cause.signal),
+        ("EOFError", "_next_data", Cause.exception),
+        ("ValueError", "_try_get_data", Cause.exception),
+    ],
+)
+def test_pipe_of_a_worker_that_was_killed_is_no_error_of_the_user(
+    name: str, function: str, cause: Cause
+) -> None:
+    """Now and then torch notices the torn pipe before it notices the worker's end."""
+    told = LOADER.format(function=function, name=name)
+    assert classify(raised(name, "", told)) is cause
+    assert classify(raised(name, "", told, oom=OOM)) is (
+        Cause.host_oom if cause is Cause.signal else cause
+    )
+
+
 WATCHDOG = """step 4
 terminate called after throwing an instance of 'c10::DistBackendError'
   what():  [PG ID 0 PG GUID 0(default_pg) Rank 0] Process group watchdog thread terminated with \
