@@ -46,6 +46,8 @@ def run_variables(
     return {
         THREADS: str(settings.resources.cpus_per_task),
         "PYTHONHASHSEED": "0",
+        # An srun inside of a run would wait for what the step of its agents has.
+        **({} if launch.cluster.kind is ClusterKind.local else {"SLURM_OVERLAP": "1"}),
         **merged,
         "PYTHONPATH": os.pathsep.join(search),
         "PATH": os.pathsep.join([str(Path(launch.python).parent), merged.get("PATH", "")]),

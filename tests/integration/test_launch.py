@@ -71,6 +71,24 @@ def test_launch_trains_charlm_on_two_nodes(sandbox: Any, project: Any) -> None:
 
 @pytest.mark.release
 @pytest.mark.main
+@pytest.mark.usefixtures("sandbox")
+def test_ranks_have_all_of_their_job_and_share_it(project: Any) -> None:
+    """Both ranks see both GPUs that each task was stated to have one of; an srun inside runs."""
+    command = "command=['bash', '-c', 'srun --ntasks=1 echo GPUS $CUDA_VISIBLE_DEVICES']"
+    done = project.hpckit(
+        *("launch", "experiment=command", command, SANDBOX, NEVER, "--wait"),
+        *("resources.tasks_per_node=2", "+resources.additional_parameters.gpus_per_task=1"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = project.hpckit("logs", "--rank", "all").stdout
+    assert [line.rpartition("GPUS ")[2] for line in said.splitlines() if "GPUS " in line] == [
+        "0,1",
+        "0,1",
+    ], said
+
+
+@pytest.mark.release
+@pytest.mark.main
 def test_launch_makes_a_sweep_one_array(sandbox: Any, project: Any) -> None:
     """A sweep over two keys of two-node runs is one array whose elements all complete.
 
