@@ -238,9 +238,8 @@ def _with_last_words(
             yield view
             continue
         left -= 1
-        specs = [one.index for one in history.jobs if view.record.index in one.runs]
-        text = "\n".join(tail(launch.paths.job_log(spec, job)) for spec in specs)
-        lines = [line for line in text.splitlines() if line.strip()]
+        log = launch.paths.job_log(history.job_of(view.record.index).index, job)
+        lines = [line for line in tail(log).splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("hpckit: error: ")]
         said = (errors or lines or [""])[-1].removeprefix("hpckit: error: ")
         yield replace(view, said="" if said.startswith("hpckit: job ") else said)

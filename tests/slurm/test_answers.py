@@ -13,43 +13,37 @@ from hpckit.errors import SchedulerRefusedError
 from hpckit.slurm.clusters import read_answer
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import find_by_name
-from hpckit.slurm.script import render_script
-from hpckit.slurm.submit import submit
 
-SHIPPED = Path(__file__).parents[2] / "slurm_templates"
-
-Send = Callable[[str], tuple[str, tuple[str, ...]]]
+Answer = Callable[[str], tuple[str, tuple[str, ...]]]
 
 
 @pytest.fixture
-def send(plan_of_one_job: Callable[..., Any], fake_slurm: Any, tmp_path: Path) -> Send:
+def answer(
+    send: Callable[..., str], plan_of_one_job: Callable[..., Any], fake_slurm: Any, tmp_path: Path
+) -> Answer:
     """Return a function that submits through a wrapper; it returns the answer, and the truth.
 
     In the wrapper `$1` is what sbatch says, and job 1 is another one of the user's.
     """
+    name = plan_of_one_job(tmp_path).jobs[0].name
     programs = tmp_path / "bin"
     programs.mkdir()
     for program in fake_slurm.bin_dir.iterdir():
         (programs / program.name).symlink_to(program)
     commands = SlurmCommands(bin_dir=str(programs), environ=fake_slurm.environ)
-    assert fake_slurm.slurm("sbatch", "--parsable", "--wrap=sleep 600").strip() == "1"
+    other = fake_slurm.slurm("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 600")
+    assert other.strip() == "1"
 
-    def _send(wrapper: str) -> tuple[str, tuple[str, ...]]:
+    def _answer(wrapper: str) -> tuple[str, tuple[str, ...]]:
         said = f"say() {{\n{wrapper}\n}}\n"
         (programs / "sbatch").unlink()
         (programs / "sbatch").write_text(
             f'#!/bin/bash\n{said}out=$({fake_slurm.bin_dir}/sbatch "$@") || exit\nsay "$out"\n'
         )
         (programs / "sbatch").chmod(stat.S_IRWXU)
-        folder = tmp_path / "launch"
-        (folder / "logs").mkdir(parents=True)
-        plan = plan_of_one_job(folder, python="true")
-        text = render_script(plan, plan.jobs[0], [SHIPPED])
-        (folder / "job-0.sbatch").write_text(text)
-        named = plan.jobs[0].name
-        return submit(text, plan.jobs[0], folder, commands), find_by_name(named, commands)
+        return send(commands), find_by_name(name, commands)
 
-    return _send
+    return _answer
 
 
 @pytest.mark.parametrize(
@@ -67,9 +61,9 @@ def send(plan_of_one_job: Callable[..., Any], fake_slurm: Any, tmp_path: Path) -
         "echo \"$1 on cluster $(scontrol show config | awk '/^ClusterName/{print $3}')\"",
     ],
 )
-def test_job_is_the_one_that_was_submitted(send: Send, wrapper: str) -> None:
+def test_job_is_the_one_that_was_submitted(answer: Answer, wrapper: str) -> None:
     """Not one that a greeting quotes; and the own cluster's name is no other cluster's."""
-    job, named = send(wrapper)
+    job, named = answer(wrapper)
     assert (job,) == named
     assert job != "1"
 
@@ -83,15 +77,15 @@ def test_job_is_the_one_that_was_submitted(send: Send, wrapper: str) -> None:
     ],
 )
 def test_answer_that_names_no_job_of_this_launch_is_an_error(
-    send: Send, wrapper: str, message: str
+    answer: Answer, wrapper: str, message: str
 ) -> None:
     """Rather than the number of another job, which `cancel` would end."""
     with pytest.raises(SchedulerRefusedError, match=message):
-        send(wrapper)
+        answer(wrapper)
 
 
 @pytest.mark.parametrize(
-    ("answer", "found"),
+    ("text", "found"),
     [
         ("Submitted batch job 7\n", ("7", None)),
         ("Submitted batch job 7 on cluster far", ("7", "far")),
@@ -100,6 +94,6 @@ def test_answer_that_names_no_job_of_this_launch_is_an_error(
         ("Submitted batch job 7\nSubmitted batch job 8", None),
     ],
 )
-def test_read_answer(answer: str, found: tuple[str, str | None] | None) -> None:
+def test_read_answer(text: str, found: tuple[str, str | None] | None) -> None:
     """Only an answer of nothing else is sbatch's own."""
-    assert read_answer(answer) == found
+    assert read_answer(text) == found

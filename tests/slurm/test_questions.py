@@ -16,29 +16,12 @@ from hpckit.model.states import RunState
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import find_by_name, observe
-from hpckit.slurm.script import render_script
 from hpckit.slurm.submit import submit
 
 SHIPPED = Path(__file__).parents[2] / "slurm_templates"
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 PlanMaker = Callable[..., Any]
-
-
-@pytest.fixture
-def send(plan_of_one_job: PlanMaker, tmp_path: Path) -> Callable[..., str]:
-    """Return a function that freezes a job as `launch` does and submits it."""
-
-    def _send(commands: SlurmCommands, **values: Any) -> str:
-        folder = tmp_path / "launch"
-        (folder / "logs").mkdir(parents=True, exist_ok=True)
-        (folder / "launch.json").write_text("{}")
-        plan = plan_of_one_job(folder, **{"python": "true", **values})
-        text = render_script(plan, plan.jobs[0], [SHIPPED])
-        (folder / "job-0.sbatch").write_text(text)
-        return submit(text, plan.jobs[0], folder, commands)
-
-    return _send
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def classify(exit_: RankExit) -> Cause:
             if rule.holds(name, message):
                 return rule.cause
     if exit_.exception is not None:
-        if _CHILD_KILLED.search(exit_.message or "") or _lost_worker(exit_):
+        if _child_killed(exit_):
             return Cause.signal
         return Cause.crash if _CHILD_CRASHED.search(exit_.message or "") else Cause.exception
     if exit_.signal is None:
@@ -137,13 +137,14 @@ def classify(exit_: RankExit) -> Cause:
 
 def _killed(exit_: RankExit) -> bool:
     by_signal = exit_.signal == "SIGKILL" or exit_.code == _SHELL_SIGKILL
-    return by_signal or bool(_CHILD_KILLED.search(exit_.message or "")) or _lost_worker(exit_)
+    return by_signal or _child_killed(exit_)
 
 
-def _lost_worker(exit_: RankExit) -> bool:
-    """Whether a rank's data loader lost a worker while it took a batch from it."""
+def _child_killed(exit_: RankExit) -> bool:
+    """Whether a rank says that its child was killed, or lost a loader's worker over a batch."""
     torn = exit_.exception in {"ConnectionResetError", "EOFError", "ConnectionRefusedError"}
-    return torn and ", in _try_get_data\n" in (exit_.traceback or "")
+    lost = torn and ", in _try_get_data\n" in (exit_.traceback or "")
+    return lost or bool(_CHILD_KILLED.search(exit_.message or ""))
 
 
 def _chain(exit_: RankExit) -> Iterator[tuple[str, str]]:
