@@ -169,7 +169,8 @@ class ExitStatement:
     """A rank's own statement about its end; the agent accepts it if the process ended accordingly.
 
     `signal` names the signal that asked it to leave. `step` is the last step that began, of
-    `total`, or that was done if its code returned.
+    `total`, or that was done if its code returned. `code` is what a script's Python ends with, once
+    nothing is left to do but to take the interpreter down.
     """
 
     reason: ExitReason
@@ -178,6 +179,7 @@ class ExitStatement:
     kept: StateKept = StateKept.nothing
     step: int | None = None
     total: int | None = None
+    code: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

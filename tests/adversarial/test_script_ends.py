@@ -180,6 +180,20 @@ def main(config, run):
         if step == 3 and run.round == 0:
             os.kill(os.getpid(), 9)
 """
+ABORTS = """
+import atexit, os, sys, torch, hpckit
+run = hpckit.attach()
+run.state(model=torch.nn.Linear(2, 2))
+for step in run.steps(3):
+    run.log(loss=1.0)
+
+class Late:
+    def __del__(self, abort=os.abort):
+        abort()  # as torch does with what a thread of gloo drops
+
+{when}
+sys.exit({code})
+"""
 NEVER_AGAIN = Recovery(restarts={"communication": 0, "signal": 0})
 ATTACHED = {"entry_point": None, "command": "python task.py"}
 
@@ -203,6 +217,26 @@ def test_script_that_exits_with_an_error_saves_no_step_it_has_not_done(
     assert (3, ExitReason.exited) in [(one.code, one.reason) for one in ended.exits()]
     saved = [path.name for path in ended.launch.paths.run(0).folder.rglob("step-*")]
     assert not [name for name in saved if name.startswith("step-00000006")]
+
+
+@pytest.mark.parametrize(
+    ("when", "code", "cause"),
+    [
+        ("late = Late()", 0, None),
+        ("late = Late()", 3, Cause.exit_code),
+        ("atexit.register(os.abort)", 0, Cause.crash),
+    ],
+)
+def test_abort_while_python_is_taken_down_is_not_the_end_of_a_script(
+    workshop: Workshop, when: str, code: int, cause: Cause | None
+) -> None:
+    """What a script ended with counts; an abort in its own last words is its end."""
+    ended = workshop.attempt(
+        ABORTS.format(when=when, code=code), **ranks(1, recovery=NEVER_AGAIN, **ATTACHED)
+    )
+    failure = ended.record.failure
+    assert (None if failure is None else failure.cause) == cause, ended.output
+    assert ended.record.state is (RunState.completed if cause is None else RunState.failed)
 
 
 def leaving(shop: Workshop, loop: str, leave: str, **more: Any) -> Attempted:

@@ -6,6 +6,7 @@ first rank that failed is found, and its failure named.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -67,6 +68,15 @@ def _read(exit_: RankExit, *, told: bool) -> RoundOutcome:
         # Many scripts end with exit code 0 when they are asked to stop.
         return RoundOutcome.left if told else RoundOutcome.completed
     return _ENDS[exit_.reason]
+
+
+def stated_code(code: int, said: ExitStatement | None) -> int:
+    """Return the exit code of a rank, as `Process.returncode` has it, by its own statement.
+
+    Python had nothing left to do but to end when torch crashed it (2.13 on gloo: one exit in 20).
+    """
+    crashed = code in (-signal.SIGABRT, -signal.SIGSEGV)
+    return said.code if crashed and said is not None and said.code is not None else code
 
 
 def with_farewell(seen: RankExit, said: ExitStatement | None, *, is_command: bool) -> RankExit:

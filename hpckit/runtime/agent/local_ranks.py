@@ -23,7 +23,7 @@ from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.planning.jobs.cpu_binding import CpuBinding
 from hpckit.planning.recovery.classify import with_log
-from hpckit.planning.recovery.ends import with_farewell
+from hpckit.planning.recovery.ends import stated_code, with_farewell
 from hpckit.planning.tracker import rank_variables_of_tracker
 from hpckit.record.layout import RoundPaths
 from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, write_json
@@ -309,8 +309,8 @@ class LocalRanks:
     async def _watch(self, rank: int, listening: asyncio.Task[None]) -> None:
         code = await self.processes[rank].wait()
         ended_at = now()
-        if rank in self._under_nsys:
-            code = rank_code(code, rank_pipe.read_farewell(self._boards[rank]))
+        said = rank_pipe.read_farewell(self._boards[rank])
+        code = stated_code(rank_code(code, said) if rank in self._under_nsys else code, said)
         self.hangs.ended(rank)
         self._end_children(rank)
         # Its final events came before its end; what still holds the line open is not the rank.

@@ -30,7 +30,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
 
 from hpckit.errors import RendezvousError
 from hpckit.model.environment.torch_version import check_torch_version
-from hpckit.model.failure import ExitReason, RankExit
+from hpckit.model.failure import ExitReason, ExitStatement, RankExit
 from hpckit.model.goodput import SaveCost
 from hpckit.model.launch import DeviceKind, LaunchConfig, Pruner
 from hpckit.model.parallel.layout import Layout
@@ -166,7 +166,7 @@ def attach(*, timeout_s: float = 120.0, checkpoint_dir: str | Path | None = None
     process_group.hold_group()
     run.promise()
     note_exits()
-    atexit.register(_detach, run)
+    atexit.register(_detach, run, os.getpid())
     leaving = ExitStatus()
     # Runs before atexit: a save needs thread pools, which are closed by then (CPython 3.9 on).
     threading._register_atexit(_finish, run, memory, leaving, os.getpid())  # type: ignore[attr-defined]  # noqa: SLF001  # there is no public name
@@ -232,7 +232,12 @@ def _note_exception(run: Run, memory: CudaMemory, raised: BaseException) -> None
     recorder.keep_if_waiting(AttemptPaths(run.attempt_folder).round(run.round), run.info, record)
 
 
-def _detach(run: Run) -> None:
+def _detach(run: Run, pid: int) -> None:
+    link = run._link  # noqa: SLF001  # its own
+    if link is not None and os.getpid() == pid:
+        # From now on torch may abort: what gloo's threads drop needs an interpreter.
+        said = run._farewell or ExitStatement(reason=ExitReason.exited)  # noqa: SLF001
+        link.note_farewell(replace(said, code=failing_code() or 0))
     process_group.close(run.registered)
 
 
