@@ -6,7 +6,6 @@ answer holds up this thread and nothing else.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
 
 T = TypeVar("T")
@@ -56,12 +56,7 @@ class FileThread:
 
     async def settled(self, limit_s: float) -> bool:
         """Return whether everything queued so far is done within `limit_s` seconds."""
-        try:
-            idle = aside(lambda: None, partial(self.put_latest, "settled"))
-            await asyncio.wait_for(idle, limit_s)
-        except TimeoutError:
-            return False
-        return True
+        return await done_within(limit_s, aside(lambda: None, partial(self.put_latest, "settled")))
 
     def _wake(self) -> None:
         if not self._begun:

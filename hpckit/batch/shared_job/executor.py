@@ -42,6 +42,7 @@ from hpckit.runtime.environ import job_key
 from hpckit.runtime.fork_server.owner import fork_server
 from hpckit.runtime.forked import Program
 from hpckit.runtime.supervisor.deadline import Deadline
+from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.requeue import JobAttempt, requeue
@@ -174,8 +175,7 @@ class _SharedJob:
             else:
                 # A run may come back: one of this job's, or one that another job gives back.
                 self.changed.clear()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.changed.wait(), _IDLE_S)
+                await done_within(_IDLE_S, self.changed.wait())
 
     def _take(self) -> int | None:
         try:
@@ -345,8 +345,7 @@ async def _say(
         )
     except OSError:
         return False
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(process.communicate(words), _LIMIT_S)
+    await done_within(_LIMIT_S, process.communicate(words))
     if process.returncode is None:
         process.kill()
         await process.wait()

@@ -22,6 +22,7 @@ from hpckit.record.claims import ClaimHolder
 from hpckit.runtime.signals import NOTICES, RANK_NOTICES, WARNINGS
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import pause_s
+from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.job_limits import JobLimits, LimitsOfJob, ending
@@ -121,8 +122,7 @@ class SharedJobNotices:
         if self.asking is not None:
             await self.asking
         if self.by_step and self.restarts and not self.told.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.told.wait(), _GRACE_AT_MOST_S)
+            await done_within(_GRACE_AT_MOST_S, self.told.wait())
 
     async def is_killed_for_good(self) -> bool:
         """Wait for SIGTERM; return whether it comes from a preemption that nothing undoes."""

@@ -48,6 +48,7 @@ from hpckit.runtime.fork_server.owner import node_fork_server
 from hpckit.runtime.pauses import SilenceTimer
 from hpckit.runtime.run_variables import run_variables
 from hpckit.runtime.signals import NOTICES
+from hpckit.runtime.tasks import start_vital
 
 FOLDER_WAIT_S = 30.0
 """How long a node may take to see files that another node has just written.
@@ -96,7 +97,7 @@ class Agent:
                 satellite=environment().get(SATELLITE),
             )
         )
-        beating = asyncio.create_task(self._beat())
+        beating = start_vital(self._beat())
         while (message := await self._receive()) is not None:
             if isinstance(message, messages.Shutdown):
                 beating.cancel()

@@ -56,7 +56,8 @@ class CollectiveStatements:
         answers = await asyncio.gather(*(self._answer(rank, wait_s) for rank in asked))
         found = [one for one in answers if one is not None]
         with contextlib.suppress(OSError, TimeoutError):
-            await asyncio.wait_for(aside(lambda: self._keep(found)), wait_s)
+            async with asyncio.timeout(wait_s):
+                await aside(lambda: self._keep(found))
         return found
 
     def left_by(self, rank: int) -> RankCollectives | None:
@@ -86,7 +87,8 @@ class CollectiveStatements:
                 return None
             self._ready.add(rank)
             line.send(number.encode() + b"\n")
-            text = await asyncio.wait_for(self._line(line, number), wait_s)
+            async with asyncio.timeout(wait_s):
+                text = await self._line(line, number)
             return self._here(rank, json.loads(text)["collectives"])
         except (OSError, TimeoutError, ValueError, TypeError, KeyError):
             return None

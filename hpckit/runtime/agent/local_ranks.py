@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,6 +44,7 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.environ import TERMINAL, environment, rank_variables
 from hpckit.runtime.foreground import RELAY_S
 from hpckit.runtime.fork_server.client import ForkServerClient
+from hpckit.runtime.tasks import start_vital
 from hpckit.runtime.threads import aside
 
 _TELL_S = 0.5
@@ -110,7 +112,7 @@ class LocalRanks:
         first = self.order.first_rank
         ranks = range(first, first + self.order.local_world_size)
         for folder in sorted({self.paths.of(rank) for rank in ranks}):
-            await self._make(folder)
+            await aside(partial(make_folder, folder))
         self._kills = read_kills()
         shared = self.outlook.variables(environment(), self.order)
         count = self.order.local_world_size
@@ -130,9 +132,6 @@ class LocalRanks:
         settings, secrets = self.outlook.settings, self.outlook.secrets
         given = {**settings.env, **secrets.env}
         return rank_variables_of_tracker(settings.tracker, rank, given)
-
-    async def _make(self, folder: Path) -> None:
-        await aside(lambda: make_folder(folder))
 
     def _info(self, local_rank: int) -> RankInfo:
         order = self.order
@@ -169,8 +168,8 @@ class LocalRanks:
         if started.below_nsys:
             self._under_nsys.add(info.rank)
         self.processes[info.rank], self._lines[info.rank] = started.process, started.line
-        listening = asyncio.ensure_future(self._listen(info.rank, started.line))
-        self._tasks += [listening, asyncio.ensure_future(self._watch(info.rank, listening))]
+        listening = start_vital(self._listen(info.rank, started.line))
+        self._tasks += [listening, start_vital(self._watch(info.rank, listening))]
 
     async def _below_nsys(self, rank: int, variables: Mapping[str, str]) -> RankStart:
         """Return how to start a rank; warn, once, if it should be below nsys and cannot."""
@@ -379,10 +378,10 @@ class LocalRanks:
 
     async def _soon(self, read: Callable[[], T], otherwise: T) -> T:
         """Return what is read from files, or `otherwise` if the file system does not answer."""
-        try:
-            return await asyncio.wait_for(aside(read), _READ_S)
-        except TimeoutError:
-            return otherwise
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_READ_S):
+                return await aside(read)
+        return otherwise
 
     def pass_on(self, message: messages.Message) -> None:
         """Forward a message of the supervisor to every rank, or to those that it names."""

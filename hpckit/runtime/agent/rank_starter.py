@@ -39,7 +39,8 @@ async def rank_binding(
     if settings.runtime.numa_binding is NumaBinding.off or not gpus_asked(settings.resources):
         return free
     try:
-        found = await asyncio.wait_for(aside(lambda: read_gpu_cpus(environ)), _PATIENCE_S)
+        async with asyncio.timeout(_PATIENCE_S):
+            found = await aside(lambda: read_gpu_cpus(environ))
     except TimeoutError:
         return free
     return bind_ranks(found, os.sched_getaffinity(0), ranks)

@@ -134,9 +134,8 @@ async def accept(
 
 async def connect(host: str, port: int, secret: str) -> Channel:
     """Connect to the supervisor and authenticate both sides; raises OSError or ChannelError."""
-    reader, writer = await asyncio.wait_for(
-        asyncio.open_connection(host, port, limit=LINE_LIMIT), HANDSHAKE_S
-    )
+    async with asyncio.timeout(HANDSHAKE_S):
+        reader, writer = await asyncio.open_connection(host, port, limit=LINE_LIMIT)
     try:
         key = await _prove(reader, writer, bytes.fromhex(secret))
     except BaseException:
@@ -184,7 +183,8 @@ async def _prove(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
     try:
-        line = await asyncio.wait_for(reader.readline(), HANDSHAKE_S)
+        async with asyncio.timeout(HANDSHAKE_S):
+            line = await reader.readline()
     except (OSError, ValueError):
         raise ChannelError("a peer did not complete the handshake") from None
     if not line.endswith(b"\n"):

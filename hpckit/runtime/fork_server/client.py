@@ -82,7 +82,8 @@ class ForkServerClient:
         file = store_variables(variables)
         try:
             send_order(self.connection, order, (file, log, *lines.values()))
-            return ForkedRank(await asyncio.wait_for(pid, _PATIENCE_S), end)
+            async with asyncio.timeout(_PATIENCE_S):
+                return ForkedRank(await pid, end)
         except (OSError, TimeoutError):
             self.close()  # it would else fork a rank that another process already is
             return None

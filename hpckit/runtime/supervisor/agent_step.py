@@ -23,6 +23,7 @@ from hpckit.runtime.environ import ON_SUPERVISOR_LOST
 from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.attempt import Attempt
 from hpckit.runtime.supervisor.patience import patiently
+from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
 
 _RETURN_S = 20.0
@@ -62,8 +63,7 @@ async def end_step(step: Step, leave_s: float) -> None:
         if number is not None:
             with contextlib.suppress(ProcessLookupError):
                 step.send_signal(number)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(step.wait(), leave_s)
+        if await done_within(leave_s, step.wait()):
             return
 
 
@@ -114,7 +114,8 @@ _IDLE = ("srun: cluster configuration lacks support for cpu binding",)
 async def explained(failure: Failure, log: Path) -> Failure:
     """Add the agents' output, which names a node that cannot read its folder."""
     try:
-        text = await asyncio.wait_for(aside(lambda: tail(log, _LINES)), _READ_S)
+        async with asyncio.timeout(_READ_S):
+            text = await aside(lambda: tail(log, _LINES))
     except TimeoutError:
         return failure
     lines = [line for line in text.splitlines() if not line.startswith(_IDLE)]

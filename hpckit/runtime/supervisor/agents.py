@@ -27,6 +27,7 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import files_allowed
 from hpckit.runtime.supervisor.callers import SPARE_FILES, AgentListener
 from hpckit.runtime.supervisor.patience import patiently
+from hpckit.runtime.tasks import start_vital
 from hpckit.runtime.threads import aside
 
 _LEFT_S = 3 * BEAT_S
@@ -106,9 +107,9 @@ class Agents:
         callers = AgentListener(bound=bound, secret=self.secret, attend=self._welcome)
         port = int(bound.getsockname()[1])
         record = tcp.address_record(hosts, port)
-        self._accepting = asyncio.create_task(callers.accept())
+        self._accepting = start_vital(callers.accept())
         await aside(lambda: patiently(lambda: write_text(paths.address, record)))
-        self._beating = asyncio.create_task(self._beat())
+        self._beating = start_vital(self._beat())
 
     async def _welcome(self, channel: tcp.Channel) -> None:
         """Accept one caller that knows the secret."""
@@ -313,10 +314,9 @@ class Agents:
                 self._arrived.clear()
                 left = deadline - _clock()
                 arrival = asyncio.ensure_future(self._arrived.wait())
+                first = {arrival, ended, stopped}
                 await asyncio.wait(
-                    {arrival, ended, stopped},
-                    timeout=max(0.0, left),
-                    return_when=asyncio.FIRST_COMPLETED,
+                    first, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED
                 )
                 arrival.cancel()
                 self._refuse(wanted, names, ended, stopped, left)

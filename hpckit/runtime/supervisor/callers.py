@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hpckit.errors import ChannelError
 from hpckit.runtime.channel import tcp
 from hpckit.runtime.descriptors import files_allowed
+from hpckit.runtime.tasks import done_within
 
 PENDING = 64
 """Maximum number of concurrent handshakes; other callers wait in the kernel's queue."""
@@ -72,10 +73,7 @@ class AgentListener:
             if left <= 0:
                 oldest.cancel()
             self._room.clear()
-            try:
-                await asyncio.wait_for(self._room.wait(), max(left, _PAUSE_S))
-            except TimeoutError:
-                continue
+            await done_within(max(left, _PAUSE_S), self._room.wait())
 
     async def _greet(self, connection: socket.socket) -> None:
         """Let one caller prove itself; turn it away if it does not know the secret."""

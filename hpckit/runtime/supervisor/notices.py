@@ -21,6 +21,7 @@ from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.clock import now
 from hpckit.runtime.signals import NOTICES, WARNINGS
 from hpckit.runtime.supervisor.deadline import Deadline
+from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
 
 TIME_LIMIT = "the time limit"
@@ -152,7 +153,8 @@ class Notices:
     async def learn_whether_cancelled(self) -> None:
         """Read whether the user has asked for the end, unless that takes too long."""
         with contextlib.suppress(TimeoutError):
-            asked = await asyncio.wait_for(aside(self.asked_to_cancel), _ANSWER_S)
+            async with asyncio.timeout(_ANSWER_S):
+                asked = await aside(self.asked_to_cancel)
             self.cancelled = self.cancelled or asked
 
     async def _ask_scheduler(self) -> None:
@@ -161,7 +163,8 @@ class Notices:
         if allocation is None or notice is None or notice.cause is Cause.time_limit:
             return
         with contextlib.suppress(TimeoutError):
-            ending = await asyncio.wait_for(aside(allocation.why), _ANSWER_S)
+            async with asyncio.timeout(_ANSWER_S):
+                ending = await aside(allocation.why)
             self.cancelled = self.cancelled or ending.cancelled
             cause = ending.cause or notice.cause
             self.notice = replace(notice, cause=cause, restarts=ending.restarts)
@@ -190,5 +193,4 @@ class Notices:
             and not self.told.is_set()
         )
         if self.assignment.requeue and heard_by_step_only:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.told.wait(), _GRACE_AT_MOST_S)
+            await done_within(_GRACE_AT_MOST_S, self.told.wait())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +11,7 @@ from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.hang_report import HangReport, Told
 from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.stack_answers import StackCollection
+from hpckit.runtime.tasks import done_within
 
 RankAnswer = Told | messages.Profiled
 """What agents send when they are asked, or because ranks hang."""
@@ -73,8 +72,7 @@ class RoundRequests:
         )
         self._requested = found
         await self.agents.broadcast(messages.SaveStacks(request=request))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(found.complete.wait(), limit_s)
+        await done_within(limit_s, found.complete.wait())
         return found
 
     def take(self, sender: int, message: RankAnswer) -> None:

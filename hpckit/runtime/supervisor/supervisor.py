@@ -8,7 +8,6 @@ knows nothing of Slurm (the assignment says what it may ask for) and does not im
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import socket
 from collections.abc import Mapping, Sequence
@@ -68,6 +67,7 @@ from hpckit.runtime.supervisor.round_requests import RoundRequests
 from hpckit.runtime.supervisor.stack_answers import StackAnswers
 from hpckit.runtime.supervisor.suspensions import Suspensions
 from hpckit.runtime.supervisor.time_limit import TimeLimit
+from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
 
 _LEAVE_S = 3.0
@@ -350,8 +350,7 @@ class _Supervisor:
             unhealthy = await self._unhealthy(number, nodes, agents)
             action = unhealthy or await self._round(number, nodes, agents)
         while isinstance(action, NewRound):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.notices.noticed.wait(), action.pause.total_seconds())
+            await done_within(action.pause.total_seconds(), self.notices.noticed.wait())
             number += 1
             await self.preflight.inspect_new()
             unhealthy = await self._unhealthy(number, action.nodes, agents)

@@ -9,7 +9,6 @@ monotonic clock counts, never this node's time of day.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from datetime import timedelta
 from hpckit.model.cluster.allocation import AttemptLimits
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import pause_s
+from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
 
 _INTERVAL_S = 600.0
@@ -68,8 +68,7 @@ class TimeLimit:
             return False
         asked = self._answered_at
         if asked is None or time.monotonic() - asked > _FRESH_S:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.learn(), _LAST_ANSWER_S)
+            await done_within(_LAST_ANSWER_S, self.learn())
         return self._past(usual_step)
 
     def _past(self, usual_step: timedelta) -> bool:

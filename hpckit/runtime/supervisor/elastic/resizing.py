@@ -7,7 +7,6 @@ the next round are chosen in planning.recovery. It submits nothing.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,6 +29,7 @@ from hpckit.runtime.file_thread import FileThread
 from hpckit.runtime.mailbox import resize_mailbox
 from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.round import Round
+from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
 
 LOOK_S = 2.0
@@ -118,8 +118,7 @@ class Resizing:
     async def watch(self) -> None:
         """Have a round leave once it can continue in the size it was asked for; until cancelled."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), LOOK_S)
+            await done_within(LOOK_S, self._news.wait())
             self._news.clear()
             round_ = self.round()
             if self.asked and round_ is not None and round_.stepping:
