@@ -77,7 +77,7 @@ class GradientSets:
         return sums[: len(values)]
 
     def _missing(self) -> list[str]:
-        return [name for name, one, mark in self._before if _mark(one) == mark]
+        return [name for name, one, mark in self._before if _is_as_before(one, mark)]
 
     def compare(self, *, may_wait: bool) -> None:
         """Raise RunError on all ranks if those of one stage differ in what they got.
@@ -98,6 +98,11 @@ class GradientSets:
             hint=f"{UNEVEN_HINT}, or call model.set_reduce_scatter_unused_params(True) after "
             "run.parallelize (torch 2.13): a gradient of zero takes part then",
         )
+
+
+def _is_as_before(parameter: nn.Parameter, mark: object) -> bool:
+    """Return whether nothing was added; quick if there was no gradient before."""
+    return parameter.grad is None if mark is None else _mark(parameter) == mark
 
 
 def _mark(parameter: nn.Parameter) -> object:

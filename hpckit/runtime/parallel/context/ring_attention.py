@@ -115,7 +115,7 @@ class RingAttention:
     def block(self, step: int, query: Tensor, part: Tensor) -> AttentionBlock:
         """Return what queries look at in this step. `part` is keys and values, as one stack."""
         queries, keys = self.view(step, query.shape[-2])
-        key, value = _of(part, keys)
+        key, value = _of(part, keys).unbind()
         assert self.scale is not None, "it is known once there are queries"  # noqa: S101
         return AttentionBlock(
             query=_of(query, queries),
@@ -185,7 +185,7 @@ class _Attended(torch.autograd.Function):
 
 
 def _of(one: Tensor, positions: slice) -> Tensor:
-    return one if positions == _ALL else one[..., positions, :]
+    return one if positions is _ALL else one[..., positions, :]
 
 
 def _merge(into: Sequence[Tensor], new: Sequence[Tensor]) -> None:
