@@ -7,6 +7,7 @@ jobs. Writes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
@@ -28,6 +29,7 @@ from hpckit.operations.model_check import ModelChecks
 from hpckit.operations.prepare import Prepared
 from hpckit.planning.checks.cluster import preflight
 from hpckit.planning.checks.cost import estimate_cost, over_budget
+from hpckit.planning.checks.dependencies import dependency_findings, followed_jobs
 from hpckit.planning.checks.gpu_memory import gpu_memory_findings
 from hpckit.planning.checks.limits import chosen_of, partition_names
 from hpckit.planning.checks.node_shape import asks_of_nodes
@@ -37,6 +39,7 @@ from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.layout import planned_layouts
 from hpckit.record.snapshot.preflight import Machine
 from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.query import observe
 from hpckit.slurm.site_query import PATIENCE, read_nodes, read_site
 from hpckit.slurm.test_only import rehearse
 
@@ -140,6 +143,10 @@ class _Asked:
                 "preempted run (cluster=local runs on this machine)"
             )
         self.findings.extend(preflight(plan, self.site))
+        if (jobs := followed_jobs(plan)) and self.site.settings is not None:
+            with suppress(SchedulerError):
+                seen = observe(jobs, commands, self.context.now())
+                self.findings.extend(dependency_findings(plan, seen))
         refused = any(map(_is_error, self.findings))
         # If slurmctld did not answer the first query, it would not answer this one either.
         if self.site.settings is not None and not refused:

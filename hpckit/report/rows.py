@@ -21,6 +21,7 @@ from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.preflight.verdict import NodeInspection
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import BaseState, RunState
+from hpckit.report.pending import pending_note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +240,10 @@ def _queued_note(view: RunView, seen: Observation) -> str:
         return f"{record.failure.message}; requeued {_elsewhere(record)}: tell the administrators"
     if view.requeued:
         return f"requeued by Slurm after attempt {record.attempt} ({record.state})"
-    return _GOING_ON if record.state is RunState.interrupted else ""
+    if record.state is RunState.interrupted:
+        return _GOING_ON
+    waits = pending_note(seen)
+    return f"Slurm: {waits.text}" if waits else ""
 
 
 def _elsewhere(record: RunRecord) -> str:

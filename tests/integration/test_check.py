@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from integration.project import Project
 from tiers import thorough
+from waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.slurm
 
@@ -76,3 +80,34 @@ def test_check_submits_nothing(sandbox: Any, project: Any) -> None:
     assert "only-checked" not in before + sandbox.slurm(
         "squeue", "--noheader", "--states=all", "--format=%i %j"
     )
+
+
+@pytest.mark.main
+def test_job_that_can_never_start_is_refused(sandbox: Any, project: Any) -> None:
+    """A dependency on a job that has failed: Slurm itself forecasts a start, and waits for ever."""
+    job = sandbox.slurm("sbatch", "--parsable", "--output=/dev/null", "--wrap", "exit 3").strip()
+    until(lambda: job not in sandbox.queued())
+    code, said = check(project, f"resources.dependency=afterok:{job}")
+    (found,) = (one for one in said["findings"] if one["key"] == "resources.dependency")
+    assert code == 2
+    assert f"job {job} must complete, and it has ended: FAILED" in found["message"]
+    code, said = check(project, f"resources.dependency=afternotok:{job}")
+    assert code == 0, said
+
+
+@pytest.mark.main
+def test_wait_says_why_a_job_does_not_start(sandbox: Any, project: Any) -> None:
+    """A held job: what --wait and status say is what helps."""
+    environ = {**os.environ, "HPCKIT_OUTPUTS": str(project.outputs)}
+    held = "+resources.additional_parameters.hold=true"
+    words = [sys.executable, "-m", "hpckit", "launch", "--wait", "name=held", *WORDS, held]
+    with subprocess.Popen(
+        words, cwd=project.folder, env=environ, stdout=subprocess.PIPE, text=True
+    ) as waiting:
+        assert waiting.stdout is not None
+        said = next(line for line in waiting.stdout if "does not start" in line)
+        release = said[said.index("scontrol release") :].split()
+        assert release[:2] == ["scontrol", "release"]
+        assert " ".join(release) in project.hpckit("status", "held").stdout
+        sandbox.slurm(*release)
+        assert waiting.wait(LIMIT_S) == 0

@@ -168,3 +168,37 @@ def test_counts_stand_in_the_order_of_the_states() -> None:
     """Counts leave zeros out and keep one order."""
     counts = count_states([RunState.failed, RunState.running, RunState.failed])
     assert list(counts.items()) == [(RunState.running, 1), (RunState.failed, 2)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("DependencyNeverSatisfied", "never starts"),
+        ("JobHeldUser", "scontrol release 7"),
+        ("launch failed requeued held", "scontrol release 7"),
+        ("JobHeldAdmin", "administrator"),
+        ("BadConstraints", "no node has"),
+        ("PartitionTimeLimit", "more than one job may have"),
+        ("QOSMaxWallDurationPerJobLimit", "more than one job may have"),
+        ("AssocMaxCpuPerJobLimit", "more than one job may have"),
+        ("MaxNodePerJob", "more than one job may have"),
+        ("QOSMaxJobsPerUserLimit", "your other jobs"),
+        ("MaxGRESPerAccount", "your other jobs"),
+        ("AssocGrpCPUMinutesLimit", "used up"),
+        ("QOSGrpGRES", "uses all"),
+        ("ReqNodeNotAvail, UnavailableNodes:n1", "sinfo -R"),
+        ("Priority", "higher priority"),
+        ("(Resources)", "until what it asks for is free"),
+    ],
+)
+def test_waiting_job_says_in_words_why_it_waits_and_what_to_do(reason: str, words: str) -> None:
+    """Slurm's reason is named, too; what a job that runs has as its reason is none."""
+    said = note(RunView(record=WAITING, observation=seen("PENDING", reason=reason)))
+    assert words in said
+    assert reason.strip("()").partition(",")[0] in said
+    assert not note(RunView(record=RUNNING, observation=seen("RUNNING", reason=reason)))
+
+
+def test_reason_that_nobody_knows_is_no_note() -> None:
+    """It still stands beside the state."""
+    assert not note(RunView(record=WAITING, observation=seen("PENDING", reason="SiteReason")))

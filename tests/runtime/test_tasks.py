@@ -24,9 +24,7 @@ def test_cancellation_that_comes_as_the_work_ends_is_not_lost() -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         news.set()
-        await asyncio.sleep(
-            0
-        )  # the news is taken, and who waits for it is not told yet
+        await asyncio.sleep(0)  # the news is taken, and who waits for it is not told yet
         watching.cancel()
         await asyncio.wait({watching}, timeout=5)
         return watching.cancelled()

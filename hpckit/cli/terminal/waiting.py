@@ -24,6 +24,7 @@ from hpckit.operations.notices.unsent import say_unsent
 from hpckit.record.launches import Launch
 from hpckit.record.logs import LogFile, other_logs, rank_logs
 from hpckit.report.document.words import held_back_lines
+from hpckit.report.pending import pending_note
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import Filter
 from hpckit.report.text import count_line, status_page
@@ -152,6 +153,7 @@ class _Lines:
     watch: Poller
     say: Callable[[str], None]
     states: dict[int, RunState] = field(default_factory=dict)
+    noted: set[str] = field(default_factory=set)
     said: str = ""
     said_at: datetime | None = None
 
@@ -159,8 +161,17 @@ class _Lines:
         rows = [run_row(view) for view in self.watch.views]
         for row in rows:
             self.tell(row)
+        self._note()
         if not self.watch.over:
             self._remark(rows)
+
+    def _note(self) -> None:
+        """Print once why jobs wait, if they may do so for ever."""
+        for view in self.watch.views:
+            waits = None if view.observation is None else pending_note(view.observation)
+            if waits is not None and waits.lasts and waits.text not in self.noted:
+                self.noted.add(waits.text)
+                self.say(f"{view.record.id}  does not start: {waits.text}")
 
     def tell(self, row: RunRow) -> None:
         """Print the state of a run if it has changed."""

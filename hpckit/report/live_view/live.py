@@ -15,8 +15,8 @@ from hpckit.model.moment import duration, local_minute
 from hpckit.model.plain import to_plain
 from hpckit.model.states import RunState
 from hpckit.report.account import bar
+from hpckit.report.live_view.satellites import satellites_line
 from hpckit.report.rows import LaunchHead, RunRow, count_states
-from hpckit.report.satellites import satellites_line
 from hpckit.report.text import Page, TextTable, count_line, head_line, percent, runs_table
 
 

@@ -15,10 +15,10 @@ from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.operations.running.resize import check_enough_nodes, refused_elsewhere
 from hpckit.report.live_view.live import Listed, Progress, live_line, live_object, live_page
+from hpckit.report.live_view.satellites import satellite_lines, satellites_line
 from hpckit.report.live_view.top import head_lines
 from hpckit.report.machine import run_object
 from hpckit.report.rows import LaunchHead, run_row
-from hpckit.report.satellites import satellite_lines, satellites_line
 
 
 @pytest.mark.parametrize("verb", ["grow", "shrink"])

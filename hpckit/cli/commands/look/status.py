@@ -47,9 +47,9 @@ from hpckit.report.diagnosis import (
     usage_lines,
     verdict_lines,
 )
+from hpckit.report.live_view.satellites import satellite_lines
 from hpckit.report.machine import status_document
 from hpckit.report.rows import RunRow, run_row, with_standstill
-from hpckit.report.satellites import satellite_lines
 from hpckit.report.selection import sort_key, sort_rows
 from hpckit.report.text import Page, count_line, status_page
 from hpckit.views.accounts import accounts

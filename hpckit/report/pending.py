@@ -1,0 +1,84 @@
+"""What Slurm's reason for a waiting job means, and what to do about it.
+
+By Slurm's page on job reason codes. Reasons that end by themselves when jobs end say little more
+than their name; those that do not end are said in full.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hpckit.model.run import Observation
+from hpckit.model.states import BaseState
+
+
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    pattern: str
+    words: str
+    lasts: bool = True
+
+
+_CHANGE = "cancel it, and launch it again with what is allowed"
+_REASONS = (
+    _Reason(
+        "DependencyNeverSatisfied",
+        "it never starts: a job that it was to follow ended otherwise. Cancel it, and launch it "
+        "again without resources.dependency",
+    ),
+    _Reason("JobHeldUser", "it is held. Let it start: scontrol release {job}"),
+    _Reason("JobHeldAdmin|JobHoldMaxRequeue", "it is held until an administrator releases it"),
+    _Reason(
+        "(?i:launch failed requeued held)",
+        "its nodes could not start it, and it is held. Let it start: scontrol release {job}",
+    ),
+    _Reason("BadConstraints", f"no node has what it asks for: {_CHANGE}"),
+    _Reason(
+        r"(Partition(Node|Time)Limit)|\w*(PerJob|PerNode|WallDuration\w*)(Limit)?",
+        f"it asks for more than one job may have there: {_CHANGE} (`hpckit check` lists it)",
+    ),
+    _Reason(
+        "Invalid(Account|QOS)|AccountNotAllowed|QOSNotAllowed",
+        f"its account or QOS may not run there: {_CHANGE}",
+    ),
+    _Reason("ReservationDeleted", f"its reservation is gone: {_CHANGE}"),
+    _Reason("Partition(Down|Inactive)", "its partition is down until an administrator starts it"),
+    _Reason(
+        "ReqNodeNotAvail", "nodes that it names, or needs, are down, drained or reserved (sinfo -R)"
+    ),
+    _Reason(r"(Assoc|QOS)Max\w*|Max\w*Per\w+", "your other jobs use all that you may", lasts=False),
+    _Reason(
+        r"(Assoc|QOS)Grp\w*Minutes\w*",
+        "its account or QOS has used up its hours; they come back with time, or never",
+    ),
+    _Reason(r"(Assoc|QOS)Grp\w*", "its account or QOS uses all that it may", lasts=False),
+    _Reason("BeginTime", "its time to begin has not come", lasts=False),
+    _Reason("Dependency", "it waits for the job that it follows", lasts=False),
+    _Reason("Priority", "jobs of higher priority wait as well", lasts=False),
+    _Reason("Resources", "it is next, and waits until what it asks for is free", lasts=False),
+    _Reason("Licenses", "it waits for a licence", lasts=False),
+    _Reason("Reservation", "its reservation has not begun", lasts=False),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingNote:
+    """Why a job waits, in words; `lasts` if it starts only when somebody does something."""
+
+    text: str
+    lasts: bool
+
+
+def pending_note(seen: Observation) -> PendingNote | None:
+    """Return why Slurm does not start a job; None if it is not waiting, or the reason is unknown.
+
+    Example of its text: `JobHeldUser: it is held. Let it start: scontrol release 7`.
+    """
+    if seen.state.base is not BaseState.pending:
+        return None
+    name = seen.reason.partition(",")[0].strip("() ")
+    found = next((one for one in _REASONS if re.fullmatch(one.pattern, name)), None)
+    if found is None:
+        return None
+    return PendingNote(text=f"{name}: {found.words.format(job=seen.job)}", lasts=found.lasts)
