@@ -126,7 +126,7 @@ _UNRECOGNIZED = "unrecognized arguments: "
 _EPILOG = """\
 exit codes: 0 fine, 1 a run failed, 2 usage or configuration, 3 the scheduler refused or is away
 
-`hpckit VERB --help` says more. `hpckit launch` alone trains a small example here.
+`hpckit VERB --help` says more. `hpckit launch experiment=digits` trains a small example.
 """
 
 
@@ -182,8 +182,8 @@ def verb_module(verb: str) -> ModuleType:
         meant = _MEANT.get(verb)
         near = [meant] if meant else difflib.get_close_matches(verb, VERBS, n=1, cutoff=_ALIKE)
         raise UsageError(
-            f"there is no verb {verb!r}; there are {', '.join(VERBS)}",
-            hint=f"did you mean `hpckit {near[0]}`?" if near else "`hpckit --help` lists them",
+            f"there is no verb {verb!r}" + (f"; did you mean `hpckit {near[0]}`?" if near else ""),
+            hint="`hpckit --help` lists all verbs",
         )
     module = f"{_FOLDERS[verb]}.{verb}" if verb in _FOLDERS else "hidden"
     return importlib.import_module(f"hpckit.cli.commands.{module}")

@@ -13,6 +13,7 @@ _CHOICE = re.compile(r"\+{0,2}(experiment|entry_point|command)=")
 PRIMARY = "config"
 """The configuration that is composed if no other is named."""
 
+SITE_CONFIG_DIR = "HPCKIT_SITE_CONFIG_DIR"
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -52,21 +53,22 @@ def shipped_folder() -> Path:
 
 
 def conf_folders(request: ComposeRequest) -> tuple[Path, ...]:
-    """Return the configuration folders: the user's (if there is one) before hpckit's own.
+    """Return the configuration folders: the user's and the site's (if there are), and hpckit's own.
 
-    The user's is `--config-dir`, else `$HPCKIT_CONFIG_DIR`, else `conf` in the working directory.
-    Raises ConfigError if a named folder does not exist.
+    The user's is `--config-dir`, else `$HPCKIT_CONFIG_DIR`, else `conf` in the working directory;
+    the site's is `$HPCKIT_SITE_CONFIG_DIR`. Raises ConfigError if a named folder does not exist.
     """
-    folders = (_user_folder(request), shipped_folder())
+    folders = (_user_folder(request), _site_folder(request), shipped_folder())
     return tuple(dict.fromkeys(folder for folder in folders if folder is not None))
 
 
 def template_folders(request: ComposeRequest) -> tuple[Path, ...]:
-    """Return the `slurm_templates` folders: the user's (if there is one) before hpckit's own.
+    """Return the `slurm_templates` folders: the user's and the site's, and hpckit's own.
 
-    The user's is next to the configuration folder, else in the working directory.
+    Each is next to its configuration folder; the user's else in the working directory.
     """
-    folders = [_user_folder(request) or request.cwd.resolve() / "conf", shipped_folder()]
+    user = _user_folder(request) or request.cwd.resolve() / "conf"
+    folders = filter(None, (user, _site_folder(request), shipped_folder()))
     siblings = dict.fromkeys(folder.parent / "slurm_templates" for folder in folders)
     return tuple(folder for folder in siblings if folder.is_dir())
 
@@ -79,6 +81,11 @@ def _user_folder(request: ComposeRequest) -> Path | None:
         return _existing(request, named, said_by="HPCKIT_CONFIG_DIR")
     beside = (request.cwd / "conf").resolve()
     return beside if beside.is_dir() else None
+
+
+def _site_folder(request: ComposeRequest) -> Path | None:
+    named = request.environ.get(SITE_CONFIG_DIR)
+    return _existing(request, named, said_by=SITE_CONFIG_DIR) if named else None
 
 
 def _existing(request: ComposeRequest, text: str, *, said_by: str) -> Path:

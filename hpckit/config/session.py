@@ -146,8 +146,11 @@ def open_session(request: ComposeRequest) -> Iterator[Session]:
         # does not exist; the first is fine, the second an error.
         warnings.filterwarnings("ignore", ".*missing `_self_`", UserWarning)
         warnings.filterwarnings("error", r".*is not available", UserWarning)
+        path = GlobalHydra.instance().config_loader().get_search_path()
+        for site in folders[1:-1]:
+            path.prepend("site", str(site), "hpckit")
         session = Session(
-            loader=_ComposingLoader(GlobalHydra.instance().config_loader().get_search_path()),
+            loader=_ComposingLoader(path),
             config_name=request.config_name,
             folders=folders,
         )

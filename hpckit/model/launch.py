@@ -98,7 +98,8 @@ class Cluster:
     qos: str | None = None
     """QOS of runs that name none in `resources.qos`. Null: Slurm's default."""
     gpus_per_node: int = 0
-    """GPUs of one node. Runs that ask for more are refused."""
+    """GPUs of one node. Runs that ask for more are refused. 0: not stated on Slurm, which is asked
+    what its nodes have."""
     nvlink_nodes: int = 1
     """How many nodes one NVLink domain joins. `parallel.tensor` and `parallel.context` stay within
     it. 1: NVLink, or whatever joins GPUs, ends at the node."""

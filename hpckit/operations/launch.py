@@ -115,7 +115,7 @@ def start_launch(
 
 
 def _start_here(prepared: Prepared, context: Context, terminal: str | None) -> Started:
-    local.require_linux()
+    local.require_executor(context.environ)
     launch = write(prepared, context)
     with only_a_view(launch, context):
         executor = local.start_executor(launch, context, terminal=terminal)

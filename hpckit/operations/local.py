@@ -8,7 +8,7 @@ import platform
 import signal
 import subprocess  # noqa: TID251  # the local executor is a Python process of hpckit
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpckit.context import Context
@@ -26,6 +26,9 @@ from hpckit.record.process import alive
 from hpckit.record.store import PRIVATE_FILE
 from hpckit.runtime.environ import TERMINAL
 
+NO_LOCAL = "HPCKIT_NO_LOCAL"
+"""Set on login nodes where no runs may be started as processes."""
+
 _PATIENCE_S = 60.0
 _POLL_S = 0.02
 _LOG_TAIL = 10
@@ -40,7 +43,7 @@ def start_executor(
     the device for the only rank of a run in the foreground. Raises RunError if the executor ends or
     reports nothing in time; its runs then count as failed, with that reason.
     """
-    require_linux()
+    require_executor(context.environ)
     try:
         return _start(launch, context, jobs, terminal)
     except RunError as error:
@@ -51,8 +54,18 @@ def start_executor(
         raise
 
 
-def require_linux() -> None:
-    """Raise UsageError if runs cannot be supervised: this needs Linux's signals, /proc, prctl."""
+def require_executor(environ: Mapping[str, str]) -> None:
+    """Raise UsageError if no runs can, or may, be supervised on this machine.
+
+    This needs Linux's signals, /proc and prctl.
+    """
+    if environ.get(NO_LOCAL):
+        raise UsageError(
+            f"cluster=local starts runs on this machine, and its administrators rule that out "
+            f"({NO_LOCAL} is set)",
+            hint="submit them to Slurm (cluster=slurm), or work in an interactive job: "
+            "srun --pty bash, and there unset it",
+        )
     if platform.system() != "Linux":
         raise UsageError(
             f"runs need Linux, and this is {platform.system()}",

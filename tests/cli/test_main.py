@@ -56,7 +56,7 @@ def test_main_guesses_a_verb_only_if_it_is_close(shell: Any) -> None:
     """`tracker` is not `stacks`, and `energy` is not `render`."""
     for word, hint in (
         ("launhc", "did you mean `hpckit launch`?"),
-        ("tracker", "`hpckit --help` lists them"),
+        ("tracker", "`hpckit --help` lists all verbs"),
         ("energy", "did you mean `hpckit status`?"),
     ):
         assert hint in shell(word).err

@@ -93,11 +93,15 @@ _CASES = {
     ),
     "a colon": (("launch", "epochs:3"), "'epochs:3' is not an override", "Write epochs=3"),
     "half a number": (
-        ("launch", "lr=0.1x"),
+        ("launch", "experiment=digits", "lr=0.1x"),
         "lr=0.1x: '0.1x' is not a number, and lr is 0.01 without it",
         "if a text is meant: 'lr=\"0.1x\"'",
     ),
-    "half a number, swept": (("check", "-m", "lr=0.1,0.2.3"), "'0.2.3' is not a number", "Write a"),
+    "half a number, swept": (
+        ("check", "-m", "experiment=digits", "lr=0.1,0.2.3"),
+        "'0.2.3' is not a number",
+        "Write a",
+    ),
     "no command": (
         ("launch", "experiment=command"),
         "command is mandatory and has no value",
@@ -136,7 +140,7 @@ def test_a_wrong_word_is_answered_with_the_right_one(
 @pytest.mark.parametrize("words", [("lr=auto",), ('lr="0.1x"',), ("lr=1e-3",), ("+mine=0.1x",)])
 def test_what_may_be_meant_is_taken(shell: Any, words: tuple[str, ...]) -> None:
     """A text for a number is told of, and no error unless it begins as one."""
-    assert shell("launch", "--dry-run", "cluster=local", *words).code == 0
+    assert shell("launch", "--dry-run", "cluster=local", "experiment=digits", *words).code == 0
 
 
 def test_a_sweep_of_nothing_is_told(shell: Any) -> None:

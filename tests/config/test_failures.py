@@ -25,7 +25,7 @@ def test_refusal_while_the_same_refusal_is_handled_ends(
     request_for: Callable[..., ComposeRequest],
 ) -> None:
     """A caller may compose once more in its own handler of a refusal, and is refused again."""
-    words = ("+name=1", "entry_point=t:main")
+    words = ("experiment=digits", "+name=1")
     with pytest.raises(ConfigError) as first:
         compose(request_for(*words))
     try:

@@ -202,4 +202,4 @@ def test_first_word_or_other_case_of_a_key_names_it(
     request_for: Requester, word: str, meant: str
 ) -> None:
     """What other tools call it, or how it is spelt elsewhere."""
-    assert f"Did you mean {meant}?" in refusal(request_for(word)).message
+    assert f"Did you mean {meant}?" in refusal(request_for("experiment=digits", word)).message

@@ -67,14 +67,18 @@ _CASES = {
     "unknown function": ("seed=rnge(3)", "Unknown function 'rnge'", "key=value"),
     "open bracket": ("name=[1", "not an override in Hydra's grammar", "For one text write"),
     "mandatory": ("experiment=command", r"^command is mandatory", "launch -- python train.py"),
-    "interpolation to nothing": ("name=${lrr}", r"name cannot be.*mean lr\?", "Known: name"),
+    "interpolation to nothing": ("name=${seeed}", r"name cannot be.*mean seed or", "Known: name"),
     "interpolation of Hydra's": (
         "name=${hydra:job.id}",
         "name cannot be resolved",
         r"not \${hydra",
     ),
     "interpolation unknown": ("name=${a:b}", "Unsupported interpolation type a", r"\${oc.env"),
-    "interpolation of a wrong type": ("resources.nodes=${name}", "nodes cannot be.*'digits'", ""),
+    "interpolation of a wrong type": (
+        "resources.nodes=${output_dir}",
+        "nodes cannot be.*'outputs'",
+        "",
+    ),
     "variable not set": ("checkpoint=scratch", "variable SCRATCH is not set", "Export it"),
 }
 

@@ -55,7 +55,7 @@ def test_show_info_tells_searchpath_groups_and_files(
 ) -> None:
     """The user's folder comes before ours; groups list the options of both."""
     conf = write_conf({"cluster/lab": "kind: slurm\n"})
-    text = show_info(request_for("cluster=lab"))
+    text = show_info(request_for("cluster=lab", "experiment=digits"))
     assert text.index(str(conf)) < text.index(str(shipped_folder()))
     assert "cluster: auto, lab, local, sandbox, slurm" in text
     assert text.index("hpckit_schema") < text.index("cluster/lab") < text.index("experiment/digits")

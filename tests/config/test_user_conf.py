@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,34 @@ def test_user_folder_is_the_one_named_first(tmp_path: Path, request_for: Request
     )
     names = [compose(request)[0].settings.name for request in requests]
     assert names == ["option", "variable", "conf"]
+
+
+def test_site_folder_is_searched_after_the_users(
+    tmp_path: Path, request_for: Requester, write_conf: Writer
+) -> None:
+    """A site's clusters and defaults hold for all users; a user's own file of a name is taken."""
+    site, folders = tmp_path / "site" / "conf", {"cluster/lab": "partition: site\n"}
+    primary = "defaults: [hpckit, _self_, {experiment: null}]\nname: theirs\n"
+    texts = {"config": primary, **folders}
+    for name, text in {**texts, "cluster/other": "partition: other\n"}.items():
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / f"{name}.yaml").write_text(text, encoding="utf-8")
+    (site.parent / "slurm_templates").mkdir()
+    environ = {"HPCKIT_SITE_CONFIG_DIR": str(site)}
+
+    words = ("experiment=command", "command=[true]")
+    own = replace(request_for("cluster=lab", *words), environ=environ)
+    assert compose(own)[0].settings.cluster.partition == "site"
+    assert compose(own)[0].settings.name == "theirs"
+    write_conf({"cluster/lab": "partition: mine\n"})
+    (point,) = compose(own)
+    assert (point.settings.name, point.settings.cluster.partition) == ("theirs", "mine")
+    other = replace(request_for("cluster=other", *words), environ=environ)
+    assert compose(other)[0].settings.cluster.partition == "other"
+    shipped = shipped_folder().parent / "slurm_templates"
+    assert template_folders(own) == (site.parent / "slurm_templates", shipped)
+    with pytest.raises(ConfigError, match="from HPCKIT_SITE_CONFIG_DIR"):
+        compose(replace(own, environ={"HPCKIT_SITE_CONFIG_DIR": "/no"}))
 
 
 def test_user_templates_lie_beside_their_conf(

@@ -51,7 +51,16 @@ def test_wheel_ships_conf_and_templates(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "hpckit", "launch", "--dry-run", "cluster=slurm"],
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "hpckit",
+            "launch",
+            "--dry-run",
+            "experiment=digits",
+            "cluster=slurm",
+        ],
         cwd=elsewhere,
         env={**os.environ, "PYTHONPATH": str(site)},
         capture_output=True,

@@ -69,8 +69,9 @@ def check_settings(settings: LaunchConfig) -> None:
     if settings.resources.tasks_per_node == 0 and settings.cluster.gpus_per_node == 0:
         raise ConfigError(
             "resources.tasks_per_node is 0; in groups such as one_node it follows "
-            "cluster.gpus_per_node, which is 0 here",
-            hint="state what the nodes have (cluster.gpus_per_node=N), or choose resources=cpu",
+            "cluster.gpus_per_node, which is not stated",
+            hint="state what the nodes have: cluster.gpus_per_node=N (sinfo -o '%P %G' lists it on "
+            "Slurm); or choose resources=cpu",
         )
     check_values(settings)
     _check_observe(settings.observe)
@@ -294,7 +295,8 @@ def _check_topology(resources: Resources) -> None:
 
 
 def _check_devices(resources: Resources, cluster: Cluster) -> None:
-    if (resources.gpus_per_node or 0) > cluster.gpus_per_node:
+    stated = cluster.gpus_per_node > 0 or cluster.kind is not ClusterKind.slurm
+    if stated and (resources.gpus_per_node or 0) > cluster.gpus_per_node:
         raise ConfigError(
             f"resources.gpus_per_node is {resources.gpus_per_node}, but a node of this cluster "
             f"has {cluster.gpus_per_node} (cluster.gpus_per_node)",

@@ -225,7 +225,7 @@ def _check_node(spec: SharedJobSpec, settings: LaunchConfig) -> None:
     """Raise ConfigError if a node has fewer GPUs or CPUs than the runs of one job need."""
     each, cluster = spec.each, settings.cluster
     gpus = _shared(spec.slots, each.gpus_per_node, spec.runs_per_gpu) if each.gpus_per_node else 0
-    if gpus > cluster.gpus_per_node:
+    if 0 < cluster.gpus_per_node < gpus:
         fitting = cluster.gpus_per_node // each.gpus_per_node * spec.runs_per_gpu
         raise ConfigError(
             f"{spec.slots} runs that share a job (sweep.runs_per_job) ask for {gpus} GPUs, but a "

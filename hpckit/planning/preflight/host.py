@@ -133,6 +133,6 @@ def _numa(health: NodeHealth, node: str) -> Iterator[HealthFinding]:
             verdict=HealthVerdict.warn,
             message=f"the job has no CPU on {node} next to GPU {ranges(health.far_gpus)}: data "
             "takes the way through the other socket",
-            hint="ask Slurm for CPUs by GPU (resources.additional_parameters.cpus_per_gpu), or for "
-            "whole nodes",
+            hint="ask Slurm for CPUs next to GPUs (+resources.additional_parameters.gres_flags="
+            "enforce-binding), or for whole nodes (resources.exclusive=true)",
         )

@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -46,6 +47,12 @@ def capture_environment(environ: Mapping[str, str]) -> dict[str, object]:
         "platform": platform.platform(),
         "driver": _driver(),
     }
+
+
+def in_active_environment(program: str, environ: Mapping[str, str]) -> str | None:
+    """Return a program of the activated virtual or conda environment; None if it has none."""
+    active = environ.get("VIRTUAL_ENV") or environ.get("CONDA_PREFIX")
+    return shutil.which(program, path=f"{active}/bin") if active and "/" not in program else None
 
 
 def capture_of(python: str, environ: Mapping[str, str]) -> dict[str, object] | None:

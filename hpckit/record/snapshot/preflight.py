@@ -32,6 +32,7 @@ from hpckit.record.snapshot.entry_point import (
     names_like,
     uncallable,
 )
+from hpckit.record.snapshot.environment import in_active_environment
 from hpckit.record.snapshot.frozen_files import OUTSIDE, FrozenFiles
 
 _ACCELERATORS = ("cuda", "hip", "xpu")
@@ -230,7 +231,7 @@ class Machine:
         program = words[0]
         if "/" in program and not Path(program).is_absolute():
             yield from self._project_file(program, runs=True, in_place=in_place)
-        elif self._which(program) is None:
+        elif (found := self._which(program)) is None:
             # Nodes may have programs that this machine lacks, and modules add more.
             say = error if self.here else warning
             cure = (
@@ -244,6 +245,11 @@ class Machine:
                 by = "python " if program.endswith(".py") else "./"
                 cure = f"a file of that name is here: write {by}{program}"
             yield say("command", program, f"there is no program {program} on this machine", cure)
+        elif (meant := in_active_environment(program, self.environ)) not in {None, found}:
+            own = f"cluster.python={Path(str(meant)).parent}/python"
+            cure = f"install hpckit there, and set {own}; or give the program's path"
+            why = f"{program} of the command is {found}, as hpckit's Python is, not your {meant}"
+            yield warning("command", program, why, cure)
         started = invocation(words)
         script = script_of(words)
         if started.module is not None:

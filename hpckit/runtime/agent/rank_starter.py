@@ -65,8 +65,9 @@ def binding_words(binding: CpuBinding, first_rank: int, node: str) -> str:
     else:
         return ""
     return (
-        f"{problem}: {then}; ask Slurm for CPUs by GPU "
-        "(resources.additional_parameters.cpus_per_gpu), or for whole nodes"
+        f"{problem}: {then}; ask Slurm for CPUs next to GPUs "
+        "(+resources.additional_parameters.gres_flags=enforce-binding), or for whole nodes "
+        "(resources.exclusive=true)"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -443,3 +444,18 @@ def test_switches_and_segment_reach_the_script(slurm_shell: Any) -> None:
     for switches in ("1", "1@60"):
         shown = slurm_shell(*words, f"resources.switches={switches}").out
         assert f"#SBATCH --switches={switches}\n#SBATCH --segment=2\n" in shown
+
+
+def test_program_that_is_not_the_active_environments_is_said(shell: Any, tmp_path: Path) -> None:
+    """A central hpckit puts its own `python` first, which lacks what the command imports."""
+    active = tmp_path / "own" / "bin" / "python"
+    active.parent.mkdir(parents=True)
+    active.symlink_to(sys.executable)
+    words = ("check", "--json", "cluster=local", "--", "python", "-c", "pass")
+    shell.environ = {**shell.environ, "VIRTUAL_ENV": str(active.parents[1])}
+    said = json.loads(shell(*words).out)
+    (found,) = (one for one in said["findings"] if one["key"] == "command")
+    assert f"not your {active}" in found["message"]
+    assert f"cluster.python={active}" in found["hint"]
+    shell.environ = {**shell.environ, "VIRTUAL_ENV": sys.prefix}
+    assert json.loads(shell(*words).out)["findings"] == []

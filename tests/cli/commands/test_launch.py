@@ -201,12 +201,12 @@ def test_launch_with_slurm_away_keeps_the_intent_for_doctor(
         (("experiment=digit",), "digits"),
         (("resources.nodes=two",), "two"),
         (("resourcs.nodes=2",), "resources"),
-        (("resources.nodes=0",), "at least 1"),
+        (("experiment=digits", "resources.nodes=0"), "at least 1"),
         (("seed=1,2",), "-m"),
         (("experiment=command",), "command"),
-        (("cluster=sandbox", "resources.partition=bacth"), "batch"),
+        (("experiment=digits", "cluster=sandbox", "resources.partition=bacth"), "batch"),
         (("-m", "output_dir=a,b"), "output_dir differs"),
-        (("code.root=nowhere",), "nowhere"),
+        (("experiment=digits", "code.root=nowhere"), "nowhere"),
     ],
 )
 def test_launch_with_a_wrong_configuration_is_2(
@@ -330,3 +330,12 @@ def test_launch_dry_run_on_this_machine_lists_the_runs(shell: Any) -> None:
     assert head == "2 runs on this machine"
     assert [line.split()[0].rpartition(".")[2] for line in runs] == ["0", "1"]
     assert [line.split()[-1] for line in runs] == ["seed=1", "seed=2"]
+
+
+def test_no_run_starts_on_a_login_node_where_that_is_ruled_out(shell: Any) -> None:
+    """What a site's module sets: refused before anything is written, with what to do."""
+    shell.environ = {**shell.environ, "HPCKIT_NO_LOCAL": "1"}
+    said = shell("launch", "cluster=local", "--", "true")
+    assert said.code == 2
+    assert "cluster=slurm" in said.err
+    assert not list(shell.cwd.iterdir())
