@@ -92,6 +92,11 @@ _CASES = {
         "If it belongs to the word before, write 'name=my run'",
     ),
     "a colon": (("launch", "epochs:3"), "'epochs:3' is not an override", "Write epochs=3"),
+    "nothing to run": (
+        ("launch", "cluster=slurm"),
+        "nothing to run: neither entry_point nor command is set",
+        "a program: hpckit launch -- python train.py",
+    ),
     "half a number": (
         ("launch", "experiment=digits", "lr=0.1x"),
         "lr=0.1x: '0.1x' is not a number, and lr is 0.01 without it",

@@ -17,7 +17,6 @@ from hpckit.config.compose import compose, compose_parallel
 from hpckit.config.explain import load_config
 from hpckit.config.request import ComposeRequest, shipped_folder
 from hpckit.config.session import Session, open_session
-from hpckit.errors import ConfigError
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.parallel.settings import FallbackLayout, Parallel
 from hpckit.model.plain import from_plain
@@ -35,15 +34,12 @@ def test_layouts_to_fall_back_to_survive_a_change_of_another_key(tmp_path: Path)
     assert found == dataclasses.replace(present, compile=True)
 
 
-def test_compose_of_nothing_asks_what_to_run(request_for: Requester) -> None:
-    """A bare launch submits no example; with one it has a place for its outputs."""
-    with pytest.raises(ConfigError, match="nothing to run") as told:
-        compose(request_for())
-    assert "hpckit launch -- python train.py" in told.value.hint
-    (point,) = compose(request_for("experiment=digits"))
-    assert point.settings.entry_point
+def test_compose_of_nothing_chooses_nothing_to_run(request_for: Requester) -> None:
+    """A bare launch has a place for its outputs, and no example to run."""
+    (point,) = compose(request_for())
+    assert (point.settings.entry_point, point.settings.command) == (None, None)
     assert point.settings.output_dir == "outputs"
-    assert point.overrides == ("experiment=digits",)
+    assert point.overrides == ()
 
 
 @pytest.mark.parametrize("option", _OPTIONS)
