@@ -16,15 +16,10 @@ from hpckit.config.failures import FAILURES
 from hpckit.config.request import ComposeRequest
 from hpckit.config.session import Session
 from hpckit.errors import ConfigError
+from hpckit.model.command import escaped, override_value, quoted
 
 _EXPERIMENT = re.compile(r"(?:\w+:)?\+{0,2}experiment(?:@[^=]*)?=", re.ASCII)
 _COMMAND = re.compile(r"(?:\w+:)?\+{0,2}command=", re.ASCII)
-
-_PLAIN = re.compile(r"-{0,2}[A-Za-z_][A-Za-z0-9_./-]*\Z", re.ASCII)
-_NOT_TEXT = frozenset({"null", "true", "false", "nan", "inf"})
-"""These are read as values of other types, as numbers are."""
-
-_OPENED = re.compile(r"(\\*)\$\{")
 
 
 def with_command(request: ComposeRequest, session: Session) -> tuple[str, ...]:
@@ -68,47 +63,30 @@ def command_override(words: Sequence[str]) -> str:
 
 
 def literal_word(text: str) -> str:
-    """Return a text as a value of an override, in which nothing is interpreted.
-
-    Raises ConfigError for a `${` together with both kinds of quotes.
-    """
-    return _word(_OPENED.sub(r"\1\1\\${", text))
+    """Return a text as a value of an override, in which nothing is interpreted."""
+    return _word(escaped(text))
 
 
 def _word(word: str) -> str:
-    if _PLAIN.match(word) and word.lstrip("-").lower() not in _NOT_TEXT:
-        return word
     if word == "???":
         raise ConfigError(
             "the command has the word ???, which marks a value that is still to be given",
             hint="replace it; if a program really takes it: -- bash -c 'program \"???\"'",
         )
-    text = _literal_unless_interpolation(word)
-    for quote in ("'", '"') if '"' in text else ('"', "'"):
-        quoted = _quoted(text, quote)
-        # Hydra stores the override as separate text, in which quotes cannot be escaped.
-        if "${" not in quoted or _is_readable(quoted):
-            return quoted
-    raise ConfigError(
-        f"a text with an interpolation has both kinds of quotes: {word}",
-        hint="give it a key of its own, such as +params.x=..., and write ${params.x}",
-    )
+    if "${" not in word or not is_readable(word):
+        return override_value(word)  # also what only looks like an interpolation: `${x `
+    # Hydra stores the override as separate text, in which quotes cannot be escaped.
+    forms = [quoted(word, quote) for quote in ("'\"" if '"' in word else "\"'")]
+    found = next(filter(is_readable, forms), None)
+    if found is None:
+        raise ConfigError(
+            f"a text with an interpolation has both kinds of quotes: {word}",
+            hint="give it a key of its own, such as +params.x=..., and write ${params.x}",
+        )
+    return found
 
 
-def _quoted(text: str, quote: str) -> str:
-    body = re.sub(rf"(\\*){quote}", rf"\1\1\\{quote}", text)
-    behind = len(body) - len(body.rstrip("\\"))
-    return f"{quote}{body}{body[len(body) - behind :]}{quote}"
-
-
-def _literal_unless_interpolation(word: str) -> str:
-    """Escape what only looks like an interpolation: a shell's `${x `, or a lone `${`."""
-    if "${" not in word or _is_readable(word):
-        return word
-    return _OPENED.sub(r"\1\1\\${", word)
-
-
-def _is_readable(text: str) -> bool:
+def is_readable(text: str) -> bool:
     """Return whether OmegaConf can parse a text with an interpolation."""
     try:
         grammar_parser.parse(text)

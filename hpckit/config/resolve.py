@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hpckit.config.names import dotted_keys, leaves, nearest, question, siblings
 from hpckit.config.schema import typed_sections
-from hpckit.errors import ConfigError
+from hpckit.errors import ConfigError, causes
 from hpckit.model.launch import MISSING, ClusterKind
 
 _NOT_FOUND = re.compile(r"Interpolation key '([^']+)' not found")
@@ -115,6 +115,9 @@ def _refuse_unknown_keys(config: DictConfig) -> None:
 
 
 def _unresolved(error: OmegaConfBaseException, config: DictConfig) -> ConfigError:
+    told = next((one for one in causes(error) if isinstance(one, ConfigError)), None)
+    if told is not None:
+        return ConfigError(f"{error.full_key}: {told.message}.", hint=told.hint)
     reason = _RAISED.sub("", str(error).splitlines()[0]).removesuffix(".")
     message = f"{error.full_key or 'The configuration'} cannot be resolved: {reason}."
     lost = _NOT_FOUND.search(reason)

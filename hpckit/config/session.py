@@ -216,7 +216,7 @@ def registering(home: type) -> Callable[..., None]:
     return cast("Callable[..., None]", home.register_new_resolver)  # type: ignore[attr-defined]
 
 
-_register = registering(OmegaConf)
+register_resolver = registering(OmegaConf)
 
 
 @contextmanager
@@ -231,8 +231,8 @@ def reading(environ: Mapping[str, str]) -> Iterator[None]:
             raise LookupError(f"environment variable {key} is not set")
         return None if default is None else str(default)
 
-    _register("oc.env", env, replace=True)
+    register_resolver("oc.env", env, replace=True)
     try:
         yield
     finally:
-        _register("oc.env", oc.env, replace=True)
+        register_resolver("oc.env", oc.env, replace=True)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from hpckit.config.command_values import mark_command
 from hpckit.config.explain import load_config
 from hpckit.config.names import dotted_keys, nearest, question
 from hpckit.config.points.expansion import check_multirun, first_point, list_points, present
@@ -47,7 +48,7 @@ def show_config(request: ComposeRequest, *, package: str = "", resolved: bool = 
         for overrides in listed:
             config = load_config(session, overrides)
             if resolved:
-                config = OmegaConf.create(resolve(config, request.environ))
+                config = OmegaConf.create(resolve(mark_command(config), request.environ))
             documents.append(_yaml(_masked(config, known), package))
     if len(documents) == 1:
         return documents[0]

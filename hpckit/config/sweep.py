@@ -13,6 +13,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import OverrideType
 
+from hpckit.config.command_values import mark_command
 from hpckit.config.explain import load_config
 from hpckit.config.overrides import parse, parse_plain_value
 from hpckit.config.points.expansion import line_of
@@ -81,7 +82,7 @@ class Composer:
         self, kind: tuple[tuple[str, ...], tuple[str, ...]], overrides: Sequence[str]
     ) -> tuple[dict[str, Any], LaunchConfig]:
         """Let Hydra compose, and keep what the next points can share."""
-        config = load_config(self.session, overrides)
+        config = mark_command(load_config(self.session, overrides))
         values = resolve(config, self.environ)
         try:
             settings = from_plain(LaunchConfig, values)

@@ -2,14 +2,18 @@
 
 The one interpretation of `command`, at plan time and on the node, and of what its words say about
 the program, script or module that it starts. Pure: it neither runs the command nor looks for files.
+
+Many programs read `key=value` in the grammar of Hydra's overrides, in which `1` and `'1'` differ.
+So a value in such a word is written in that grammar: numbers and plain words as they are.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, StrEnum
 from typing import Any
 
 from hpckit.errors import ConfigError
@@ -93,7 +97,7 @@ class Invocation:
 
 def invocation(words: Sequence[str]) -> Invocation:
     """Return what the words of a command start."""
-    rest = _behind_env(words)
+    rest = behind_env(words)
     program, given = rest[0].rpartition("/")[2], tuple(rest[1:])
     if _PYTHON.match(program):
         return _of_python(program, given)
@@ -110,7 +114,8 @@ def script_of(words: Sequence[str]) -> str | None:
     return started.script
 
 
-def _behind_env(words: Sequence[str]) -> Sequence[str]:
+def behind_env(words: Sequence[str]) -> Sequence[str]:
+    """Return the words without a leading `env A=1`."""
     if words[0].rpartition("/")[2] != "env":
         return words
     rest = next((n for n in range(1, len(words)) if not _ASSIGNMENT.match(words[n])), 0)
@@ -187,3 +192,101 @@ def shell_commands(line: str) -> Iterator[tuple[str, ...]]:
         elif not redirected and (words or not (_ASSIGNMENT.match(token) or token in _PREFIXES)):
             words.append(token)
         redirected = False
+
+
+_KEY = r"(?:~|\+{0,2})[A-Za-z_$][\w$./-]*(?:@[\w$.:-]*)?="
+_OVERRIDE = re.compile(rf"{_KEY}\Z", re.ASCII)
+_OF_ENV = r"(?!(?:\S*/)?env(?:\s+\w+=\S*)*\s+\w+=\Z)"
+_IN_LINE = re.compile(
+    rf"{_OF_ENV}(?:.*\s)?(?:(['\"]){_KEY}|{_KEY}(['\"])|{_KEY})\Z", re.ASCII | re.DOTALL
+)
+_PLAIN = re.compile(r"[\w/+.%@?|*:-]+(?: [\w/+.%@?|*:-]+)*", re.ASCII)
+_PLAIN_KEY = re.compile(r"(?:[\w/+.%@?|*-]|\\.)+", re.ASCII)
+_SPECIAL = re.compile(r"([\\()\[\]{}:=, \t])")
+_OPENED = re.compile(r"(\\*)\$\{")
+
+
+class Reader(StrEnum):
+    """What reads a value in a command: any program, or Hydra, which may be behind a shell's quotes.
+
+    `shell`, `single` and `double` are for a command that is one text, by the quotes around.
+    """
+
+    program = "program"
+    hydra = "hydra"
+    shell = "shell"
+    single = "single"
+    double = "double"
+
+
+def reader_of(before: str, after: str, *, listed: bool) -> Reader:
+    """Return what reads a value between these texts of a word, or of a command that is one text."""
+    if listed:
+        return Reader.hydra if not after and _OVERRIDE.match(before) else Reader.program
+    match = _IN_LINE.match(before)
+    quote = (match[1] or match[2] or "") if match else ""
+    if match is None or not re.match(rf"{quote}(?:\s|\Z)", after):
+        return Reader.program
+    return {"": Reader.shell, "'": Reader.single, '"': Reader.double}[quote]
+
+
+def written(value: Any, reader: Reader) -> Any:
+    """Return a value as its reader needs it; raises ConfigError if it has no form for Hydra."""
+    if reader is Reader.program:
+        return value
+    text = override_value(value) if value != "" else ""
+    if reader is Reader.single:
+        return text.replace("'", "'\"'\"'")
+    if reader is Reader.double:
+        return re.sub(r'(["\\])', r"\\\1", text)
+    return shlex.quote(text) if reader is Reader.shell and text else text
+
+
+def override_value(value: Any) -> str:
+    """Return a value in the grammar of Hydra's overrides, which reads it as the same value.
+
+    Numbers and plain words stay as they are. Raises ConfigError for a mapping with a key that has
+    no form in the grammar.
+    """
+    if value is None or isinstance(value, bool | int | float):
+        return "null" if value is None else str(value)
+    if isinstance(value, Mapping):
+        pairs = (f"{_key(key)}:{override_value(item)}" for key, item in value.items())
+        return f"{{{','.join(pairs)}}}"
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return f"[{','.join(map(override_value, value))}]"
+    text = value.name if isinstance(value, Enum) else str(value)
+    if _PLAIN.fullmatch(text) and not _is_other(text):
+        return text
+    return quoted(escaped(text), "'" if '"' in text else '"')
+
+
+def escaped(text: str) -> str:
+    """Return a text in which OmegaConf sees no interpolation."""
+    return _OPENED.sub(r"\1\1\\${", text)
+
+
+def quoted(text: str, quote: str) -> str:
+    """Return a text in quotes, as Hydra's grammar reads it."""
+    body = re.sub(rf"(\\*){quote}", rf"\1\1\\{quote}", text)
+    behind = len(body) - len(body.rstrip("\\"))
+    return f"{quote}{body}{body[len(body) - behind :]}{quote}"
+
+
+def _key(key: Any) -> str:
+    text = _SPECIAL.sub(r"\\\1", key) if isinstance(key, str) else override_value(key)
+    if isinstance(key, str) and (not _PLAIN_KEY.fullmatch(text) or _is_other(text)):
+        raise ConfigError(
+            f"the key {key!r} of a mapping has no form in the grammar of Hydra's overrides",
+            hint="Name it with letters and digits, or let the application read it from a file.",
+        )
+    return text
+
+
+def _is_other(text: str) -> bool:
+    """Return whether an unquoted text is a value of another type: a number, a boolean, or null."""
+    try:
+        float(text)
+    except ValueError:
+        return text.lower() in {"true", "false", "null"}
+    return True

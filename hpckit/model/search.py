@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from hpckit.model.command import reader_of, written
 from hpckit.model.launch import Direction, Pruner
 
 
@@ -76,8 +77,13 @@ class DerivedKey:
         """Return the value of this place for these values of the searched keys."""
         if self.copies is not None:
             return given[self.copies]
-        parts = enumerate(self.pieces)
-        return "".join(str(given[piece]) if place % 2 else piece for place, piece in parts)
+        text, listed = self.pieces[0], len(self.path) > 1
+        for key, after in zip(self.pieces[1::2], self.pieces[2::2], strict=True):
+            value = given[key]
+            if self.path[0] == "command":
+                value = written(value, reader_of(text, after, listed=listed))
+            text += f"{value}{after}"
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,7 +91,7 @@ def test_both_kinds_of_quotes_in_an_interpolation_are_refused(request_for: Reque
 def test_without_an_experiment_it_is_experiment_command(request_for: Requester) -> None:
     """The point's overrides say all of it, and compose to the same without the command."""
     (point,) = compose(request_for("seed=7", command=("python", "a b")))
-    assert point.overrides == ("seed=7", "experiment=command", 'command=[python,"a b"]')
+    assert point.overrides == ("seed=7", "experiment=command", "command=[python,a b]")
     (again,) = compose(request_for(*point.overrides))
     assert again.config == point.config
 

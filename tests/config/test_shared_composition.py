@@ -92,7 +92,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     resolvers: dict[str, Any] = {"test.twice": lambda value: f"{value}{value}"}
     resolvers["test.number"] = lambda value: (next(calls), value)[1]
     for name, function in resolvers.items():
-        session._register(name, function, use_cache=True, replace=True)  # noqa: SLF001
+        session.register_resolver(name, function, use_cache=True, replace=True)
     yield folder
     for name in resolvers:
         OmegaConf.clear_resolver(name)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpckit.errors import ConfigError
+from hpckit.model.command import override_value
 from hpckit.model.search import DerivedKey
 
 FIXED = frozenset(
@@ -95,7 +96,8 @@ def _pieces(text: str, moved: list[Probe]) -> tuple[str, ...]:
             if place % 2:
                 cut.append(piece)
                 continue
-            first, *rest = piece.split(str(probe.before))
+            mark = str(probe.before)
+            first, *rest = piece.split(mark if mark in piece else override_value(probe.before))
             cut += [first, *(part for one in rest for part in (probe.key, one))]
         pieces = cut
     return tuple(pieces)
