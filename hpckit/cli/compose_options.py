@@ -89,7 +89,7 @@ def compose_request(
         overrides=(*swallowed, *arguments.overrides, *more),
         command=None if command is None else tuple(command),
         config_dir=arguments.config_dir,
-        config_name=_config_name(arguments, context) or PRIMARY,
+        config_name=_config_name(arguments, context) or None,
         multirun=arguments.multirun,
         environ=context.environ,
         cwd=context.cwd,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 from omegaconf import grammar_parser
 from omegaconf.errors import GrammarParseError
@@ -44,10 +45,10 @@ def with_command(request: ComposeRequest, session: Session) -> tuple[str, ...]:
 def _choice(session: Session) -> str:
     """Return the override that selects experiment=command, even if the files select none."""
     word = "experiment=command"
-    try:
-        session.defaults([word])
-    except FAILURES:
-        return f"+{word}"
+    for form in (word, f"+{word}"):
+        with suppress(*FAILURES):
+            session.defaults([form])
+            return form
     return word
 
 

@@ -17,6 +17,7 @@ from hpckit.config import explain_file
 from hpckit.config.failures import FAILURES, NOT_LISTED, inner, reason, unknown_key
 from hpckit.config.names import dotted_keys, nearest, question, siblings
 from hpckit.config.overrides import parse
+from hpckit.config.primary import is_ours
 from hpckit.config.session import Session
 from hpckit.config.types import known_in, takes
 from hpckit.config.typos import meant_by
@@ -42,13 +43,13 @@ def load_config(session: Session, overrides: Sequence[str]) -> DictConfig:
 
 
 def _explain(error: Exception, session: Session, overrides: Sequence[str]) -> ConfigError:
+    if not is_ours(session.folders, session.config_name):
+        return explain_file.not_ours(session)
     unreadable = explain_file.explain_unreadable_file(error, session)
     if unreadable is not None:
         return unreadable
     if isinstance(error, MissingConfigException):
         return explain_file.explain_missing_file(error, session, overrides)
-    if not _builds_on_schema(session):
-        return explain_file.not_ours(session)
     words = parse(overrides, session.loader)
     return (
         _without_package(session, words)
@@ -66,13 +67,6 @@ def _without_package(session: Session, words: Sequence[Override]) -> ConfigError
     except FAILURES:
         return None
     return explain_file.without_package(config, session, choices)
-
-
-def _builds_on_schema(session: Session) -> bool:
-    try:
-        return session.builds_on_schema()
-    except FAILURES:
-        return True  # something else is wrong with its defaults list; that is reported instead
 
 
 def _culprit(session: Session, overrides: Sequence[Override]) -> ConfigError | None:
@@ -120,7 +114,8 @@ def _fault(
 def _in_group(override: Override, error: Exception) -> ConfigError | None:
     line, group = str(override.input_line), override.key_or_group
     told = str(error)
-    inside = "raised while composing" in told or told.startswith(f"In '{group}/")
+    inside = "raised while composing" in told or "appears more than once" in told
+    inside = inside or told.startswith(f"In '{group}/")
     if inside or (not override.is_add() and "Multiple values for" in told):
         return None  # the chosen file is wrong, not the choice
     if override.is_add():

@@ -18,6 +18,7 @@ from yaml import MarkedYAMLError
 
 from hpckit.config.failures import first_line, inner, reason, unknown_key
 from hpckit.config.names import nearest, question
+from hpckit.config.primary import find_file, listed_names
 from hpckit.config.request import shipped_folder
 from hpckit.config.schema import typed_sections
 from hpckit.config.session import Session
@@ -89,12 +90,14 @@ def without_package(
 
 def not_ours(session: Session) -> ConfigError:
     """Return the error for a primary configuration that does not include hpckit's."""
+    listed = listed_names(session.folders, session.config_name)
+    group = "" if "experiment" in listed else ", experiment: null"
     return ConfigError(
         f"{_path(session, session.config_name)} does not build on hpckit's configuration.",
         hint="Write a second one, such as hpc.yaml, and choose it: --config-name hpc, or once "
         "export HPCKIT_CONFIG_NAME=hpc. For commands it needs no more than "
         "`defaults: [hpckit, _self_]`; for functions that read this configuration "
-        f"`defaults: [hpckit, {session.config_name}, _self_, experiment: null]`. If no other "
+        f"`defaults: [hpckit, {session.config_name}, _self_{group}]`. If no other "
         "program reads this one, put `- hpckit` first in its defaults list.",
     )
 
@@ -168,7 +171,9 @@ def content(error: Exception, session: Session, overrides: Sequence[str]) -> Con
     cause = inner(error)
     if cause is None:
         return ConfigError(
-            f"{place}: {_without_file(error)}.", hint="Correct the defaults list of that file."
+            f"{place}: {_without_file(error)}.",
+            hint="Correct the defaults list of that file. If a group appears more than once, "
+            "another file of the list chooses it, too: take one entry out.",
         )
     key = str(cause.full_key or "")
     if not key:
@@ -235,9 +240,7 @@ def _missing_primary(session: Session, name: str) -> ConfigError:
 
 def _path(session: Session, config: str) -> str:
     """Return the file of a configuration, by its path in the search path."""
-    relative = Path(f"{config.removesuffix('.yaml')}.yaml")
-    found = [folder / relative for folder in session.folders if (folder / relative).is_file()]
-    return str(found[0] if found else relative)
+    return str(find_file(session.folders, config) or f"{config.removesuffix('.yaml')}.yaml")
 
 
 def _without_file(error: Exception) -> str:

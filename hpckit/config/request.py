@@ -11,7 +11,7 @@ from hpckit.errors import ConfigError
 
 _CHOICE = re.compile(r"\+{0,2}(experiment|entry_point|command)=")
 PRIMARY = "config"
-"""The configuration that is composed if no other is named."""
+"""The configuration that is composed if no other is named, unless it is another program's."""
 
 SITE_CONFIG_DIR = "HPCKIT_SITE_CONFIG_DIR"
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -30,7 +30,7 @@ class ComposeRequest:
     overrides: tuple[str, ...] = ()
     command: tuple[str, ...] | None = None
     config_dir: Path | None = None
-    config_name: str = PRIMARY
+    config_name: str | None = None
     multirun: bool = False
     environ: Mapping[str, str]
     cwd: Path

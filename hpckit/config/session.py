@@ -29,6 +29,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.resolvers import oc
 
 from hpckit.config.names import leaves
+from hpckit.config.primary import primary_of
 from hpckit.config.request import ComposeRequest, conf_folders, shipped_folder
 from hpckit.config.schema import SCHEMA_NAME, register_schema
 from hpckit.errors import ConfigError
@@ -104,10 +105,6 @@ class Session:
         ).defaults
         return listed
 
-    def builds_on_schema(self) -> bool:
-        """Return whether the primary configuration includes hpckit's."""
-        return SCHEMA_NAME in self.defaults()
-
     def groups(self, parent: str = "") -> dict[str, tuple[str, ...]]:
         """Return every group below `parent` with its options, without Hydra's own."""
         found: dict[str, tuple[str, ...]] = {}
@@ -151,7 +148,7 @@ def open_session(request: ComposeRequest) -> Iterator[Session]:
             path.prepend("site", str(site), "hpckit")
         session = Session(
             loader=_ComposingLoader(path),
-            config_name=request.config_name,
+            config_name=primary_of(request, folders),
             folders=folders,
         )
         try:
