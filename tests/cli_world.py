@@ -270,8 +270,8 @@ class Shell:
     sleep: Callable[[float], None]
     faster: int = FASTER
 
-    def __call__(self, *words: str, terminal: bool = False) -> Said:
-        """Run `hpckit WORDS`."""
+    def __call__(self, *words: str, terminal: bool = False, answer: str = "") -> Said:
+        """Run `hpckit WORDS`; `answer` is what the person says to a question."""
         out, err = Terminal() if terminal else io.StringIO(), io.StringIO()
         began = time.monotonic()
         context = Context(
@@ -282,6 +282,7 @@ class Shell:
             now=lambda: NOW + (time.monotonic() - began) * self.faster * timedelta(seconds=1),
             sleep=self.sleep,
             token=self.tokens,
+            answer=lambda: answer,
         )
         code = main(words, context)
         return Said(code=code, out=out.getvalue(), err=err.getvalue())

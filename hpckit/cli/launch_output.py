@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
-from hpckit.errors import HpckitError
+from hpckit.errors import HpckitError, UsageError
 from hpckit.model.counted import counted
 from hpckit.model.finding import CheckReport
 from hpckit.model.launch import ClusterKind
@@ -73,9 +73,9 @@ def wait_for_adopted(division: KnownRuns, context: Context, how: Waiting, *, cod
 def say_known(
     division: KnownRuns, context: Context, kind: ClusterKind, *, dry: bool = False
 ) -> None:
-    """Note on standard error which runs are not launched, and which are because of changed code.
+    """Note on standard error which runs are not launched; `kind` is where the others go.
 
-    `kind` is where the others go.
+    With `dry` also which are launched because their code has changed.
     """
     skip = "would be skipped" if dry else "skipped"
     for what, found in (
@@ -94,15 +94,44 @@ def say_known(
             f"{run} completed, but in another layout since its resume ({' '.join(words)}): that "
             "does not count"
         )
-    if division.changed:
-        how = _differing(division.changed_files) or ", or code that was not recorded"
-        done, under_way = division.changed - division.changed_open, division.changed_open
-        parts = [f"{done} completed"] if done else []
-        parts += [f"{under_way} {'is' if under_way == 1 else 'are'} under way"] if under_way else []
-        context.note(
-            f"{' and '.join(parts)} with other code{how}, the latest in "
-            f"{division.changed_in}: that does not count (--any-code counts such)"
+    if dry:
+        _say_changed(division, context)
+
+
+def _say_changed(division: KnownRuns, context: Context) -> None:
+    if not division.changed:
+        return
+    under_way = division.changed_open
+    parts = [f"{division.repeated} completed"] if division.repeated else []
+    parts += [f"{under_way} {'is' if under_way == 1 else 'are'} under way"] if under_way else []
+    context.note(
+        f"{' and '.join(parts)} with other code{_differing(division)}: that does not count "
+        "(--any-code counts such)"
+    )
+
+
+def may_repeat(division: KnownRuns, arguments: argparse.Namespace, context: Context) -> bool:
+    """Whether completed runs may run again because code differs: says so, and asks the user.
+
+    Raises UsageError if nobody can be asked.
+    """
+    agreed = not division.repeated or arguments.changed_code
+    again = counted(division.repeated, "completed run")
+    if not agreed and (arguments.json or not context.terminal):
+        raise UsageError(
+            f"{again} would run again, with other code{_differing(division)}; nothing was written "
+            "or submitted",
+            hint="--changed-code runs what has changed again, --any-code counts it as completed",
         )
+    _say_changed(division, context)
+    if agreed:
+        return True
+    context.stdout.write(f"run {again} again? [y/N] ")
+    context.stdout.flush()
+    if context.answer().strip().lower() in {"y", "yes"}:
+        return True
+    context.note("nothing was written or submitted; --any-code launches only what is missing")
+    return False
 
 
 def _elsewhere(folder: Path, kind: ClusterKind) -> bool:
@@ -115,13 +144,14 @@ def _elsewhere(folder: Path, kind: ClusterKind) -> bool:
         return False
 
 
-def _differing(files: Sequence[str]) -> str:
-    """Return the first files that differ, in brackets; nothing without any."""
+def _differing(division: KnownRuns) -> str:
+    """Return how code differs: the first files, and the latest launch with other code."""
+    files, latest = division.changed_files, f", the latest in {division.changed_in}"
     if not files:
-        return ""
+        return f", or code that was not recorded{latest}"
     more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
     names = ", ".join(map(escaped_cell, files[:_SHOWN_FILES]))
-    return f" ({names}{more} {'differs' if len(files) == 1 else 'differ'})"
+    return f" ({names}{more} {'differs' if len(files) == 1 else 'differ'}){latest}"
 
 
 def _by_launch(found: Iterable[KnownRun]) -> Mapping[Path, list[KnownRun]]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from hpckit.cli.compose_options import compose_request, recorded_words
 from hpckit.cli.launch_output import (
     left_out,
+    may_repeat,
     nothing_left,
     print_scripts,
     say_checked,
@@ -49,6 +50,8 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
         more = left_out(prepared, division)
         print_scripts(prepared, context, as_json=arguments.json, more=more)
         return 0
+    if not may_repeat(division, arguments, context):
+        return 2
     return _launch(prepared, division, arguments, context)
 
 

@@ -169,7 +169,7 @@ def add_launches(parser: argparse.ArgumentParser) -> None:
 
 
 def add_identity(parser: argparse.ArgumentParser) -> None:
-    """Add `--rerun` and `--any-code`."""
+    """Add `--rerun`, `--any-code` and `--changed-code`."""
     parser.add_argument(
         "--rerun",
         action="store_true",
@@ -179,6 +179,11 @@ def add_identity(parser: argparse.ArgumentParser) -> None:
         "--any-code",
         action="store_true",
         help="also count runs of earlier launches whose code has changed since",
+    )
+    parser.add_argument(
+        "--changed-code",
+        action="store_true",
+        help="run completed runs again whose code has changed since, without asking",
     )
 
 

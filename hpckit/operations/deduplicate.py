@@ -7,7 +7,7 @@ thing if their code is the same.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpckit.context import Context
@@ -78,6 +78,11 @@ class KnownRuns:
     elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
+    def repeated(self) -> int:
+        """How many runs have completed, with other code."""
+        return self.changed - self.changed_open
+
+    @property
     def documents(self) -> dict[str, object]:
         """The fields of `launch --json`."""
         return {
@@ -99,7 +104,9 @@ def divide(prepared: Prepared, context: Context, *, any_code: bool = False) -> K
     found = _Search(prepared=prepared, context=context, any_code=any_code).divide()
     plan = prepared.plan
     # Runs of stages depend on each other within one launch: skip all of them or none.
-    return KnownRuns() if plan.stages and found.left(plan.runs) else found
+    if plan.stages and found.left(plan.runs):
+        return replace(found, skipped=[], adopted=[])
+    return found
 
 
 def without_known(prepared: Prepared, division: KnownRuns, context: Context) -> Prepared | None:

@@ -13,6 +13,7 @@ from typing import IO
 
 from hpckit.errors import UsageError
 from hpckit.record.store import PRIVATE_FILE, open_plain, write_chunks
+from hpckit.report.export.value_lines import COLUMNS
 
 _BEGINNING, _END = 4096, 65536
 
@@ -27,6 +28,24 @@ class OutputKind:
 
     noun: str
     marks: tuple[bytes, ...] = ()
+
+
+REPORT = OutputKind(noun="report", marks=(b'content="hpckit report"',))
+FIGURE = OutputKind(
+    noun="figure", marks=(b"/Creator (hpckit)", b"Software\0hpckit", b"<dc:title>hpckit<")
+)
+EXPORT_MARKS = {
+    "csv": ",".join(COLUMNS).encode(),
+    "jsonl": b'{"launch": "',
+    "openmetrics": b"hpckit_run_info",
+    "trace": b'"otherData": {"by": "hpckit"',
+}
+_ANY = OutputKind(noun="output", marks=(*REPORT.marks, *FIGURE.marks, *EXPORT_MARKS.values()))
+
+
+def is_output_file(path: Path) -> bool:
+    """Whether hpckit wrote this file: a report, a figure or an export."""
+    return path.is_file() and path.stat().st_size > 0 and _is_earlier(path, _ANY)
 
 
 def check_output_file(target: Path, kind: OutputKind) -> None:

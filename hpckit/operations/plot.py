@@ -10,16 +10,13 @@ from pathlib import Path
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.operations.export.figure import FigureForm, FigureLook, FigureStyle, drawn
-from hpckit.operations.output_file import OutputKind, check_output_file, write_output_file
+from hpckit.operations.output_file import FIGURE, check_output_file, write_output_file
 from hpckit.report.document.figure import CurveFigure
 from hpckit.views.across_launches import named_runs
 from hpckit.views.report.plotted import PlotQuestion, curve_figure
 
 _LARGEST_INCHES = 100.0
 _MOST_SMOOTHED = 1_000_000
-FIGURE = OutputKind(
-    noun="figure", marks=(b"/Creator (hpckit)", b"Software\0hpckit", b"<dc:title>hpckit<")
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

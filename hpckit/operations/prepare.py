@@ -21,7 +21,7 @@ from hpckit.context import Context
 from hpckit.errors import ConfigError
 from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.ids import launch_id, slug
-from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.launch import ClusterKind, Code, LaunchConfig
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.operations.cluster_limits import limits_for
 from hpckit.operations.nodes.avoid import without_bad_nodes
@@ -30,6 +30,7 @@ from hpckit.operations.notices.addresses import (
     find_destinations,
     refuse_in_snapshot,
 )
+from hpckit.operations.output_file import is_output_file
 from hpckit.planning.jobs.arrays import LEARNING
 from hpckit.planning.jobs.shared_jobs import in_order, shares_jobs
 from hpckit.planning.masking import exposed_keys, masked_words
@@ -41,6 +42,7 @@ from hpckit.record.launches import Launch, load_launch
 from hpckit.record.snapshot import collect
 from hpckit.record.snapshot.environment import capture_environment
 from hpckit.record.snapshot.git import Git
+from hpckit.record.snapshot.uncounted import uncounted_files
 from hpckit.slurm.clusters import refuse_other_clusters
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.script import AUTO_RESUME, SATELLITE, render_script
@@ -88,12 +90,8 @@ def prepare(
     if plan.cluster.kind is ClusterKind.slurm:
         refuse_other_clusters(context.environ)
     scripts = {job.index: render_script(plan, job, templates) for job in plan.jobs}
-    snapshot = collect.collect(
-        points[0].settings.code,
-        cwd=context.cwd,
-        output_dir=Path(plan.folder).parent,
-        git=Git(context.environ),
-    )
+    outputs = Path(plan.folder).parent
+    snapshot = take_snapshot(points[0].settings.code, context.cwd, outputs, context)
     for line in (*_unused_templates(templates[:-1], plan), *_left_out(snapshot.left_out)):
         context.note(f"warning: {line}")
     notify = points[0].settings.notify
@@ -109,6 +107,14 @@ def prepare(
         destinations=destinations,
         quiet=quiet,
     )
+
+
+def take_snapshot(
+    settings: Code, cwd: Path, output_dir: Path, context: Context
+) -> collect.CodeSnapshot:
+    """Return the project around a folder as it is now, with what of it does not count as code."""
+    found = collect.collect(settings, cwd=cwd, output_dir=output_dir, git=Git(context.environ))
+    return replace(found, uncounted=uncounted_files(found, output_dir, is_output_file))
 
 
 def _input_slips(request: ComposeRequest, points: Sequence[SweepPoint]) -> Iterator[str]:

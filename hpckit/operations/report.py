@@ -10,20 +10,19 @@ from pathlib import Path
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.operations.output_file import (
-    OutputKind,
+    REPORT,
     check_output_file,
     check_suffix,
     write_output_file,
 )
 from hpckit.report.document.model import ReportDocument
-from hpckit.report.html.page import GENERATOR, page_chunks
+from hpckit.report.html.page import page_chunks
 from hpckit.views.across_launches import named_runs
 from hpckit.views.freshness import Freshness
 from hpckit.views.report.gather import report_document
 
 _LEAST_REFRESH_S = 1.0
 _MOST_REFRESH_S = 24 * 3600
-_PAGE = OutputKind(noun="report", marks=(f'content="{GENERATOR}"'.encode(),))
 _HTML = (".html", ".htm")
 
 
@@ -62,7 +61,7 @@ def write_report(request: ReportRequest, context: Context) -> ReportOutcome:
     if request.html is not None:
         if not request.html.is_dir():
             check_suffix(request.html, _HTML, "report in HTML")
-        check_output_file(request.html, _PAGE)
+        check_output_file(request.html, REPORT)
     plotly = plotly_script() if request.writes_html else ""
     named = named_runs(request.references, request.base, context)
     document = report_document(named, context, Freshness(now=request.fresh))
@@ -70,7 +69,7 @@ def write_report(request: ReportRequest, context: Context) -> ReportOutcome:
     if request.writes_html:
         target = request.html or _default_target(document, context)
         chunks = page_chunks(document, plotly, refresh_s=request.refresh_s)
-        write_output_file(target, chunks, _PAGE)
+        write_output_file(target, chunks, REPORT)
     return ReportOutcome(document=document, html=target)
 
 

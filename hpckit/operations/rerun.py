@@ -16,7 +16,7 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import SweepPoint
 from hpckit.model.stages import with_followed
 from hpckit.operations.frozen_script import templates_of
-from hpckit.operations.prepare import Prepared, plan_points
+from hpckit.operations.prepare import Prepared, plan_points, take_snapshot
 from hpckit.planning.plan import LaunchIdentity
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.secret_variables import read_secrets
@@ -125,9 +125,7 @@ def _today(launch: Launch, settings: LaunchConfig, context: Context) -> _Source:
             f"the project of {launch.id} is gone: {here}",
             hint="bring it back to its place, or take what was frozen: --exact",
         )
-    snapshot = collect.collect(
-        settings.code, cwd=here, output_dir=launch.folder.parent, git=Git(context.environ)
-    )
+    snapshot = take_snapshot(settings.code, here, launch.folder.parent, context)
     then, now = frozen_identity(launch.paths), code_identity(snapshot)
     same = "the same as it was" if then is not None and then == now else "not what it was"
     same = "and whether it is what it was is not known" if None in (then, now) else f"it is {same}"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hpckit.errors import UsageError
+from hpckit.model.launch import WorkingFolder
 from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.record.layout import CONFIGS_PER_FILE, LaunchPaths
@@ -102,7 +103,9 @@ def _write(
         collect.copy(snapshot, paths.code)
         sums = write_sums(snapshot, paths)
     identity = code_identity(snapshot, sums)
-    _write_plain(paths.code_record, {**collect.describe_code(snapshot), "identity": identity})
+    in_project = any(run.settings.runtime.cwd is WorkingFolder.project for run in plan.runs)
+    record = {**collect.describe_code(snapshot), "identity": identity, "in_project": in_project}
+    _write_plain(paths.code_record, record)
     if snapshot.git is not None and snapshot.git.diff:
         paths.code_diff.write_text(snapshot.git.diff, encoding="utf-8", errors="surrogateescape")
         paths.code_diff.chmod(PRIVATE_FILE)

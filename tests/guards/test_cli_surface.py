@@ -15,7 +15,7 @@ FILTERS = {"--state", "--failed", "--override"}
 SURFACE = {
     "launch": COMPOSING
     | {"--dry-run", "--no-check", "--auto-resume", "--wait", "--detach", "--foreground", "--follow"}
-    | {"--rerun", "--any-code", "--no-model"},
+    | {"--rerun", "--any-code", "--changed-code", "--no-model"},
     "check": COMPOSING | {"--no-model"},
     "plan": {"--model", "--gpu", "--gpus", "--parallel", "--global-batch", "--micro-batch"}
     | {"--sequence", "--vocab", "--precision", "--optimizer", "--recompute", "--attention"}

@@ -18,6 +18,12 @@ pytestmark = pytest.mark.slow
 
 SAY = ("experiment=command", "command=[sh,say.sh,'${params.i}']", "cluster=local")
 SWEEP = ("-m", *SAY, "+params.i=0,1,2")
+STAGED = ("experiment=pair", "cluster=local")
+STAGES = {
+    "conf/experiment/pair.yaml": "# @package _global_\nstages:\n"
+    "  one: {overrides: ['command=[sh,say.sh,\"0\"]']}\n"
+    "  two: {overrides: ['command=[sh,say.sh,\"1\"]']}\n",
+}
 EMPTY: dict[str, object] = {
     "launch": None,
     "dir": None,
@@ -96,7 +102,7 @@ def test_launch_with_changed_code_is_another_one_unless_told(project: Any) -> No
     with (project.cwd / "say.sh").open("a") as script:
         script.write("# changed\n")
     assert "would be skipped" in project("launch", "--dry-run", "--any-code", *words).err
-    said = project("launch", "--wait", *words)
+    said = project("launch", "--wait", "--changed-code", *words)
     assert "1 completed with other code (say.sh differs), the latest in " in said.err
     for name in ("a.png", "b.csv", "c.pt"):
         (project.cwd / name).write_text(name)
@@ -107,6 +113,77 @@ def test_launch_with_changed_code_is_another_one_unless_told(project: Any) -> No
     assert "launched anew" not in said.err
     assert len(project.outputs) == 2
     assert "nothing to launch" in project("launch", *words).out
+
+
+@pytest.mark.parametrize("stages", [False, True])
+def test_completed_runs_whose_code_differs_run_again_only_if_someone_says_so(
+    project: Any, *, stages: bool
+) -> None:
+    """Without a terminal it is an error that names how many and which files; nothing is left."""
+    words = STAGED if stages else ("-m", *SAY, "+params.i=0,1")
+    if stages:
+        for name, text in STAGES.items():
+            (project.cwd / name).parent.mkdir(parents=True, exist_ok=True)
+            (project.cwd / name).write_text(text)
+    launched(project, "--wait", *words)
+    (project.cwd / "say.sh").write_text("true\n")
+    for more in (("--json",), ()):
+        said = project("launch", *more, *words)
+        assert (said.code, said.out) == (2, "")
+        assert "error: 2 completed runs would run again, with other code (say.sh" in said.err
+        assert "--changed-code" in said.err
+    declined = project("launch", *words, terminal=True, answer="")
+    assert (declined.code, declined.out) == (2, "run 2 completed runs again? [y/N] ")
+    assert "2 completed with other code (say.sh differs)" in declined.err
+    assert len(project.outputs) == 1
+    assert project("launch", "--wait", *words, terminal=True, answer="y\n").code == 0
+    assert len(project.outputs) == 2
+    again = launched(project, "--wait", "--changed-code", *words, "output_dir=outputs")
+    assert len(again["skipped"]) == 2
+
+
+def test_papers_and_what_hpckit_wrote_are_no_code(project: Any) -> None:
+    """A report, a figure's like and an edited README run nothing again; data and code count."""
+    words = (*SAY, "+params.i=0")
+    (project.cwd / "README.md").write_text("old")
+    launched(project, "--wait", *words)
+    (project.cwd / "README.md").write_text("new")
+    (project.cwd / "docs").mkdir()
+    (project.cwd / "docs" / "guide.md").write_text("new")
+    for verb in (("report",), ("export", "csv", "-o", "values.csv")):
+        assert project(*verb).code == 0
+    assert len(list(project.cwd.glob("*.html"))) == 1
+    assert len(launched(project, *words)["skipped"]) == 1
+    assert project("rerun", "@-1", "--exact", "--wait").code == 0
+    for name in ("data.csv", "prompts/README.md", "docs/conf.py"):
+        (project.cwd / name).parent.mkdir(exist_ok=True)
+        (project.cwd / name).write_text("launch,run\n")
+        said = project("launch", *words)
+        assert (said.code, f"({name} differs)" in said.err) == (2, True), said.err
+        (project.cwd / name).unlink()
+
+
+def test_what_runs_wrote_into_the_project_is_no_code(project: Any) -> None:
+    """With runtime.cwd=project results come to lie among the code; what a person adds counts."""
+    (project.cwd / "write.sh").write_text(
+        "mkdir -p results; date +%N | tee -a results/last-$1.pt >>results/log.json\n"
+        "echo $$ >train.log; [ $1 != 2 ] || echo x >data/late.csv; [ $1 != 3 ] || echo >new.py\n"
+    )
+    (project.cwd / "data").mkdir()
+    (project.cwd / "data" / "train.csv").write_text("1")
+    write = ("experiment=command", "command=[sh,write.sh,'${params.i}']", "cluster=local")
+    words = ("-m", *write, "runtime.cwd=project", "+params.i=0,1")
+    launched(project, "--wait", *words)
+    assert len(launched(project, *words)["skipped"]) == 2
+    assert len(launched(project, "--wait", "--rerun", *words)["runs"]) == 2
+    assert len(launched(project, *words)["skipped"]) == 2
+    (project.cwd / "results" / "mine.pt").write_text("a person's own")
+    assert "(results/mine.pt differs)" in project("launch", *words).err
+    (project.cwd / "results" / "mine.pt").unlink()
+    for index, file in (("2", "data/late.csv"), ("3", "new.py")):
+        launched(project, "--wait", *write, "runtime.cwd=project", f"+params.i={index}")
+        assert f"({file} differs)" in project("launch", *words).err
+        (project.cwd / file).unlink()
 
 
 def test_launch_names_a_file_that_changed_since_a_run_that_is_under_way(project: Any) -> None:
@@ -164,26 +241,15 @@ def test_launch_without_snapshot_compares_the_commit_and_its_diff(project: Any) 
     """In a checkout they tell; outside one nothing tells, and the run is launched anew."""
     words = (*SAY, "+params.i=0", "code.snapshot=false")
     launched(project, "--wait", *words)
-    assert len(launched(project, "--wait", *words)["runs"]) == 1
+    assert len(launched(project, "--wait", "--changed-code", *words)["runs"]) == 1
     for git in (("init", "-q"), ("add", "say.sh"), ("commit", "-qm", "start")):
         identity = ("-c", "user.name=u", "-c", "user.email=u@example.org")
         subprocess.run(["git", *identity, *git], cwd=project.cwd, check=True)
-    assert len(launched(project, "--wait", *words)["runs"]) == 1
+    assert len(launched(project, "--wait", "--changed-code", *words)["runs"]) == 1
     assert "nothing to launch" in project("launch", *words).out
     with (project.cwd / "say.sh").open("a") as script:
         script.write("# changed\n")
-    assert len(launched(project, *words)["runs"]) == 1
-
-
-def test_launch_reads_launches_of_older_versions(project: Any) -> None:
-    """Those have no list of signatures, and no identity of their code: both are found out."""
-    words = (*SAY, "+params.i=0")
-    folder = Path(launched(project, "--wait", *words)["dir"])
-    (folder / "signatures.txt").unlink()
-    record = json.loads((folder / "code.json").read_text())
-    del record["identity"]
-    (folder / "code.json").write_text(json.dumps(record))
-    assert "nothing to launch" in project("launch", *words).out
+    assert len(launched(project, "--changed-code", *words)["runs"]) == 1
 
 
 def test_launch_does_not_count_what_was_only_rendered(project: Any) -> None:

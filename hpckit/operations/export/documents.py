@@ -13,12 +13,12 @@ from hpckit.errors import UsageError
 from hpckit.model.goodput import Goodput
 from hpckit.model.metrics.rows import MetricValue
 from hpckit.operations.export.exported_run import ExportedRun, Written
-from hpckit.operations.output_file import OutputKind
+from hpckit.operations.output_file import EXPORT_MARKS, OutputKind
 from hpckit.record.attempts import read_attempts
 from hpckit.record.metrics.history import last_live_numbers
 from hpckit.report.export.open_metrics import RunGauges, open_metrics_lines
 from hpckit.report.export.trace import TracedRun, trace_text
-from hpckit.report.export.value_lines import COLUMNS, RunValues, csv_lines, json_lines
+from hpckit.report.export.value_lines import RunValues, csv_lines, json_lines
 from hpckit.report.rows import run_row
 from hpckit.views.accounts import accounts
 
@@ -112,17 +112,9 @@ class ExportDocument:
         )
 
 
-_MARKS = {
-    ExportKind.csv: ",".join(COLUMNS),
-    ExportKind.jsonl: '{"launch": "',
-    ExportKind.openmetrics: "hpckit_run_info",
-    ExportKind.trace: '"otherData": {"by": "hpckit"',
-}
-
-
 def output_kind(kind: ExportKind) -> OutputKind:
     """Return what an earlier document of this kind is known by."""
-    return OutputKind(noun=f"export to {kind}", marks=(_MARKS[kind].encode(),))
+    return OutputKind(noun=f"export to {kind}", marks=(EXPORT_MARKS[kind],))
 
 
 _LINES: Mapping[ExportKind, Callable[[Iterable[RunValues]], Iterator[str]]] = {

@@ -26,6 +26,7 @@ from hpckit.operations.export.documents import (
 from hpckit.operations.export.exported_run import ExportedRun, Written
 from hpckit.operations.output_file import check_output_file, unwritable, write_output_file
 from hpckit.record.lock import exclusive
+from hpckit.record.snapshot.collect import EXPORT_MARK
 from hpckit.record.store import make_folder
 from hpckit.views.across_launches import named_runs
 from hpckit.views.freshness import Freshness
@@ -110,8 +111,8 @@ def _target(request: ExportRequest, context: Context) -> Iterator[None]:
         yield
         return
     try:
-        if request.kind.is_tracker:
-            make_folder(target.parent)
+        if request.kind.is_tracker and not target.exists():
+            (make_folder(target) / EXPORT_MARK).touch()
         with ExitStack() as stack:
             _lock(target, stack, context)
             yield

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from hpckit.model.interconnect.measurement import InterconnectMeasurement, OperationTimes
 from hpckit.operations.export.figure import FigureLook, drawn
-from hpckit.operations.output_file import check_output_file, write_output_file
-from hpckit.operations.plot import FIGURE, form_of
+from hpckit.operations.output_file import FIGURE, check_output_file, write_output_file
+from hpckit.operations.plot import form_of
 from hpckit.planning.interconnect.fit import bus_bandwidth
 from hpckit.report.document.figure import XY, CurveFigure, FigureLine, FigurePanel
 from hpckit.report.document.run_clock import CurveAxis

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from hpckit.errors import UsageError
@@ -94,11 +94,14 @@ def files_that_differ(snapshot: CodeSnapshot, paths: LaunchPaths) -> tuple[str, 
     """
     try:
         before = dict(frozen_sums(paths))
-    except (OSError, ValueError):
+        uncounted = snapshot.uncounted.union(read_json(paths.code_record).get("uncounted") or ())
+    except (OSError, ValueError, TypeError, AttributeError):
         return ()  # only for information
     if snapshot.files is None or not before:
         return ()
+    before = {path: digest for path, digest in before.items() if path not in uncounted}
     here = [file.path for file in snapshot.files if file.link is None]
+    here = [path for path in here if path not in uncounted]
     now = {path: digest_of(snapshot.root / path) for path in here}
     both = sorted(before.keys() | now.keys())
     return tuple(path for path in both if before.get(path) != now.get(path))
@@ -179,8 +182,19 @@ def frozen_sums(paths: LaunchPaths) -> Iterator[tuple[str, str]]:
         return
     text = read_plain(file).decode(errors="surrogateescape")
     for line in text.split("\n")[:-1]:
-        digest, _, path = line.partition(_GAP)
-        if digest.startswith("\\"):
-            digest = digest[1:]
-            path = "\\".join(part.replace("\\n", "\n") for part in path.split("\\\\"))
-        yield path, digest
+        yield _read_line(line)
+
+
+def counted_sums(text: str, uncounted: Collection[str]) -> str:
+    """Return the lines of these checksums without those of files that do not count."""
+    lines = text.split("\n")[:-1] if uncounted else []
+    kept = [f"{line}\n" for line in lines if _read_line(line)[0] not in uncounted]
+    return "".join(kept) if uncounted else text
+
+
+def _read_line(line: str) -> tuple[str, str]:
+    digest, _, path = line.partition(_GAP)
+    if digest.startswith("\\"):
+        digest = digest[1:]
+        path = "\\".join(part.replace("\\n", "\n") for part in path.split("\\\\"))
+    return path, digest

@@ -1,8 +1,8 @@
 """The snapshot of the user's project: selects its files and makes an exact copy.
 
 In a git checkout the files are the tracked ones and those neither tracked nor ignored; elsewhere
-all files. The output folder, launch folders, and (unless tracked) virtual environments, caches and
-secrets are always left out.
+all files. The output folder, launch folders, and (unless tracked) virtual environments, caches,
+exports and secrets are always left out.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from hpckit.record.snapshot.secrets import (
 )
 from hpckit.record.store import PRIVATE_FOLDER, make_folder
 
+EXPORT_MARK = ".hpckit-export"
+"""File in a folder that an export made: nothing in there is code."""
+
 MAX_FILES = 50_000
 """More files than this are data or an installation, not code."""
 
@@ -43,12 +46,17 @@ _CACHES = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeFile:
-    """A file of the project: path below its root, size in bytes; `link` is a symlink's target."""
+    """A file of the project: path below its root, size in bytes; `link` is a symlink's target.
+
+    `tracked` is whether git tracks it, `mtime` when it was last changed (POSIX).
+    """
 
     path: str
     size: int
     executable: bool
     link: str | None = None
+    tracked: bool = False
+    mtime: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +65,8 @@ class CodeSnapshot:
 
     `files` is None if no snapshot is wanted: then the project itself is used. `origin` is the
     project that the files at `root` were taken from, if it is another folder. `left_out` are files
-    and folders (with a slash) that look like secrets.
+    and folders (with a slash) that look like secrets. `uncounted` are files that are no part of the
+    code when it is compared with other code.
     """
 
     root: Path
@@ -67,6 +76,7 @@ class CodeSnapshot:
     git: GitState | None
     origin: Path | None = None
     left_out: tuple[str, ...] = ()
+    uncounted: frozenset[str] = frozenset()
 
     @property
     def project(self) -> Path:
@@ -167,6 +177,7 @@ class _Project:
     """Rules for what does not belong to a project, with the results so far.
 
     `secrets` are patterns of secrets to include anyway; `left_out` are the secrets not included.
+    `tracked` are files that git tracks.
     """
 
     root: Path
@@ -174,6 +185,7 @@ class _Project:
     git: Git
     secrets: list[str]
     left_out: set[str] = field(default_factory=set)
+    tracked: set[Path] = field(default_factory=set)
     known: dict[Path, bool] = field(default_factory=dict)
 
     def holds_outputs(self, path: Path) -> bool:
@@ -204,6 +216,7 @@ class _Project:
             folder.name in _CACHES
             or self.holds_outputs(folder)
             or (folder / "pyvenv.cfg").is_file()
+            or (folder / EXPORT_MARK).is_file()
             or ((folder / "launch.json").is_file() and (folder / "runs").is_dir())
         )
 
@@ -212,7 +225,7 @@ def _files(
     settings: Code, root: Path, project: _Project, *, checkout: bool
 ) -> tuple[CodeFile, ...]:
     paths = _checkout_paths(root, project) if checkout else _walk(root, project)
-    found = (file for file in (_describe(path, root) for path in paths) if file is not None)
+    found = (file for path in paths if (file := _describe(path, project)) is not None)
     files: list[CodeFile] = []
     size = 0
     for file in found:
@@ -245,6 +258,7 @@ def _checkout_paths(folder: Path, project: _Project) -> Iterator[Path]:
         if path.is_dir() and not path.is_symlink():
             yield from _checkout_paths(path, project) if (path / ".git").exists() else ()
         else:
+            project.tracked.add(path)
             yield path
     for name in project.git.untracked(folder):
         path = folder / name
@@ -274,8 +288,9 @@ def _unreadable(error: OSError) -> None:
     )
 
 
-def _describe(path: Path, root: Path) -> CodeFile | None:
+def _describe(path: Path, project: _Project) -> CodeFile | None:
     """Return the file as it is; None if it is gone or neither a file nor a link."""
+    root = project.root
     try:
         status = path.lstat()
         link = _link(path, root) if stat.S_ISLNK(status.st_mode) else None
@@ -288,6 +303,8 @@ def _describe(path: Path, root: Path) -> CodeFile | None:
         size=0 if link is not None else status.st_size,
         executable=bool(status.st_mode & stat.S_IXUSR),
         link=link,
+        tracked=path in project.tracked,
+        mtime=status.st_mtime,
     )
 
 
@@ -311,4 +328,5 @@ def describe_code(snapshot: CodeSnapshot) -> Mapping[str, object]:
         "branch": git and git.branch,
         "dirty": git and git.dirty,
         "left_out": snapshot.left_out,
+        "uncounted": sorted(snapshot.uncounted),
     }

@@ -16,7 +16,7 @@ from pathlib import Path
 from hpckit.model.states import RunState
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.lookup import list_launches
-from hpckit.record.snapshot.changes import sums_text
+from hpckit.record.snapshot.changes import counted_sums, sums_text
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.store import PRIVATE_FILE, open_plain, read_object, read_plain
 
@@ -59,13 +59,7 @@ def _signatures(paths: LaunchPaths) -> Sequence[str]:
     """Return the signatures of a launch by run; empty if they cannot be read."""
     try:
         return read_plain(paths.signatures).decode().split()
-    except (FileNotFoundError, UnicodeDecodeError):
-        record = read_object(paths.launch)  # a launch from before this file existed
-    except OSError:
-        return ()
-    try:
-        return [str(run["signature"]) for run in record["runs"]]
-    except (KeyError, TypeError):
+    except (OSError, UnicodeDecodeError):
         return ()
 
 
@@ -87,7 +81,7 @@ def ended_well(paths: LaunchPaths, index: int) -> bool:
 def code_identity(snapshot: CodeSnapshot, sums: str | None = None) -> str | None:
     """Return the same text for the same code in the same place; None if that cannot be determined.
 
-    For a snapshot it is made from the content of its files (`sums`, if known, as from
+    For a snapshot it is made from the content of its files that count (`sums`, if known, as from
     `changes.sums_text`); without one from the commit and the changes to what git tracks in the
     project. Outside git nothing shows whether files are unchanged.
     """
@@ -95,7 +89,7 @@ def code_identity(snapshot: CodeSnapshot, sums: str | None = None) -> str | None
     if snapshot.files is not None:
         links = {file.path: file.link for file in snapshot.files if file.link is not None}
         known = sums_text(snapshot, snapshot.root) if sums is None else sums
-        return _files_identity(known, links, places)
+        return _files_identity(counted_sums(known, snapshot.uncounted), links, places)
     git = snapshot.git
     if git is None or git.commit is None:
         return None
@@ -104,19 +98,7 @@ def code_identity(snapshot: CodeSnapshot, sums: str | None = None) -> str | None
 
 def frozen_identity(paths: LaunchPaths) -> str | None:
     """Return the `code_identity` of a launch when it was frozen; None if it is not known."""
-    record = read_object(paths.code_record)
-    if "identity" in record:
-        return record["identity"] or None
-    try:
-        code = read_object(paths.launch)["code"]
-        places = (code["working_dir"], *code["python_path"])
-        if record["snapshot"]:
-            return _files_identity(_text(paths.code_sums), {}, places)
-        diff = _text(paths.code_diff) if paths.code_diff.exists() else ""
-        commit = record["commit"]
-        return commit and _checkout_identity(record["project"], commit, diff, places)
-    except (OSError, KeyError, TypeError):
-        return None
+    return read_object(paths.code_record).get("identity") or None
 
 
 def frozen_project(paths: LaunchPaths) -> str | None:
@@ -136,7 +118,3 @@ def _checkout_identity(project: str, commit: str, diff: str, places: Sequence[st
 def _digest(parts: Sequence[str]) -> str:
     text = json.dumps(parts, ensure_ascii=False)
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
-
-
-def _text(path: Path) -> str:
-    return read_plain(path).decode(errors="surrogateescape")

@@ -101,6 +101,7 @@ class _Frozen:
             files=tuple(sorted(files, key=lambda file: file.path)),
             git=git if self.record.get("dirty") is not None else None,
             origin=self.project,
+            uncounted=frozenset(self.record.get("uncounted") or ()),
         )
 
 

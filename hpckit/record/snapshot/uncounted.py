@@ -1,0 +1,101 @@
+"""Finds files of a project that are no part of its code: a change of them changes no result.
+
+It is conservative: of what git tracks only papers about the project do not count, and sources and
+configuration always count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path, PurePosixPath
+
+from hpckit.model.events import AttemptEnded
+from hpckit.record.attempts import NUMEROUS, attempt_numbers, told_of
+from hpckit.record.layout import LaunchPaths, RunPaths
+from hpckit.record.lookup import list_launches
+from hpckit.record.snapshot.changes import frozen_sums
+from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
+from hpckit.record.store import read_object
+
+_PAPERS = frozenset(
+    {"authors", "changelog", "changes", "citation", "code_of_conduct", "contributing", "copying"}
+    | {"license", "news", "notice", "readme", "security", "todo"}
+)
+_PROSE = frozenset({"", ".cff", ".md", ".rst", ".txt"})
+_SOURCES = frozenset(
+    {".bash", ".c", ".cc", ".cfg", ".conf", ".cpp", ".cu", ".cuh", ".env", ".h", ".hpp", ".ini"}
+    | {".ipynb", ".j2", ".jinja", ".jl", ".lua", ".pl", ".py", ".pyi", ".pyx", ".r", ".rs", ".sh"}
+    | {".so", ".toml", ".yaml", ".yml", ".zsh"}
+)
+_TABLES = frozenset({".csv", ".json", ".jsonl", ".tsv", ".txt"})
+"""As likely to be read as written: at the top of a project they count."""
+
+
+def uncounted_files(
+    snapshot: CodeSnapshot, output_dir: Path, is_output: Callable[[Path], bool]
+) -> frozenset[str]:
+    """Return the files that do not count: papers, hpckit's own outputs, and what runs wrote.
+
+    `is_output` is whether hpckit wrote a file. Runs whose launches are in `output_dir` wrote an
+    untracked file if it is from the time of an attempt that ran in the project itself, and its
+    folder had no code when that launch was frozen.
+    """
+    tops = {PurePosixPath("."), PurePosixPath(snapshot.working_dir)}
+    files = [file for file in snapshot.files or () if file.link is None]
+    found = {file.path for file in files if _is_paper(PurePosixPath(file.path), tops)}
+    left = [file for file in files if not (file.tracked or file.path in found or _is_source(file))]
+    found |= {file.path for file in left if is_output(snapshot.root / file.path)}
+    left = [file for file in left if file.path not in found]
+    for folder in list_launches(output_dir) if left else ():
+        found |= _written(left, LaunchPaths(folder), str(snapshot.project), tops)
+    return frozenset(found)
+
+
+def _is_paper(path: PurePosixPath, tops: Collection[PurePosixPath]) -> bool:
+    if path.suffix.lower() not in _PROSE:
+        return False
+    named = path.stem.lower() in _PAPERS and path.parent in tops
+    return named or (path.parts[0] in {"doc", "docs"} and path.suffix.lower() in {".md", ".rst"})
+
+
+def _is_source(file: CodeFile) -> bool:
+    path = PurePosixPath(file.path)
+    return file.executable or path.suffix.lower() in _SOURCES or path.name.startswith(".env")
+
+
+def _written(
+    files: Collection[CodeFile],
+    paths: LaunchPaths,
+    project: str,
+    tops: Collection[PurePosixPath],
+) -> set[str]:
+    """Return the files that runs of a launch wrote into the project."""
+    record = read_object(paths.code_record)
+    if not record.get("in_project") or record.get("project") != project:
+        return set()
+    before = {path for path, _ in frozen_sums(paths)} - set(record.get("uncounted") or ())
+    folders = {parent for path in before for parent in PurePosixPath(path).parents}
+    new = [file for file in files if file.path not in before and _may_be(file, folders, tops)]
+    times = list(_times(paths)) if new else []
+    return {file.path for file in new if any(begin <= file.mtime <= end for begin, end in times)}
+
+
+def _may_be(
+    file: CodeFile, folders: Collection[PurePosixPath], tops: Collection[PurePosixPath]
+) -> bool:
+    path = PurePosixPath(file.path)
+    if path.parent in tops:
+        return path.suffix.lower() not in _TABLES
+    return path.parent not in folders
+
+
+def _times(paths: LaunchPaths) -> Iterator[tuple[float, float]]:
+    """Yield when the attempts of a launch began and ended."""
+    runs = paths.run(0).folder.parent
+    for folder in runs.iterdir() if runs.is_dir() else ():
+        for number in attempt_numbers(RunPaths(folder).attempts):
+            told = list(told_of(RunPaths(folder).attempt(number), without=NUMEROUS))
+            if told:
+                ended = isinstance(told[-1], AttemptEnded)
+                end = told[-1].at.timestamp() if ended else float("inf")
+                yield told[0].at.timestamp(), end
