@@ -14,6 +14,17 @@ RANK_VARIABLES = frozenset(
 )
 """The names by which torch's programs know who they are: hpckit gives each rank its own values."""
 
+TASK_VARIABLES = frozenset(
+    {
+        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_TASK_PID"),
+        *("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
+        *("SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES"),
+        *("SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TRES_PER_TASK"),
+    }
+)
+"""The names by which a task of srun knows who it is. Those that hpckit has are of a node's agent;
+on Slurm, each rank gets its own values."""
+
 THREADS = "OMP_NUM_THREADS"
 """What a rank has of it is `resources.cpus_per_task`, whatever the shell has that launches it."""
 

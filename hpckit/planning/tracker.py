@@ -25,13 +25,17 @@ _SILENT = {"WANDB_MODE": "disabled"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """A run as a tracker knows it: ids of run and launch, and folders of run and project."""
+    """A run as a tracker knows it: ids of run and launch, and folders of run and project.
+
+    `commit` is that of its frozen code.
+    """
 
     run: str
     launch: str
     stage: str | None
     folder: str
     project: str
+    commit: str | None = None
 
 
 def wandb_id(run: str) -> str:
@@ -91,6 +95,8 @@ def _wandb(tracker: Tracker, run: TrackedRun, environ: Mapping[str, str]) -> dic
     }
     if run.stage is not None:
         variables["WANDB_JOB_TYPE"] = run.stage
+    if run.commit is not None:
+        variables["WANDB_GIT_COMMIT"] = run.commit
     if tracker.mode is not None:
         variables["WANDB_MODE"] = tracker.mode.value
     return variables
@@ -99,6 +105,8 @@ def _wandb(tracker: Tracker, run: TrackedRun, environ: Mapping[str, str]) -> dic
 def _mlflow(tracker: Tracker, run: TrackedRun, environ: Mapping[str, str]) -> dict[str, str]:
     """Return what MLflow reads. It has no id for a run that does not exist yet, but tags."""
     tags = {_TAG: run.run, "hpckit.launch": run.launch, "mlflow.runName": run.run}
+    if run.commit is not None:
+        tags["mlflow.source.git.commit"] = run.commit
     project = _project(tracker, run, environ.get("MLFLOW_EXPERIMENT_NAME"))
     variables = {"MLFLOW_EXPERIMENT_NAME": project, "MLFLOW_RUN_CONTEXT": json.dumps(tags)}
     if tracker.uri is not None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from hpckit.errors import RankInfoError
 from hpckit.model.cluster.nodes import task_counts
 from hpckit.model.outside.notices import VARIABLE as NOTIFY
-from hpckit.model.rank import RANK_VARIABLES, RankInfo, RankSource
+from hpckit.model.rank import RANK_VARIABLES, TASK_VARIABLES, RankInfo, RankSource
 
 ON_SUPERVISOR_LOST = "HPCKIT_ON_SUPERVISOR_LOST"
 """For agents: the words to run when their supervisor is gone, as JSON."""
@@ -33,16 +33,7 @@ _OF_THE_AGENT = (
     TERMINAL,
     FORK_SERVER,
     NOTIFY,
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "SLURM_NTASKS",
-    "SLURM_NPROCS",
-    "SLURM_NTASKS_PER_NODE",
-    "SLURM_TASKS_PER_NODE",
-    "SLURM_STEP_NUM_TASKS",
-    "SLURM_STEP_TASKS_PER_NODE",
-    "SLURM_GTIDS",
-    "SLURM_TASK_PID",
+    *TASK_VARIABLES,
     "SLURM_CPU_BIND",
     "SLURM_CPU_BIND_LIST",
     "SLURM_CPU_BIND_TYPE",
@@ -58,6 +49,7 @@ they inherit the addresses of notices, which are secrets and not theirs.
 _IDENTITY = frozenset(
     {
         *RANK_VARIABLES,
+        *TASK_VARIABLES,
         *(
             "HPCKIT_LINK_FD",
             "HPCKIT_STEP_FD",
@@ -274,6 +266,28 @@ def rank_variables(info: RankInfo) -> dict[str, str]:
     if info.master_addr is not None and info.master_port is not None:
         variables |= {"MASTER_ADDR": info.master_addr, "MASTER_PORT": str(info.master_port)}
     return variables
+
+
+def task_variables(info: RankInfo, nodes: str, cpus: int) -> dict[str, str]:
+    """Return the variables that srun would set for this rank, in a step of the round's nodes.
+
+    `nodes` are their names in the order of their ranks, as a hostlist; `cpus` those of one rank.
+    """
+    each, count = info.local_world_size, info.num_nodes
+    first, size = info.rank - info.local_rank, str(info.world_size)
+    per_node = f"{each}(x{count})" if count > 1 else str(each)
+    return {
+        "SLURM_PROCID": str(info.rank),
+        "SLURM_LOCALID": str(info.local_rank),
+        "SLURM_NODEID": str(info.node_rank),
+        "SLURM_GTIDS": ",".join(map(str, range(first, first + each))),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), size),
+        **dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), per_node),
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), str(count)),
+        "SLURM_NTASKS_PER_NODE": str(each),
+        "SLURM_STEP_NODELIST": nodes,
+        "SLURM_CPUS_PER_TASK": str(cpus),
+    }
 
 
 def without_rank(environ: Mapping[str, str]) -> dict[str, str]:

@@ -25,9 +25,14 @@ from hpckit.observe.gpu_choice import (
 )
 from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.tracker import TrackedRun, tracker_variables
+from hpckit.record.frozen import read_code_record
 from hpckit.record.launches import Launch
 from hpckit.runtime.environ import without_agent
 from hpckit.runtime.stages import stage_variables
+
+_IN_A_JOB = {"SLURM_OVERLAP": "1", "SUBMITIT_EXECUTOR": "slurm"}
+"""An srun inside of a run would else wait for what the step of its agents has, and
+`submitit.JobEnvironment()` would not know where it is."""
 
 
 def run_variables(
@@ -46,12 +51,15 @@ def run_variables(
     return {
         THREADS: str(settings.resources.cpus_per_task),
         "PYTHONHASHSEED": "0",
-        # An srun inside of a run would wait for what the step of its agents has.
-        **({} if launch.cluster.kind is ClusterKind.local else {"SLURM_OVERLAP": "1"}),
+        **({} if launch.cluster.kind is ClusterKind.local else _IN_A_JOB),
         **merged,
         "PYTHONPATH": os.pathsep.join(search),
         "PATH": os.pathsep.join([str(Path(launch.python).parent), merged.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",
+        # git above the launch's folder would answer for the checkout as it is by now.
+        "GIT_CEILING_DIRECTORIES": os.pathsep.join(
+            [*filter(None, [merged.get("GIT_CEILING_DIRECTORIES")]), str(launch.folder)]
+        ),
         **place_variables(launch, index),
         **_gpu_variables(launch, settings, merged, {**cluster, **settings.env, **secrets.env}),
     }
@@ -91,7 +99,14 @@ def _tracked(launch: Launch, index: int) -> TrackedRun:
         stage=head.stage,
         folder=launch.paths.run_text(index),
         project=launch.code.project,
+        commit=_frozen_commit(launch),
     )
+
+
+def _frozen_commit(launch: Launch) -> str | None:
+    """Return the commit that the frozen code is from, with or without changes to it."""
+    record = read_code_record(launch.paths)
+    return record.get("commit") if record.get("snapshot") else None
 
 
 def place_variables(launch: Launch, index: int) -> dict[str, str]:

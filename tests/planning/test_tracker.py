@@ -42,6 +42,14 @@ def test_wandb_gets_the_same_run_of_the_same_id() -> None:
     assert wandb_id("a-1.0") != wandb_id("a-1.1")
 
 
+def test_trackers_are_told_the_commit_of_the_frozen_code() -> None:
+    """Their own look would find the checkout of today."""
+    frozen = replace(RUN, commit="abc")
+    assert tracker_variables(WANDB, frozen, {})["WANDB_GIT_COMMIT"] == "abc"
+    tags = json.loads(tracker_variables(MLFLOW, frozen, {})["MLFLOW_RUN_CONTEXT"])
+    assert tags["mlflow.source.git.commit"] == "abc"
+
+
 def test_wandb_variables_follow_the_settings_and_the_shell() -> None:
     """The setting comes before the shell's variable, and that before the folder's name."""
     shell = {"WANDB_PROJECT": "of-the-shell"}

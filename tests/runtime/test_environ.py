@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from hpckit.errors import RankInfoError
-from hpckit.model.rank import RankInfo, RankSource
-from hpckit.runtime.environ import job_key, rank_info, rank_variables, without_agent
+from hpckit.model.cluster.nodes import expand_nodes
+from hpckit.model.rank import TASK_VARIABLES, RankInfo, RankSource
+from hpckit.runtime.environ import (
+    job_key,
+    rank_info,
+    rank_variables,
+    task_variables,
+    without_agent,
+    without_rank,
+)
 
 STEP = {
     "SLURM_JOB_ID": "7",
@@ -150,8 +158,26 @@ def test_rank_info_reads_what_the_agent_sets() -> None:
     )
     environ = without_agent(STEP | {"SLURM_NTASKS": "2"}) | rank_variables(info)
     assert rank_info(environ) == info
-    assert "SLURM_NTASKS" not in environ
-    assert "SLURM_PROCID" not in environ
+    assert not TASK_VARIABLES & environ.keys()
+
+
+@pytest.mark.parametrize(("nodes", "each"), [("n[1-2]", 3), ("n4", 2), ("n7,n[1-2]", 1)])
+def test_task_variables_describe_the_rank_as_a_step_of_srun(nodes: str, each: int) -> None:
+    """Whoever reads them, hpckit too, finds the rank that torch's variables describe."""
+    count = len(expand_nodes(nodes))
+    info = RankInfo(
+        rank=count * each - 1,
+        world_size=count * each,
+        local_rank=each - 1,
+        local_world_size=each,
+        node_rank=count - 1,
+        num_nodes=count,
+        source=RankSource.slurm_step,
+        node=expand_nodes(nodes)[-1],
+    )
+    own = task_variables(info, nodes, 4)
+    assert rank_info(own | {"SLURM_STEP_ID": "0", "SLURMD_NODENAME": info.node}) == info
+    assert without_rank(own).keys() == {"SLURM_NNODES", "SLURM_CPUS_PER_TASK"}
 
 
 def test_job_key_names_array_elements_as_users_do() -> None:

@@ -82,15 +82,14 @@ class DeviceSpeed:
 class NodeHealth:
     """All that a node tells at an inspection.
 
-    `own_addresses` are those that its own name has there, `unresolved` the names of other hosts
-    that it does not know. `write_s` is how long a small file in the run's folder took to be
-    written, `write_problem` why it was not. `available_bytes` is the memory that is free for a
-    run. `far_gpus` are the GPUs, as the job numbers them, next to which it has no CPU.
+    `unresolved` are the names of other hosts that it does not know. `write_s` is how long a small
+    file in the run's folder took to be written, `write_problem` why it was not. `available_bytes`
+    is the memory that is free for a run. `far_gpus` are the GPUs, as the job numbers them, next to
+    which it has no CPU.
     """
 
     environment: EnvironmentFacts
     gpus: tuple[GpuHealth, ...] | None = None
-    own_addresses: tuple[str, ...] | None = None
     unresolved: tuple[str, ...] = ()
     write_s: float | None = None
     write_problem: str = ""

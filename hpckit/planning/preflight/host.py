@@ -114,16 +114,6 @@ def _names(health: NodeHealth, node: str, asked: AskedOfNode) -> Iterator[Health
             message=f"{node} does not know the address of {', '.join(health.unresolved)}",
             hint="its DNS, or its /etc/hosts, lacks what other nodes have",
         )
-    own = health.own_addresses
-    settled = any(name.endswith("SOCKET_IFNAME") for name in health.environment.variables)
-    if own and all(one.startswith("127.") or one == "::1" for one in own) and not settled:
-        yield HealthFinding(
-            check="names",
-            verdict=HealthVerdict.warn,
-            message=f"the name {node} stands for {', '.join(own)} on {node} itself: gloo would "
-            "listen where no other node can reach it",
-            hint="set the interface in cluster.env: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME",
-        )
 
 
 def _numa(health: NodeHealth, node: str) -> Iterator[HealthFinding]:

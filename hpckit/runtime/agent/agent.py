@@ -186,7 +186,7 @@ class Agent:
             await self.tell(await measure_pairs(order))
             return
         outlook = self.outlook
-        probe = probe_order(order, outlook.settings, outlook.run, outlook.node)
+        probe = probe_order(order, outlook.settings, outlook.run)
         await self.tell(await inspect(order, probe, self.xids.seen))
 
     async def _stop(self, grace_s: float) -> None:

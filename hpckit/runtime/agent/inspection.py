@@ -44,9 +44,7 @@ class XidLog:
             self.seen.append(XidSeen(uuid=event.uuid, code=event.code or 0))
 
 
-def probe_order(
-    order: messages.Inspect, settings: LaunchConfig, run: RunPaths, node: str
-) -> ProbeOrder:
+def probe_order(order: messages.Inspect, settings: LaunchConfig, run: RunPaths) -> ProbeOrder:
     """Return what the process is to look at."""
     base = checkpoint_base(settings.checkpoint)
     return ProbeOrder(
@@ -54,7 +52,6 @@ def probe_order(
         limit_s=order.limit_s,
         folder=str(run.folder),
         checkpoints=None if base is None else str(base),
-        own_name=node if settings.resources.nodes > 1 else "",
         names=order.names,
         needs_torch=asked_of_node(settings).needs_torch,
         again=order.again,

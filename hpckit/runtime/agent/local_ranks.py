@@ -41,7 +41,7 @@ from hpckit.runtime.agent.step_reports import StepReports
 from hpckit.runtime.channel import messages, rank_pipe
 from hpckit.runtime.channel.tcp import LINE_LIMIT
 from hpckit.runtime.clock import now
-from hpckit.runtime.environ import TERMINAL, environment, rank_variables
+from hpckit.runtime.environ import TERMINAL, environment
 from hpckit.runtime.foreground import RELAY_S
 from hpckit.runtime.fork_server.client import ForkServerClient
 from hpckit.runtime.tasks import start_vital
@@ -114,7 +114,7 @@ class LocalRanks:
         for folder in sorted({self.paths.of(rank) for rank in ranks}):
             await aside(partial(make_folder, folder))
         self._kills = read_kills()
-        shared = self.outlook.variables(environment(), self.order)
+        shared = await aside(partial(self.outlook.variables, environment(), self.order))
         count = self.order.local_world_size
         self._binding = await rank_binding(self.outlook.settings, shared, count)
         words = binding_words(self._binding, self.order.first_rank, self.outlook.node)
@@ -123,7 +123,7 @@ class LocalRanks:
         for local_rank in range(count):
             info = self._info(local_rank)
             of_nccl = with_nccl_defaults(shared, self.outlook.settings, self.paths, info.rank)
-            own = rank_variables(info) | self._of_tracker(info.rank)
+            own = self.outlook.identity(info, self.order) | self._of_tracker(info.rank)
             await self._start_rank(info, of_nccl | own)
             if self.hangs.stepping:
                 self.hangs.working(info.rank, time.monotonic())

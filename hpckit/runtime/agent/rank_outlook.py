@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpckit.model.failure import Cause
-from hpckit.model.launch import LaunchConfig
+from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import SecretVariables
 from hpckit.model.rank import RankInfo
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths, RunPaths
 from hpckit.runtime.channel import messages
+from hpckit.runtime.channel.listen import needed_interface
 from hpckit.runtime.channel.pace import BEAT_S, pace_s
+from hpckit.runtime.environ import rank_variables, task_variables
 from hpckit.runtime.run_variables import run_variables
 
 
@@ -36,12 +38,13 @@ class RankOutlook:
         return pace_s(self.info.world_size, limit_s, least_s=least_s)
 
     def variables(self, environ: Mapping[str, str], order: messages.StartRound) -> dict[str, str]:
-        """Return the environment that all ranks of this node share."""
+        """Return the environment that all ranks of this node share.
+
+        It may ask the network for the name of this host: call it in a thread.
+        """
         index, cost = int(self.run.folder.name), order.save_cost
-        # Without it, gloo listens on the address of the host's name, which other hosts reach.
-        defaults = {"GLOO_SOCKET_IFNAME": "lo"} if order.num_nodes == 1 else {}
         return {
-            **defaults,
+            **_network(order),
             **run_variables(self.launch, index, self.settings, self.secrets, environ),
             "TORCHELASTIC_RUN_ID": self.run.folder.name,
             "TORCHELASTIC_MAX_RESTARTS": str(self.settings.recovery.restarts.get(Cause.signal, 0)),
@@ -50,3 +53,22 @@ class RankOutlook:
             "HPCKIT_MTBF_HOURS": str(order.mtbf_hours),
             "HPCKIT_SAVE_COST": "" if cost is None else json.dumps(to_plain(cost)),
         }
+
+    def identity(self, info: RankInfo, order: messages.StartRound) -> dict[str, str]:
+        """Return the variables that say who a rank is: torch's, and in a job also a task's."""
+        own = rank_variables(info)
+        if self.launch.cluster.kind is ClusterKind.local:
+            return own
+        return own | task_variables(info, order.nodes, self.settings.resources.cpus_per_task)
+
+
+def _network(order: messages.StartRound) -> dict[str, str]:
+    """Return what tells gloo, and where it has to be told NCCL, by which interface ranks meet.
+
+    Else gloo listens at the address of the host's name: on one node other hosts need not reach it,
+    and on several nodes they have to.
+    """
+    if order.num_nodes == 1:
+        return {"GLOO_SOCKET_IFNAME": "lo"}
+    name = needed_interface(order.address) if order.address else None
+    return {} if name is None else {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}

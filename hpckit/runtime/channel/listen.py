@@ -54,27 +54,50 @@ def own_addresses(inet6: Path = Path("/proc/net/if_inet6")) -> tuple[str, ...]:
 
     Leaves out loopback and link-local addresses.
     """
-    found = [ipaddress.ip_address(text) for text in (*_ipv4(), *_ipv6(inet6))]
+    found = [ipaddress.ip_address(text) for text in _interfaces(inet6)]
     return tuple(str(one) for one in found if not (one.is_loopback or one.is_link_local))
 
 
-def _ipv4() -> list[str]:
-    found = []
+def needed_interface(address: str) -> str | None:
+    """Return the interface of an address, if the name of this host does not lead other hosts here.
+
+    A library that listens at the host's name would be reached by none then: the name stands for a
+    loopback address (Debian writes 127.0.1.1 into /etc/hosts), or for no address of this host.
+    """
+    interfaces = _interfaces()
+    try:
+        named = [str(one[4][0]) for one in socket.getaddrinfo(socket.gethostname(), None)]
+    except OSError:
+        named = []
+    heard = next((one for one in named if is_loopback(one) or one in interfaces), LOOPBACK)
+    return interfaces.get(address) if is_loopback(heard) else None
+
+
+def _interfaces(inet6: Path = Path("/proc/net/if_inet6")) -> dict[str, str]:
+    """Return this host's addresses with the names of their interfaces."""
+    return {**_ipv4(), **_ipv6(inet6)}
+
+
+def _ipv4() -> dict[str, str]:
+    found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
             try:
                 answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()))
             except OSError:
                 continue  # it has none
-            found.append(socket.inet_ntoa(answer[20:24]))
+            found[socket.inet_ntoa(answer[20:24])] = name
     return found
 
 
-def _ipv6(table: Path) -> list[str]:
-    """Return the addresses of global scope; the table's columns: address, index, length, scope."""
+def _ipv6(table: Path) -> dict[str, str]:
+    """Return those of global scope. Columns: address, index, length, scope, flags, interface."""
     try:
         lines = [line.split() for line in table.read_text().splitlines()]
     except OSError:
-        return []
-    packed = [bytes.fromhex(words[0]) for words in lines if words[3] == _GLOBAL_SCOPE]
-    return [socket.inet_ntop(socket.AF_INET6, one) for one in packed]
+        return {}
+    return {
+        socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0])): words[-1]
+        for words in lines
+        if words[3] == _GLOBAL_SCOPE
+    }

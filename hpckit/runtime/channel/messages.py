@@ -59,9 +59,13 @@ class StartRound(Message):
     """Supervisor → agent: start your ranks.
 
     `mtbf_hours` is the expected time to a failure; `save_cost` the cost of a save, if known.
+    `nodes` are the round's, in the order of their ranks, as a hostlist; `address` is that by which
+    they reach the agent's node, empty if it is not known.
     """
 
     round: int
+    nodes: str
+    address: str
     node_rank: int
     first_rank: int
     local_world_size: int

@@ -56,7 +56,6 @@ class ProbeOrder:
     limit_s: float
     folder: str
     checkpoints: str | None = None
-    own_name: str = ""
     names: tuple[str, ...] = ()
     needs_torch: bool = False
     again: bool = False
@@ -92,8 +91,7 @@ def inspect_node(order: ProbeOrder, environ: Mapping[str, str]) -> NodeHealth:
     return NodeHealth(
         environment=machine,
         gpus=gpus,
-        own_addresses=_addresses_of(order.own_name) if order.own_name else None,
-        unresolved=tuple(one for one in order.names if _addresses_of(one) is None),
+        unresolved=tuple(one for one in order.names if not _is_known(one)),
         write_s=write_s,
         write_problem=problem,
         available_bytes=_available_memory(machine.memory_bytes),
@@ -146,13 +144,12 @@ def _write(folder: Path) -> tuple[float | None, str]:
     return round(time.monotonic() - began, 4), ""
 
 
-def _addresses_of(name: str) -> tuple[str, ...] | None:
-    """Return the addresses that a host's name has on this node; None if it has none."""
+def _is_known(host: str) -> bool:
+    """Return whether a host's name has an address on this node."""
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        return bool(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError):
-        return None
-    return tuple(sorted({str(one[4][0]) for one in found}))
+        return False
 
 
 def _available_memory(granted: int | None) -> int | None:

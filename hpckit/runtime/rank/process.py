@@ -36,7 +36,7 @@ from hpckit.runtime import stacks
 from hpckit.runtime.channel.rank_pipe import open_link
 from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import allow_many_files, with_hint
-from hpckit.runtime.environ import environment, rank_info
+from hpckit.runtime.environ import environment, export, rank_info
 from hpckit.runtime.foreground import take_terminal
 from hpckit.runtime.fork_server.protocol import LISTENER
 from hpckit.runtime.fork_server.server import ForkedStart, serve
@@ -221,6 +221,8 @@ def main() -> int:
         forked = _fork_server()
         if forked is None:
             return 0
+    if "SLURM_PROCID" in environment():
+        export({"SLURM_TASK_PID": str(os.getpid())})
     environ = environment()
     die_with_agent(environ)
     take_terminal()

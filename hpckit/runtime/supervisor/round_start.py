@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.goodput import SaveCost
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.listen import LOOPBACK, is_loopback
@@ -30,6 +31,8 @@ class StartOrders:
                 peer.node_rank,
                 messages.StartRound(
                     round=self.number,
+                    nodes=compress_nodes(one.node for one in self.members),
+                    address=_address(peer, self.members),
                     node_rank=place,
                     first_rank=place * self.tasks_per_node,
                     local_world_size=self.tasks_per_node,
@@ -44,13 +47,16 @@ class StartOrders:
 
 
 def master_host(members: Sequence[Peer]) -> str:
-    """Return the address by which the nodes of a round reach the node of rank 0.
+    """Return the address by which the nodes of a round reach the node of rank 0."""
+    first = members[0]
+    return LOOPBACK if len(members) == 1 else _address(first, members) or first.node
+
+
+def _address(member: Peer, members: Sequence[Peer]) -> str:
+    """Return the address by which the other members reach the node of one; empty if none is known.
 
     The address from which its agent connects is the one that routes between nodes. An agent on
     this host connects over loopback; then it is the address by which another agent reaches us.
     """
-    first, *others = members
-    if not others:
-        return LOOPBACK
-    addresses = (first.channel.peer, *(peer.channel.here for peer in others))
-    return next((one for one in addresses if not is_loopback(one)), first.node)
+    others = (one.channel.here for one in members if one is not member)
+    return next((one for one in (member.channel.peer, *others) if not is_loopback(one)), "")

@@ -199,7 +199,7 @@ CRITICAL: Mapping[str, tuple[NodeHealth, NodeHealth]] = {
         replace(FINE, write_problem="Read-only file system"),
         replace(FINE, write_s=9.0),
     ),
-    "names": (replace(FINE, unresolved=("n1",)), replace(FINE, own_addresses=("127.0.1.1",))),
+    "names": (replace(FINE, unresolved=("n1",)), FINE),
     "driver": (
         replace(
             FINE,
