@@ -65,8 +65,15 @@ _PYTHON = re.compile(r"python[\d.]*\Z")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _SEPARATOR = re.compile(r"[;&|()]+\Z")
 _REDIRECTION = re.compile(r"[<>&]*[<>][<>&]*\Z")
-_PREFIXES = frozenset({"exec"})
+_PREFIXES = frozenset({"exec", "then", "do", "else", "time"})
 _VALUED_LONG = frozenset({"--check-hash-based-pycs", "--rcfile", "--init-file"})
+
+MPI_CURE = (
+    "hpckit starts no ranks of MPI: on one node, launch one rank (resources.nodes=1 "
+    "resources.tasks_per_node=1 resources.cpus_per_task=N) that runs mpirun; over several nodes "
+    "use a batch script of your own, with srun --mpi=pmix or mpirun"
+)
+"""What to do with a program of MPI."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,11 +174,19 @@ def _of_script(program: str, rest: tuple[str, ...]) -> Invocation:
     return Invocation(program=program, arguments=rest[1:], script=rest[0])
 
 
+def commands_of(words: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the command, or those in the line that it gives to a shell."""
+    started = invocation(words)
+    if started.is_shell and started.code is not None:
+        return list(shell_commands(started.code))
+    return [tuple(words)]
+
+
 def shell_commands(line: str) -> Iterator[tuple[str, ...]]:
     """Yield the commands in a line for a shell, as far as they are easy to read.
 
-    Leading assignments, `exec`, and redirections with their files are left out. Nothing is
-    expanded.
+    Leading assignments, `exec`, `then` and the like, and redirections with their files are left
+    out. Nothing is expanded.
     """
     lexer = shlex.shlex(line.replace("\n", " ; "), posix=True, punctuation_chars=True)
     lexer.whitespace_split = True

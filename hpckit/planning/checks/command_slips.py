@@ -1,7 +1,7 @@
-"""Warnings about words in a command that will not do what they seem to do. Pure.
+"""Words in a command that will not do what they seem to do. Pure.
 
-Only slips that the words alone show: signs that only a shell understands, and launchers that start
-the ranks a second time. No files or programs are looked up.
+Only slips that the words alone show: signs that only a shell understands, with a warning, and
+launchers that start the ranks a second time, which are refused. No files or programs are looked up.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 
-from hpckit.model.command import Invocation, invocation, shell_commands
-from hpckit.model.finding import Finding, warning
+from hpckit.model.command import MPI_CURE, commands_of, invocation
+from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import Resources
 
 _OWN_SIGNS = frozenset({"awk", "gawk", "mawk", "find", "perl", "sed", "xargs"})
@@ -23,7 +23,8 @@ _DOTTED = re.compile(r"\$([A-Za-z_]\w*(?:\.\w+)+)")
 _BRACED = re.compile(r"(?<![${])\{([A-Za-z_][\w.]*)\}(?!\})")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _NODE_LAUNCHERS = frozenset({"torchrun", "deepspeed", "horovodrun"})
-_RANK_LAUNCHERS = frozenset({"mpirun", "mpiexec", "srun"})
+_MPI_LAUNCHERS = frozenset({"mpirun", "mpiexec"})
+_RANK_LAUNCHERS = _MPI_LAUNCHERS | {"srun"}
 _MODULES = {
     "torch.distributed.run": "torch.distributed.run",
     "torch.distributed.launch": "torch.distributed.launch",
@@ -35,12 +36,15 @@ _OF_LAUNCH = frozenset({"--wait", "--foreground", "--auto-resume", "--multirun"}
 _PLAIN = re.compile(r"[\w@%+=:,./~${}-]+", re.ASCII)
 _MEETING = ("--rdzv", "--master", "--main_process_ip", "--hostfile", "--node_rank", "--node-rank")
 """Options with which launchers on several nodes find each other."""
+_RANKS_A_NODE = re.compile(r"--nproc[-_]?\w*(?:[-_]node)?[= ](\d+)\b")
+_CHOOSES = re.compile(r"RANK|PROCID|LOCALID|NODEID|NODENAME|(?i:\bhostname)")
+"""In a line for a shell: it may start the launcher in one rank only."""
 
 
 def command_slips(
     words: Sequence[str], resources: Resources, keys: Collection[str] = ()
 ) -> Iterator[Finding]:
-    """Yield warnings about the words of a command; `keys` are the configuration's, dotted.
+    """Yield what is wrong with the words of a command; `keys` are the configuration's, dotted.
 
     A placeholder that a script fills in itself, such as `--format {epoch}.pt`, gives no warning.
     """
@@ -51,7 +55,9 @@ def command_slips(
         yield from _placeholders(words, keys)
     elif started.is_shell:
         yield from _placeholders(words, None)
-    yield from _launchers(words, started, resources)
+    chosen = started.is_shell and _CHOOSES.search(started.code or "") is not None
+    for command in commands_of(words):
+        yield from _launchers(command, resources, chosen=chosen)
 
 
 def _options_of_launch(words: Sequence[str]) -> Iterator[Finding]:
@@ -140,17 +146,16 @@ def _meant(name: str, keys: Collection[str]) -> str | None:
     return near[0] if near else None
 
 
-def _launchers(
-    words: Sequence[str], started: Invocation, resources: Resources
-) -> Iterator[Finding]:
-    commands = [tuple(words)]
-    if started.is_shell and started.code is not None:
-        commands = list(shell_commands(started.code))
-    for command in commands:
-        launcher = _launcher(command)
-        why = _twice(launcher, command, resources) if launcher else ""
-        if why:
-            yield warning("command", launcher, f"{launcher} {why}", _without_launcher(command))
+def _launchers(words: Sequence[str], resources: Resources, *, chosen: bool) -> Iterator[Finding]:
+    """Yield a refusal; a warning for srun, which need not start ranks, and for a `chosen` rank."""
+    launcher = _launcher(words)
+    why = _twice(launcher, words, resources) if launcher else ""
+    if why:
+        say = warning if chosen or launcher == "srun" else error
+        cure = _without_launcher(words, resources)
+        if launcher in _MPI_LAUNCHERS:
+            cure = f"for torch, {cure}; {MPI_CURE}" if _own_words(words) else MPI_CURE
+        yield say("command", launcher, f"{launcher} {why}", cure)
 
 
 def _launcher(words: Sequence[str]) -> str:
@@ -183,20 +188,23 @@ def _twice(launcher: str, words: Sequence[str], resources: Resources) -> str:
     return ""
 
 
-def _without_launcher(words: Sequence[str]) -> str:
-    line = " ".join(map(shlex.quote, _own_words(words)))
+def _without_launcher(words: Sequence[str], resources: Resources) -> str:
+    line = " ".join(map(shlex.quote, _own_words(words) or ("python", "train.py")))
+    stated = _RANKS_A_NODE.search(" ".join(words))
+    ranks = int(stated[1]) if stated else resources.tasks_per_node
+    shape = f"resources.nodes={resources.nodes} resources.tasks_per_node={ranks}"
     return (
-        f"leave it out: hpckit launch -- {line}; hpckit starts resources.tasks_per_node ranks on "
-        "each node, and sets RANK, WORLD_SIZE … for them"
+        f"leave it out: hpckit launch {shape} -- {line}; hpckit starts resources.tasks_per_node "
+        "ranks on each node, and sets RANK, WORLD_SIZE … for them"
     )
 
 
 def _own_words(words: Sequence[str]) -> Sequence[str]:
-    """Return the command without its launcher, as far as it is easy to read."""
+    """Return the command without its launcher; empty if that is not easy to read."""
     script = next((n for n, word in enumerate(words) if word.endswith(".py")), None)
     if script is not None:
         return ["python", *words[script:]]
     module = [
         n for n, word in enumerate(words[:-1]) if word == "-m" and words[n + 1] not in _MODULES
     ]
-    return ["python", *words[module[-1] :]] if module else ["python", "train.py"]
+    return ["python", *words[module[-1] :]] if module else []

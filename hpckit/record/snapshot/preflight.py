@@ -34,6 +34,7 @@ from hpckit.record.snapshot.entry_point import (
 )
 from hpckit.record.snapshot.environment import in_active_environment
 from hpckit.record.snapshot.frozen_files import OUTSIDE, FrozenFiles
+from hpckit.record.snapshot.mpi_programs import mpi_findings
 
 _ACCELERATORS = ("cuda", "hip", "xpu")
 _ASSIGNED = re.compile(r"^(\w+)(?:: *[^=\n]*)? *= *(\S+)[ \t]*(?:#.*)?$", re.MULTILINE)
@@ -158,6 +159,7 @@ class Machine:
             words = self.split(settings.command)
             project = self._projects[settings.runtime.cwd]
             yield from self._command(words, in_place=project.in_place)
+            yield from mpi_findings(words, settings.resources, self._find)
             yield from commanded_paths(words, project)
 
     def _entry_point(self, text: str, env: Mapping[str, str]) -> Iterator[Finding]:
@@ -281,6 +283,12 @@ class Machine:
         beside_python = str(Path(self.plan.python).parent)
         path = os.pathsep.join([beside_python, self.environ.get("PATH", os.defpath)])
         return shutil.which(program, path=path)
+
+    def _find(self, name: str) -> Path | None:
+        """Return the file of a program or a script of the command; None if it is not here."""
+        file = self.working_dir / name
+        found = None if "/" in name or file.is_file() else self._which(name)
+        return file if found is None else Path(found)
 
     def _project_file(
         self, name: str, *, runs: bool = False, in_place: bool = False

@@ -279,8 +279,9 @@ def test_check_warns_of_a_sweep_that_its_command_does_not_read(
         (
             ("command=torchrun --nproc-per-node 2 train.py", "resources=cpu_pair"),
             "torchrun starts its own ranks, in each of the 2 tasks",
-            "warning",
+            "error",
         ),
+        (("command=python solve.py", "resources=cpu_pair"), "is a program of MPI", "error"),
         (("command=python train.py --data $DATA",), "$DATA in command stays as it is", "warning"),
         (("command=python train.py | tee log",), "| in command stays as it is", "warning"),
         (("command=python train.py --lr {lr}",), "{lr} in command stays as it is", "warning"),
@@ -297,6 +298,7 @@ def test_check_finds_what_was_hardly_meant(
 ) -> None:
     """What ran on silently, or failed on the node, is said beforehand."""
     (shell.cwd / "train.py").write_text("")
+    (shell.cwd / "solve.py").write_text("from mpi4py import MPI\n")
     (shell.cwd / "tool").write_text("#!/bin/sh\n")
     quoted = [w.replace("command=", 'command="') + '"' if w[:8] == "command=" else w for w in words]
     found = json.loads(shell("check", "--json", *COMMAND, *quoted).out)["findings"]

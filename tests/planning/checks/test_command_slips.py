@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.model.finding import Finding
+from hpckit.model.finding import Finding, Severity
 from hpckit.model.launch import Resources
 from hpckit.planning.checks.command_slips import command_slips
 
@@ -128,10 +128,35 @@ def test_placeholder_that_nothing_fills_is_said(word: str, meant: str | None) ->
 def test_launcher_of_ranks_is_said_with_what_to_write(
     command: str, resources: dict[str, int], launcher: str, cure: str
 ) -> None:
-    """Hpckit starts the ranks: the cure is the same command without the launcher."""
+    """Hpckit starts the ranks: the cure is the same command without the launcher.
+
+    It is refused, as each rank would train alone, and the run would count as completed. A step of
+    srun need not train.
+    """
     (found,) = slips(command, **resources)
     assert found.message.startswith(f"{launcher} starts its own ranks")
-    assert f"hpckit launch -- python {cure};" in found.hint
+    assert f" -- python {cure};" in found.hint
+    assert found.severity is (Severity.warning if launcher == "srun" else Severity.error)
+
+
+def test_cure_of_a_launcher_has_its_ranks() -> None:
+    """Those of a node that it was told of become hpckit's."""
+    (found,) = slips("torchrun --nproc-per-node=4 train.py", nodes=2)
+    shape = "resources.nodes=2 resources.tasks_per_node=4"
+    assert f"hpckit launch {shape} -- python train.py;" in found.hint
+
+
+def test_launcher_in_one_chosen_rank_is_not_refused() -> None:
+    """The line of a shell may start it on one node only: it is said, and runs."""
+    (found,) = slips("bash -c 'if [ $RANK = 0 ]; then torchrun t.py; fi'", nodes=2)
+    assert found.severity is Severity.warning
+
+
+def test_launcher_of_mpi_names_the_way_of_mpi() -> None:
+    """A program that is no Python is not advised to become train.py."""
+    (found,) = slips("mpirun -n 2 ./solve", tasks_per_node=2)
+    assert "train.py" not in found.hint
+    assert "srun --mpi=pmix" in found.hint
 
 
 @pytest.mark.parametrize(
