@@ -145,8 +145,9 @@ class MeasuredTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """The goodput of a run. `stepped` is whether its work can be seen: by steps, or by completion.
+    """The goodput of a run.
 
+    `stepped` is whether its work can be seen: by steps, or by completion in its only round.
     `writing` is how long saves took until their commit, in parallel with training or not.
     `standstill` is how long no step has begun, if that is much longer than steps take, else null.
     `first_wait` is the part of `parts.queue` before the first attempt. `ettr_expected` is the

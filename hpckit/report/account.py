@@ -143,7 +143,10 @@ def _counts_line(account: Goodput) -> str:
         if counts
     ]
     tries = f"{counted(account.rounds, 'round')} in {counted(account.attempts, 'attempt')}"
-    return f"{', '.join(words)} over {tries}; {counted(account.lost_steps, 'repeated step')}"
+    repeated = counted(account.lost_steps, "repeated step")
+    if not account.stepped:
+        repeated = "steps unknown: none were reported, and each round starts the program anew"
+    return f"{', '.join(words)} over {tries}; {repeated}"
 
 
 def _causes(counts: Mapping[Cause, int]) -> str:

@@ -33,6 +33,7 @@ _OWN_FRAME = re.compile(
 """A frame outside installed packages and Python's own library."""
 _MEMORY = re.compile(r"^GPU memory: .*$", re.MULTILINE)
 _NO_FILE = re.compile(r"No such file or directory: '([^/'][^']*)'")
+_DENIED = re.compile(r"(?:Permission denied|Read-only file system): '([^']*)'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +100,7 @@ def _text(group: FailureGroup) -> str:
         head = [failure_line(group), f"  for example run {example.index}{_place(failure)}"]
     traceback = [f"    {line}" for line in user_traceback(failure.traceback or "")]
     hints = f"{_missing_file_hint(failure)}{_memory_hint(failure)}{_worker_hint(failure)}"
+    hints += _frozen_code_hint(failure, example.run)
     log = f"{hints}  whole log: hpckit logs {example.run}"
     return "\n".join([*head, *traceback, log])
 
@@ -117,6 +119,17 @@ def _missing_file_hint(failure: Failure) -> str:
     return (
         f"  {shortened(missing[1], _SHORT)} is looked for in the run's own folder, which has what "
         "git does not ignore:\n  give the whole path, or set runtime.cwd=project\n"
+    )
+
+
+def _frozen_code_hint(failure: Failure, run: str) -> str:
+    """Return a line about a program that writes next to its code, which is frozen."""
+    denied, launch = _DENIED.search(failure.message), split_run_id(run)[0]
+    if denied is None or f"/{launch}/code/" not in denied[1]:
+        return ""
+    return (
+        "  the frozen code cannot be written to: make the program's outputs relative, or put them "
+        "below $HPCKIT_RUN_DIR\n"
     )
 
 

@@ -135,6 +135,10 @@ def test_page_says_where_work_cannot_be_seen() -> None:
     """A run that reports no step has no ratio, and that is said."""
     text = shown(TimeParts(start=timedelta(minutes=1)), stepped=False)
     assert "goodput not known: the run has reported no step" in text
+    again = interruption(0, action=RoundAction.new_round)
+    text = shown(TimeParts(start=timedelta(minutes=1)), again, stepped=False)
+    assert "steps unknown" in text
+    assert "repeated step" not in text
 
 
 def test_page_shows_the_latest_interruptions_and_counts_the_rest() -> None:

@@ -50,6 +50,13 @@ def rows(*failures: Failure | None, state: RunState = RunState.failed) -> Sequen
     ]
 
 
+@pytest.mark.parametrize(("place", "hints"), [("/out/demo/code/logs", 1), ("/etc/x", 0)])
+def test_program_that_may_not_write_next_to_its_code_is_told_where(place: str, hints: int) -> None:
+    """The frozen code is read-only; another file that may not be written has no such hint."""
+    denied = replace(BOOM, message=f"PermissionError: [Errno 13] Permission denied: '{place}'")
+    assert "\n".join(failure_texts(rows(denied))).count("below $HPCKIT_RUN_DIR") == hints
+
+
 def test_runs_that_failed_alike_are_one_entry_with_one_traceback() -> None:
     """Largest first, with which runs, the cause, and the first of them as an example."""
     other = replace(BOOM, message="ValueError: loss 9")

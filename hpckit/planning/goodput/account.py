@@ -104,7 +104,9 @@ def _balance(timeline: Timeline) -> Goodput:
     measured = _measured(timeline, parts)
     return Goodput(
         parts=parts,
-        stepped=timeline.completed or any(one.first is not None for one in timeline.rounds),
+        # Without steps nobody knows what a further round repeated.
+        stepped=any(one.first is not None for one in timeline.rounds)
+        or (timeline.completed and len(timeline.rounds) == 1),
         attempts=timeline.attempts,
         rounds=len(timeline.rounds),
         lost_steps=sum(steps for _, _, steps in worth),

@@ -293,6 +293,9 @@ def test_account_of_a_command_without_steps_knows_its_work_once_it_completed() -
     done = account([(1, (*begun, over(50)))])
     assert seconds(done.parts) == {"start": 2, "productive": 48}
     assert done.goodput == pytest.approx(48 / 50)
+    killed = replace(round_over(20, (0, 0)), first_step=None, step=None)
+    restarted = account([(1, (*begun, killed, round_began(21, 1), over(50)))])
+    assert restarted.goodput is None  # what it repeated is not known
 
 
 def test_account_names_every_interruption_once() -> None:
