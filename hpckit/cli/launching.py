@@ -49,7 +49,8 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
             prepared = replace(prepared, scripts=scripts)
         more = left_out(prepared, division)
         print_scripts(prepared, context, as_json=arguments.json, more=more)
-        return 0
+        fits = arguments.no_check or say_checked(check.check_launch(prepared, context), context)
+        return 0 if fits else 2
     if not may_repeat(division, arguments, context):
         return 2
     return _launch(prepared, division, arguments, context)
