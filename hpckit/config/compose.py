@@ -114,7 +114,8 @@ def compose_parallel(
     The files of the group are those in `conf/parallel` below `cwd`, then hpckit's own. Raises
     ConfigError.
     """
-    request = ComposeRequest(overrides=tuple(words), environ=environ, cwd=cwd)
+    # Of a command: another program's conf/config.yaml has no layouts.
+    request = ComposeRequest(overrides=tuple(words), command=("true",), environ=environ, cwd=cwd)
     with open_session(request) as session:
         for word in parse(words, session.loader):
             if word.is_sweep_override():

@@ -6,6 +6,7 @@ by composing with one more override at a time, else in the files (explain_file).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -36,6 +37,13 @@ def load_config(session: Session, overrides: Sequence[str]) -> DictConfig:
         raise _explain(error, session, overrides) from error
     if "cluster" not in config or OmegaConf.get_type(config, "cluster") is not Cluster:
         raise explain_file.not_ours(session)
+    late = [name for name in config.get("imports") or () if name not in sys.modules]
+    if late:
+        raise ConfigError(
+            f"imports: {', '.join(late)} cannot be imported before composing.",
+            hint="Name such modules in the file of the primary configuration itself, or on the "
+            f"command line: imports=[{','.join(late)}]",
+        )
     forgotten = explain_file.without_package(config, session, overrides)
     if forgotten is not None:
         raise forgotten

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.errors import MissingConfigException
 from hydra.plugins.config_source import ConfigLoadError
 from yaml import MarkedYAMLError
 
 from hpckit.config.failures import first_line, inner, reason, unknown_key
 from hpckit.config.names import nearest, question
-from hpckit.config.primary import find_file, listed_names
+from hpckit.config.primary import document, find_file, listed_names
 from hpckit.config.request import shipped_folder
 from hpckit.config.schema import typed_sections
 from hpckit.config.session import Session
@@ -178,9 +177,9 @@ def content(error: Exception, session: Session, overrides: Sequence[str]) -> Con
     key = str(cause.full_key or "")
     if not key:
         return ConfigError(f"{place}: it is not a mapping of keys.", hint="Write `key: value`.")
-    if unknown_key(cause):
-        section, _, name = key.rpartition(".")
-        known = known_in(section)
+    section, _, name = key.rpartition(".")
+    known = known_in(section)
+    if known and unknown_key(cause):
         return ConfigError(
             f"{place}: {key} is not a key of hpckit.{question(nearest(name, known))}",
             hint=f"Known in {section}: {', '.join(known)}.",
@@ -212,7 +211,7 @@ def _misplaced(error: Exception, session: Session, overrides: Sequence[str]) -> 
 
 def _no_mapping(place: str, session: Session) -> ConfigError | None:
     """Return an error for the part of a file that has to be a mapping and is not; else None."""
-    held = _document(Path(place))
+    held = document(Path(place))
     if held is not None and not isinstance(held, dict):
         return ConfigError(
             f"{place}: it is a {type(held).__name__}, and has to be a mapping of keys.",
@@ -297,14 +296,6 @@ def _choosing(
             if match := line.match(text):
                 return f"{file}, line {number}", match[1]
     return None
-
-
-def _document(file: Path) -> Any:
-    """Return the parsed YAML of a file; None if it cannot be read or parsed."""
-    try:
-        return yaml.safe_load(_text(file))
-    except (OSError, ValueError, yaml.YAMLError):
-        return None
 
 
 def _is_of_the_root(file: Path, folders: Sequence[Path]) -> bool:

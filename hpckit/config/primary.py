@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from hpckit.config.failures import first_line
 from hpckit.config.names import nearest
 from hpckit.config.request import PRIMARY, ComposeRequest
 from hpckit.config.schema import SCHEMA_NAME
+from hpckit.errors import ConfigError
 
 _FOR_COMMANDS = "hpckit_command"
 
@@ -29,6 +34,50 @@ def is_ours(folders: Sequence[Path], name: str) -> bool:
     return any(one in ("hpckit", SCHEMA_NAME) or nearest(one, ["hpckit"]) for one in listed)
 
 
+def import_modules(request: ComposeRequest, folders: Sequence[Path], primary: str) -> None:
+    """Import `imports` of the primary configuration's file and of the command line.
+
+    They are found from the working directory. Raises ConfigError if one cannot be imported.
+    """
+    file = find_file(folders, primary)
+    held = None if file is None else document(file)
+    given = [held.get("imports")] if isinstance(held, dict) else []
+    words = (word.lstrip("+").partition("=") for word in request.overrides)
+    given += [_parsed(value) for key, _, value in words if key == "imports"]
+    sys.path.insert(0, str(request.cwd))
+    try:
+        for name in (name for names in given if isinstance(names, list) for name in names):
+            _import(str(name))
+    finally:
+        sys.path.remove(str(request.cwd))
+
+
+def _import(name: str) -> None:
+    try:
+        import_module(name)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"imports: {name} cannot be imported: {type(error).__name__}: {first_line(error)}.",
+            hint="Name a module as Python imports it from this folder, with what it needs "
+            "installed where hpckit is: imports=[myapp.config]",
+        ) from error
+
+
+def document(file: Path) -> Any:
+    """Return the parsed YAML of a file; None if it cannot be read or parsed."""
+    try:
+        return _parsed(file.read_bytes())
+    except OSError:
+        return None
+
+
+def _parsed(text: str | bytes) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError):
+        return None
+
+
 def listed_names(folders: Sequence[Path], name: str, *above: str) -> Iterator[str]:
     """Yield the names in a configuration's defaults list, and in those of the files named there.
 
@@ -37,12 +86,11 @@ def listed_names(folders: Sequence[Path], name: str, *above: str) -> Iterator[st
     file = find_file(folders, name)
     if file is None or name in above:
         return
-    try:
-        held = yaml.safe_load(file.read_bytes()) or {}
-    except (OSError, ValueError, yaml.YAMLError):
-        held = None
-    # What is no mapping is told when composing.
-    defaults = held.get("defaults") if isinstance(held, dict) else "hpckit"
+    held = document(file)
+    if isinstance(held, dict):
+        defaults = held.get("defaults")
+    else:  # what is no mapping is told when composing
+        defaults = "hpckit" if held is not None or b"hpckit" in file.read_bytes() else None
     for entry in defaults if isinstance(defaults, list) else [defaults]:
         for key, option in entry.items() if isinstance(entry, dict) else [(entry, "")]:
             chosen = (str(key).split() or [""])[-1].partition("@")[0].removeprefix("/")

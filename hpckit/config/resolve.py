@@ -136,8 +136,8 @@ def _interpolation_hint(reason: str) -> str:
         return "Export it, or give a default: ${oc.env:NAME,default}."
     if _NO_RESOLVER in reason or "HydraConfig" in reason:
         return (
-            "hpckit resolves ${key}, ${oc.env:...} and the other ${oc....}; not ${hydra:...}, nor "
-            "what your code registers, which is not imported here: compute such values in it."
+            "hpckit resolves ${key}, ${oc.env:...} and the other ${oc....}; not ${hydra:...}; what "
+            "your code registers if `imports` names its module: imports=[myapp.config]"
         )
     return "Interpolations are ${key.path} from the root or ${.key} from the same level; see --cfg."
 

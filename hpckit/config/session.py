@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from inspect import signature
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +30,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.resolvers import oc
 
 from hpckit.config.names import leaves
-from hpckit.config.primary import primary_of
+from hpckit.config.primary import import_modules, primary_of
 from hpckit.config.request import ComposeRequest, conf_folders, shipped_folder
 from hpckit.config.schema import SCHEMA_NAME, register_schema
 from hpckit.errors import ConfigError
@@ -131,6 +132,8 @@ class Session:
 def open_session(request: ComposeRequest) -> Iterator[Session]:
     """Initialise Hydra with the request's folders; raises ConfigError if one does not exist."""
     folders = conf_folders(request)
+    primary = primary_of(request, folders)
+    import_modules(request, folders, primary)
     register_schema()
     Plugins.instance().register(ShippedConf)
     GlobalHydra.instance().clear()
@@ -148,7 +151,7 @@ def open_session(request: ComposeRequest) -> Iterator[Session]:
             path.prepend("site", str(site), "hpckit")
         session = Session(
             loader=_ComposingLoader(path),
-            config_name=primary_of(request, folders),
+            config_name=primary,
             folders=folders,
         )
         try:
@@ -176,7 +179,9 @@ def _declared_missing(
         if path == SCHEMA_NAME or path.startswith("hydra/"):
             continue
         for key, value in leaves(_values(files, path), default.package or ""):
-            (missing.add if value == MISSING else missing.discard)(key)
+            # A value fills the mappings around it, too.
+            missing.difference_update(accumulate(key.split("."), "{}.{}".format))
+            missing.update([key] if value == MISSING else [])
     return frozenset(missing)
 
 

@@ -408,15 +408,15 @@ class LaunchConfig:
     name: str | None = None
     """Name of the launch, part of its id. Null: from the entry point or the command."""
     output_dir: str = "outputs"
-    """Where launch folders go; all nodes have to see it. `conf/` sets it to `$HPCKIT_OUTPUTS` if
-    that is set."""
+    """Where launch folders go, seen by all nodes. `conf/` sets it to `$HPCKIT_OUTPUTS` if set."""
     seed: int = 0
     """Seed of a run, 0 to 4294967295. It seeds Python, NumPy and torch before a function starts."""
     entry_point: str | None = None
     """Function that each rank calls, `module:function`. Set exactly one of this and `command`."""
     command: Any = None
-    """Command that each rank runs: a list, or a string that is split as a shell would split it; no
-    shell runs."""
+    """Command that each rank runs: a list, or a string, split as a shell does; no shell runs."""
+    imports: list[str] = field(default_factory=list)
+    """Modules to import before composing: they may store structured configs, register resolvers."""
     params: dict[str, Any] = field(default_factory=dict)
     """Values of your own for a command, which takes them as `${params.NAME}`."""
     env: dict[str, str] = field(default_factory=dict)

@@ -127,6 +127,64 @@ def test_advice_composes_to_the_letter(tmp_path: Path) -> None:
             assert done.stdout == "lr: 2\n", done.stderr
 
 
+@pytest.mark.slow
+def test_modules_are_imported_before_composing_as_the_guide_shows(tmp_path: Path) -> None:
+    """Structured configs are known, with their types, and values of resolvers are frozen."""
+    page = (Path(__file__).parents[2] / "docs/guides/hydra-app.md").read_text(encoding="utf-8")
+    part = page.partition("## Structured configs and resolvers")[2]
+    module, primary = re.findall(r"```(?:python|yaml)\n(.*?)```", part, flags=re.DOTALL)[:2]
+    files = {"myapp/config.py": module, "conf/hpc.yaml": primary}
+    _project(tmp_path, files)
+    hpc = ["launch", "cluster=local", "--config-name", "hpc", "--wait"]
+    done = _hpckit(tmp_path, *hpc, "model.width=4,5", "-m", "--", "echo", "${model} ${hidden}")
+    assert done.returncode == 0, done.stderr
+    frozen = sorted(tmp_path.glob("outputs/**/runs/*/config.json"))
+    values = [json.loads(file.read_text(encoding="utf-8")) for file in frozen]
+    found = [(one["model"], one["hidden"]) for one in values]
+    assert found == [({"width": 4}, 8), ({"width": 5}, 10)]
+    wrong = _hpckit(tmp_path, *hpc, "model.width=x", "--", "ls")
+    assert (wrong.returncode, "Integer" in wrong.stderr) == (2, True)
+
+
+def test_module_that_cannot_be_imported_in_time_is_told(tmp_path: Path) -> None:
+    """One that is not there, one that fails, and one that an experiment names."""
+    _project(
+        tmp_path,
+        {
+            "bad.py": "raise SystemExit('no')\n",
+            "late.py": "",
+            "conf/experiment/mine.yaml": "# @package _global_\ncommand: ls\nimports: [late]\n",
+        },
+    )
+    told = {
+        "nope": "imports: nope cannot be imported: ModuleNotFoundError",
+        "bad": "imports: bad cannot be imported: SystemExit: no",
+    }
+    for name, message in told.items():
+        done = _hpckit(tmp_path, "launch", f"imports=[{name}]", "--", "ls")
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+    done = _hpckit(tmp_path, "launch", "--cfg", "name", "experiment=mine")
+    assert (done.returncode, "imports=[late]" in done.stderr) == (2, True), done.stderr
+    done = _hpckit(tmp_path, "launch", "--cfg", "name", "experiment=mine", "imports=[late]")
+    assert done.returncode == 0, done.stderr
+
+
+def test_mandatory_group_of_a_structured_root_is_filled_by_its_choice(tmp_path: Path) -> None:
+    """The pattern of Hydra's pages: `model: Any = MISSING` in the root, an option in a list."""
+    root = "\n@dataclass\nclass Root:\n    lr: float = 0.1\n    model: Any = '???'\n\n"
+    stored = "ConfigStore.instance().store(name='base_config', node=Root)\n"
+    _project(
+        tmp_path,
+        {
+            "myapp/config.py": f"from typing import Any\n{_STRUCTURED}{root}{stored}",
+            "conf/config.yaml": "defaults: [base_config, {model: base_linear}, _self_]\nlr: 1\n",
+            "conf/hpc.yaml": "defaults: [hpckit, config, _self_]\nimports: [myapp.config]\n",
+        },
+    )
+    words = ["launch", "--config-name", "hpc", "--cfg", "model", "model.width=4"]
+    assert _hpckit(tmp_path, *words).stdout == "model:\n  width: 4\n"
+
+
 def test_group_that_two_files_choose_is_told(tmp_path: Path) -> None:
     """A list of one's own that chooses a group once more is at fault, not a word of the user's."""
     files = _PATTERNS["optional group"] | {"conf/experiment/fast.yaml": _FAST}
