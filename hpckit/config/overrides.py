@@ -44,6 +44,10 @@ _QUOTED = re.compile(r"'([^'\\$]*)'\Z")
 # Lines of the parser's message that only repeat the override; 1.4 has more of them than 1.3.
 _WITHOUT_NEWS = ("Error parsing override", "Error when parsing index")
 
+_OF_THE_PARSER = re.compile(
+    r"(?:(?:mismatched|extraneous) input|no viable alternative at input) '(.*)'(?: expecting|\Z)"
+)
+
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
 
@@ -208,6 +212,11 @@ def _not_in_grammar(error: OverrideParseException, loader: ConfigLoader) -> Conf
         lines = ["it has no '='"]
     if lines[0].startswith("LexerNoViableAlt"):
         lines = ["a character in it has to be quoted"]
+    if (found := _OF_THE_PARSER.match(lines[0])) is not None:
+        at_end = found[1] == "<EOF>"
+        lines = [
+            "a value is missing at its end" if at_end else f"{found[1]!r} has no meaning there"
+        ]
     choices = [
         f"{group}={error.override}"
         for group in loader.list_groups("")

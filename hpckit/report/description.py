@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -141,7 +142,7 @@ def _lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
     rows += [
         ("name", head.name),
         ("created", f"{local_moment(head.created_at)} ({duration(now - head.created_at)} ago)"),
-        ("words", "hpckit " + " ".join(about.arguments)),
+        ("words", f"hpckit {shlex.join(about.arguments)}"),
         ("jobs", ", ".join(about.jobs)),
         ("resources", ", ".join(f"{name}={value}" for name, value in about.resources.items())),
         ("code", _code(code)),

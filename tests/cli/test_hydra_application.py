@@ -142,6 +142,7 @@ def test_modules_are_imported_before_composing_as_the_guide_shows(tmp_path: Path
     values = [json.loads(file.read_text(encoding="utf-8")) for file in frozen]
     found = [(one["model"], one["hidden"]) for one in values]
     assert found == [({"width": 4}, 8), ({"width": 5}, 10)]
+    assert "-m -- echo '${model} ${hidden}'" in _hpckit(tmp_path, "show").stdout  # to be pasted
     wrong = _hpckit(tmp_path, *hpc, "model.width=x", "--", "ls")
     assert (wrong.returncode, "Integer" in wrong.stderr) == (2, True)
 

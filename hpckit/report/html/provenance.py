@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -68,7 +69,7 @@ def _facts(about: LaunchDescription) -> Iterable[tuple[str, str]]:
     driver = f", driver {environment.driver}" if environment.driver else ""
     yield "name", about.head.name
     yield "created", local_moment(about.head.created_at)
-    yield "words", "hpckit " + " ".join(about.arguments)
+    yield "words", f"hpckit {shlex.join(about.arguments)}"
     yield "commit", f"{code.commit}{branch}{changed}" if code.commit else "outside git"
     yield "project", code.project + ("" if code.snapshot else " (no snapshot: it ran from there)")
     yield "program", "" if run is None else run.program
