@@ -145,7 +145,7 @@ def _counts_line(account: Goodput) -> str:
     tries = f"{counted(account.rounds, 'round')} in {counted(account.attempts, 'attempt')}"
     repeated = counted(account.lost_steps, "repeated step")
     if not account.stepped:
-        repeated = "steps unknown: none were reported, and each round starts the program anew"
+        repeated = "steps unknown: none were reported, and each round starts the program again"
     return f"{', '.join(words)} over {tries}; {repeated}"
 
 

@@ -59,7 +59,7 @@ def test_check_and_render_take_the_same_words(shell: Any) -> None:
     rendered = shell("render", "--json", "--", "python", "say.py", "a b")
     assert rendered.code == 0, rendered.err
     (run,) = json.loads(rendered.out)["runs"]
-    assert run["overrides"] == ["experiment=command", 'command=[python,say.py,"a b"]']
+    assert run["overrides"] == ["experiment=command", "command=[python,say.py,a b]"]
     (folder,) = shell.outputs
     arguments = json.loads((folder / "launch.json").read_text())["arguments"]
     assert arguments == ["render", "--json", "--", "python", "say.py", "a b"]
