@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -32,13 +31,14 @@ from hpckit.config.staged import check_addressed, for_all, read_words, staged_po
 from hpckit.config.sweep import Composer, composer, point_of
 from hpckit.config.typos import refuse_near_misses
 from hpckit.errors import ConfigError
-from hpckit.model.parallel.settings import Parallel
+from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.planning.masking import masked_point
 from hpckit.planning.secrecy import known_secrets
 
-_PARALLEL = "parallel"
+_SECTIONS = ("parallel", "resources")
+"""What a run may continue with other values of."""
 
 
 def compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:
@@ -106,13 +106,13 @@ def _point(
         raise ConfigError(f"{error.message} (in the run {where})", hint=error.hint) from error
 
 
-def compose_parallel(
-    words: Sequence[str], present: Parallel, *, environ: Mapping[str, str], cwd: Path
-) -> Parallel:
-    """Return the section with these words applied; a choice of the group replaces it as a whole.
+def compose_sections(
+    words: Sequence[str], present: LaunchConfig, *, environ: Mapping[str, str], cwd: Path
+) -> LaunchConfig:
+    """Return a run's settings with these words, which are of `parallel` and `resources`.
 
-    The files of the group are those in `conf/parallel` below `cwd`, then hpckit's own. Raises
-    ConfigError.
+    A choice of a group replaces its section as a whole. The files of groups are those in `conf`
+    below `cwd`, then hpckit's own. Raises ConfigError.
     """
     # Of a command: another program's conf/config.yaml has no layouts.
     request = ComposeRequest(overrides=tuple(words), command=("true",), environ=environ, cwd=cwd)
@@ -120,29 +120,33 @@ def compose_parallel(
         for word in parse(words, session.loader):
             if word.is_sweep_override():
                 raise ConfigError(
-                    f"{word.input_line} has several values, and a run continues in one layout",
+                    f"{word.input_line} has several values, and a run continues with one",
                     hint="give one value: parallel.shard=2",
                 )
-        chosen = any(word.partition("=")[0] == _PARALLEL for word in words)
-        config = load_config(session, [*(() if chosen else _as_words(present)), *words])
+        chosen = {word.partition("=")[0] for word in words}
+        kept = [one for name in _SECTIONS if name not in chosen for one in _as_words(name, present)]
+        config = load_config(session, [*kept, *words])
         try:
-            section = OmegaConf.to_container(config[_PARALLEL], resolve=True, enum_to_str=True)
+            sections = {
+                name: OmegaConf.to_container(config[name], resolve=True, enum_to_str=True)
+                for name in _SECTIONS
+            }
         except OmegaConfBaseException as error:
             raise ConfigError(
                 f"{' '.join(words)}: {str(error).splitlines()[0]}",
-                hint="give the sizes as numbers: parallel.shard=2",
+                hint="give the values as they are: parallel.shard=2",
             ) from error
     try:
-        return from_plain(Parallel, cast("dict[str, Any]", section))
+        return from_plain(LaunchConfig, {**to_plain(present), **sections})
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"{' '.join(words)} is no layout: {error}", hint="for example parallel=hsdp"
         ) from error
 
 
-def _as_words(present: Parallel) -> list[str]:
-    plain = to_plain(present)
-    return [f"{_PARALLEL}.{one.name}={_as_word(plain[one.name])}" for one in fields(Parallel)]
+def _as_words(section: str, present: LaunchConfig) -> list[str]:
+    plain = to_plain(getattr(present, section))
+    return [f"{section}.{key}={_as_word(value)}" for key, value in plain.items()]
 
 
 def _as_word(value: Any) -> str:

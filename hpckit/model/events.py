@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
+from hpckit.model.launch import Resources
 from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.plain import from_plain, to_plain
@@ -84,16 +85,17 @@ class JobAdded(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutChanged(Event):
-    """A resume gave these runs (indices) another section `parallel`, from their next attempt on.
+class SettingsChanged(Event):
+    """A resume gave these runs (indices) other sections, from their next attempt on.
 
-    `words` are the overrides that asked for it. The rest of their configuration is as frozen.
+    `words` are the overrides that asked for them. The rest of their configuration is as frozen.
     """
 
-    kind: ClassVar[str] = "layout_changed"
+    kind: ClassVar[str] = "settings_changed"
     runs: tuple[int, ...]
     words: tuple[str, ...]
     parallel: Parallel
+    resources: Resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ class LaunchHistory:
     by hand, `idle` the number of consecutive jobs since then in which it never began. `auto_resume`
     is the index of the latest auto-resume job, `backlog` that of the latest backlog job.
     `untouched` are frozen jobs whose submission was never tried, or was deferred. `known` are runs
-    of other launches that replace requested ones, by launch. `layout_changes` are the layouts that
+    of other launches that replace requested ones, by launch. `settings_changes` are those that
     resumes gave a run, the present one last. `satellites` are the indices of the jobs that bring
     nodes to a run.
     """
@@ -53,7 +53,7 @@ class LaunchHistory:
     backlog_jobs: set[int] = field(default_factory=set)
     untouched: set[int] = field(default_factory=set)
     known: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    layout_changes: dict[int, tuple[events.LayoutChanged, ...]] = field(default_factory=dict)
+    settings_changes: dict[int, tuple[events.SettingsChanged, ...]] = field(default_factory=dict)
     satellites: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def waiting(self) -> tuple[JobSpec, ...]:
@@ -117,9 +117,9 @@ class LaunchHistory:
                 self.cancelled.update(event.runs)
             case events.LocalStarted():
                 self._started(event)
-            case events.LayoutChanged():
+            case events.SettingsChanged():
                 for run in event.runs:
-                    self.layout_changes[run] = (*self.layout_changes.get(run, ()), event)
+                    self.settings_changes[run] = (*self.settings_changes.get(run, ()), event)
             case events.RunsKnown():
                 self.known[event.launch] = event.runs
             case _:

@@ -244,7 +244,8 @@ class Recovery:
     """Queue the next attempt ahead of time instead of a requeue, which saves Slurm's delay."""
     restarts: dict[str, int] = field(default_factory=dict)
     """For each cause, how often the run is started again after it without getting further. A step
-    beyond all earlier ones refills every count. A cause that is not named has none."""
+    beyond all earlier ones refills every count. A cause that is not named has none. At its
+    `time_limit` a run is started again only if it has saved its state."""
     max_identical_failures: int = 3
     """After this many failures with the same signature and no progress the run ends."""
     node_failures: int = 2

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.errors import HpckitError
-from hpckit.model.events import LayoutChanged, RunsKnown
+from hpckit.model.events import RunsKnown, SettingsChanged
 from hpckit.model.history import LaunchHistory
 from hpckit.model.ids import run_id
 from hpckit.model.plan import RunSpec
@@ -136,7 +136,7 @@ class _Search:
     any_code: bool
     found: KnownRuns = field(default_factory=KnownRuns)
     wanted: dict[str, list[RunSpec]] = field(default_factory=dict)
-    changes: dict[Path, dict[int, LayoutChanged]] = field(default_factory=dict)
+    changes: dict[Path, dict[int, SettingsChanged]] = field(default_factory=dict)
 
     def divide(self) -> KnownRuns:
         for run in self.prepared.plan.runs:
@@ -156,10 +156,12 @@ class _Search:
         self._count_changed([one for one in candidates if one not in same])
         return self.found
 
-    def _other_layout(self, paths: LaunchPaths, signature: str, index: int) -> LayoutChanged | None:
+    def _other_layout(
+        self, paths: LaunchPaths, signature: str, index: int
+    ) -> SettingsChanged | None:
         """Return the change to another layout than this run asks for; None if there was none."""
         if paths.folder not in self.changes:
-            told = (one for one in merged_events(paths) if isinstance(one, LayoutChanged))
+            told = (one for one in merged_events(paths) if isinstance(one, SettingsChanged))
             self.changes[paths.folder] = {run: one for one in told for run in one.runs}
         last = self.changes[paths.folder].get(index)
         asked = self.wanted[signature][0].settings.parallel

@@ -97,12 +97,17 @@ def _working_folders(launch: Launch) -> list[Path]:
 
 
 def _config_dir(launch: Launch) -> Path | None:
-    """Return the `--config-dir` the launch was made with; the last one wins."""
-    words, folder = launch.arguments, None
+    folder = option_of(launch, "--config-dir")
+    return Path(folder) if folder else None
+
+
+def option_of(launch: Launch, name: str) -> str | None:
+    """Return the value of an option that the launch was made with; the last one wins."""
+    words, found = launch.arguments, None
     if "--" in words:  # what follows is a command with its own options
         words = words[: words.index("--")]
     for word, following in zip(words, (*words[1:], ""), strict=True):
         option, _, value = word.partition("=")
-        if option == "--config-dir":
-            folder = value or following
-    return Path(folder) if folder else None
+        if option == name:
+            found = value or following
+    return found

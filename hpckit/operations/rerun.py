@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+from hpckit.config.compose import compose
+from hpckit.config.request import PRIMARY, ComposeRequest
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.ids import launch_id
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.plan import SweepPoint
+from hpckit.model.parallel.words import with_layout_words
+from hpckit.model.plain import from_plain
+from hpckit.model.plan import MASK, SweepPoint
 from hpckit.model.stages import with_followed
-from hpckit.operations.frozen_script import templates_of
+from hpckit.operations.frozen_script import option_of, templates_of
 from hpckit.operations.prepare import Prepared, plan_points, take_snapshot
+from hpckit.planning.masking import masked_words
 from hpckit.planning.plan import LaunchIdentity
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.secret_variables import read_secrets
@@ -27,6 +33,9 @@ from hpckit.record.snapshot.identity import code_identity, frozen_identity
 from hpckit.record.snapshot.restore import restore
 from hpckit.record.store import read_json
 from hpckit.slurm.script import render_script
+
+_MAKING = ("--config-dir", "--config-name")
+"""Options that say which configuration a launch was made from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +62,25 @@ class PreparedRerun:
 
 @contextmanager
 def prepare_rerun(
-    launch: Launch, indices: Sequence[int], words: Sequence[str], context: Context, *, exact: bool
+    launch: Launch,
+    indices: Sequence[int],
+    words: Sequence[str],
+    context: Context,
+    *,
+    exact: bool,
+    overrides: Sequence[str] = (),
 ) -> Iterator[PreparedRerun]:
     """Give a rerun; its code may be in a temporary folder that exists only in the context.
 
-    With `exact`, code and Python are the frozen ones, not today's: they are the same for all runs
-    of a launch. Writes no launch. Raises UsageError.
+    `overrides` change the frozen configurations. With `exact`, code and Python are the frozen ones,
+    not today's: they are the same for all runs of a launch. Writes no launch. Raises UsageError.
     """
     _check_stages(launch, indices)
     points = [_point(launch, index) for index in indices]
+    if overrides:
+        made_by = [f"{one}={said}" for one in _MAKING if (said := option_of(launch, one))]
+        words = [*words, *made_by]
+        points = [_overridden(launch, point, overrides, context) for point in points]
     with TemporaryDirectory(prefix="hpckit-") as scratch:
         source = (
             _exact(launch, points[0].settings, Path(scratch), context)
@@ -95,6 +114,60 @@ def _point(launch: Launch, index: int) -> SweepPoint:
         settings=settings,
         secrets=read_secrets(launch.paths, index, settings),
     )
+
+
+def _overridden(
+    launch: Launch, point: SweepPoint, words: Sequence[str], context: Context
+) -> SweepPoint:
+    """Return a point with what these words change, wherever values refer to each other.
+
+    The launch's own words are composed with and without them, from the frozen code's files.
+    """
+    given = [one for one in point.overrides if MASK not in one]
+    added = {one.lstrip("+").partition("=")[0] for one in given if one.startswith("+")}
+    new = [f"+{one}" if one.partition("=")[0] in added else one for one in words]
+    before, after = (
+        _composed(launch, overrides, point.stage, context)
+        for overrides in (given, with_layout_words(given, new))
+    )
+    config = _with_changes(point.config, before.config, after.config)
+    env = dict(after.secrets.env.items() - before.secrets.env.items())
+    return replace(
+        point,
+        overrides=with_layout_words(point.overrides, masked_words(new, after.secrets.texts)),
+        config=config,
+        settings=from_plain(LaunchConfig, config),
+        secrets=replace(point.secrets, env={**point.secrets.env, **env}),
+    )
+
+
+def _composed(
+    launch: Launch, overrides: Sequence[str], stage: str | None, context: Context
+) -> SweepPoint:
+    folder = option_of(launch, "--config-dir")
+    here = Path(launch.code.working_dir)
+    request = ComposeRequest(
+        overrides=tuple(overrides),
+        config_dir=Path(folder) if folder else None,
+        config_name=option_of(launch, "--config-name") or PRIMARY,
+        environ=context.environ,
+        cwd=here if here.is_dir() else Path(launch.code.project),
+    )
+    return next(one for one in compose(request) if one.stage == stage)
+
+
+def _with_changes(
+    frozen: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a configuration with what differs between two others."""
+    found = {key: value for key, value in frozen.items() if key in after or key not in before}
+    for key, value in after.items():
+        old = before.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            found[key] = _with_changes(found.get(key) or {}, old, value)
+        elif key not in before or value != old:
+            found[key] = value
+    return found
 
 
 def _exact(launch: Launch, settings: LaunchConfig, scratch: Path, context: Context) -> _Source:

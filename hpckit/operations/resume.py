@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import importlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from hpckit.context import Context
-from hpckit.errors import SchedulerAwayError, SchedulerError
+from hpckit.errors import SchedulerAwayError, SchedulerError, SchedulerRefusedError
 from hpckit.model.events import JobAdded
-from hpckit.model.history import LaunchHistory
+from hpckit.model.finding import Finding, Severity
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plain import plain_fields
 from hpckit.model.plan import JobSpec
@@ -27,6 +28,7 @@ from hpckit.operations.layout.new_layouts import (
     NewLayout,
     new_layouts,
     record_layouts,
+    with_new_resources,
 )
 from hpckit.operations.resumable import check_unchanged, known_of, spent_of
 from hpckit.operations.service_jobs import keep_auto_resume_job, keep_backlog_job
@@ -59,7 +61,7 @@ class Order:
     """What to resume: those of `indices` (None: of all runs) that match `wanted`.
 
     `bounded` is whether the runs' own budgets apply: the user did not ask for these runs
-    explicitly. `layout` is the other layout in which the runs are to continue.
+    explicitly. `layout` is with which other settings the runs are to continue.
     """
 
     indices: Sequence[int] | None = None
@@ -80,7 +82,7 @@ class Resuming:
     """What would be submitted again: `attempts` is the number of attempts of each resumed run.
 
     `views` are those of the selected runs; `auto_resume` is the auto-resume job while Slurm has
-    one. `layouts` are those of runs that continue in another one than before.
+    one. `layouts` are the settings of runs that continue with others than before.
     """
 
     launch: Launch
@@ -158,13 +160,17 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
         known = replace(known, spent=spent_of(view, choice, history))
         choice = choose(meant, known, cancelled=order.cancelled, stages=stages)
     attempts = {run: latest_attempt(launch.paths.run(run).attempts) for run in choice.resumed}
-    jobs = _added(launch, choice, history, attempts)
+    layouts = new_layouts(launch, choice.resumed, order.layout)
+
+    def job_of(run: int) -> JobSpec:
+        return with_new_resources(history.job_of(run), layouts.get(run))
+
+    jobs = _added(launch, choice, job_of, attempts)
     if jobs:
         check_snapshot(launch.paths)
     if jobs and not order.changed_code:
         earlier = {history.job_of(run).index: history.job_of(run) for run in choice.resumed}
         check_unchanged(launch, choice.resumed, tuple(earlier.values()), context)
-    layouts = new_layouts(launch, choice.resumed, order.layout)
     scripts = {job.index: rendered(launch, job, context) for job in jobs}
     return Resuming(
         launch=launch,
@@ -180,7 +186,7 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
 
 
 def _added(
-    launch: Launch, choice: Choice, history: LaunchHistory, attempts: Mapping[int, int]
+    launch: Launch, choice: Choice, job_of: Callable[[int], JobSpec], attempts: Mapping[int, int]
 ) -> tuple[JobSpec, ...]:
     begun, first = {run for run, count in attempts.items() if count}, len(launch.jobs)
     if launch.stages:
@@ -188,14 +194,14 @@ def _added(
             launch.id,
             choice.resumed,
             launch.stages,
-            job_of=history.job_of,
+            job_of=job_of,
             begun=begun,
             first_index=first,
         )
     return added_jobs(
         launch.id,
         choice.resumed,
-        job_of=history.job_of,
+        job_of=job_of,
         begun=begun,
         first_index=first,
         lasted=_lasted(launch, choice.resumed),
@@ -213,6 +219,8 @@ def _lasted(launch: Launch, runs: Sequence[int]) -> dict[int, timedelta]:
 def start_resumed(resuming: Resuming, context: Context) -> Started:
     """Add the jobs to the launch and start them; raises SchedulerError."""
     launch = resuming.launch
+    if resuming.layouts and launch.cluster.kind is ClusterKind.slurm:
+        _rehearse(resuming, context)
     record_layouts(launch, resuming.order.layout, resuming.layouts, context)
     if launch.cluster.kind is ClusterKind.slurm:
         return _start_on_slurm(resuming, context)
@@ -221,6 +229,19 @@ def start_resumed(resuming: Resuming, context: Context) -> Started:
     executor = local.start_executor(launch, context, [job.index for job in resuming.jobs])
     where = on_this_machine(executor)
     return Started(launch=load_launch(launch.folder), jobs={}, main_jobs=(), where=where)
+
+
+def _rehearse(resuming: Resuming, context: Context) -> None:
+    """Raise SchedulerRefusedError if Slurm would refuse the other settings: none are recorded."""
+    # Imported here: it imports Jinja2, and most resumes do not need it.
+    rehearse = importlib.import_module("hpckit.slurm.test_only").rehearse
+    commands = slurm_commands(resuming.launch.cluster.bin_dir, context)
+    for job in resuming.jobs:
+        answer = rehearse(job, resuming.scripts[job.index], commands, lambda: None)
+        if isinstance(answer, Finding) and answer.severity is Severity.error:
+            raise SchedulerRefusedError(
+                f"{answer.message}; nothing was recorded or submitted", hint=answer.hint
+            )
 
 
 def _start_on_slurm(resuming: Resuming, context: Context) -> Started:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ _LOOK_BACK = 8
 class Launch(FrozenFields):
     """A launch as frozen, with the jobs that resumes added. `folder` is where it was found.
 
-    `layout_changes` are the layouts that resumes gave its runs, the present one last.
+    `settings_changes` are those that resumes gave its runs, the present one last.
     `stranger` is why the folder is not the caller's own. Such a launch is only shown: no program
     that it names is run.
     """
@@ -59,12 +59,17 @@ class Launch(FrozenFields):
     runs: tuple[RunHead, ...]
     code: CodeRecord
     stranger: ForeignFolder | None = None
-    layout_changes: Mapping[int, tuple[events.LayoutChanged, ...]] = field(default_factory=dict)
+    settings_changes: Mapping[int, tuple[events.SettingsChanged, ...]] = field(default_factory=dict)
 
     def overrides(self, index: int) -> tuple[str, ...]:
         """Return the overrides of a run, with those of its layout that a resume gave it."""
-        words = [word for one in self.layout_changes.get(index, ()) for word in one.words]
+        words = [word for one in self.settings_changes.get(index, ()) for word in one.words]
         return with_layout_words(self.runs[index].overrides, words)
+
+    @property
+    def in_foreground(self) -> bool:
+        """Whether it was launched with --foreground; what is behind `--` is the command's."""
+        return "--foreground" in takewhile(lambda word: word != "--", self.arguments)
 
     @property
     def paths(self) -> LaunchPaths:
@@ -131,7 +136,7 @@ def _load(paths: LaunchPaths) -> Launch:
         folder=paths.folder,
         runs=runs,
         code=code,
-        layout_changes=history.layout_changes,
+        settings_changes=history.settings_changes,
     )
 
 
@@ -146,8 +151,8 @@ def load_settings(launch: Launch, index: int) -> tuple[LaunchConfig, dict[str, A
         config = _read_config(path, index % CONFIGS_PER_FILE)
         if launch.searched:
             config = asked_config(launch.paths, index, config)
-        for change in launch.layout_changes.get(index, ())[-1:]:
-            config = {**config, "parallel": to_plain(change.parallel)}
+        for change in launch.settings_changes.get(index, ())[-1:]:
+            config |= {one: to_plain(getattr(change, one)) for one in ("parallel", "resources")}
         return from_plain(LaunchConfig, config), config
     except FileNotFoundError:
         raise no_launch(launch.folder, f"{path.parent.name}/{path.name}") from None
@@ -176,7 +181,7 @@ def load_configs(launch: Launch) -> Iterator[dict[str, Any]]:
 
 def load_frozen(launch: Launch, index: int) -> dict[str, Any]:
     """Return the configuration of a run as frozen, whatever it asked for or was given since."""
-    return load_settings(replace(launch, searched=False, layout_changes={}), index)[1]
+    return load_settings(replace(launch, searched=False, settings_changes={}), index)[1]
 
 
 def _read_config(path: Path, line: int) -> dict[str, Any]:

@@ -52,6 +52,8 @@ def list_all(output_dir: Path) -> tuple[Path, ...]:
 def find(reference: str | None, output_dir: Path, *, cwd: Path | None = None) -> Selection:
     """Return the launch or run that `reference` means, to act on it; None is the latest launch.
 
+    A launch in the foreground is that of a debugger: it is never the latest, only by its name.
+
     Otherwise `reference` is an id, a unique beginning of one, a name (its latest launch), or `@-2`
     (the launch before the latest), each optionally with `.INDEX` of a run (`.3`: run 3 of the
     latest launch), a folder of a launch (also with `.INDEX`), of a run or inside one (relative to
@@ -157,7 +159,14 @@ def _latest(output_dir: Path) -> Selection:
             hint="`hpckit launch` makes one; --output-dir or $HPCKIT_OUTPUTS choose where to look"
             + ("; `hpckit ls` lists those of others" if others else ""),
         )
-    return Selection(launch=load_launch(folders[0]), index=None)
+    found = next((one for one in map(load_launch, folders) if not one.in_foreground), None)
+    if found is None:
+        raise NotFoundError(
+            f"all launches in {output_dir} were in the foreground, and such a one is never meant "
+            "without its name",
+            hint=f"name it: {folders[0].name}",
+        )
+    return Selection(launch=found, index=None)
 
 
 def _by_folder(path: Path, load: Callable[[Path], Launch]) -> Selection | None:

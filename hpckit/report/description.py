@@ -69,8 +69,8 @@ class AttemptDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutChange:
-    """The words by which a resume gave a run another layout, from its next attempt on."""
+class SettingsChange:
+    """The words by which a resume gave a run other settings, from its next attempt on."""
 
     at: datetime
     words: tuple[str, ...]
@@ -86,7 +86,7 @@ class RunDescription:
     program: str
     config: Mapping[str, Any]
     attempts: tuple[AttemptDescription, ...]
-    layout_changes: tuple[LayoutChange, ...] = ()
+    settings_changes: tuple[SettingsChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ def _lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
     if run is not None:
         rows = [("run", run.row.run), ("state", _state(run.row))]
         rows += [("stage", run.row.stage or ""), ("overrides", " ".join(run.overrides))]
-        rows += [("layout", _changed(run.layout_changes))]
+        rows += [("resumed", _changed(run.settings_changes))]
         rows += [("program", run.program), ("signature", run.signature)]
     rows += [
         ("name", head.name),
@@ -162,8 +162,8 @@ def _lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
     return (f"{label:{_LABEL}}{text}" for label, text in rows if text)
 
 
-def _changed(changes: Sequence[LayoutChange]) -> str:
-    """Return when resumes changed the layout, and how."""
+def _changed(changes: Sequence[SettingsChange]) -> str:
+    """Return when resumes changed settings, and how."""
     said = [f"{' '.join(one.words)} since {local_moment(one.at)}" for one in changes]
     return "; ".join(said)
 
@@ -228,7 +228,7 @@ def description_document(about: LaunchDescription) -> dict[str, Any]:
         of_run = {
             **plain_fields(run.row, "run", "index", "state", "failure", "stage"),
             **plain_fields(run, "overrides", "program", "signature"),
-            **plain_fields(run, "attempts", "layout_changes", "config"),
+            **plain_fields(run, "attempts", "settings_changes", "config"),
         }
     return {
         **head_object(head),

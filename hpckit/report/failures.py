@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpckit.model.counted import counted
-from hpckit.model.failure import Failure
+from hpckit.model.failure import Cause, Failure
 from hpckit.model.ids import split_run_id
 from hpckit.model.plain import plain_fields
 from hpckit.model.ranges import ranges
@@ -25,6 +25,10 @@ _SHOWN_RANGES, _FEW_RANGES = 12, 4
 _SHOWN_SHORT, _SHORT = 3, 79
 """The number of lines and their width that a live view has room for on any terminal."""
 
+_TOO_LITTLE = {
+    Cause.time_limit: "resources.timeout_min=MINUTES",
+    Cause.host_oom: "resources.mem_gb=GIGABYTES",
+}
 _OUR_FRAME = re.compile(r'\s*File ".*[/\\]hpckit[/\\](?:runtime|cli|batch|operations)[/\\]')
 _FRAME = re.compile(r'\s*File "')
 _OWN_FRAME = re.compile(
@@ -197,20 +201,33 @@ def _next_steps(groups: Sequence[FailureGroup]) -> list[str]:
     if not failed:
         cut = [row.run for row in rows if row.state is RunState.interrupted]
         which = cut[0] if len(cut) == 1 else split_run_id(cut[0])[0] if cut else ""
-        return (
-            [f"  continue: hpckit resume {which} (`hpckit watch` does it by itself)"] if cut else []
-        )
+        watch = f"  continue: hpckit resume {which} (`hpckit watch` does it by itself)"
+        return [*([watch] if cut else []), *_more(rows)]
     one = failed[0].run
     if len(failed) == 1:
         return [
             f"  try again: hpckit rerun {one} (today's code)",
             f"         or: hpckit resume {one} (the frozen code{_from_step(failed[0])})",
+            *_more(rows),
         ]
     launch = split_run_id(one)[0]
     return [
         f"\n  try again: hpckit rerun {launch} --failed (today's code)",
         f"         or: hpckit resume {launch} --failed (the frozen code)",
+        *_more(rows),
     ]
+
+
+def _more(rows: Sequence[RunRow]) -> Iterator[str]:
+    """Yield how runs on Slurm go on with more of what they had too little of."""
+    for cause, word in _TOO_LITTLE.items():
+        short = [one for one in rows if one.job and one.failure and one.failure.cause is cause]
+        if len(short) == 1:
+            begins = f" ({short[0].resume})" if short[0].resume else ""
+            yield f"  with more: hpckit resume {short[0].run} {word}{begins}"
+        elif short:
+            launch = split_run_id(short[0].run)[0]
+            yield f"  with more: hpckit resume {launch} --cause {cause} {word}"
 
 
 def _from_step(row: RunRow) -> str:

@@ -22,8 +22,8 @@ from hpckit.report.description import (
     CodeDescription,
     EnvironmentDescription,
     LaunchDescription,
-    LayoutChange,
     RunDescription,
+    SettingsChange,
 )
 from hpckit.report.rows import run_row
 from hpckit.views.freshness import Freshness
@@ -82,9 +82,9 @@ def _run(
         attempts=tuple(
             _attempt(number, told) for number, told in read_attempts(launch.paths.run(record.index))
         ),
-        layout_changes=tuple(
-            LayoutChange(at=one.at, words=one.words)
-            for one in launch.layout_changes.get(record.index, ())
+        settings_changes=tuple(
+            SettingsChange(at=one.at, words=one.words)
+            for one in launch.settings_changes.get(record.index, ())
         ),
     )
 

@@ -57,7 +57,7 @@ def sit(shell: Any) -> Sit:
 
 def run(shell: Any) -> Any:
     """Return what `status --json` says of the only run."""
-    (only,) = json.loads(shell("status", "--json").out)["runs"]
+    (only,) = json.loads(shell("status", shell.outputs[-1].name, "--json").out)["runs"]
     return only
 
 
@@ -68,7 +68,7 @@ def test_a_command_asks_and_is_answered(shell: Any, sit: Sit) -> None:
     assert "terminal True True" in person.said
     assert "after 42" in person.said
     assert (run(shell)["state"], run(shell)["attempt"]) == ("completed", 1)
-    log = shell("logs").out
+    log = shell("logs", shell.outputs[-1].name).out
     assert "after 42\n" in log
     assert "\r" not in log
     assert "sleep" not in [event.kind for event in shell.events(shell.outputs[0])]
@@ -81,7 +81,7 @@ def test_a_function_stands_at_a_breakpoint_and_keeps_what_it_logged(shell: Any, 
     sit(*words, press=(("(Pdb)", "p step\r"), ("1\r\n(Pdb)", "c\r")))
     assert run(shell)["state"] == "completed"
     assert run(shell)["metrics"]["loss"] == -1.5
-    (found,) = json.loads(shell("results", "--json").out)["runs"]
+    (found,) = json.loads(shell("results", shell.outputs[-1].name, "--json").out)["runs"]
     assert found["metrics"]["loss"] == -1.5
 
 
@@ -93,7 +93,7 @@ def test_ctrl_c_is_a_keyboard_interrupt_in_the_users_code(shell: Any, sit: Sit) 
     assert "KeyboardInterrupt" in person.said
     assert "hpckit/" not in person.said.partition("caught")[2].partition("hpckit: ")[0]
     assert run(shell)["state"] == "cancelled"
-    assert "caught" in shell("logs").out
+    assert "caught" in shell("logs", shell.outputs[-1].name).out
     (shell.cwd / "wait.py").write_text("print('again')")
     (folder,) = shell.outputs
     resumed = shell("resume", f"{folder.name}.0", "--dry-run")
@@ -133,7 +133,7 @@ def test_a_terminal_that_closes_ends_the_run(shell: Any) -> None:
     words = ("launch", "--foreground", "--", "python", "wait.py")
     with Sitting(words=words, cwd=shell.cwd, environ=shell.environ) as person:
         person.until("ready")
-    assert shell("watch").code == 1
+    assert shell("watch", shell.outputs[-1].name).code == 1
     assert run(shell)["state"] == "cancelled"
 
 

@@ -16,6 +16,19 @@ from tiers import thorough
 
 pytestmark = pytest.mark.slurm
 
+SLOW = """
+import os, time, torch
+from pathlib import Path
+
+def main(config, run):
+    model = torch.nn.Linear(1, 1)
+    run.state(model=model)
+    project = Path(os.environ["HPCKIT_PROJECT"])
+    for step in run.steps(300):
+        with (project / "steps").open("a") as file:
+            file.write(f"{step}\\n")
+        time.sleep(0 if (project / "fast").exists() else 1)
+"""
 UNLESS_FIXED = "command=[sh,-c,'test -e $HPCKIT_PROJECT/fixed || test ${params.i} = 0']"
 COMMAND = ("experiment=command", "cluster=sandbox", "code.snapshot=false")
 
@@ -60,6 +73,31 @@ def test_resume_submits_a_compact_array_of_what_failed(sandbox: Any, project: An
     script = sandbox.slurm("scontrol", "show", "job", job)
     assert f"JobName={resumed['launch']}-1" in script
     assert project.json("resume")["runs"] == []
+
+
+@pytest.mark.main
+def test_resume_gives_more_time_from_the_checkpoint_on(sandbox: Any, project: Any) -> None:
+    """Out of time, resumed with other facts for Slurm: no step is done twice."""
+    project.write("slow.py", SLOW)
+    launched = project.json(
+        *("launch", "experiment=function", "entry_point=slow:main", "cluster=sandbox"),
+        *("recovery=never", "resources.timeout_min=1", "runtime.save_before_timeout_s=25"),
+    )
+    (run,) = project.ended(patience_s=150)["runs"]
+    assert (run["state"], run["failure"]["cause"]) == ("interrupted", "time_limit")
+    more = "resources.timeout_min=MINUTES (from step "
+    assert more in project.hpckit("status").stdout
+    (project.folder / "fast").touch()
+    resumed = project.json("resume", "resources.timeout_min=30", "resources.mem_gb=0.5", "--wait")
+    (job,) = resumed["jobs"]
+    asked = sandbox.slurm("scontrol", "show", "job", job)
+    assert "TimeLimit=00:30:00" in asked
+    assert "MinMemoryNode=512M" in asked
+    (run,) = project.look()["runs"]
+    assert (run["state"], run["attempt"]) == ("completed", 2)
+    steps = (project.folder / "steps").read_text().split()
+    assert steps == [str(step) for step in range(300)]
+    assert "timeout_min=30, " in project.hpckit("show", launched["launch"]).stdout
 
 
 @thorough

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,6 +39,23 @@ def test_find_without_a_reference_is_the_latest(frozen: Frozen, outputs: Path) -
     latest = frozen(1, seconds=5)
     found = find(None, outputs)
     assert (found.launch.id, found.index) == (latest.id, None)
+
+
+def test_a_launch_in_the_foreground_is_meant_only_by_its_name(
+    frozen: Frozen, outputs: Path
+) -> None:
+    """A session with a debugger is not what status, cancel or resume mean without a name."""
+    earlier, debugged = frozen(1), frozen(1, seconds=5)
+    record = json.loads(debugged.paths.launch.read_text())
+    for words, latest in (
+        (["launch", "--foreground", "--", "x"], earlier),
+        (["launch", "--", "x", "--foreground"], debugged),
+    ):
+        debugged.paths.launch.write_text(json.dumps({**record, "arguments": words}))
+        assert find(None, outputs).launch.id == latest.id
+        assert find(".0", outputs).launch.id == latest.id
+        assert find(debugged.id, outputs).launch.id == debugged.id
+        assert find("@-1", outputs).launch.id == debugged.id
 
 
 def test_find_understands_ids_prefixes_and_runs(frozen: Frozen, outputs: Path) -> None:

@@ -106,6 +106,21 @@ def test_what_was_interrupted_goes_on_and_is_not_tried_again() -> None:
     assert "continue: hpckit resume demo (`hpckit watch`" in text
 
 
+def test_who_had_too_little_time_or_memory_reads_how_to_get_more() -> None:
+    """On Slurm; where nothing reads the keys, nothing is said of them."""
+    late = Failure(cause=Cause.time_limit, message="the time limit was about to end the job")
+    (row,) = rows(late, state=RunState.interrupted)
+    word = "hpckit resume demo.0 resources.timeout_min=MINUTES (from step 40)"
+    assert word in "\n".join(failure_texts([replace(row, job="7", resume="from step 40")]))
+    assert "timeout_min" not in "\n".join(failure_texts([row]))
+    full = [
+        replace(one, job="7")
+        for one in rows(*[Failure(cause=Cause.host_oom, message="killed")] * 2)
+    ]
+    word = "hpckit resume demo --cause host_oom resources.mem_gb=GIGABYTES"
+    assert word in "\n".join(failure_texts(full))
+
+
 def test_short_lines_fit_a_live_view() -> None:
     """A line for each of three groups, none over 80 columns or broken, and how many are left."""
     long = replace(BOOM, message="words\n" * 99)

@@ -1,4 +1,4 @@
-"""Overrides of the layout, as words: which there are, and how later ones replace earlier ones."""
+"""Overrides of a run that continues: which there are, and how later ones replace earlier ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def with_layout_words(overrides: Iterable[str], words: Iterable[str]) -> tuple[s
     """
     found = list(overrides)
     for word in words:
-        key = word.partition("=")[0]
+        key = word.partition("=")[0].lstrip("+")
         found = [one for one in found if not _is_void(one, key)] + [word]
     return tuple(found)
 

@@ -17,7 +17,7 @@ _ENDED = frozenset({RunState.failed, RunState.interrupted, RunState.cancelled})
 
 
 def resume_words(launch: Launch, index: int, *, stepped: bool = False) -> str:
-    """Return from which step a resume continues a run; empty if only its own code knows.
+    """Return from which step a resume continues a run; empty if that cannot be read.
 
     `stepped` is whether it has reported steps, as an attached script does.
     """
@@ -33,6 +33,7 @@ def resume_words(launch: Launch, index: int, *, stepped: bool = False) -> str:
             return f"from step {newest.step}"
         if stepped or load_settings(launch, index)[0].entry_point is not None:
             return "from step 0: it has no checkpoint"
+        return "from its beginning, unless the command loads what it saved"
     return ""
 
 

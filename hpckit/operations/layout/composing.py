@@ -1,30 +1,32 @@
-"""Composes the layouts that runs continue in: the only part of `resume` that needs Hydra."""
+"""Composes what runs continue with: the only part of `resume` that needs Hydra."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 
-from hpckit.config.compose import compose_parallel
+from hpckit.config.compose import compose_sections
 from hpckit.context import Context
-from hpckit.model.parallel.settings import Parallel
+from hpckit.model.launch import LaunchConfig
 from hpckit.record.launches import Launch, load_settings
 
 
-def layout_change(
+def settings_change(
     launch: Launch, words: Sequence[str], context: Context
-) -> Callable[[Parallel], Parallel]:
-    """Return the function that applies these words to a run's section `parallel`.
+) -> Callable[[LaunchConfig], LaunchConfig]:
+    """Return the function that applies these words to a run's settings.
 
-    Files of the group are read from the frozen code. The function raises ConfigError, and so does
+    Files of groups are read from the frozen code. The function raises ConfigError, and so does
     this one if the words mean nothing, also where no run is left that they would be for.
     """
+    known: dict[str, LaunchConfig] = {}
 
-    @cache
-    def change(present: Parallel) -> Parallel:
-        cwd = Path(launch.code.working_dir)
-        return compose_parallel(words, present, environ=context.environ, cwd=cwd)
+    def change(present: LaunchConfig) -> LaunchConfig:
+        sections = repr((present.parallel, present.resources))
+        if sections not in known:
+            cwd = Path(launch.code.working_dir)
+            known[sections] = compose_sections(words, present, environ=context.environ, cwd=cwd)
+        return known[sections]
 
-    change(load_settings(launch, 0)[0].parallel)
+    change(load_settings(launch, 0)[0])
     return change

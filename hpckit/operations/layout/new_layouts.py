@@ -1,91 +1,132 @@
-"""The other layout in which runs continue: what was asked for, checked, and recorded.
+"""The settings with which runs continue: what was asked for, checked, and recorded.
 
-What was frozen stays as it is; an event says from when on the section `parallel` is another.
+What was frozen stays as it is; an event says from when on the sections `parallel` and `resources`
+are others.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import Any
 
 from hpckit.context import Context
 from hpckit.errors import ConfigError, UsageError
-from hpckit.model.events import LayoutChanged
-from hpckit.model.parallel.layout import Layout, MeshAxis
+from hpckit.model.events import SettingsChanged
+from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.parallel.words import is_layout_word
+from hpckit.model.plain import to_plain
+from hpckit.model.plan import JobSpec, ResourceSpec
 from hpckit.model.ranges import ranges
-from hpckit.planning.fallback import check_min_nodes
+from hpckit.planning.checks.config import check_settings
 from hpckit.planning.layout import layout_of
+from hpckit.planning.plan import resource_spec
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_settings
 
-K = TypeVar("K")
+MAY_CHANGE = (
+    *("timeout_min", "mem_gb", "partition", "account", "qos", "constraint", "nodelist", "exclude"),
+    *("reservation", "switches", "segment", "comment", "mail_type", "mail_user"),
+    "array_parallelism",
+)
+"""Of `resources`, what a run may continue with other values of: it computes the same."""
+
+_OF_CLUSTER = re.compile(r"cluster\.(?=(partition|account|qos)=)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutOrder:
-    """The words that ask for another layout, and the function that applies them."""
+    """The words that ask for other settings, and the function that applies them."""
 
     words: tuple[str, ...]
-    change: Callable[[Parallel], Parallel]
+    change: Callable[[LaunchConfig], LaunchConfig]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewLayout:
-    """The section `parallel` that a run gets, and the layout that it makes of the run's ranks.
+    """The settings that a run gets. `before` are those that it had."""
 
-    `settings` are the words of what else changes in it, such as `params=bf16`.
+    before: LaunchConfig
+    after: LaunchConfig
+
+    @property
+    def layout(self) -> str:
+        """The layout of its ranks and what else is new in `parallel`; empty if nothing is."""
+        old, new = self.before.parallel, self.after.parallel
+        sizes = {axis.value for axis in MeshAxis}
+        names = [one.name for one in fields(Parallel) if one.name not in sizes]
+        more = [f"{key}={_text(value)}" for key, value in _new(old, new, names).items()]
+        return "" if old == new else ", ".join([str(layout_of(self.after)), *more])
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        """What is new in `resources`."""
+        return _new(self.before.resources, self.after.resources, MAY_CHANGE)
+
+    def asked(self, resources: ResourceSpec) -> ResourceSpec:
+        """Return what a job of the run asks of Slurm from now on."""
+        old, new = resource_spec(self.before), resource_spec(self.after)
+        return replace(resources, **_new(old, new, [one.name for one in fields(ResourceSpec)]))
+
+
+def _new(old: object, new: object, names: Iterable[str]) -> dict[str, Any]:
+    return {key: getattr(new, key) for key in names if getattr(new, key) != getattr(old, key)}
+
+
+def read_settings_words(words: Iterable[str]) -> tuple[str, ...]:
+    """Return these overrides, with keys of `cluster` as those of `resources` that they stand for.
+
+    Raises UsageError for an override of what may not change.
     """
-
-    parallel: Parallel
-    layout: Layout
-    settings: tuple[str, ...] = ()
-
-
-def check_layout_words(words: Iterable[str]) -> None:
-    """Raise UsageError for an override of anything but the layout."""
-    for word in words:
-        if not is_layout_word(word):
+    found = tuple(_OF_CLUSTER.sub("resources.", word) for word in words)
+    for word in found:
+        key = word.partition("=")[0]
+        if not is_layout_word(word) and key.removeprefix("resources.") not in MAY_CHANGE:
             raise UsageError(
-                f"resume cannot change {word.partition('=')[0]}: a run continues with what it was "
-                "frozen with, and only the section parallel may be another one",
-                hint="for another layout: parallel=hsdp, parallel.shard=2, …; for anything else "
-                f"start another run: hpckit launch … {word}",
+                f"resume cannot change {key}: a run continues with what it was frozen with. What "
+                "may change is the layout (parallel=hsdp, parallel.shard=2 …) and what Slurm is "
+                f"asked for: resources.{', '.join(MAY_CHANGE)}",
+                hint=f"for anything else start another run: hpckit rerun RUN {word}",
             )
+    return found
 
 
 def new_layouts(
     launch: Launch, runs: Sequence[int], order: LayoutOrder | None
 ) -> dict[int, NewLayout]:
-    """Return the layouts of these runs, as far as they change; raises ConfigError."""
+    """Return the settings of these runs, as far as they change; raises ConfigError."""
     if order is None:
         return {}
+    of_slurm = [one for one in order.words if not is_layout_word(one)]
+    if of_slurm and launch.cluster.kind is not ClusterKind.slurm:
+        raise UsageError(
+            f"{launch.id} runs on this machine, where nothing reads {of_slurm[0]}",
+            hint="leave it out: only Slurm takes a time limit, a partition and the like",
+        )
     found: dict[int, NewLayout] = {}
     for run in runs:
-        settings = load_settings(launch, run)[0]
-        changed = replace(settings, parallel=order.change(settings.parallel))
+        before = load_settings(launch, run)[0]
+        new = order.change(before)
+        after = replace(before, parallel=new.parallel, resources=new.resources)
         try:
-            check_min_nodes(changed)
+            check_settings(after)
         except ConfigError as error:
             where = f"{launch.runs[run].id} cannot continue with {' '.join(order.words)}: "
             raise ConfigError(where + error.message, hint=error.hint) from error
-        if changed.parallel != settings.parallel:
-            found[run] = NewLayout(
-                parallel=changed.parallel,
-                layout=layout_of(changed),
-                settings=_other_settings(settings.parallel, changed.parallel),
-            )
+        if after != before:
+            found[run] = NewLayout(before=before, after=after)
     return found
 
 
-def _other_settings(before: Parallel, after: Parallel) -> tuple[str, ...]:
-    """Return what differs apart from sizes, as words: `params=bf16`."""
-    sizes = {axis.value for axis in MeshAxis}
-    names = [one.name for one in fields(Parallel) if one.name not in sizes]
-    changed = [name for name in names if getattr(after, name) != getattr(before, name)]
-    return tuple(f"{name}={_text(getattr(after, name))}" for name in changed)
+def with_new_resources(job: JobSpec, new: NewLayout | None) -> JobSpec:
+    """Return the job of a run with what is asked of Slurm from now on."""
+    if new is None:
+        return job
+    shared = job.shared_job and replace(job.shared_job, each=new.asked(job.shared_job.each))
+    return replace(job, resources=new.asked(job.resources), shared_job=shared)
 
 
 def _text(value: object) -> str:
@@ -95,10 +136,17 @@ def _text(value: object) -> str:
 def record_layouts(
     launch: Launch, order: LayoutOrder | None, layouts: Mapping[int, NewLayout], context: Context
 ) -> None:
-    """Record the layouts that runs have from their next attempt on; raises UsageError."""
+    """Record the settings that runs have from their next attempt on; raises UsageError."""
     words = () if order is None else order.words
-    for parallel, runs in _alike(layouts, lambda one: one.parallel).items():
-        event = LayoutChanged(at=context.now(), runs=runs, words=words, parallel=parallel)
+    for runs in _alike(layouts, lambda one: repr((one.after.parallel, one.after.resources))):
+        after = layouts[runs[0]].after
+        event = SettingsChanged(
+            at=context.now(),
+            runs=runs,
+            words=words,
+            parallel=after.parallel,
+            resources=after.resources,
+        )
         try:
             record_event(launch.paths, event)
         except OSError as error:
@@ -109,23 +157,36 @@ def record_layouts(
 
 
 def layout_lines(layouts: Mapping[int, NewLayout]) -> list[str]:
-    """Return a line for each layout: `0-3: replicate 2 x tensor 4, params=bf16`."""
-    alike = _alike(layouts, lambda one: ", ".join([str(one.layout), *one.settings]))
-    return [f"{ranges(runs)}: {layout}" for layout, runs in alike.items()]
+    """Return lines of what is new: `layout  0-3: replicate 2 x tensor 4, params=bf16`."""
+    lines = [
+        f"layout  {ranges(runs)}: {layouts[runs[0]].layout}"
+        for runs in _alike(layouts, lambda one: one.layout)
+        if layouts[runs[0]].layout
+    ]
+    for runs in _alike(layouts, lambda one: repr(one.resources)):
+        new = [f"{key}={value}" for key, value in layouts[runs[0]].resources.items()]
+        lines += [f"asks    {ranges(runs)}: {', '.join(new)}"] if new else []
+    return lines
 
 
 def layout_documents(layouts: Mapping[int, NewLayout]) -> list[dict[str, object]]:
-    """Return what `resume --json` says of the new layouts."""
+    """Return what `resume --json` says of the new settings."""
     return [
-        {"index": run, "layout": one.layout.sizes, "parallel": one.parallel}
+        {
+            "index": run,
+            "layout": layout_of(one.after).sizes,
+            "parallel": one.after.parallel,
+            "resources": to_plain(one.resources),
+        }
         for run, one in layouts.items()
     ]
 
 
 def _alike(
-    layouts: Mapping[int, NewLayout], key: Callable[[NewLayout], K]
-) -> dict[K, tuple[int, ...]]:
-    found: dict[K, tuple[int, ...]] = {}
+    layouts: Mapping[int, NewLayout], key: Callable[[NewLayout], str]
+) -> list[tuple[int, ...]]:
+    """Return the runs in groups of those with the same key."""
+    found: dict[str, tuple[int, ...]] = {}
     for run, one in layouts.items():
         found[key(one)] = (*found.get(key(one), ()), run)
-    return found
+    return list(found.values())

@@ -173,3 +173,44 @@ def test_rerun_is_not_skipped(project: Any) -> None:
     launched(project, "+params.i=1")
     assert project("rerun", "--wait").code == 0
     assert said(project) == ["one 1", "one 1"]
+
+
+def test_rerun_takes_overrides_wherever_the_configuration_refers_to_them(project: Any) -> None:
+    """The rest stays as it was frozen; a rerun of the rerun builds on it, and `show` says so."""
+    (project.cwd / "conf" / "experiment").mkdir(parents=True)
+    (project.cwd / "conf" / "experiment" / "said.yaml").write_text(
+        "# @package _global_\nlr: 1\nwho: x\ncommand: [sh, say.sh, '${lr}-${who}']\n"
+    )
+    done = project("launch", "--wait", "experiment=said", "cluster=local", "+extra=5", "seed=3")
+    assert done.code == 0, done.err
+    today = (project.cwd / "conf" / "experiment" / "said.yaml").read_text()
+    (project.cwd / "conf" / "experiment" / "said.yaml").write_text(today.replace("x", "today"))
+    words = ("lr=2", "extra=6", "cluster.max_parallel=2")
+    first = json.loads(project("rerun", *words, "--wait", "--json").out)["launch"]
+    again = json.loads(project("rerun", first, "extra=7", "--exact", "--wait", "--json").out)
+    assert said(project) == ["one 1-x", "one 2-x", "one 2-x"]
+    shown = json.loads(project("show", again["launch"], "--json").out)
+    assert (shown["config"]["seed"], shown["config"]["extra"]) == (3, 7)
+    assert {"lr=2", "+extra=7", "seed=3"} <= set(shown["overrides"])
+
+
+def test_rerun_overrides_reach_the_command_behind_the_dashes(project: Any) -> None:
+    """What `--` was followed by refers to values too, also in a rerun of a rerun."""
+    words = ("cluster=local", "+params.i=1", "--", "sh", "say.sh", "${params.i}")
+    assert project("launch", "--wait", *words).code == 0
+    for value in ("2", "3"):
+        done = project("rerun", f"params.i={value}", "runtime.cwd=project", "--wait")
+        assert done.code == 0, done.err
+    assert said(project) == ["one 1", "one 2", "one 3"]
+
+
+@pytest.mark.parametrize("word", ["params.i=1,2", "resources.nodez=2", "seed=", "runtime.cwd=moon"])
+def test_rerun_refuses_a_wrong_override_and_leaves_nothing(project: Any, word: str) -> None:
+    """One error names it."""
+    launched(project, "+params.i=1")
+    before = project.outputs
+    done = project("rerun", word)
+    assert done.code == 2
+    assert done.err.startswith("hpckit: error: "), done.err
+    assert word.partition("=")[0] in done.err
+    assert project.outputs == before

@@ -1,8 +1,9 @@
-"""Promises of `hpckit resume RUN parallel=…`: a run continues in another layout, and says so."""
+"""Promises of `hpckit resume RUN KEY=VALUE`: a run continues with other settings, and says so."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,9 @@ def failed(shell: Any, *words: str) -> Path:
     return Path(shell.outputs[-1])
 
 
-def changes(shell: Any, folder: Path) -> list[events.LayoutChanged]:
+def changes(shell: Any, folder: Path) -> list[events.SettingsChanged]:
     """Return the layouts that resumes recorded."""
-    return [one for one in shell.events(folder) if isinstance(one, events.LayoutChanged)]
+    return [one for one in shell.events(folder) if isinstance(one, events.SettingsChanged)]
 
 
 def test_ranks_of_the_next_attempt_have_the_other_layout(shell: Any) -> None:
@@ -68,7 +69,10 @@ def test_other_layout_shows_in_status_show_and_diff(shell: Any) -> None:
     assert "parallel.shard=2 parallel.replicate=rest since" in shown
     document = json.loads(shell("show", "--json").out)
     assert document["config"]["parallel"]["shard"] == 2
-    assert document["layout_changes"][0]["words"] == ["parallel.shard=2", "parallel.replicate=rest"]
+    assert document["settings_changes"][0]["words"] == [
+        "parallel.shard=2",
+        "parallel.replicate=rest",
+    ]
     (difference,) = json.loads(shell("diff", "@-2", "@-1", "--json").out)["config"]
     assert difference["key"] == "parallel.shard"
 
@@ -99,6 +103,9 @@ def test_resumes_build_on_each_other_and_a_plain_one_keeps_the_layout(shell: Any
         pytest.param("parallel=nothing", "parallel", marks=thorough),
         pytest.param("parallel.shards=2", "parallel.shards", marks=thorough),
         ("parallel.shard=1,2", "several values"),
+        ("resources.gpus_per_node=1", "resume cannot change resources.gpus_per_node"),
+        ("resources.nodes=2", "What may change is the layout"),
+        ("resources.timeout_min=9", "runs on this machine, where nothing reads resources.timeo"),
         pytest.param("parallel.shard=[1]", "parallel.shard", marks=thorough),
         pytest.param("parallel.shard=${seed}", "parallel.shard", marks=thorough),
         pytest.param("parallel.schedule=2F2B", "no schedule", marks=thorough),
@@ -117,6 +124,43 @@ def test_what_cannot_be_is_refused_before_anything_changes(
     assert said.err.count("\n") >= 2, "the error, and what to do"
     assert "Traceback" not in said.err
     assert shell.events(folder) == before
+
+
+def test_slurm_is_asked_for_what_a_resume_says_from_then_on(slurm_shell: Any) -> None:
+    """A plain resume and the run's record keep it; what is not named stays as it was frozen."""
+    words = ("cluster=slurm", "resources.timeout_min=5", "resources.mem_gb=2", "resources.qos=q")
+    done = slurm_shell("launch", *words, "--json", "--", "false")
+    assert done.code == 0, done.err
+    folder = Path(json.loads(done.out)["dir"])
+    assert slurm_shell("cancel").code == 0
+    wrong = slurm_shell("resume", ".0", "resources.timeout_min=-1")
+    assert (wrong.code, "resources.timeout_min" in wrong.err) == (2, True)
+    refused = slurm_shell("resume", ".0", "resources.partition=none")
+    assert (refused.code, changes(slurm_shell, folder)) == (3, []), refused.err
+    new = ("resources.timeout_min=90", "cluster.partition=urgent", "resources.exclude='n[1,2]'")
+    shown = slurm_shell("resume", ".0", *new, "--dry-run").out
+    assert "asks    0: timeout_min=90, partition=urgent, exclude=n[1,2]" in shown
+    assert changes(slurm_shell, folder) == []
+    done = slurm_shell("resume", ".0", *new, "--json")
+    assert done.code == 0, done.err
+    resumed = json.loads(done.out)
+    (told,) = resumed["new_layouts"]
+    assert told["resources"] == {"timeout_min": 90, "partition": "urgent", "exclude": "n[1,2]"}
+    assert slurm_shell("cancel").code == 0
+    assert slurm_shell("resume", ".0", "resources.mem_gb=4").code == 0
+    for index, memory in ((1, 2), (2, 4)):
+        script = (folder / f"job-{index}.sbatch").read_text()
+        asked = re.findall(r"#SBATCH --(mem|time|qos|partition|exclude)=(\S+)", script)
+        assert dict(asked) == {
+            "mem": f"{memory}G",
+            "time": "0-01:30:00",
+            "qos": "q",
+            "partition": "urgent",
+            "exclude": "n[1,2]",
+        }
+    about = slurm_shell("show").out
+    assert "timeout_min=90" in about
+    assert "resumed      resources.timeout_min=90" in about
 
 
 def test_misspelt_layout_is_told_of_although_nothing_is_left_to_resume(shell: Any) -> None:

@@ -1,4 +1,7 @@
-"""`hpckit rerun`: starts runs again in a new launch, with their frozen configurations."""
+"""`hpckit rerun`: starts runs again in a new launch, with their frozen configurations.
+
+Overrides among the words change these.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.counted import counted
+from hpckit.model.parallel.words import is_override
 from hpckit.model.ranges import ranges
 from hpckit.views.launch_view import Ask, launch_view
 from hpckit.views.scheduler import Scheduler
@@ -24,13 +28,14 @@ EPILOG = """\
 examples:
   hpckit rerun .3           with today's code
   hpckit rerun .3 --exact   exactly as it was frozen
+  hpckit rerun .3 lr=0.01   with another value
   hpckit rerun digits --failed
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `rerun`."""
-    add_run_choice(parser)
+    add_run_choice(parser, also="; lr=0.2 and any other override changes their configuration")
     parser.add_argument(
         "--exact",
         action="store_true",
@@ -54,10 +59,17 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     # Imported here: they import Hydra, which --help does not need.
     from hpckit.operations import check, launch, rerun  # noqa: PLC0415
 
+    overrides = tuple(one for one in arguments.references if is_override(one))
+    arguments.references = [one for one in arguments.references if one not in overrides]
     chosen = run_choice(arguments, context)
     indices = _indices(chosen, context)
     source = rerun.prepare_rerun(
-        chosen.launch, indices, arguments.words, context, exact=arguments.exact
+        chosen.launch,
+        indices,
+        arguments.words,
+        context,
+        exact=arguments.exact,
+        overrides=overrides,
     )
     with source as found:
         _say_differences(found, context)

@@ -1,7 +1,8 @@
 """`hpckit resume`: submits only what failed or is missing, again, into the same run folders.
 
 Does not change what was frozen: code, configurations and template are those of the launch. Only the
-layout over ranks may be another one from the next attempt on: `parallel=hsdp`, `parallel.shard=2`.
+layout over ranks, and what Slurm is asked for, may be others from the next attempt on:
+`parallel=hsdp`, `resources.timeout_min=120`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from hpckit.model.launch import ClusterKind
 from hpckit.model.parallel.words import is_override
 from hpckit.operations.layout.new_layouts import (
     LayoutOrder,
-    check_layout_words,
     layout_documents,
     layout_lines,
+    read_settings_words,
 )
 from hpckit.operations.next_step import reference
 from hpckit.operations.notices.tell import send_kept
@@ -44,14 +45,16 @@ EPILOG = """\
 examples:
   hpckit resume   what is left of the latest launch
   hpckit resume digits --cause oom,hang --dry-run
-  hpckit resume digits parallel=hsdp   go on from its checkpoint in another layout
+  hpckit resume digits resources.timeout_min=120   go on from its checkpoint with more time
+  hpckit resume digits parallel=hsdp               ... in another layout
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `resume`."""
     add_run_choice(
-        parser, also="; parallel=hsdp or parallel.shard=2 continues them in another layout"
+        parser,
+        also="; resources.timeout_min=120 or parallel=hsdp continues them with other settings",
     )
     add_judgement(parser)
     parser.add_argument(
@@ -93,19 +96,18 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _take_words(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Take the overrides out of the references; raises UsageError if one is not of the layout."""
+    """Take the overrides out of the references; raises UsageError if one may not change."""
     words = tuple(one for one in arguments.references if is_override(one))
-    check_layout_words(words)
     arguments.references = [one for one in arguments.references if one not in words]
-    return words
+    return read_settings_words(words)
 
 
 def _layout_order(words: tuple[str, ...], launch: Launch, context: Context) -> LayoutOrder | None:
     if not words:
         return None
-    from hpckit.operations.layout.composing import layout_change  # noqa: PLC0415  # Hydra
+    from hpckit.operations.layout.composing import settings_change  # noqa: PLC0415  # Hydra
 
-    return LayoutOrder(words=words, change=layout_change(launch, words, context))
+    return LayoutOrder(words=words, change=settings_change(launch, words, context))
 
 
 def _document(resuming: Resuming, started: Started | None) -> dict[str, object]:
@@ -162,7 +164,7 @@ def _say(resuming: Resuming, started: Started | None, context: Context, *, as_js
 
 def _say_layouts(resuming: Resuming, context: Context) -> None:
     for line in layout_lines(resuming.layouts):
-        context.say(f"  layout  {line}")
+        context.say(f"  {line}")
 
 
 def _tell_frozen_code(resuming: Resuming, context: Context) -> None:
