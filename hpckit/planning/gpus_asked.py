@@ -38,6 +38,18 @@ def gpus_by_task(resources: Resources | ResourceSpec) -> int:
     return each_task * resources.tasks_per_node
 
 
+def cpus_by_gpu(resources: Resources | ResourceSpec) -> int:
+    """Return the CPUs of a rank by the option `cpus_per_gpu`; 0 without it, or without GPUs."""
+    each = _stated(resources).get("cpus_per_gpu", "")
+    gpus = gpus_asked(resources) or 0
+    return int(each) * gpus // resources.tasks_per_node if each.isdecimal() else 0
+
+
+def cpus_of_task(resources: Resources) -> int:
+    """Return the CPUs of a rank: `cpus_per_task`, or those of its GPUs if that is not stated."""
+    return resources.cpus_per_task if resources.cpus_per_task > 1 else cpus_by_gpu(resources) or 1
+
+
 def _of_node(resources: Resources | ResourceSpec) -> int:
     return max(
         resources.gpus_per_node or 0,

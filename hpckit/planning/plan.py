@@ -18,7 +18,7 @@ from hpckit.model.ids import run_id, slug
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, RunSpec, SweepPoint
 from hpckit.planning.checks.config import check_points
-from hpckit.planning.gpus_asked import gpus_asked
+from hpckit.planning.gpus_asked import cpus_of_task, gpus_asked
 from hpckit.planning.jobs.arrays import chunks, throttle
 from hpckit.planning.jobs.shared_jobs import merged_job, shared_job, shares_jobs
 from hpckit.planning.jobs.stage_jobs import Asked, check_stages, stage_jobs
@@ -155,7 +155,7 @@ def resource_spec(settings: LaunchConfig) -> ResourceSpec:
         spare_nodes=asked.spare_nodes,
         min_nodes=asked.min_nodes,
         tasks_per_node=asked.tasks_per_node,
-        cpus_per_task=asked.cpus_per_task,
+        cpus_per_task=cpus_of_task(asked),
         gpus_per_node=asked.gpus_per_node or 0,
         mem_gb=asked.mem_gb,
         timeout=None if asked.timeout_min is None else timedelta(minutes=asked.timeout_min),

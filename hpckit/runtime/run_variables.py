@@ -23,7 +23,7 @@ from hpckit.observe.gpu_choice import (
     WHOLE_NODE,
     gpu_choice,
 )
-from hpckit.planning.gpus_asked import gpus_asked
+from hpckit.planning.gpus_asked import cpus_of_task, gpus_asked
 from hpckit.planning.tracker import TrackedRun, tracker_variables
 from hpckit.record.frozen import read_code_record
 from hpckit.record.launches import Launch
@@ -49,7 +49,7 @@ def run_variables(
     merged = {**around, **tracked, **settings.env, **secrets.env}
     search = [*launch.code.python_path, *filter(None, [merged.get("PYTHONPATH")])]
     return {
-        THREADS: str(settings.resources.cpus_per_task),
+        THREADS: str(cpus_of_task(settings.resources)),
         "PYTHONHASHSEED": "0",
         **({} if launch.cluster.kind is ClusterKind.local else _IN_A_JOB),
         **merged,

@@ -14,6 +14,7 @@ import jinja2
 
 from hpckit.errors import TemplateError
 from hpckit.model.plan import MASK, JobSpec, LaunchPlan, ResourceSpec
+from hpckit.planning.gpus_asked import cpus_by_gpu
 from hpckit.planning.jobs.dependencies import stage_dependency
 from hpckit.record.layout import LaunchPaths
 from hpckit.slurm.clusters import HINT
@@ -71,7 +72,7 @@ class ScriptFields:
     log: str
     nodes: int
     tasks_per_node: int
-    cpus_per_task: int
+    cpus_per_task: int | None
     gpus_per_node: int
     array: str | None
     requeue: bool
@@ -161,7 +162,7 @@ def script_fields(plan: LaunchPlan, job: JobSpec) -> ScriptFields:
         log=_log(plan.folder, job),
         nodes=resources.allocated_nodes,
         tasks_per_node=resources.tasks_per_node,
-        cpus_per_task=resources.cpus_per_task,
+        cpus_per_task=None if cpus_by_gpu(resources) else resources.cpus_per_task,
         gpus_per_node=resources.gpus_per_node,
         array=_array(job),
         requeue=job.requeue,

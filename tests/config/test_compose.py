@@ -13,7 +13,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig
 
-from hpckit.config.compose import compose, compose_parallel
+from hpckit.config.compose import compose, compose_sections
 from hpckit.config.explain import load_config
 from hpckit.config.request import ComposeRequest, shipped_folder
 from hpckit.config.session import Session, open_session
@@ -29,9 +29,10 @@ _OPTIONS = sorted(f"{file.parent.name}={file.stem}" for file in shipped_folder()
 def test_layouts_to_fall_back_to_survive_a_change_of_another_key(tmp_path: Path) -> None:
     """What a run has listed is written as an override again, and read as the same."""
     listed = [FallbackLayout(replicate=1, shard="rest"), FallbackLayout(tensor="node", shard=2)]
-    present = Parallel(pipeline="nodes", fallback=listed)
-    found = compose_parallel(("parallel.compile=true",), present, environ={}, cwd=tmp_path)
-    assert found == dataclasses.replace(present, compile=True)
+    present = LaunchConfig(entry_point="a:b", parallel=Parallel(pipeline="nodes", fallback=listed))
+    found = compose_sections(("parallel.compile=true",), present, environ={}, cwd=tmp_path)
+    changed = dataclasses.replace(present.parallel, compile=True)
+    assert found == dataclasses.replace(present, parallel=changed)
 
 
 def test_compose_of_nothing_chooses_nothing_to_run(request_for: Requester) -> None:

@@ -307,3 +307,12 @@ def test_auto_resume_job_s_script_keeps_the_user_s_own_preparation(
     assert "# ours\n" in text
     assert 'hpckit auto-resume "$folder" --job 1\n' in text
     assert "supervise" not in text
+
+
+def test_cpus_by_gpu_take_the_place_of_cpus_by_task(plan_of_one_job: PlanMaker) -> None:
+    """Sbatch refuses both; a site may take only the one for jobs with GPUs."""
+    more = {"additional_parameters": (("cpus_per_gpu", "4"),)}
+    asked = {"gpus_per_node": 2, "tasks_per_node": 2, "cpus_per_task": 4}
+    text = render_one(plan_of_one_job(folder=FOLDER, **asked, **more))
+    assert "--cpus-per-gpu=4" in text
+    assert "--cpus-per-task" not in text

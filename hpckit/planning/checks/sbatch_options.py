@@ -13,6 +13,7 @@ from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.cluster.site import read_gres
 from hpckit.model.finding import Finding, error
 from hpckit.model.plan import ResourceSpec
+from hpckit.planning.gpus_asked import cpus_by_gpu
 
 EXCLUSIVE = (
     ("mem", "mem-per-cpu", "mem-per-gpu"),
@@ -57,7 +58,8 @@ def contradictions(resources: ResourceSpec) -> Iterator[Finding]:
 
 def _stated(resources: ResourceSpec) -> Iterator[tuple[str, str]]:
     """Yield the options of a job, each with the key that it comes from."""
-    yield "cpus-per-task", "resources.cpus_per_task"
+    if resources.cpus_per_task != cpus_by_gpu(resources):  # else it is what cpus-per-gpu makes
+        yield "cpus-per-task", "resources.cpus_per_task"
     if resources.mem_gb is not None:
         yield "mem", "resources.mem_gb"
     for key, value in resources.additional_parameters:
@@ -67,7 +69,7 @@ def _stated(resources: ResourceSpec) -> Iterator[tuple[str, str]]:
 
 def _remedy(given: list[str], last: str) -> str:
     if given[0] == "cpus-per-task":
-        return f"take {last} out: resources.cpus_per_task is always stated"
+        return f"take {last} out, or ask for GPUs and leave resources.cpus_per_task out"
     return f"take {last} out" + (", or set resources.mem_gb=null" if given[0] == "mem" else "")
 
 

@@ -76,6 +76,8 @@ class Machine:
     def _threads(self, settings: LaunchConfig) -> Iterator[Finding]:
         """Warn about a number of threads that this shell has, and ranks will not."""
         said, cpus = self.environ.get(THREADS), str(settings.resources.cpus_per_task)
+        if "cpus_per_gpu" in settings.resources.additional_parameters:
+            return  # how many that makes is the plan's
         if said and said != cpus and THREADS not in {**self.plan.cluster.env, **settings.env}:
             yield warning(
                 "resources.cpus_per_task",

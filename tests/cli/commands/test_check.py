@@ -461,3 +461,15 @@ def test_program_that_is_not_the_active_environments_is_said(shell: Any, tmp_pat
     assert f"cluster.python={active}" in found["hint"]
     shell.environ = {**shell.environ, "VIRTUAL_ENV": sys.prefix}
     assert json.loads(shell(*words).out)["findings"] == []
+
+
+def test_cpus_by_gpu_count_as_those_of_a_rank(slurm_shell: Any) -> None:
+    """The plan, the cost and the threads of a rank are by what the GPUs bring."""
+    words = ("resources=one_gpu", "+resources.additional_parameters.cpus_per_gpu=6")
+    said = slurm_shell("launch", "--dry-run", "--json", *SLURM, *words)
+    assert said.code == 0, said.err
+    (script,) = json.loads(said.out)["scripts"]
+    assert "--cpus-per-gpu=6" in script["text"]
+    assert "--cpus-per-task" not in script["text"]
+    both = slurm_shell("check", "--json", *SLURM, *words, "resources.cpus_per_task=2")
+    assert ("error", "resources.additional_parameters.cpus_per_gpu") in findings(both)

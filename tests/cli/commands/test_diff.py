@@ -75,7 +75,7 @@ def test_diff_names_files_and_with_code_their_lines(shell: Any) -> None:
     (shell.cwd / "old.py").unlink()
     (shell.cwd / "new.py").write_text("come\n")
     (shell.cwd / "data.bin").write_bytes(b"\xfe\x00")
-    new = json.loads(shell("launch", *words, "--json").out)["launch"]
+    new = json.loads(shell("launch", *words, "--changed-code", "--json").out)["launch"]
     code = json.loads(shell("diff", old, new, "--json").out)["code"]
     changes = {one["path"]: one["change"] for one in code["files"]}
     assert changes == {
