@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from hpckit.model.launch import ClusterKind, LaunchConfig
@@ -27,6 +28,7 @@ from hpckit.planning.gpus_asked import cpus_of_task, gpus_asked
 from hpckit.planning.tracker import TrackedRun, tracker_variables
 from hpckit.record.frozen import read_code_record
 from hpckit.record.launches import Launch
+from hpckit.record.layout import LaunchPaths
 from hpckit.runtime.environ import without_agent
 from hpckit.runtime.stages import stage_variables
 
@@ -99,13 +101,17 @@ def _tracked(launch: Launch, index: int) -> TrackedRun:
         stage=head.stage,
         folder=launch.paths.run_text(index),
         project=launch.code.project,
-        commit=_frozen_commit(launch),
+        commit=_frozen_commit(launch.folder),
     )
 
 
-def _frozen_commit(launch: Launch) -> str | None:
-    """Return the commit that the frozen code is from, with or without changes to it."""
-    record = read_code_record(launch.paths)
+@cache
+def _frozen_commit(folder: Path) -> str | None:
+    """Return the commit that the frozen code is from, with or without changes to it.
+
+    An agent reads it before its first round: later its file system may not answer.
+    """
+    record = read_code_record(LaunchPaths(folder))
     return record.get("commit") if record.get("snapshot") else None
 
 

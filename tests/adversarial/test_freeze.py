@@ -164,7 +164,7 @@ def test_agent_that_was_killed_costs_a_round_and_no_node(tmp_path: Path) -> None
 
 WATCHED = """
 import asyncio, os, sys
-LAUNCH, BEFORE = sys.argv[1], ("secret", "address.json", "configs")
+LAUNCH, BEFORE = sys.argv[1], ("secret", "address.json", "configs", "code.json")
 
 def watch(event, arguments):
     if event not in FILE_EVENTS or asyncio._get_running_loop() is None:

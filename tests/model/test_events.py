@@ -30,7 +30,7 @@ _JSON = st.recursive(
 )
 
 
-def values_of(hint: Any) -> st.SearchStrategy[Any]:
+def values_of(hint: Any) -> st.SearchStrategy[Any]:  # noqa: PLR0911  # one for each kind of type
     """Return a strategy for a field's type."""
     if isinstance(hint, types.UnionType):
         return st.one_of([values_of(member) for member in get_args(hint)])
@@ -40,6 +40,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
             kind = get_origin(hint)
             return st.lists(values_of(first), max_size=3).map(kind)
         return st.tuples(*(values_of(member) for member in (first, *others)))
+    if get_origin(hint) is dict:
+        return st.dictionaries(st.text(), values_of(get_args(hint)[1]), max_size=3)
     if dataclasses.is_dataclass(hint):
         return instances_of(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -51,6 +53,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         bool: st.booleans(),
         float: st.floats(-LONGEST_S, LONGEST_S),
         timedelta: st.integers(0, 10**9).map(lambda seconds: timedelta(seconds=seconds)),
+        Any: _JSON,
         datetime: st.integers(0, 10**12).map(lambda ms: _EPOCH + timedelta(milliseconds=ms)),
     }
     return simple[hint]

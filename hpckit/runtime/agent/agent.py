@@ -295,6 +295,8 @@ async def attend(
     settings = in_foreground(settings, environment())
     paths = run.attempt(attempt)
     info = rank_info(environment())
+    seen = run_variables(launch, index, settings, secrets, environment())
+    export({name: seen[name] for name in (GPUS_ASKED, *OF_SLURM, *VISIBLE) if name in seen})
     channel = await call_supervisor(paths)
     outlook = RankOutlook(
         launch=launch,
@@ -305,8 +307,6 @@ async def attend(
         node=node_name(),
         info=info,
     )
-    seen = run_variables(launch, index, settings, secrets, environment())
-    export({name: seen[name] for name in (GPUS_ASKED, *OF_SLURM, *VISIBLE) if name in seen})
     sampler = NodeSampler(
         settings=settings.observe,
         attempt=paths,

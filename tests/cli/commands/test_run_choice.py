@@ -126,7 +126,8 @@ def test_resume_dry_run_says_which_and_why(sweep: Any) -> None:
     assert said.code == 0, said.err
     assert said.out == (
         f"would resume 3 of 5 runs of {folder.name}\n"
-        "  resume  1-2, 4: failed (exit_code)\n"
+        "  resume  1-2, 4: failed (exit_code), from its beginning, "
+        "unless the command loads what it saved\n"
         "  left    0, 3: completed\n"
     )
     nothing = sweep("resume", "--dry-run", "--state", "completed")
