@@ -301,9 +301,10 @@ class Shell:
 def shell_in(cwd: Path, environ: Mapping[str, str]) -> Shell:
     """Return a shell in a folder."""
     numbers = itertools.count()
+    active = ("VIRTUAL_ENV", "CONDA_PREFIX")  # of the shell that started the tests
     return Shell(
         cwd=cwd,
-        environ=dict(environ),
+        environ={name: value for name, value in environ.items() if name not in active},
         tokens=lambda: f"t{next(numbers)}",
         sleep=lambda seconds: time.sleep(seconds / FASTER),
     )
@@ -320,7 +321,7 @@ def shell(tmp_path: Path, path_without_slurm: str) -> Shell:
 @pytest.fixture
 def slurm_shell(shell: Shell, fake_slurm: Any) -> Shell:
     """Return a shell in an empty folder on a host with the fake Slurm."""
-    shell.environ = dict(fake_slurm.environ)
+    shell.environ = shell_in(shell.cwd, fake_slurm.environ).environ
     return shell
 
 

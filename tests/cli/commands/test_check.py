@@ -459,7 +459,8 @@ def test_program_that_is_not_the_active_environments_is_said(shell: Any, tmp_pat
     (found,) = (one for one in said["findings"] if one["key"] == "command")
     assert f"not your {active}" in found["message"]
     assert f"cluster.python={active}" in found["hint"]
-    shell.environ = {**shell.environ, "VIRTUAL_ENV": sys.prefix}
+    own = str(Path(sys.executable).parents[1])
+    shell.environ = {**shell.environ, "VIRTUAL_ENV": own}
     assert json.loads(shell(*words).out)["findings"] == []
 
 
