@@ -26,12 +26,13 @@ class StartOrders:
 
     def orders(self) -> Iterator[tuple[int, messages.StartRound]]:
         """Yield the node rank of each member, and its order."""
+        nodes = compress_nodes(one.node for one in self.members)
         for place, peer in enumerate(self.members):
             yield (
                 peer.node_rank,
                 messages.StartRound(
                     round=self.number,
-                    nodes=compress_nodes(one.node for one in self.members),
+                    nodes=nodes,
                     address=_address(peer, self.members),
                     node_rank=place,
                     first_rank=place * self.tasks_per_node,
