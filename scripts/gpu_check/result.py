@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,6 +15,8 @@ from gpu_check.recording import hidden
 
 _WIDTH = 110
 JSON_FILE, PAGE_FILE = "gpu-check.json", "gpu-check.txt"
+_OWN_FOLDERS = (f"{Path(__file__).resolve().parents[2]}/", f"{sys.prefix}/")
+"""The checkout and the environment: left out where a log names them."""
 
 
 class State(StrEnum):
@@ -81,9 +84,11 @@ def _wrapped(text: str, margin: str) -> list[str]:
 
 
 def write(folder: Path, machine: Mapping[str, Any], results: Sequence[Result]) -> None:
-    """Write both files, without UUIDs and addresses; what is there already is replaced."""
+    """Write both files, without UUIDs, addresses and folders of this machine; replaces others."""
     text = json.dumps(document(machine, results), indent=1, default=str) + "\n"
     for name, content in ((JSON_FILE, text), (PAGE_FILE, page(machine, results))):
         part = folder / f".{name}.part"
-        part.write_text(hidden(content), encoding="utf-8")
+        checkout, prefix = _OWN_FOLDERS
+        shown = hidden(content.replace(checkout, "").replace(prefix, ""))
+        part.write_text(shown, encoding="utf-8")
         part.replace(folder / name)

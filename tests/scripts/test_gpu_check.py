@@ -20,7 +20,7 @@ from gpu_check.items import ITEMS
 from gpu_check.measuring.energy import PowerLog
 from gpu_check.needs import NEEDED, needs_text, problems
 from gpu_check.recording import RecordingNvml, ReplayedNvml
-from gpu_check.result import PAGE_FILE, State, exit_code, page
+from gpu_check.result import PAGE_FILE, Result, State, exit_code, page, write
 from gpu_check.scene import Machine, Scene
 from gpu_check_answers import right_answers
 
@@ -352,3 +352,16 @@ def test_whole_check_says_what_the_fake_gpu_is(
     assert words in " ".join((out / PAGE_FILE).read_text(encoding="utf-8").split())
     if state is State.passed:
         assert fake.uuid(0) not in (out / "nvml.json").read_text(encoding="utf-8")
+
+
+def test_what_is_left_names_no_folder_of_the_machine(tmp_path: Path) -> None:
+    """Logs have tracebacks; what is committed of them says nothing about who ran them."""
+    own = Path(__file__).resolve().parents[2]
+    log = f'File "{own}/scripts/gpu_check/x.py", File "{sys.prefix}/lib/torch.py"'
+    failed = Result(item="oom", state=State.failed, seconds=1.0, reason=log, measured={"log": log})
+    write(tmp_path, {"at": "now"}, [failed])
+    for file in tmp_path.iterdir():
+        text = file.read_text()
+        assert "scripts/gpu_check/x.py" in text
+        assert str(own) not in text
+        assert sys.prefix not in text
