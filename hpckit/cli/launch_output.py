@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpckit.cli.options import says_yes
 from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.errors import HpckitError, UsageError
@@ -124,11 +125,7 @@ def may_repeat(division: KnownRuns, arguments: argparse.Namespace, context: Cont
             hint="--changed-code runs what has changed again, --any-code counts it as completed",
         )
     _say_changed(division, context)
-    if agreed:
-        return True
-    context.stdout.write(f"run {again} again? [y/N] ")
-    context.stdout.flush()
-    if context.answer().strip().lower() in {"y", "yes"}:
+    if agreed or says_yes(f"run {again} again?", context):
         return True
     context.note("nothing was written or submitted; --any-code launches only what is missing")
     return False

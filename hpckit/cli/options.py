@@ -216,9 +216,14 @@ def is_agreed(arguments: argparse.Namespace, what: str, context: Context) -> boo
     if arguments.json or not context.terminal:
         context.note("nothing was removed; --yes removes it")
         return False
-    context.stdout.write(f"remove {what}? [y/N] ")
-    context.stdout.flush()
-    if context.answer().strip().lower() in {"y", "yes"}:
+    if says_yes(f"remove {what}?", context):
         return True
     context.note("nothing was removed")
     return False
+
+
+def says_yes(question: str, context: Context) -> bool:
+    """Ask the user at the terminal; return whether the answer is yes."""
+    context.stdout.write(f"{question} [y/N] ")
+    context.stdout.flush()
+    return context.answer().strip().lower() in {"y", "yes"}

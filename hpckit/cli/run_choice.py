@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hpckit.cli.options import add_filters, filter_of, output_dir
 from hpckit.context import Context
 from hpckit.errors import UsageError
+from hpckit.model.parallel.words import is_override
 from hpckit.record.launches import Launch
 from hpckit.record.lookup import find
 from hpckit.report.run_filter import RunFilter, causes_named, indices_named
@@ -46,6 +47,13 @@ def add_run_choice(parser: argparse.ArgumentParser, *, also: str = "") -> None:
     parser.add_argument(
         "--runs", metavar="RANGES", help="only these runs of the launch, such as 3-7,12"
     )
+
+
+def take_overrides(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Take the overrides out of the words of `add_run_choice`, and return them."""
+    overrides = tuple(one for one in arguments.references if is_override(one))
+    arguments.references = [one for one in arguments.references if one not in overrides]
+    return overrides
 
 
 def run_choice(arguments: argparse.Namespace, context: Context) -> RunChoice:

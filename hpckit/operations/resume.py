@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -23,11 +22,11 @@ from hpckit.operations.add_job import add_job, alone
 from hpckit.operations.checkpoints.resume_step import resume_words
 from hpckit.operations.feed import feed
 from hpckit.operations.frozen_script import rendered
-from hpckit.operations.layout.new_layouts import (
-    LayoutOrder,
-    NewLayout,
-    new_layouts,
-    record_layouts,
+from hpckit.operations.layout.new_settings import (
+    NewSettings,
+    SettingsOrder,
+    new_settings,
+    record_settings,
     with_new_resources,
 )
 from hpckit.operations.resumable import check_unchanged, known_of, spent_of
@@ -61,7 +60,7 @@ class Order:
     """What to resume: those of `indices` (None: of all runs) that match `wanted`.
 
     `bounded` is whether the runs' own budgets apply: the user did not ask for these runs
-    explicitly. `layout` is with which other settings the runs are to continue.
+    explicitly. `settings` is with which other settings the runs are to continue.
     """
 
     indices: Sequence[int] | None = None
@@ -69,7 +68,7 @@ class Order:
     cancelled: bool = False
     changed_code: bool = False
     bounded: bool = False
-    layout: LayoutOrder | None = None
+    settings: SettingsOrder | None = None
 
     @property
     def whole(self) -> bool:
@@ -82,7 +81,7 @@ class Resuming:
     """What would be submitted again: `attempts` is the number of attempts of each resumed run.
 
     `views` are those of the selected runs; `auto_resume` is the auto-resume job while Slurm has
-    one. `layouts` are the settings of runs that continue with others than before.
+    one. `settings` are the settings of runs that continue with others than before.
     """
 
     launch: Launch
@@ -93,7 +92,7 @@ class Resuming:
     scripts: dict[int, str]
     attempts: dict[int, int]
     auto_resume: Observation | None
-    layouts: Mapping[int, NewLayout] = field(default_factory=dict)
+    settings: Mapping[int, NewSettings] = field(default_factory=dict)
 
 
 def resume(launch: Launch, order: Order, context: Context) -> tuple[Resuming, Started | None]:
@@ -160,10 +159,10 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
         known = replace(known, spent=spent_of(view, choice, history))
         choice = choose(meant, known, cancelled=order.cancelled, stages=stages)
     attempts = {run: latest_attempt(launch.paths.run(run).attempts) for run in choice.resumed}
-    layouts = new_layouts(launch, choice.resumed, order.layout)
+    settings = new_settings(launch, choice.resumed, order.settings)
 
     def job_of(run: int) -> JobSpec:
-        return with_new_resources(history.job_of(run), layouts.get(run))
+        return with_new_resources(history.job_of(run), settings.get(run))
 
     jobs = _added(launch, choice, job_of, attempts)
     if jobs:
@@ -181,7 +180,7 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
         scripts=scripts,
         attempts=attempts,
         auto_resume=view.auto_resume,
-        layouts=layouts,
+        settings=settings,
     )
 
 
@@ -219,9 +218,10 @@ def _lasted(launch: Launch, runs: Sequence[int]) -> dict[int, timedelta]:
 def start_resumed(resuming: Resuming, context: Context) -> Started:
     """Add the jobs to the launch and start them; raises SchedulerError."""
     launch = resuming.launch
-    if resuming.layouts and launch.cluster.kind is ClusterKind.slurm:
-        _rehearse(resuming, context)
-    record_layouts(launch, resuming.order.layout, resuming.layouts, context)
+    order = resuming.order.settings
+    if order and resuming.settings and launch.cluster.kind is ClusterKind.slurm:
+        _refuse_if_slurm_would(resuming, order, context)
+    record_settings(launch, order, resuming.settings, context)
     if launch.cluster.kind is ClusterKind.slurm:
         return _start_on_slurm(resuming, context)
     for job in resuming.jobs:
@@ -231,13 +231,11 @@ def start_resumed(resuming: Resuming, context: Context) -> Started:
     return Started(launch=load_launch(launch.folder), jobs={}, main_jobs=(), where=where)
 
 
-def _rehearse(resuming: Resuming, context: Context) -> None:
+def _refuse_if_slurm_would(resuming: Resuming, order: SettingsOrder, context: Context) -> None:
     """Raise SchedulerRefusedError if Slurm would refuse the other settings: none are recorded."""
-    # Imported here: it imports Jinja2, and most resumes do not need it.
-    rehearse = importlib.import_module("hpckit.slurm.test_only").rehearse
     commands = slurm_commands(resuming.launch.cluster.bin_dir, context)
     for job in resuming.jobs:
-        answer = rehearse(job, resuming.scripts[job.index], commands, lambda: None)
+        answer = order.rehearse(job, resuming.scripts[job.index], commands)
         if isinstance(answer, Finding) and answer.severity is Severity.error:
             raise SchedulerRefusedError(
                 f"{answer.message}; nothing was recorded or submitted", hint=answer.hint

@@ -1,4 +1,4 @@
-"""Composes what runs continue with: the only part of `resume` that needs Hydra."""
+"""Composes what runs continue with: the only part of `resume` that needs Hydra and Jinja2."""
 
 from __future__ import annotations
 
@@ -8,10 +8,21 @@ from pathlib import Path
 from hpckit.config.compose import compose_sections
 from hpckit.context import Context
 from hpckit.model.launch import LaunchConfig
+from hpckit.operations.layout.new_settings import SettingsOrder
 from hpckit.record.launches import Launch, load_settings
+from hpckit.slurm.test_only import rehearse
 
 
-def settings_change(
+def settings_order(launch: Launch, words: tuple[str, ...], context: Context) -> SettingsOrder:
+    """Return the order for these words; raises ConfigError if they mean nothing."""
+    return SettingsOrder(
+        words=words,
+        change=_settings_change(launch, words, context),
+        rehearse=lambda job, script, commands: rehearse(job, script, commands, lambda: None),
+    )
+
+
+def _settings_change(
     launch: Launch, words: Sequence[str], context: Context
 ) -> Callable[[LaunchConfig], LaunchConfig]:
     """Return the function that applies these words to a run's settings.

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from hpckit.cli.launch_output import print_scripts, say_checked, say_started
 from hpckit.cli.options import add_json, add_output_dir
-from hpckit.cli.run_choice import RunChoice, add_run_choice, run_choice
+from hpckit.cli.run_choice import RunChoice, add_run_choice, run_choice, take_overrides
 from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.counted import counted
-from hpckit.model.parallel.words import is_override
 from hpckit.model.ranges import ranges
 from hpckit.views.launch_view import Ask, launch_view
 from hpckit.views.scheduler import Scheduler
@@ -59,8 +58,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     # Imported here: they import Hydra, which --help does not need.
     from hpckit.operations import check, launch, rerun  # noqa: PLC0415
 
-    overrides = tuple(one for one in arguments.references if is_override(one))
-    arguments.references = [one for one in arguments.references if one not in overrides]
+    overrides = take_overrides(arguments)
     chosen = run_choice(arguments, context)
     indices = _indices(chosen, context)
     source = rerun.prepare_rerun(

@@ -12,17 +12,16 @@ from dataclasses import replace
 
 from hpckit.cli.launch_output import launch_document, script_documents
 from hpckit.cli.options import add_json, add_judgement, add_output_dir
-from hpckit.cli.run_choice import add_run_choice, run_choice
+from hpckit.cli.run_choice import add_run_choice, run_choice, take_overrides
 from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.model.launch import ClusterKind
-from hpckit.model.parallel.words import is_override
-from hpckit.operations.layout.new_layouts import (
-    LayoutOrder,
-    layout_documents,
-    layout_lines,
+from hpckit.operations.layout.new_settings import (
+    SettingsOrder,
     read_settings_words,
+    settings_documents,
+    settings_lines,
 )
 from hpckit.operations.next_step import reference
 from hpckit.operations.notices.tell import send_kept
@@ -72,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Resume, or show what would be submitted; returns 0 also if there is nothing to do."""
-    words = _take_words(arguments)
+    words = read_settings_words(take_overrides(arguments))
     chosen = run_choice(arguments, context)
     sole = bool(arguments.references) and len(chosen.launch.runs) == 1
     named = sole or chosen.indices is not None or chosen.wanted.names_cancelled
@@ -81,7 +80,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         wanted=chosen.wanted,
         cancelled=arguments.cancelled or named,
         changed_code=arguments.changed_code,
-        layout=_layout_order(words, chosen.launch, context),
+        settings=_settings_order(words, chosen.launch, context),
     )
     if arguments.dry_run:
         _show(prepare_resume(chosen.launch, order, context), context, as_json=arguments.json)
@@ -95,19 +94,14 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     return wait(started.launch, context, Waiting(quiet=arguments.json, indices=runs))
 
 
-def _take_words(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Take the overrides out of the references; raises UsageError if one may not change."""
-    words = tuple(one for one in arguments.references if is_override(one))
-    arguments.references = [one for one in arguments.references if one not in words]
-    return read_settings_words(words)
-
-
-def _layout_order(words: tuple[str, ...], launch: Launch, context: Context) -> LayoutOrder | None:
+def _settings_order(
+    words: tuple[str, ...], launch: Launch, context: Context
+) -> SettingsOrder | None:
     if not words:
         return None
-    from hpckit.operations.layout.composing import settings_change  # noqa: PLC0415  # Hydra
+    from hpckit.operations.layout.composing import settings_order  # noqa: PLC0415  # Hydra
 
-    return LayoutOrder(words=words, change=settings_change(launch, words, context))
+    return settings_order(launch, words, context)
 
 
 def _document(resuming: Resuming, started: Started | None) -> dict[str, object]:
@@ -116,7 +110,7 @@ def _document(resuming: Resuming, started: Started | None) -> dict[str, object]:
     document = launch_document(replace(launch, runs=resumed), started)
     if resuming.auto_resume is not None:
         document["auto_resume_job"] = resuming.auto_resume.job
-    document["new_layouts"] = layout_documents(resuming.layouts)
+    document["new_layouts"] = settings_documents(resuming.settings)
     return {**document, "skipped": skipped_document(resuming.choice.skipped)}
 
 
@@ -135,7 +129,7 @@ def _show(resuming: Resuming, context: Context, *, as_json: bool) -> None:
         context.say(f"would resume {count} of {of} of {launch.id}")
     for line in forecast(resuming):
         context.say(f"  {line}")
-    _say_layouts(resuming, context)
+    _say_settings(resuming, context)
     for index, text in scripts.items():
         context.say(f"--- {launch.paths.script(index).name}")
         context.stdout.write(text)
@@ -154,7 +148,7 @@ def _say(resuming: Resuming, started: Started | None, context: Context, *, as_js
     context.say(f"{word} {launch.id}: {count} of {counted(len(launch.runs), 'run')}")
     context.say(f"  folder  {launch.folder}")
     context.say(f"  on      {started.where}")
-    _say_layouts(resuming, context)
+    _say_settings(resuming, context)
     for line in first_steps(resuming):
         context.say(f"  begins  {line}")
     for line in left_alone(resuming.choice.skipped):
@@ -162,8 +156,8 @@ def _say(resuming: Resuming, started: Started | None, context: Context, *, as_js
     context.say(f"  next    hpckit status {reference(launch, context)}   (also: logs, cancel)")
 
 
-def _say_layouts(resuming: Resuming, context: Context) -> None:
-    for line in layout_lines(resuming.layouts):
+def _say_settings(resuming: Resuming, context: Context) -> None:
+    for line in settings_lines(resuming.settings):
         context.say(f"  {line}")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from hpckit.context import Context
 from hpckit.errors import ConfigError, UsageError
 from hpckit.model.events import SettingsChanged
+from hpckit.model.finding import ExpectedStart, Finding
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.settings import Parallel
@@ -26,6 +27,7 @@ from hpckit.planning.layout import layout_of
 from hpckit.planning.plan import resource_spec
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_settings
+from hpckit.slurm.commands import SlurmCommands
 
 MAY_CHANGE = (
     *("timeout_min", "mem_gb", "partition", "account", "qos", "constraint", "nodelist", "exclude"),
@@ -38,15 +40,16 @@ _OF_CLUSTER = re.compile(r"cluster\.(?=(partition|account|qos)=)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutOrder:
-    """The words that ask for other settings, and the function that applies them."""
+class SettingsOrder:
+    """The words that ask for other settings, what applies them, and what asks Slurm about a job."""
 
     words: tuple[str, ...]
     change: Callable[[LaunchConfig], LaunchConfig]
+    rehearse: Callable[[JobSpec, str, SlurmCommands], ExpectedStart | Finding]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewLayout:
+class NewSettings:
     """The settings that a run gets. `before` are those that it had."""
 
     before: LaunchConfig
@@ -94,9 +97,9 @@ def read_settings_words(words: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
-def new_layouts(
-    launch: Launch, runs: Sequence[int], order: LayoutOrder | None
-) -> dict[int, NewLayout]:
+def new_settings(
+    launch: Launch, runs: Sequence[int], order: SettingsOrder | None
+) -> dict[int, NewSettings]:
     """Return the settings of these runs, as far as they change; raises ConfigError."""
     if order is None:
         return {}
@@ -106,7 +109,7 @@ def new_layouts(
             f"{launch.id} runs on this machine, where nothing reads {of_slurm[0]}",
             hint="leave it out: only Slurm takes a time limit, a partition and the like",
         )
-    found: dict[int, NewLayout] = {}
+    found: dict[int, NewSettings] = {}
     for run in runs:
         before = load_settings(launch, run)[0]
         new = order.change(before)
@@ -117,11 +120,11 @@ def new_layouts(
             where = f"{launch.runs[run].id} cannot continue with {' '.join(order.words)}: "
             raise ConfigError(where + error.message, hint=error.hint) from error
         if after != before:
-            found[run] = NewLayout(before=before, after=after)
+            found[run] = NewSettings(before=before, after=after)
     return found
 
 
-def with_new_resources(job: JobSpec, new: NewLayout | None) -> JobSpec:
+def with_new_resources(job: JobSpec, new: NewSettings | None) -> JobSpec:
     """Return the job of a run with what is asked of Slurm from now on."""
     if new is None:
         return job
@@ -133,13 +136,16 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def record_layouts(
-    launch: Launch, order: LayoutOrder | None, layouts: Mapping[int, NewLayout], context: Context
+def record_settings(
+    launch: Launch,
+    order: SettingsOrder | None,
+    settings: Mapping[int, NewSettings],
+    context: Context,
 ) -> None:
     """Record the settings that runs have from their next attempt on; raises UsageError."""
     words = () if order is None else order.words
-    for runs in _alike(layouts, lambda one: repr((one.after.parallel, one.after.resources))):
-        after = layouts[runs[0]].after
+    for runs in _alike(settings, lambda one: repr((one.after.parallel, one.after.resources))):
+        after = settings[runs[0]].after
         event = SettingsChanged(
             at=context.now(),
             runs=runs,
@@ -156,20 +162,20 @@ def record_layouts(
             ) from error
 
 
-def layout_lines(layouts: Mapping[int, NewLayout]) -> list[str]:
+def settings_lines(settings: Mapping[int, NewSettings]) -> list[str]:
     """Return lines of what is new: `layout  0-3: replicate 2 x tensor 4, params=bf16`."""
     lines = [
-        f"layout  {ranges(runs)}: {layouts[runs[0]].layout}"
-        for runs in _alike(layouts, lambda one: one.layout)
-        if layouts[runs[0]].layout
+        f"layout  {ranges(runs)}: {settings[runs[0]].layout}"
+        for runs in _alike(settings, lambda one: one.layout)
+        if settings[runs[0]].layout
     ]
-    for runs in _alike(layouts, lambda one: repr(one.resources)):
-        new = [f"{key}={value}" for key, value in layouts[runs[0]].resources.items()]
+    for runs in _alike(settings, lambda one: repr(one.resources)):
+        new = [f"{key}={value}" for key, value in settings[runs[0]].resources.items()]
         lines += [f"asks    {ranges(runs)}: {', '.join(new)}"] if new else []
     return lines
 
 
-def layout_documents(layouts: Mapping[int, NewLayout]) -> list[dict[str, object]]:
+def settings_documents(settings: Mapping[int, NewSettings]) -> list[dict[str, object]]:
     """Return what `resume --json` says of the new settings."""
     return [
         {
@@ -178,15 +184,15 @@ def layout_documents(layouts: Mapping[int, NewLayout]) -> list[dict[str, object]
             "parallel": one.after.parallel,
             "resources": to_plain(one.resources),
         }
-        for run, one in layouts.items()
+        for run, one in settings.items()
     ]
 
 
 def _alike(
-    layouts: Mapping[int, NewLayout], key: Callable[[NewLayout], str]
+    settings: Mapping[int, NewSettings], key: Callable[[NewSettings], str]
 ) -> list[tuple[int, ...]]:
     """Return the runs in groups of those with the same key."""
     found: dict[str, tuple[int, ...]] = {}
-    for run, one in layouts.items():
+    for run, one in settings.items():
         found[key(one)] = (*found.get(key(one), ()), run)
     return list(found.values())
