@@ -16,6 +16,7 @@ from typing import Any
 
 from hpckit.context import Context, login_name
 from hpckit.errors import SchedulerError
+from hpckit.model.cluster.gpus_asked import gpus_asked
 from hpckit.model.cluster.site import NodeGroup, Site
 from hpckit.model.command import command_words
 from hpckit.model.finding import CheckReport, ExpectedStart, Finding, Severity
@@ -35,7 +36,6 @@ from hpckit.planning.checks.limits import chosen_of, partition_names
 from hpckit.planning.checks.node_shape import asks_of_nodes
 from hpckit.planning.checks.preemption import preemption_findings, preemption_lines
 from hpckit.planning.checks.slips import plan_slips
-from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.layout import planned_layouts
 from hpckit.record.snapshot.preflight import Machine
 from hpckit.slurm.commands import SlurmCommands

@@ -12,13 +12,13 @@ from pathlib import PurePath
 from typing import Any
 
 from hpckit.errors import ConfigError
+from hpckit.model.cluster.gpus_asked import cpus_of_task, gpus_asked
 from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.command import command_words, invocation
 from hpckit.model.ids import run_id, slug
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, RunSpec, SweepPoint
 from hpckit.planning.checks.config import check_points
-from hpckit.planning.gpus_asked import cpus_of_task, gpus_asked
 from hpckit.planning.jobs.arrays import chunks, throttle
 from hpckit.planning.jobs.shared_jobs import merged_job, shared_job, shares_jobs
 from hpckit.planning.jobs.stage_jobs import Asked, check_stages, stage_jobs

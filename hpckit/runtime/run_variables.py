@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from hpckit.model.cluster.gpus_asked import cpus_of_task, gpus_asked
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import SecretVariables
 from hpckit.model.rank import THREADS
@@ -24,7 +25,6 @@ from hpckit.observe.gpu_choice import (
     WHOLE_NODE,
     gpu_choice,
 )
-from hpckit.planning.gpus_asked import cpus_of_task, gpus_asked
 from hpckit.planning.tracker import TrackedRun, tracker_variables
 from hpckit.record.frozen import read_code_record
 from hpckit.record.launches import Launch

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hpckit.model.cluster.gpus_asked import gpus_by_task
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.plan import ResourceSpec
-from hpckit.planning.gpus_asked import gpus_by_task
 
 _NOT_INHERITED = (
     "SBATCH_",

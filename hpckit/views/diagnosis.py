@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from hpckit.errors import FrozenFolderError
+from hpckit.model.cluster.gpus_asked import asks_for_part, gpus_asked
 from hpckit.model.diagnosis.verdict import RunFindings, Straggler
 from hpckit.model.events import StragglerFound
 from hpckit.model.goodput import Goodput
@@ -30,7 +31,6 @@ from hpckit.planning.diagnosis.usage import (
     samples_per_step,
 )
 from hpckit.planning.energy import EnergyPrices, energy_bill, work_done
-from hpckit.planning.gpus_asked import asks_for_part, gpus_asked
 from hpckit.record.attempts import read_attempts
 from hpckit.record.launches import Launch, load_settings, read_launch_history
 from hpckit.views.telemetry import nccl_transport, run_usage

@@ -18,6 +18,7 @@ from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest, with_something_to_run
 from hpckit.context import Context
 from hpckit.errors import UsageError
+from hpckit.model.cluster.gpus_asked import cpus_of_task
 from hpckit.model.environment.comparison import ClockOffset
 from hpckit.model.environment.facts import EnvironmentFacts
 from hpckit.model.launch import ClusterKind, LaunchConfig
@@ -78,7 +79,7 @@ def prepare_look(
 ) -> Prepared:
     """Return the launch that looks at a node of the cluster which `settings` choose."""
     python = settings.cluster.python or sys.executable
-    cpus = settings.resources.tasks_per_node * settings.resources.cpus_per_task
+    cpus = settings.resources.tasks_per_node * cpus_of_task(settings.resources)
     forced = [*_FORCED, f"resources.cpus_per_task={cpus}"]
     if settings.entry_point is not None:
         forced.append("entry_point=null")

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
+from hpckit.model.cluster.gpus_asked import cpus_of_task
 from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.launch import ClusterKind
 from hpckit.model.run import RunView
@@ -85,7 +86,7 @@ def enter_run(
         raw_job_id(entrance.job, commands),
         entrance.node,
         program,
-        cpus=resources.tasks_per_node * resources.cpus_per_task,
+        cpus=resources.tasks_per_node * cpus_of_task(resources),
         terminal=terminal,
     )
     restore_signals()

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from hpckit.errors import ConfigError
+from hpckit.model.cluster.gpus_asked import cpus_of_task
 from hpckit.model.command import command_words
 from hpckit.model.failure import RESTARTABLE
 from hpckit.model.launch import (
@@ -303,11 +304,11 @@ def _check_devices(resources: Resources, cluster: Cluster) -> None:
             hint="ask for fewer (resources=cpu asks for none), or state what the nodes have: "
             "cluster.gpus_per_node=N",
         )
-    cpus = resources.tasks_per_node * resources.cpus_per_task
+    cpus = resources.tasks_per_node * cpus_of_task(resources)
     if cluster.cpus_per_node is not None and cpus > cluster.cpus_per_node:
         raise ConfigError(
             f"resources.tasks_per_node={resources.tasks_per_node} with "
-            f"resources.cpus_per_task={resources.cpus_per_task} needs {cpus} CPUs, but a node of "
+            f"resources.cpus_per_task={cpus_of_task(resources)} needs {cpus} CPUs, but a node of "
             f"this cluster has {cluster.cpus_per_node} (cluster.cpus_per_node)",
             hint="ask for fewer, or state what the nodes have: cluster.cpus_per_node=N",
         )

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
+from hpckit.model.cluster.gpus_asked import gpus_of
 from hpckit.model.cluster.site import Site
 from hpckit.model.counted import counted
 from hpckit.model.finding import CostEstimate, Finding, error
 from hpckit.model.launch import Budget, ClusterKind
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.planning.checks.limits import chosen_of, partition_names
-from hpckit.planning.gpus_asked import gpus_of
 from hpckit.planning.jobs.shared_jobs import merged_resources
 
 _HOUR = timedelta(hours=1)

@@ -37,6 +37,6 @@ def dependency_findings(plan: LaunchPlan, seen: Mapping[str, Observation]) -> It
 
 def _terms(plan: LaunchPlan) -> Iterator[tuple[str, str, str]]:
     """Yield what is stated, its kind and a job, for terms that all have to come true."""
-    for stated in (job.resources.dependency for job in plan.jobs):
-        for kind, jobs in _TERM.findall(stated or "") if "?" not in (stated or "") else ():
-            yield from ((str(stated), kind, job) for job in jobs.strip(":").split(":"))
+    for stated in (job.resources.dependency or "" for job in plan.jobs):
+        for kind, jobs in _TERM.findall(stated) if "?" not in stated else ():
+            yield from ((stated, kind, job) for job in jobs.strip(":").split(":"))

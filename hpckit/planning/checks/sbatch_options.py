@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpckit.model.cluster.gpus_asked import cpus_by_gpu
 from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.cluster.site import read_gres
 from hpckit.model.finding import Finding, error
 from hpckit.model.plan import ResourceSpec
-from hpckit.planning.gpus_asked import cpus_by_gpu
 
 EXCLUSIVE = (
     ("mem", "mem-per-cpu", "mem-per-gpu"),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from hpckit.model.cluster.gpus_asked import gpus_of
 from hpckit.model.goodput import Goodput
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.plan import ResourceSpec
 from hpckit.planning.diagnosis.evidence import RunAllocation, RunSettings, TimeShares
-from hpckit.planning.gpus_asked import gpus_of
 
 _GB = 1e9
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpckit.errors import ConfigError
+from hpckit.model.cluster.gpus_asked import gpus_asked
 from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.launch import LaunchConfig, Sampler
-from hpckit.planning.gpus_asked import gpus_asked
 
 BACKLOG_JOBS = 1
 """Jobs that hpckit itself queues to submit what did not fit."""

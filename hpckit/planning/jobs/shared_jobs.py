@@ -9,6 +9,7 @@ from datetime import timedelta
 from statistics import fmean
 
 from hpckit.errors import ConfigError
+from hpckit.model.cluster.gpus_asked import gpus_asked
 from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.counted import counted
 from hpckit.model.failure import Cause
@@ -16,7 +17,6 @@ from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, SharedJobSpec
 from hpckit.model.states import RunState
-from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.jobs.arrays import BACKLOG_JOBS, runs_on
 
 _GRES = re.compile(r"(?P<what>.*?)(?::(?P<count>\d+))?(?P<where>\([^)]*\))?\Z")

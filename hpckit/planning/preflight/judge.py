@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from hpckit.model.cluster.gpus_asked import asks_for_part, gpus_asked
 from hpckit.model.environment.comparison import AskedOfNode
 from hpckit.model.environment.facts import FolderRole
 from hpckit.model.failure import Cause, Failure
@@ -13,7 +14,6 @@ from hpckit.model.launch import DeviceKind, LaunchConfig
 from hpckit.model.preflight.health import HealthReport
 from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict, NodeInspection
-from hpckit.planning.gpus_asked import asks_for_part, gpus_asked
 from hpckit.planning.preflight.gpus import gpu_findings, usual_values
 from hpckit.planning.preflight.host import host_findings
 from hpckit.planning.preflight.pairs import pair_findings

@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from hpckit.model.cluster.gpus_asked import cpus_of_task
 from hpckit.model.command import invocation, script_of
 from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig, WorkingFolder
@@ -75,9 +76,7 @@ class Machine:
 
     def _threads(self, settings: LaunchConfig) -> Iterator[Finding]:
         """Warn about a number of threads that this shell has, and ranks will not."""
-        said, cpus = self.environ.get(THREADS), str(settings.resources.cpus_per_task)
-        if "cpus_per_gpu" in settings.resources.additional_parameters:
-            return  # how many that makes is the plan's
+        said, cpus = self.environ.get(THREADS), str(cpus_of_task(settings.resources))
         if said and said != cpus and THREADS not in {**self.plan.cluster.env, **settings.env}:
             yield warning(
                 "resources.cpus_per_task",

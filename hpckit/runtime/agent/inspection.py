@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
+from hpckit.model.cluster.gpus_asked import cpus_of_task
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.preflight.health import NodeHealth, PairRate, XidSeen
@@ -56,7 +57,7 @@ def probe_order(order: messages.Inspect, settings: LaunchConfig, run: RunPaths) 
         needs_torch=asked_of_node(settings).needs_torch,
         again=order.again,
         hpckit=_version(),
-        devices=settings.resources.tasks_per_node * settings.resources.cpus_per_task,
+        devices=settings.resources.tasks_per_node * cpus_of_task(settings.resources),
     )
 
 

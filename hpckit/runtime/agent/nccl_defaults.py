@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
+from hpckit.model.cluster.gpus_asked import gpus_asked
 from hpckit.model.launch import DeviceKind, LaunchConfig
-from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.record.layout import NCCL_TRACE, RoundPaths
 
 _NEW_NAMES = (2, 9)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hpckit.model.cluster.gpus_asked import cpus_of_task
 from hpckit.model.failure import Cause
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plain import to_plain
@@ -59,7 +60,7 @@ class RankOutlook:
         own = rank_variables(info)
         if self.launch.cluster.kind is ClusterKind.local:
             return own
-        return own | task_variables(info, order.nodes, self.settings.resources.cpus_per_task)
+        return own | task_variables(info, order.nodes, cpus_of_task(self.settings.resources))
 
 
 def _network(order: messages.StartRound) -> dict[str, str]:

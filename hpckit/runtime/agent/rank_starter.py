@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpckit.model.cluster.gpus_asked import gpus_asked
 from hpckit.model.launch import LaunchConfig, NumaBinding
 from hpckit.model.ranges import ranges
 from hpckit.observe.nvml.job_gpus import read_gpu_cpus
-from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.jobs.cpu_binding import CpuBinding, bind_ranks
 from hpckit.record.store import PRIVATE_FILE
 from hpckit.runtime.agent.nsys import RankStart

@@ -29,6 +29,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 
 from hpckit.errors import RendezvousError
+from hpckit.model.cluster.gpus_asked import gpus_asked
 from hpckit.model.environment.torch_version import check_torch_version
 from hpckit.model.failure import ExitReason, ExitStatement, RankExit
 from hpckit.model.goodput import SaveCost
@@ -37,7 +38,6 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.model.plain import from_plain
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.planning.fallback import layout_of_world
-from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.layout import layout_of
 from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths

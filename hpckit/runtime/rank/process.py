@@ -20,13 +20,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from hpckit.errors import ConfigError, HpckitError
+from hpckit.model.cluster.gpus_asked import gpus_asked
 from hpckit.model.command import command_words
 from hpckit.model.failure import Cause, ExitReason, RankExit
 from hpckit.model.launch import LaunchConfig, WorkingFolder
 from hpckit.model.plain import to_plain
 from hpckit.model.rank import RankInfo
 from hpckit.observe.gpu_choice import GPUS_ASKED, HOW_TO_ASK
-from hpckit.planning.gpus_asked import gpus_asked
 from hpckit.planning.recovery.classify import classify
 from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, RoundPaths

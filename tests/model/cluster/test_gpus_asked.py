@@ -1,4 +1,4 @@
-"""Promises of planning.gpus_asked: how many GPUs a run asks for, whichever option does."""
+"""Promises of model.cluster.gpus_asked: how many GPUs a run asks for, whichever option does."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from asked import asking
 
+from hpckit.model.cluster.gpus_asked import asks_for_part, cpus_of_task, gpus_asked, gpus_of
 from hpckit.model.launch import Resources
-from hpckit.planning.gpus_asked import asks_for_part, gpus_asked, gpus_of
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,11 @@ def test_gpus_are_counted_by_whichever_option_asks(
 def test_parts_of_gpus_are_known(gres: str, *, part: bool) -> None:
     """Other jobs may use the same GPU then."""
     assert asks_for_part(Resources(gres=gres)) is part
+
+
+def test_cpus_of_a_rank_are_stated_or_those_of_its_gpus() -> None:
+    """What is stated counts; without GPUs the option by GPU gives none."""
+    by_gpu: dict[str, Any] = {"additional_parameters": {"cpus_per_gpu": 6}}
+    assert cpus_of_task(Resources(gpus_per_node=4, tasks_per_node=2, **by_gpu)) == 12
+    assert cpus_of_task(Resources(gpus_per_node=4, cpus_per_task=3, **by_gpu)) == 3
+    assert cpus_of_task(Resources(**by_gpu)) == 1
