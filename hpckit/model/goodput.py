@@ -147,7 +147,8 @@ class MeasuredTimes:
 class Goodput:
     """The goodput of a run.
 
-    `stepped` is whether its work can be seen: by steps, or by completion in its only round.
+    `stepped` is whether its work can be seen: by steps, or by completion in its only round. If not,
+    nobody knows `lost_steps`, what rounds repeated: it is null.
     `writing` is how long saves took until their commit, in parallel with training or not.
     `standstill` is how long no step has begun, if that is much longer than steps take, else null.
     `first_wait` is the part of `parts.queue` before the first attempt. `ettr_expected` is the
@@ -158,7 +159,7 @@ class Goodput:
     stepped: bool
     attempts: int
     rounds: int
-    lost_steps: int
+    lost_steps: int | None
     saves: int
     saved_bytes: int
     writing: timedelta

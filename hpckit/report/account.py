@@ -143,9 +143,9 @@ def _counts_line(account: Goodput) -> str:
         if counts
     ]
     tries = f"{counted(account.rounds, 'round')} in {counted(account.attempts, 'attempt')}"
-    repeated = counted(account.lost_steps, "repeated step")
-    if not account.stepped:
-        repeated = "steps unknown: none were reported, and each round starts the program again"
+    repeated = "steps unknown: none were reported, and each round starts the program again"
+    if account.lost_steps is not None:
+        repeated = counted(account.lost_steps, "repeated step")
     return f"{', '.join(words)} over {tries}; {repeated}"
 
 

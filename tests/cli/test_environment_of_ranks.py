@@ -52,6 +52,23 @@ def test_git_in_a_run_never_answers_for_the_checkout_of_today(shell: Any) -> Non
     assert live[-1] == "told "
 
 
+def test_script_of_a_run_in_the_project_is_the_frozen_one(shell: Any) -> None:
+    """What was edited after the launch is not what is resumed, nor are the modules beside it."""
+    program = "import beside, sys\nprint('{0}', beside.WORD, sys.argv[1:])\nsys.exit({1})\n"
+    script, module = shell.cwd / "ask.py", shell.cwd / "beside.py"
+    script.write_text(program.format("one", 1))
+    module.write_text("WORD = 'one'\n")
+    words = ("cluster=local", "output_dir=outputs", "runtime.cwd=project", "--wait")
+    shell("launch", *words, "--", "python", "ask.py", "--in", "ask.py")
+    script.write_text(program.format("two", 0))
+    module.write_text("WORD = 'two'\n")
+    (launch,) = (one for one in shell.outputs if one.name[0] != ".")
+    said = shell("resume", str(launch), "--failed", "--wait")
+    assert "ask.py" in said.err
+    logs = sorted(launch.rglob("rank-00000.log"))
+    assert [log.read_text() for log in logs] == ["one one ['--in', 'ask.py']\n"] * 2
+
+
 def test_run_on_this_machine_has_no_task_of_a_job_around_it(shell: Any) -> None:
     """In an allocation, or in a rank of another run, srun's variables describe something else."""
     shell.environ |= dict.fromkeys(TASK_VARIABLES, "7") | {"SLURM_JOB_ID": "5"}

@@ -38,7 +38,7 @@ def account(
         stepped=stepped,
         attempts=2,
         rounds=3,
-        lost_steps=1,
+        lost_steps=1 if stepped else None,
         saves=saves,
         saved_bytes=saves << 30,
         writing=timedelta(seconds=writing_s),

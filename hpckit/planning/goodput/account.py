@@ -102,14 +102,16 @@ def _balance(timeline: Timeline) -> Goodput:
         idle=spent[Phase.idle],
     )
     measured = _measured(timeline, parts)
+    # Without steps nobody knows what a further round repeated.
+    stepped = any(one.first is not None for one in timeline.rounds) or (
+        timeline.completed and len(timeline.rounds) == 1
+    )
     return Goodput(
         parts=parts,
-        # Without steps nobody knows what a further round repeated.
-        stepped=any(one.first is not None for one in timeline.rounds)
-        or (timeline.completed and len(timeline.rounds) == 1),
+        stepped=stepped,
         attempts=timeline.attempts,
         rounds=len(timeline.rounds),
-        lost_steps=sum(steps for _, _, steps in worth),
+        lost_steps=sum(steps for _, _, steps in worth) if stepped else None,
         saves=len(timeline.stalls),
         saved_bytes=timeline.saved_bytes,
         writing=timeline.writing,

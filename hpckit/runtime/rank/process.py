@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hpckit.errors import ConfigError, HpckitError
 from hpckit.model.cluster.gpus_asked import gpus_asked
-from hpckit.model.command import command_words
+from hpckit.model.command import command_words, script_of
 from hpckit.model.failure import Cause, ExitReason, RankExit
 from hpckit.model.launch import LaunchConfig, WorkingFolder
 from hpckit.model.plain import to_plain
@@ -69,9 +69,22 @@ def enter_code(launch: Launch, index: int, kind: WorkingFolder) -> None:
     sys.path.insert(0, launch.code.working_dir)
 
 
-def become_command(settings: LaunchConfig, environ: Mapping[str, str]) -> NoReturn:
+def command_of(launch: Launch, settings: LaunchConfig) -> list[str]:
+    """Return the words of the command; in the project's folder its script is the frozen one.
+
+    A restart or a resume must not run what was edited since.
+    """
+    words = list(command_words(settings.command))
+    script = script_of(words) or words[0]
+    if settings.runtime.cwd is WorkingFolder.project and ("/" in script or script != words[0]):
+        frozen = Path(launch.code.working_dir, script)
+        if frozen.is_file():
+            words[words.index(script)] = str(frozen)
+    return words
+
+
+def become_command(words: list[str], environ: Mapping[str, str]) -> NoReturn:
     """Replace this process with the user's command; raises ConfigError if it cannot start."""
-    words = command_words(settings.command)
     try:
         os.execvpe(words[0], words, dict(environ))  # noqa: S606  # no shell is the point
     except OSError as error:
@@ -108,7 +121,7 @@ class RankProcess:
         settings, _ = load_settings(launch, index)
         enter_code(launch, index, settings.runtime.cwd)
         if settings.command is not None:
-            become_command(settings, self.environ)
+            become_command(command_of(launch, settings), self.environ)
         self._call(settings, Path(launch.code.working_dir))
 
     def _call(self, settings: LaunchConfig, code: Path) -> None:

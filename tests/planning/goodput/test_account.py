@@ -295,7 +295,8 @@ def test_account_of_a_command_without_steps_knows_its_work_once_it_completed() -
     assert done.goodput == pytest.approx(48 / 50)
     killed = replace(round_over(20, (0, 0)), first_step=None, step=None)
     restarted = account([(1, (*begun, killed, round_began(21, 1), over(50)))])
-    assert restarted.goodput is None  # what it repeated is not known
+    assert (restarted.goodput, restarted.lost_steps) == (None, None)  # what it repeated is unknown
+    assert done.lost_steps == 0
 
 
 def test_account_names_every_interruption_once() -> None:
@@ -435,7 +436,8 @@ def test_parts_add_up_whatever_the_record_says(
     )
     assert _sums(spans) == told.parts
     assert all(one.end == other.begin for one, other in pairwise(spans))
-    assert told.lost_steps >= 0
+    assert (told.lost_steps is not None) is told.stepped
+    assert (told.lost_steps or 0) >= 0
     for share in (told.goodput, told.ettr, told.ettr_since_first_step):
         assert share is None or 0 <= share <= 1
     assert told.ettr_expected is None or 0 <= told.ettr_expected <= 1
