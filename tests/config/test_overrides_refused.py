@@ -22,7 +22,6 @@ _CASES = {
     "section left out, added": ("+nodes=2", r"mean resources\.nodes\?", r"\+\+nodes=2"),
     "section mistyped, added": ("+resource.nodes=2", r"mean resources\.nodes\?", r"\+\+resource"),
     "key mistyped, added": ("+recovry=x", r"mean recovery\?", r"Write recovery="),
-    "key of a free mapping": ("env.FOO=1", "there is no key env.FOO", r"\+env\.FOO=1"),
     "unknown key, removed": ("~sead", r"Did you mean seed or", "Known: name"),
     "key of hpckit, removed": ("~resources.nodes", "does not support deletion", "Set it"),
     "unknown group": ("experimnt=digits", r"Did you mean experiment\?", ""),
