@@ -48,6 +48,8 @@ _OF_THE_PARSER = re.compile(
     r"(?:(?:mismatched|extraneous) input|no viable alternative at input) '(.*)'(?: expecting|\Z)"
 )
 
+_RAISED = re.compile(r"\w+ while evaluating ('.*'): ")
+
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
 
@@ -59,6 +61,8 @@ def parse(overrides: Sequence[str], loader: ConfigLoader) -> tuple[Override, ...
     except OverrideParseException as error:
         raise _not_in_grammar(error, loader) from error
     for override in parsed:
+        if not override.key_or_group:
+            raise ConfigError(f"{override.input_line!r} names no key.", hint=_EXAMPLES)
         if override.key_or_group == "hydra" or override.key_or_group.startswith("hydra."):
             raise ConfigError(
                 f"{override.input_line}: hpckit uses Hydra to compose, not to launch; its own "
@@ -217,6 +221,7 @@ def _not_in_grammar(error: OverrideParseException, loader: ConfigLoader) -> Conf
         lines = [
             "a value is missing at its end" if at_end else f"{found[1]!r} has no meaning there"
         ]
+    lines = [_RAISED.sub(r"\1: ", lines[0])]
     choices = [
         f"{group}={error.override}"
         for group in loader.list_groups("")

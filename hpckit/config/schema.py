@@ -14,6 +14,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
+from hpckit.config.types import OPEN
 from hpckit.model.launch import LaunchConfig
 
 SCHEMA_NAME = "hpckit_schema"
@@ -35,6 +36,8 @@ def typed_sections() -> dict[str, type[Any]]:
 def _schema() -> DictConfig:
     typed = OmegaConf.structured(LaunchConfig)
     _thaw(typed)
+    for name in (*OPEN, "params"):  # the loader closes `params` again if files have some
+        OmegaConf.set_struct(OmegaConf.select(typed, name), value=False)
     root = OmegaConf.create({})
     for name in typed:
         root._set_item_impl(name, typed._get_node(name))  # noqa: SLF001

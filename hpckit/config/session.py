@@ -57,7 +57,10 @@ class _ComposingLoader(ConfigLoaderImpl):
     ) -> DictConfig:
         # Before Hydra merges the files: it may put their nodes into the result.
         self.declared_missing = _declared_missing(defaults, repo)
-        return super()._compose_config_from_defaults_list(defaults, repo)
+        config = super()._compose_config_from_defaults_list(defaults, repo)
+        if config.get("params"):  # so that a mistyped name of one is an error
+            OmegaConf.set_struct(config.params, value=True)
+        return config
 
 
 class ShippedConf(SearchPathPlugin):

@@ -27,8 +27,8 @@ _ONE = {
 }
 _MANY = {str: "texts", int: "whole numbers", Any: "values"}
 
-_OF_TEXTS = ("env.", "cluster.env.", "resources.additional_parameters.")
-"""Keys below these take text."""
+OPEN = ("env", "cluster.env", "resources.additional_parameters")
+"""Sections whose keys are the user's; each takes text."""
 
 _FORMS = {
     "command": "a program and its words, as a list or as one text",
@@ -60,7 +60,7 @@ def takes(key: str) -> str:
 
 def is_text(key: str) -> bool:
     """Return whether a key of hpckit takes one text, in which a comma has no special meaning."""
-    if key.startswith(_OF_TEXTS):
+    if key.startswith(tuple(f"{name}." for name in OPEN)):
         return True
     return _hint(key) in (str, str | None) or key == "command"
 

@@ -17,6 +17,7 @@ from hpckit.config.compose import compose, compose_sections
 from hpckit.config.explain import load_config
 from hpckit.config.request import ComposeRequest, shipped_folder
 from hpckit.config.session import Session, open_session
+from hpckit.errors import ConfigError
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.parallel.settings import FallbackLayout, Parallel
 from hpckit.model.plain import from_plain
@@ -182,3 +183,28 @@ def test_groups_are_those_that_hydra_lists(request_for: Requester) -> None:
             assert options == tuple(name for name in listed if not name.startswith("_"))
         top = session.loader.list_groups("")
         assert {name.split("/")[0] for name in found} == set(top) - {"hydra"}
+
+
+@pytest.mark.parametrize("plus", ["", "+", "++"])
+@pytest.mark.parametrize(
+    "key", ["env.A", "cluster.env.A", "resources.additional_parameters.licenses", "params.lr"]
+)
+def test_keys_of_open_sections_need_no_plus(request_for: Requester, key: str, plus: str) -> None:
+    """The sections are plain mappings; `+` stays allowed."""
+    (point,) = compose(request_for("experiment=command", "command=[true]", f"{plus}{key}=x"))
+    found: Any = point.config
+    for name in key.split("."):
+        found = found[name]
+    assert found == "x"
+
+
+def test_next_to_params_of_a_file_another_one_is_an_error_without_plus(
+    request_for: Requester, write_conf: Callable[..., Path]
+) -> None:
+    """A mistyped name would train with the old value."""
+    write_conf({"config": "defaults: [hpckit, _self_]\nparams: {lr: 1}\n"})
+    words = ("+experiment=command", "command=[true]")
+    with pytest.raises(ConfigError, match=r"Did you mean params\.lr"):
+        compose(request_for(*words, "params.lrr=2"))
+    (point,) = compose(request_for(*words, "+params.more=2"))
+    assert point.config["params"] == {"lr": 1, "more": 2}

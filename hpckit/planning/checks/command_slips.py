@@ -89,7 +89,7 @@ def _shell_signs(words: Sequence[str]) -> Iterator[Finding]:
             "command",
             words[0],
             f"{words[0]} in command is taken for a program: no shell reads it",
-            f"set the variable in the configuration, +env.{name}={value}; or put the word env "
+            f"set the variable in the configuration, env.{name}={value}; or put the word env "
             "before it",
         )
 

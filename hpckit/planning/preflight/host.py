@@ -123,6 +123,6 @@ def _numa(health: NodeHealth, node: str) -> Iterator[HealthFinding]:
             verdict=HealthVerdict.warn,
             message=f"the job has no CPU on {node} next to GPU {ranges(health.far_gpus)}: data "
             "takes the way through the other socket",
-            hint="ask Slurm for CPUs next to GPUs (+resources.additional_parameters.gres_flags="
+            hint="ask Slurm for CPUs next to GPUs (resources.additional_parameters.gres_flags="
             "enforce-binding), or for whole nodes (resources.exclusive=true)",
         )

@@ -82,7 +82,7 @@ class Machine:
                 "resources.cpus_per_task",
                 cpus,
                 f"{THREADS}={said} of this shell does not count: a rank has {cpus}, the CPUs of it",
-                f"for more of both: resources.cpus_per_task={said}; else +env.{THREADS}={said}",
+                f"for more of both: resources.cpus_per_task={said}; else env.{THREADS}={said}",
             )
 
     @cached_property

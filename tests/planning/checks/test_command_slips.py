@@ -29,7 +29,7 @@ def slips(command: str, **resources: Any) -> list[Finding]:
         (("python", "train.py", "${HOME}/data"), ["let one read it"]),
         (("python", "train.py", "~/data"), ["let one read it"]),
         (("python", "train.py", "$params.lr", "$HOME"), ["let one read it", "write ${params.lr}"]),
-        (("LR=1", "python", "train.py"), ["set the variable in the configuration, +env.LR=1"]),
+        (("LR=1", "python", "train.py"), ["set the variable in the configuration, env.LR=1"]),
         (("python", "train.py", "0.1"), []),
         (("python", "train.py", "cost=5$", "a$1"), []),
         (("bash", "-c", "echo $HOME | awk '{print}' > {x}"), []),
