@@ -35,12 +35,12 @@ class RankServer:
 
     def run(self, program: Path, ranks: int, words: tuple[str, ...], folder: Path) -> list[RankEnd]:
         """Run a program as so many ranks in a folder, until all have ended."""
-        with tempfile.TemporaryDirectory(prefix="hpckit-ranks-") as logs:
+        with tempfile.TemporaryDirectory(prefix="hpckit-ranks-") as logs, socket.socket() as held:
             world = {
                 "ranks": ranks,
                 "words": [str(program), *words],
                 "folder": str(folder),
-                "environ": variables(ranks),
+                "environ": variables() | rendezvous(held, ranks),
                 "logs": logs,
                 "patience_s": PATIENCE_S,
             }
@@ -69,7 +69,7 @@ def rank_server() -> RankServer:
     """Return the server of this process; it leaves when this process does."""
     process = subprocess.Popen(
         [sys.executable, str(TESTS / "rank_server.py")],
-        env=variables(1),
+        env=variables(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -80,17 +80,19 @@ def rank_server() -> RankServer:
     return server
 
 
-def variables(ranks: int) -> dict[str, str]:
-    """Return the environment that all ranks of a world share."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def variables() -> dict[str, str]:
+    """Return the environment that all ranks have."""
     outside = {name: value for name, value in os.environ.items() if not name.startswith("HPCKIT_")}
-    return outside | {
-        "PYTHONPATH": str(TESTS),
-        "OMP_NUM_THREADS": "1",
+    return outside | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+
+
+def rendezvous(held: socket.socket, ranks: int) -> dict[str, str]:
+    """Return a world's own variables. Nobody else is given its port while the socket is open."""
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so that rank 0's store may bind it
+    held.bind(("127.0.0.1", 0))
+    return {
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(held.getsockname()[1]),
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
     }

@@ -19,7 +19,9 @@ def run_world(
     order = folder / "order.json"
     order.write_text(json.dumps([{"name": name, **one} for name, one in cases.items()]))
     ends = start_ranks(HERE / program, ranks, str(order), folder=folder)
-    assert all(one.code == 0 for one in ends), "\n\n".join(one.output[-3000:] for one in ends)
+    last = [f"{one.code} {one.output.splitlines()[-1:]}" for one in ends]
+    outputs = "\n\n".join(one.output[-3000:] for one in ends)
+    assert all(one.code == 0 for one in ends), f"ended with {last}\n{outputs}"
     found = [json.loads((folder / f"found.{rank}").read_text()) for rank in range(ranks)]
     return [dict(zip(cases, one, strict=True)) for one in found]
 
