@@ -258,7 +258,9 @@ def shell_commands(line: str) -> Iterator[tuple[str, ...]]:
         elif _REDIRECTION.match(token):
             redirected = True
             continue
-        elif not redirected and (words or not (_ASSIGNMENT.match(token) or token in _PREFIXES)):
+        elif not redirected and (
+            words or not (_ASSIGNMENT.match(token) or token in _PREFIXES or token[:1] == "-")
+        ):
             words.append(token)
         redirected = False
 

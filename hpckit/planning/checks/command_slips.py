@@ -164,9 +164,10 @@ def _launchers(words: Sequence[str], resources: Resources, *, chosen: bool) -> I
     why = _twice(launcher, own, resources) if launcher else ""
     if why:
         say = warning if chosen or launcher == "srun" else error
-        cure = _without_launcher(words, own, resources)
+        command = _own_words(own, given[len(own) :])
+        cure = _without_launcher(command, own, resources)
         if launcher.partition(".")[0] in _MPI_LAUNCHERS:
-            cure = f"for torch, {cure}; {MPI_CURE}" if _own_words(words) else MPI_CURE
+            cure = f"for torch, {cure}; {MPI_CURE}" if command else MPI_CURE
         yield say("command", launcher, f"{launcher} {why}", cure)
 
 
@@ -219,8 +220,8 @@ def _twice(launcher: str, own: Sequence[str], resources: Resources) -> str:
     return ""
 
 
-def _without_launcher(words: Sequence[str], own: Sequence[str], resources: Resources) -> str:
-    line = " ".join(map(shlex.quote, _own_words(words) or ("python", "train.py")))
+def _without_launcher(command: Sequence[str], own: Sequence[str], resources: Resources) -> str:
+    line = " ".join(map(shlex.quote, command or ("python", "train.py")))
     stated = _RANKS_A_NODE.search(" ".join(own))
     ranks = int(stated[1]) if stated else resources.tasks_per_node
     shape = f"resources.nodes={resources.nodes} resources.tasks_per_node={ranks}"
@@ -230,12 +231,10 @@ def _without_launcher(words: Sequence[str], own: Sequence[str], resources: Resou
     )
 
 
-def _own_words(words: Sequence[str]) -> Sequence[str]:
+def _own_words(own: Sequence[str], behind: Sequence[str]) -> Sequence[str]:
     """Return the command without its launcher; empty if that is not easy to read."""
-    script = next((n for n, word in enumerate(words) if word.endswith(".py")), None)
-    if script is not None:
-        return ["python", *words[script:]]
-    module = [
-        n for n, word in enumerate(words[:-1]) if word == "-m" and words[n + 1] not in _MODULES
-    ]
-    return ["python", *words[module[-1] :]] if module else []
+    if own and own[-1] in {"-m", "--module"}:
+        return ["python", "-m", *behind]
+    if behind and behind[0].endswith(".py"):
+        return ["python", *behind]
+    return behind if behind and invocation(behind).is_python else ()
