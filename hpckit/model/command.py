@@ -69,10 +69,12 @@ _PREFIXES = frozenset(
     {"exec", "time", "if", "then", "elif", "else", "while", "until", "do", "!", "{"}
 )
 _WRAPPERS = {
-    **dict.fromkeys(("nohup", "setsid", "eval", "command", "unbuffer", "catchsegv"), ("", 0)),
+    **dict.fromkeys(("nohup", "setsid", "eval", "unbuffer", "catchsegv"), ("", 0)),
     **dict.fromkeys(("taskset", "chrt"), ("", 1)),
     "env": ("-u --unset -C --chdir", 0),
     "exec": ("-a", 0),
+    "command": ("-v -V", 0),
+    "sudo": ("-u --user -g --group", 0),
     "time": ("-f --format -o --output", 0),
     "nice": ("-n --adjustment", 0),
     "ionice": ("-c --class -n --classdata", 0),

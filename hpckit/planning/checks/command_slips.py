@@ -40,6 +40,7 @@ _FLAGS = re.compile(
     r"elastic_training|virtual[-_]local[-_]rank|dynamo_use_\w+|tpu_use_\w+|verbose)"
 )
 """Options of launchers without a value."""
+_ONLY_SAYS = frozenset({"-h", "--help", "--version"})
 _OF_LAUNCH = frozenset({"--wait", "--foreground", "--auto-resume", "--multirun"})
 """Options that programs hardly have; `--dry-run` and `--json` many do."""
 _PLAIN = re.compile(r"[\w@%+=:,./~${}-]+", re.ASCII)
@@ -161,7 +162,8 @@ def _launchers(words: Sequence[str], resources: Resources, *, chosen: bool) -> I
     """Yield a refusal; a warning for srun, which need not start ranks, and for a `chosen` rank."""
     launcher, given = _launcher(words)
     own = list(_of_launcher(given))
-    why = _twice(launcher, own, resources) if launcher else ""
+    starts = launcher and not _ONLY_SAYS.intersection(own)
+    why = _twice(launcher, own, resources) if starts else ""
     if why:
         say = warning if chosen or launcher == "srun" else error
         command = _own_words(own, given[len(own) :])

@@ -205,6 +205,9 @@ PROGRAMS = [
     "python my_torchrun_notes.py",
     "python ds.py --deepspeed ds.json",
     "accelerate config",
+    "command -v torchrun",
+    "torchrun --help",
+    "mpirun --version",
     "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint $H:1 train.py",
     "python -m torch.distributed.run --master_addr=x train.py",
 ]
@@ -222,6 +225,7 @@ BEFORE = [
     "numactl -N 0 --membind=0",
     "stdbuf -oL",
     "timeout -k 5 1h",
+    "sudo -u x",
     "uv run",
     "uv run --with numpy --",
     "poetry run",
