@@ -65,7 +65,33 @@ _PYTHON = re.compile(r"python[\d.]*\Z")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _SEPARATOR = re.compile(r"[;&|()]+\Z")
 _REDIRECTION = re.compile(r"[<>&]*[<>][<>&]*\Z")
-_PREFIXES = frozenset({"exec", "then", "do", "else", "time"})
+_PREFIXES = frozenset(
+    {"exec", "time", "if", "then", "elif", "else", "while", "until", "do", "!", "{"}
+)
+_WRAPPERS = {
+    **dict.fromkeys(("nohup", "setsid", "eval", "unbuffer", "catchsegv"), ("", 0)),
+    **dict.fromkeys(("taskset", "chrt"), ("", 1)),
+    "env": ("-u --unset -C --chdir", 0),
+    "exec": ("-a", 0),
+    "command": ("-v -V", 0),
+    "sudo": ("-u --user -g --group", 0),
+    "time": ("-f --format -o --output", 0),
+    "nice": ("-n --adjustment", 0),
+    "ionice": ("-c --class -n --classdata", 0),
+    "stdbuf": ("-i --input -o --output -e --error", 0),
+    "numactl": ("-i --interleave -p --preferred -m --membind -N --cpunodebind -C --physcpubind", 0),
+    "timeout": ("-k --kill-after -s --signal", 1),
+}
+"""Programs that start what is behind their own words: options with a value, count of others."""
+_RUNNERS = re.compile(
+    r"(?:uv|poetry|pdm|hatch|pixi|pipenv|rye|conda|\w*mamba) run\Z|nsys profile\Z"
+)
+_CONTAINERS = re.compile(r"(?:apptainer|singularity) exec\Z")
+_VALUED = (
+    "-n --name -p --prefix --cwd --python --with --extra --group --env-file --directory --project "
+    "--package --index -C -e --environment --manifest-path -o --output -t --trace -B --bind -H "
+    "--home --env --pwd"
+)
 _VALUED_LONG = frozenset({"--check-hash-based-pycs", "--rcfile", "--init-file"})
 
 MPI_CURE = (
@@ -175,11 +201,39 @@ def _of_script(program: str, rest: tuple[str, ...]) -> Invocation:
 
 
 def commands_of(words: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the command, or those in the line that it gives to a shell."""
-    started = invocation(words)
-    if started.is_shell and started.code is not None:
-        return list(shell_commands(started.code))
-    return [tuple(words)]
+    """Return the command without what merely starts it, or those in the line given to a shell."""
+    words = unwrapped(words)
+    started = invocation(words) if words else None
+    if started is not None and started.is_shell and started.code is not None:
+        return [inner for each in shell_commands(started.code) for inner in commands_of(each)]
+    return [words] if words else []
+
+
+def unwrapped(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words without `nohup`, `env A=1`, `uv run` and the like; empty if none is left."""
+    rest = tuple(words)
+    while rest:
+        program = rest[0].rpartition("/")[2]
+        valued, count = _WRAPPERS.get(program, (_VALUED, 0))
+        behind = _behind_options(rest[1:], valued)
+        tool = " ".join((program, *behind[:1]))
+        if _ASSIGNMENT.match(rest[0]):
+            behind = rest[1:]
+        elif _RUNNERS.match(tool) or _CONTAINERS.match(tool):
+            count = 1 if _CONTAINERS.match(tool) else 0
+            behind = _behind_options(behind[1:], valued)
+        elif program not in _WRAPPERS:
+            return rest
+        rest = behind[count:]
+    return rest
+
+
+def _behind_options(words: tuple[str, ...], valued: str) -> tuple[str, ...]:
+    while words and words[0].startswith("-"):
+        if words[0] == "--":
+            return words[1:]
+        words = words[2 if words[0] in valued.split() else 1 :]
+    return words
 
 
 def shell_commands(line: str) -> Iterator[tuple[str, ...]]:
@@ -188,7 +242,9 @@ def shell_commands(line: str) -> Iterator[tuple[str, ...]]:
     Leading assignments, `exec`, `then` and the like, and redirections with their files are left
     out. Nothing is expanded.
     """
-    lexer = shlex.shlex(line.replace("\n", " ; "), posix=True, punctuation_chars=True)
+    lexer = shlex.shlex(
+        line.replace("\\\n", " ").replace("\n", "\n;"), posix=True, punctuation_chars=True
+    )
     lexer.whitespace_split = True
     try:
         tokens = [*lexer, ";"]
@@ -204,7 +260,9 @@ def shell_commands(line: str) -> Iterator[tuple[str, ...]]:
         elif _REDIRECTION.match(token):
             redirected = True
             continue
-        elif not redirected and (words or not (_ASSIGNMENT.match(token) or token in _PREFIXES)):
+        elif not redirected and (
+            words or not (_ASSIGNMENT.match(token) or token in _PREFIXES or token[:1] == "-")
+        ):
             words.append(token)
         redirected = False
 

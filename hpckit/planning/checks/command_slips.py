@@ -11,7 +11,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 
-from hpckit.model.command import MPI_CURE, commands_of, invocation
+from hpckit.model.command import MPI_CURE, commands_of, invocation, unwrapped
 from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import Resources
 
@@ -22,15 +22,25 @@ _VARIABLE = re.compile(r"\$([A-Za-z_]\w*|\{[A-Za-z_]\w*\})|\A~/")
 _DOTTED = re.compile(r"\$([A-Za-z_]\w*(?:\.\w+)+)")
 _BRACED = re.compile(r"(?<![${])\{([A-Za-z_][\w.]*)\}(?!\})")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-_NODE_LAUNCHERS = frozenset({"torchrun", "deepspeed", "horovodrun"})
-_MPI_LAUNCHERS = frozenset({"mpirun", "mpiexec"})
+_NODE_LAUNCHERS = frozenset({"torchrun", "deepspeed", "horovodrun", "composer"})
+_MPI_LAUNCHERS = frozenset({"mpirun", "mpiexec", "orterun", "prterun"})
 _RANK_LAUNCHERS = _MPI_LAUNCHERS | {"srun"}
 _MODULES = {
     "torch.distributed.run": "torch.distributed.run",
     "torch.distributed.launch": "torch.distributed.launch",
     "accelerate.commands.launch": "accelerate launch",
     "deepspeed.launcher.runner": "deepspeed",
+    "deepspeed": "deepspeed",
+    "horovod.runner.launch": "horovodrun",
 }
+_BY_WORD = {"accelerate": "launch", "colossalai": "run", "fabric": "run"}
+_FLAGS = re.compile(
+    r"-[mq]|--(?:module|standalone|run[-_]path|use[-_](?!env_)\w+|no[-_]\w+|multi_gpu|cpu|tpu|ipex|"
+    r"quiet|debug|same_network|enable_cpu_affinity|force_multi|save_pid|bind_cores_to_rank|"
+    r"elastic_training|virtual[-_]local[-_]rank|dynamo_use_\w+|tpu_use_\w+|verbose)"
+)
+"""Options of launchers without a value."""
+_ONLY_SAYS = frozenset({"-h", "--help", "--version"})
 _OF_LAUNCH = frozenset({"--wait", "--foreground", "--auto-resume", "--multirun"})
 """Options that programs hardly have; `--dry-run` and `--json` many do."""
 _PLAIN = re.compile(r"[\w@%+=:,./~${}-]+", re.ASCII)
@@ -55,7 +65,9 @@ def command_slips(
         yield from _placeholders(words, keys)
     elif started.is_shell:
         yield from _placeholders(words, None)
-    chosen = started.is_shell and _CHOOSES.search(started.code or "") is not None
+    inner = unwrapped(words)
+    code = invocation(inner).code if inner and invocation(inner).is_shell else None
+    chosen = _CHOOSES.search(code or "") is not None
     for command in commands_of(words):
         yield from _launchers(command, resources, chosen=chosen)
 
@@ -148,38 +160,60 @@ def _meant(name: str, keys: Collection[str]) -> str | None:
 
 def _launchers(words: Sequence[str], resources: Resources, *, chosen: bool) -> Iterator[Finding]:
     """Yield a refusal; a warning for srun, which need not start ranks, and for a `chosen` rank."""
-    launcher = _launcher(words)
-    why = _twice(launcher, words, resources) if launcher else ""
+    launcher, given = _launcher(words)
+    own = list(_of_launcher(given))
+    starts = launcher and not _ONLY_SAYS.intersection(own)
+    why = _twice(launcher, own, resources) if starts else ""
     if why:
         say = warning if chosen or launcher == "srun" else error
-        cure = _without_launcher(words, resources)
-        if launcher in _MPI_LAUNCHERS:
-            cure = f"for torch, {cure}; {MPI_CURE}" if _own_words(words) else MPI_CURE
+        command = _own_words(own, given[len(own) :])
+        cure = _without_launcher(command, own, resources)
+        if launcher.partition(".")[0] in _MPI_LAUNCHERS:
+            cure = f"for torch, {cure}; {MPI_CURE}" if command else MPI_CURE
         yield say("command", launcher, f"{launcher} {why}", cure)
 
 
-def _launcher(words: Sequence[str]) -> str:
+def _launcher(words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the launcher that a command starts, and the words given to it; empty if none."""
     started = invocation(words)
-    if started.program in _NODE_LAUNCHERS | _RANK_LAUNCHERS:
-        return started.program
-    if started.program == "accelerate" and started.arguments[:1] == ("launch",):
-        return "accelerate launch"
-    return _MODULES.get(started.module or "", "")
+    given = started.arguments
+    name = started.program
+    if started.is_python and started.script is not None:
+        path = started.script.removesuffix(".py").replace("/", ".")
+        module = next((one for one in _MODULES if f".{path}".endswith(f".{one}")), None)
+        if module is not None and "." in module:
+            return _MODULES[module], given
+        name = started.script.rpartition("/")[2]
+    if name.partition(".")[0] in _MPI_LAUNCHERS or name in _NODE_LAUNCHERS | _RANK_LAUNCHERS:
+        return name, given
+    if name in _BY_WORD and given[:1] == (_BY_WORD[name],):
+        return f"{name} {given[0]}", given[1:]
+    return _MODULES.get(started.module or "", ""), given
 
 
-def _twice(launcher: str, words: Sequence[str], resources: Resources) -> str:
+def _of_launcher(given: Sequence[str]) -> Iterator[str]:
+    """Yield a launcher's own words: those before the script or module, whose words are its own."""
+    valued = False
+    for word in given:
+        if not word.startswith("-") and (not valued or word.endswith(".py")):
+            return
+        yield word
+        valued = word.startswith("-") and "=" not in word and not _FLAGS.fullmatch(word)
+
+
+def _twice(launcher: str, own: Sequence[str], resources: Resources) -> str:
     """Return why ranks would exist several times, or not find each other; empty if neither."""
     if resources.tasks_per_node > 1:
         return (
             f"starts its own ranks, in each of the {resources.tasks_per_node} tasks a node that "
             "hpckit starts: every rank would be there several times"
         )
-    if resources.nodes > 1 and launcher in _RANK_LAUNCHERS:
+    if resources.nodes > 1 and launcher.partition(".")[0] in _RANK_LAUNCHERS:
         return (
             f"starts its own ranks on all nodes, from each of the {resources.nodes} nodes: every "
             "rank would be there several times"
         )
-    meets = any(word.startswith(_MEETING) for word in words)
+    meets = any(word.startswith(_MEETING) for word in own) and "--standalone" not in own
     if resources.nodes > 1 and not meets:
         return (
             f"starts its own ranks on each of the {resources.nodes} nodes, and is not told of the "
@@ -188,9 +222,9 @@ def _twice(launcher: str, words: Sequence[str], resources: Resources) -> str:
     return ""
 
 
-def _without_launcher(words: Sequence[str], resources: Resources) -> str:
-    line = " ".join(map(shlex.quote, _own_words(words) or ("python", "train.py")))
-    stated = _RANKS_A_NODE.search(" ".join(words))
+def _without_launcher(command: Sequence[str], own: Sequence[str], resources: Resources) -> str:
+    line = " ".join(map(shlex.quote, command or ("python", "train.py")))
+    stated = _RANKS_A_NODE.search(" ".join(own))
     ranks = int(stated[1]) if stated else resources.tasks_per_node
     shape = f"resources.nodes={resources.nodes} resources.tasks_per_node={ranks}"
     return (
@@ -199,12 +233,10 @@ def _without_launcher(words: Sequence[str], resources: Resources) -> str:
     )
 
 
-def _own_words(words: Sequence[str]) -> Sequence[str]:
+def _own_words(own: Sequence[str], behind: Sequence[str]) -> Sequence[str]:
     """Return the command without its launcher; empty if that is not easy to read."""
-    script = next((n for n, word in enumerate(words) if word.endswith(".py")), None)
-    if script is not None:
-        return ["python", *words[script:]]
-    module = [
-        n for n, word in enumerate(words[:-1]) if word == "-m" and words[n + 1] not in _MODULES
-    ]
-    return ["python", *words[module[-1] :]] if module else []
+    if own and own[-1] in {"-m", "--module"}:
+        return ["python", "-m", *behind]
+    if behind and behind[0].endswith(".py"):
+        return ["python", *behind]
+    return behind if behind and invocation(behind).is_python else ()

@@ -5,6 +5,7 @@ It must not copy environment variables: they contain passwords and tokens.
 
 from __future__ import annotations
 
+import difflib
 import importlib.metadata
 import json
 import platform
@@ -12,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ _METADATA_FILES = ("METADATA", "PKG-INFO", "")
 """Where the metadata of a package is; an old egg is itself the file."""
 _HEADER = re.compile(r"^(Name|Version):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _PATIENCE_S = 60.0
+_KNOWN = ("python3", "python", "bash", "torchrun", "accelerate", "deepspeed", "Rscript", "julia")
+_ALIKE = 0.8
 _ASK = """\
 import json, os
 from hpckit.record.snapshot.environment import capture_environment
@@ -53,6 +56,23 @@ def in_active_environment(program: str, environ: Mapping[str, str]) -> str | Non
     """Return a program of the activated virtual or conda environment; None if it has none."""
     active = environ.get("VIRTUAL_ENV") or environ.get("CONDA_PREFIX")
     return shutil.which(program, path=f"{active}/bin") if active and "/" not in program else None
+
+
+def program_meant(program: str, which: Callable[[str], str | None]) -> tuple[str | None, str]:
+    """Return the known program here that a misspelled name means, if any, and what to do.
+
+    Not `python3.12` or `ipython` for python: nodes may have programs that this machine lacks.
+    """
+    known = () if program.startswith(_KNOWN) else _KNOWN
+    for near in difflib.get_close_matches(program, known, n=len(_KNOWN), cutoff=0.75):
+        same = sorted(near) == sorted(program)
+        alike = same or difflib.SequenceMatcher(a=near, b=program).ratio() >= _ALIKE
+        if alike and program[0] == near[0] and which(near):
+            return near, f"did you mean {near}? A program that only nodes have: give its path"
+    return None, (
+        "look for a typing mistake; on the nodes it has to be on PATH (cluster.modules, "
+        "cluster.setup, cluster.env)"
+    )
 
 
 def capture_of(python: str, environ: Mapping[str, str]) -> dict[str, object] | None:

@@ -33,7 +33,7 @@ from hpckit.record.snapshot.entry_point import (
     names_like,
     uncallable,
 )
-from hpckit.record.snapshot.environment import in_active_environment
+from hpckit.record.snapshot.environment import in_active_environment, program_meant
 from hpckit.record.snapshot.frozen_files import OUTSIDE, FrozenFiles
 from hpckit.record.snapshot.mpi_programs import mpi_findings
 
@@ -236,11 +236,8 @@ class Machine:
             yield from self._project_file(program, runs=True, in_place=in_place)
         elif (found := self._which(program)) is None:
             # Nodes may have programs that this machine lacks, and modules add more.
-            say = error if self.here else warning
-            cure = (
-                "look for a typing mistake; on the nodes it has to be on PATH (cluster.modules, "
-                "cluster.setup, cluster.env)"
-            )
+            near, cure = program_meant(program, self._which)
+            say = error if self.here or near else warning
             if len(words) == 1 and len(parts := program.split()) > 1:
                 say = error
                 cure = f"it is one word; leave its quotes out: hpckit launch -- {' '.join(parts)}"

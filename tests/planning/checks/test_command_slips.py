@@ -7,11 +7,14 @@ import subprocess
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpckit.model.finding import Finding, Severity
 from hpckit.model.launch import Resources
 from hpckit.planning.checks.command_slips import command_slips
 
+TWO_NODES = Resources(nodes=2)
 KEYS = frozenset({"params.lr", "model.optimizer.lr", "seed", "params.name"})
 
 
@@ -176,3 +179,105 @@ def test_launcher_that_starts_each_rank_once_is_fine(
 ) -> None:
     """One task a node, and nodes that find each other; or a word that starts nothing."""
     assert slips(command, **resources) == []
+
+
+LAUNCHERS = [
+    "torchrun train.py",
+    "/opt/x/bin/torchrun --nproc-per-node 4 train.py",
+    "python /opt/x/bin/torchrun train.py",
+    "python /x/site-packages/torch/distributed/run.py train.py",
+    "python -u -m torch.distributed.run --nproc_per_node=2 train.py",
+    "python -m torch.distributed.launch train.py",
+    "accelerate launch --multi_gpu train.py",
+    "python -m accelerate.commands.launch train.py",
+    "deepspeed --num_gpus 2 train.py",
+    "python -m deepspeed train.py",
+    "python -m deepspeed.launcher.runner train.py",
+    "mpirun.openmpi -n 2 python train.py",
+    "mpiexec.hydra -n 2 python train.py",
+    "horovodrun -np 2 python train.py",
+]
+PROGRAMS = [
+    "echo torchrun",
+    "grep deepspeed log",
+    "python train.py torchrun",
+    "python train.py --launcher torchrun --nnodes 2",
+    "python my_torchrun_notes.py",
+    "python ds.py --deepspeed ds.json",
+    "accelerate config",
+    "command -v torchrun",
+    "torchrun --help",
+    "mpirun --version",
+    "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint $H:1 train.py",
+    "python -m torch.distributed.run --master_addr=x train.py",
+]
+BEFORE = [
+    "nohup",
+    "time",
+    "time -p",
+    "env A=1",
+    "env -u X",
+    "env -i A=1 B=2",
+    "/usr/bin/env",
+    "nice -n 5",
+    "nice -5",
+    "taskset -c 0",
+    "numactl -N 0 --membind=0",
+    "stdbuf -oL",
+    "timeout -k 5 1h",
+    "sudo -u x",
+    "uv run",
+    "uv run --with numpy --",
+    "poetry run",
+    "conda run --no-capture-output -n x",
+    "apptainer exec --nv -B /data image.sif",
+]
+IN_SHELL = [
+    "exec {}",
+    "A=1 {}",
+    "( {} )",
+    "cd x && {}",
+    "set -e; {}",
+    "if true; then {}; fi",
+    "while ! {}; do true; done",
+    "{{ {}; }}",
+    "# first\n{}",
+    "module load x # it's\n{} \\\n",
+]
+
+
+@st.composite
+def started(draw: st.DrawFn, commands: list[str]) -> list[str]:
+    """Return a command behind words that merely start it, perhaps in a line for a shell."""
+    line = draw(st.sampled_from(commands))
+    for before in draw(st.lists(st.sampled_from(BEFORE), max_size=2)):
+        line = f"{before} {line}"
+    words = shlex.split(line)
+    if draw(st.booleans()):
+        inner = draw(st.sampled_from(IN_SHELL)).format(line)
+        shell = draw(st.sampled_from(["bash -c", "bash -lc", "sh -e -c", "nohup /bin/bash -c"]))
+        words = [*shlex.split(shell), inner]
+    return words
+
+
+@given(started(LAUNCHERS))
+def test_words_before_a_launcher_do_not_hide_it(words: list[str]) -> None:
+    """Each node would train alone; with one node and one task it may run."""
+    assert any(found.severity is Severity.error for found in command_slips(words, TWO_NODES))
+    assert not [f for f in command_slips(words, Resources()) if f.severity is Severity.error]
+
+
+@given(started(PROGRAMS))
+def test_words_before_a_program_do_not_make_it_a_launcher(words: list[str]) -> None:
+    """Names of launchers among a program's own words are no launchers."""
+    assert not [f for f in command_slips(words, TWO_NODES) if f.severity is Severity.error]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("behind", ["--rdzv_endpoint h:1", "--master_addr=x", "--nproc=8"])
+def test_words_behind_the_script_change_nothing(launcher: str, behind: str) -> None:
+    """They are the script's own, whatever a launcher would make of them."""
+    told = slips(launcher, nodes=2)
+    assert [f.hint.replace(f" {behind}", "") for f in slips(f"{launcher} {behind}", nodes=2)] == [
+        f.hint for f in told
+    ]
