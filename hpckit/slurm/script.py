@@ -51,7 +51,6 @@ _STATED = {
 }
 """Options that only the plan may set, and what to set instead."""
 
-_PLACED = re.compile(r"^#SBATCH --(account|partition|qos)\b", re.MULTILINE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
@@ -107,11 +106,6 @@ def render_script(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Pat
             hint="look for a file or folder name with a broken encoding",
         ) from error
     return text
-
-
-def stated_variables(text: str) -> tuple[str, ...]:
-    """Return the variables to hide from sbatch, as they would override the script's own options."""
-    return tuple(f"SBATCH_{name.upper()}" for name in _PLACED.findall(text))
 
 
 def _text(name: str, folders: Sequence[Path], fields: ScriptFields, job: JobSpec) -> str:
