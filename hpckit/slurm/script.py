@@ -51,6 +51,11 @@ _STATED = {
 }
 """Options that only the plan may set, and what to set instead."""
 
+_GOES_ON = re.compile(r"<<|\n|(\\|&&|\||[{(]|\b(then|do|else|in))\s*$|^\s*([})]|fi|done|esac)")
+_CHAINED = re.compile(r"^(?!.*\|\|)[^#]*(&&|\|)")
+_CONDITION = re.compile(
+    r"\s*([\[!(]|test\b|grep\b|command -v|type\b|which\b|if\b|for\b|while\b|until\b|case\b|\S+\(\))"
+)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
@@ -61,7 +66,8 @@ class ScriptFields:
     `options` are the remaining sbatch options in order, with None for one without a value; they are
     made from `resources`. `array` is None for a job with one run. `log` contains Slurm's own
     patterns. `nodes` includes the spare ones. `dependency` is set if the job belongs to a stage
-    that follows another one, with `$JOB0` for Slurm's id of job 0.
+    that follows another one, with `$JOB0` for Slurm's id of job 0. `judged` are the lines of
+    `setup` after which a check may stand that looks how all of the line ended.
     """
 
     launch: str
@@ -80,6 +86,7 @@ class ScriptFields:
     modules: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
     setup: tuple[str, ...]
+    judged: tuple[str, ...]
     python: str
     dependency: str | None = None
 
@@ -166,9 +173,17 @@ def script_fields(plan: LaunchPlan, job: JobSpec) -> ScriptFields:
         # Secrets are only for the ranks: any user who can see a job may see its script.
         environment=tuple(one for one in plan.cluster.env.items() if one[1] != MASK),
         setup=tuple(plan.cluster.setup),
+        judged=_judged(plan.cluster.setup),
         python=plan.python,
         dependency=stage_dependency(job),
     )
+
+
+def _judged(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the lines that are chains or pipes; none if a statement extends over several lines."""
+    if any(_GOES_ON.search(line) or line.count("'") % 2 or line.count('"') % 2 for line in lines):
+        return ()
+    return tuple(one for one in lines if _CHAINED.search(one) and not _CONDITION.match(one))
 
 
 def _log(folder: str, job: JobSpec) -> str:
