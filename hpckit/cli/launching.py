@@ -20,7 +20,8 @@ from hpckit.cli.launch_output import (
 from hpckit.cli.terminal.foreground import foreground
 from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
-from hpckit.operations import check, deduplicate, launch, prepare
+from hpckit.model.launch import ClusterKind
+from hpckit.operations import check, deduplicate, launch, local, prepare
 from hpckit.operations.deduplicate import KnownRuns
 from hpckit.operations.prepare import Prepared
 from hpckit.planning.checks.foreground import check_foreground
@@ -33,6 +34,8 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
     request = compose_request(arguments, context, more=_implied(arguments))
     words = recorded_words(arguments, context)
     whole = prepare.prepare(request, words, context, quiet=arguments.json)
+    if whole.plan.cluster.kind is not ClusterKind.slurm:
+        local.refuse_if_ruled_out(context.environ)
     division = deduplicate.KnownRuns()
     if arguments.foreground:  # the user wants to see the run even if its result is known
         check_foreground(whole.plan, request.overrides)
@@ -50,6 +53,11 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
         more = left_out(prepared, division)
         print_scripts(prepared, context, as_json=arguments.json, more=more)
         fits = arguments.no_check or say_checked(check.check_launch(prepared, context), context)
+        if division.repeated and not arguments.changed_code:
+            context.note(
+                "launch would ask first, and refuse without a terminal: see --changed-code"
+            )
+            return 2
         return 0 if fits else 2
     if not may_repeat(division, arguments, context):
         return 2

@@ -6,6 +6,7 @@ The meaning of the filters is in report/run_filter.
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import dataclass
 
 from hpckit.cli.options import add_filters, filter_of, output_dir
@@ -49,11 +50,20 @@ def add_run_choice(parser: argparse.ArgumentParser, *, also: str = "") -> None:
     )
 
 
+_SLURM_LIST = re.compile(
+    r"^(\+*(?:resources|cluster)\.(?:partition|account|qos|constraint|nodelist|exclude|gres"
+    r"|reservation|dependency|mail_type|mail_user|additional_parameters\.\w+)=)([^'\"{}$]*,[^'\"{}$]*)$"
+)
+
+
 def take_overrides(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Take the overrides out of the words of `add_run_choice`, and return them."""
+    """Take the overrides out of the words of `add_run_choice`, and return them.
+
+    A run has one value of each: commas of Slurm's lists get their quotes.
+    """
     overrides = tuple(one for one in arguments.references if is_override(one))
     arguments.references = [one for one in arguments.references if one not in overrides]
-    return overrides
+    return tuple(_SLURM_LIST.sub(r"\1'\2'", one) for one in overrides)
 
 
 def run_choice(arguments: argparse.Namespace, context: Context) -> RunChoice:

@@ -22,7 +22,7 @@ def rendered(launch: Launch, job: JobSpec, context: Context) -> str:
     from hpckit.slurm.script import render_script  # noqa: PLC0415
 
     try:
-        return render_script(_plan(launch), job, templates_of(launch, context))
+        return render_script(frozen_plan(launch), job, templates_of(launch, context))
     except TemplateError as error:
         raise TemplateError(
             f"the script of the resumed runs cannot be rendered: {error.message}",
@@ -54,7 +54,8 @@ def _difference(frozen: str, today: str) -> str:
     return "its last line ends otherwise"
 
 
-def _plan(launch: Launch) -> LaunchPlan:
+def frozen_plan(launch: Launch, jobs: Sequence[JobSpec] = ()) -> LaunchPlan:
+    """Return the plan of a launch, of these jobs if there are any; it has no runs."""
     return LaunchPlan(
         id=launch.id,
         name=launch.name,
@@ -64,7 +65,7 @@ def _plan(launch: Launch) -> LaunchPlan:
         cluster=launch.cluster,
         python=launch.python,
         runs=(),
-        jobs=launch.jobs,
+        jobs=tuple(jobs) or launch.jobs,
     )
 
 

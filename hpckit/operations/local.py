@@ -59,18 +59,23 @@ def require_executor(environ: Mapping[str, str]) -> None:
 
     This needs Linux's signals, /proc and prctl.
     """
+    refuse_if_ruled_out(environ)
+    if platform.system() != "Linux":
+        raise UsageError(
+            f"runs need Linux, and this is {platform.system()}",
+            hint="here you can look at launches (status, logs, results, ls), check and render; "
+            "launch on a Linux machine or on the cluster",
+        )
+
+
+def refuse_if_ruled_out(environ: Mapping[str, str]) -> None:
+    """Raise UsageError if the site's administrators allow no runs on this machine."""
     if environ.get(NO_LOCAL):
         raise UsageError(
             f"cluster=local starts runs on this machine, and its administrators rule that out "
             f"({NO_LOCAL} is set)",
             hint="submit them to Slurm (cluster=slurm), or work in an interactive job: "
             "srun --pty bash, and there unset it",
-        )
-    if platform.system() != "Linux":
-        raise UsageError(
-            f"runs need Linux, and this is {platform.system()}",
-            hint="here you can look at launches (status, logs, results, ls), check and render; "
-            "launch on a Linux machine or on the cluster",
         )
 
 

@@ -9,7 +9,6 @@ from datetime import timedelta
 from hpckit.context import Context
 from hpckit.errors import SchedulerAwayError, SchedulerError, SchedulerRefusedError
 from hpckit.model.events import JobAdded
-from hpckit.model.finding import Finding, Severity
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plain import plain_fields
 from hpckit.model.plan import JobSpec
@@ -19,9 +18,10 @@ from hpckit.model.standing import Standing
 from hpckit.model.states import RunState
 from hpckit.operations import local
 from hpckit.operations.add_job import add_job, alone
+from hpckit.operations.answering.slurm_check import Asked, as_submitted, is_error
 from hpckit.operations.checkpoints.resume_step import resume_words
 from hpckit.operations.feed import feed
-from hpckit.operations.frozen_script import rendered
+from hpckit.operations.frozen_script import frozen_plan, rendered
 from hpckit.operations.layout.new_settings import (
     NewSettings,
     SettingsOrder,
@@ -60,7 +60,8 @@ class Order:
     """What to resume: those of `indices` (None: of all runs) that match `wanted`.
 
     `bounded` is whether the runs' own budgets apply: the user did not ask for these runs
-    explicitly. `settings` is with which other settings the runs are to continue.
+    explicitly. `settings` is with which other settings the runs are to continue. `unchecked` is
+    whether Slurm is not asked beforehand whether it would take them.
     """
 
     indices: Sequence[int] | None = None
@@ -69,6 +70,7 @@ class Order:
     changed_code: bool = False
     bounded: bool = False
     settings: SettingsOrder | None = None
+    unchecked: bool = False
 
     @property
     def whole(self) -> bool:
@@ -166,6 +168,8 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
 
     jobs = _added(launch, choice, job_of, attempts)
     if jobs:
+        if launch.cluster.kind is not ClusterKind.slurm:
+            local.require_executor(context.environ)
         check_snapshot(launch.paths)
     if jobs and not order.changed_code:
         earlier = {history.job_of(run).index: history.job_of(run) for run in choice.resumed}
@@ -218,10 +222,8 @@ def _lasted(launch: Launch, runs: Sequence[int]) -> dict[int, timedelta]:
 def start_resumed(resuming: Resuming, context: Context) -> Started:
     """Add the jobs to the launch and start them; raises SchedulerError."""
     launch = resuming.launch
-    order = resuming.order.settings
-    if order and resuming.settings and launch.cluster.kind is ClusterKind.slurm:
-        _refuse_if_slurm_would(resuming, order, context)
-    record_settings(launch, order, resuming.settings, context)
+    check_resume(resuming, context)
+    record_settings(launch, resuming.order.settings, resuming.settings, context)
     if launch.cluster.kind is ClusterKind.slurm:
         return _start_on_slurm(resuming, context)
     for job in resuming.jobs:
@@ -231,15 +233,21 @@ def start_resumed(resuming: Resuming, context: Context) -> Started:
     return Started(launch=load_launch(launch.folder), jobs={}, main_jobs=(), where=where)
 
 
-def _refuse_if_slurm_would(resuming: Resuming, order: SettingsOrder, context: Context) -> None:
-    """Raise SchedulerRefusedError if Slurm would refuse the other settings: none are recorded."""
-    commands = slurm_commands(resuming.launch.cluster.bin_dir, context)
-    for job in resuming.jobs:
-        answer = order.rehearse(job, resuming.scripts[job.index], commands)
-        if isinstance(answer, Finding) and answer.severity is Severity.error:
+def check_resume(resuming: Resuming, context: Context) -> None:
+    """Raise SchedulerRefusedError for what `launch` would refuse; print its warnings."""
+    launch, order = resuming.launch, resuming.order
+    on_slurm_now = launch.cluster.kind is ClusterKind.slurm and resuming.jobs
+    if not on_slurm_now or order.unchecked or order.bounded:
+        return
+    plan = as_submitted(frozen_plan(launch, resuming.jobs), context.environ)
+    asked = Asked(plan=plan, scripts=resuming.scripts, context=context)
+    asked.ask()
+    for finding in asked.findings:
+        if is_error(finding):
             raise SchedulerRefusedError(
-                f"{answer.message}; nothing was recorded or submitted", hint=answer.hint
+                f"{finding.message}; nothing was recorded or submitted", hint=finding.hint
             )
+        context.note(f"{finding.severity}: {finding.message}")
 
 
 def _start_on_slurm(resuming: Resuming, context: Context) -> Started:

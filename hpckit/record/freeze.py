@@ -15,6 +15,7 @@ from hpckit.errors import UsageError
 from hpckit.model.launch import WorkingFolder
 from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.plan import LaunchPlan, RunSpec
+from hpckit.record.frozen import foreground_asked
 from hpckit.record.layout import CONFIGS_PER_FILE, LaunchPaths
 from hpckit.record.origin import LaunchOrigin, origin_of
 from hpckit.record.ownership import check_place
@@ -111,7 +112,8 @@ def _write(
         paths.code_diff.chmod(PRIVATE_FILE)
     for index, text in scripts.items():
         write_text(paths.script(index), text)
-    write_signatures(paths, (run.signature for run in plan.runs))
+    unused = foreground_asked(plan.arguments)
+    write_signatures(paths, ("-" if unused else run.signature for run in plan.runs))
     if plan.search is not None:
         write_search(paths, plan.search)
     write_secrets(paths, [run.secrets for run in plan.runs])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,11 @@ class FrozenFields:
     stages: tuple[Stage, ...] = ()
     searched: bool = False
     origin: LaunchOrigin | None = None
+
+
+def foreground_asked(arguments: Iterable[str]) -> bool:
+    """Return whether a launch with these words is in the foreground: no other one reuses it."""
+    return "--foreground" in takewhile(lambda word: word != "--", arguments)
 
 
 def run_heads(runs: object) -> tuple[RunHead, ...]:

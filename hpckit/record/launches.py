@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from hpckit.record.frozen import (
     check_numbers,
     code_record,
     damaged_file,
+    foreground_asked,
     no_launch,
     read_frozen,
     run_heads,
@@ -69,7 +70,7 @@ class Launch(FrozenFields):
     @property
     def in_foreground(self) -> bool:
         """Whether it was launched with --foreground; what is behind `--` is the command's."""
-        return "--foreground" in takewhile(lambda word: word != "--", self.arguments)
+        return foreground_asked(self.arguments)
 
     @property
     def paths(self) -> LaunchPaths:

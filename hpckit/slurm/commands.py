@@ -113,6 +113,9 @@ def _find(program: str, environ: Mapping[str, str], bin_dir: str | None) -> str 
     return shutil.which(program, path=bin_dir or environ.get("PATH", os.defpath))
 
 
+_PLACED = re.compile(r"^#SBATCH --(account|partition|qos)\b", re.MULTILINE)
+
+
 class SlurmCommands:
     """Slurm's programs, as found in `bin_dir` or on the PATH of `environ`."""
 
@@ -272,3 +275,8 @@ _TOO_MANY = re.compile(r"Max(Array)?SubmitJob|GrpSubmitJobs?|job submit limit", 
 def over_limit(error: SchedulerError) -> bool:
     """Return whether Slurm refused only because the user has too many jobs queued now."""
     return _TOO_MANY.search(error.message) is not None
+
+
+def stated_variables(text: str) -> tuple[str, ...]:
+    """Return the variables to hide from sbatch, as they would override the script's own options."""
+    return tuple(f"SBATCH_{name.upper()}" for name in _PLACED.findall(text))

@@ -51,7 +51,11 @@ _STATED = {
 }
 """Options that only the plan may set, and what to set instead."""
 
-_PLACED = re.compile(r"^#SBATCH --(account|partition|qos)\b", re.MULTILINE)
+_GOES_ON = re.compile(r"<<|\n|(\\|&&|\||[{(]|\b(then|do|else|in))\s*$|^\s*([})]|fi|done|esac)")
+_CHAINED = re.compile(r"^(?!.*\|\|)[^#]*(&&|\|)")
+_CONDITION = re.compile(
+    r"\s*([\[!(]|test\b|grep\b|command -v|type\b|which\b|if\b|for\b|while\b|until\b|case\b|\S+\(\))"
+)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
@@ -62,7 +66,8 @@ class ScriptFields:
     `options` are the remaining sbatch options in order, with None for one without a value; they are
     made from `resources`. `array` is None for a job with one run. `log` contains Slurm's own
     patterns. `nodes` includes the spare ones. `dependency` is set if the job belongs to a stage
-    that follows another one, with `$JOB0` for Slurm's id of job 0.
+    that follows another one, with `$JOB0` for Slurm's id of job 0. `judged` are the lines of
+    `setup` after which a check may stand that looks how all of the line ended.
     """
 
     launch: str
@@ -81,6 +86,7 @@ class ScriptFields:
     modules: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
     setup: tuple[str, ...]
+    judged: tuple[str, ...]
     python: str
     dependency: str | None = None
 
@@ -107,11 +113,6 @@ def render_script(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Pat
             hint="look for a file or folder name with a broken encoding",
         ) from error
     return text
-
-
-def stated_variables(text: str) -> tuple[str, ...]:
-    """Return the variables to hide from sbatch, as they would override the script's own options."""
-    return tuple(f"SBATCH_{name.upper()}" for name in _PLACED.findall(text))
 
 
 def _text(name: str, folders: Sequence[Path], fields: ScriptFields, job: JobSpec) -> str:
@@ -172,9 +173,17 @@ def script_fields(plan: LaunchPlan, job: JobSpec) -> ScriptFields:
         # Secrets are only for the ranks: any user who can see a job may see its script.
         environment=tuple(one for one in plan.cluster.env.items() if one[1] != MASK),
         setup=tuple(plan.cluster.setup),
+        judged=_judged(plan.cluster.setup),
         python=plan.python,
         dependency=stage_dependency(job),
     )
+
+
+def _judged(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the lines that are chains or pipes; none if a statement extends over several lines."""
+    if any(_GOES_ON.search(line) or line.count("'") % 2 or line.count('"') % 2 for line in lines):
+        return ()
+    return tuple(one for one in lines if _CHAINED.search(one) and not _CONDITION.match(one))
 
 
 def _log(folder: str, job: JobSpec) -> str:

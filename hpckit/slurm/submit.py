@@ -21,9 +21,8 @@ from hpckit.model.plan import JobSpec
 from hpckit.record.layout import LaunchPaths
 from hpckit.slurm.cached_query import forget
 from hpckit.slurm.clusters import HINT, read_answer
-from hpckit.slurm.commands import SlurmCommands, command_error
+from hpckit.slurm.commands import SlurmCommands, command_error, stated_variables
 from hpckit.slurm.query import find_by_name, settings
-from hpckit.slurm.script import stated_variables
 
 _STOPPED = frozenset({124, 137})
 """Exit codes of timeout(1) when it stopped a program with SIGTERM or SIGKILL."""

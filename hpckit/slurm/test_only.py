@@ -11,9 +11,8 @@ from hpckit.errors import SchedulerRefusedError
 from hpckit.model.cluster.site import NodeGroup
 from hpckit.model.finding import ExpectedStart, Finding, error, warning
 from hpckit.model.plan import JobSpec
-from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.commands import SlurmCommands, stated_variables
 from hpckit.slurm.parse import parse_time
-from hpckit.slurm.script import stated_variables
 
 _START = re.compile(r"Job \S+ to start at (\S+)(.*)")
 _UNDECIDED = (

@@ -165,3 +165,12 @@ def test_without_a_terminal_it_is_refused(shell: Any) -> None:
     assert "--foreground needs a terminal" in said.err
     assert "--wait --follow" in said.err
     assert shell.outputs == []
+
+
+def test_completed_foreground_run_is_not_reused(shell: Any, sit: Sit) -> None:
+    """The user looked at it; a launch of the same runs anew."""
+    sit("--", "true", code=0)
+    said = shell("launch", "--wait", "cluster=local", "--", "true")
+    assert said.code == 0, said.err
+    assert "completed already" not in said.err
+    assert "launched" in said.out

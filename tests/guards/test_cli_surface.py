@@ -30,7 +30,7 @@ SURFACE = {
     | {"--watch", "--sort", "--limit", "--fresh"},
     "cancel": {"LAUNCH|RUN", "--all", "--dry-run", "--json", "--output-dir"} | FILTERS,
     "resume": {"LAUNCH|RUN", "--cancelled", "--changed-code", "--dry-run", "--wait"}
-    | {"--cause", "--runs", "--json", "--output-dir"}
+    | {"--cause", "--runs", "--json", "--output-dir", "--no-check"}
     | FILTERS,
     "rerun": {"LAUNCH|RUN", "--exact", "--dry-run", "--no-check", "--wait", "--json"}
     | {"--cause", "--runs", "--output-dir"}

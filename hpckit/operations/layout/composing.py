@@ -10,16 +10,11 @@ from hpckit.context import Context
 from hpckit.model.launch import LaunchConfig
 from hpckit.operations.layout.new_settings import SettingsOrder
 from hpckit.record.launches import Launch, load_settings
-from hpckit.slurm.test_only import rehearse
 
 
 def settings_order(launch: Launch, words: tuple[str, ...], context: Context) -> SettingsOrder:
     """Return the order for these words; raises ConfigError if they mean nothing."""
-    return SettingsOrder(
-        words=words,
-        change=_settings_change(launch, words, context),
-        rehearse=lambda job, script, commands: rehearse(job, script, commands, lambda: None),
-    )
+    return SettingsOrder(words=words, change=_settings_change(launch, words, context))
 
 
 def _settings_change(

@@ -13,8 +13,8 @@ from typing import Any
 
 from hpckit.context import Context
 from hpckit.errors import ConfigError, UsageError
+from hpckit.model.cluster.gpus_asked import gpus_asked
 from hpckit.model.events import SettingsChanged
-from hpckit.model.finding import ExpectedStart, Finding
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.settings import Parallel
@@ -27,12 +27,12 @@ from hpckit.planning.layout import layout_of
 from hpckit.planning.plan import resource_spec
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_settings
-from hpckit.slurm.commands import SlurmCommands
 
 MAY_CHANGE = (
     *("timeout_min", "mem_gb", "partition", "account", "qos", "constraint", "nodelist", "exclude"),
     *("reservation", "switches", "segment", "comment", "mail_type", "mail_user"),
-    "array_parallelism",
+    *("array_parallelism", "exclusive", "gres", "additional_parameters", "cpus_per_task"),
+    "dependency",
 )
 """Of `resources`, what a run may continue with other values of: it computes the same."""
 
@@ -41,11 +41,10 @@ _OF_CLUSTER = re.compile(r"cluster\.(?=(partition|account|qos)=)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsOrder:
-    """The words that ask for other settings, what applies them, and what asks Slurm about a job."""
+    """The words that ask for other settings, and what applies them."""
 
     words: tuple[str, ...]
     change: Callable[[LaunchConfig], LaunchConfig]
-    rehearse: Callable[[JobSpec, str, SlurmCommands], ExpectedStart | Finding]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +86,8 @@ def read_settings_words(words: Iterable[str]) -> tuple[str, ...]:
     found = tuple(_OF_CLUSTER.sub("resources.", word) for word in words)
     for word in found:
         key = word.partition("=")[0]
-        if not is_layout_word(word) and key.removeprefix("resources.") not in MAY_CHANGE:
+        name = re.sub(r"^\+*resources\.|(?<=additional_parameters)\..*", "", key)
+        if not is_layout_word(word) and name not in MAY_CHANGE:
             raise UsageError(
                 f"resume cannot change {key}: a run continues with what it was frozen with. What "
                 "may change is the layout (parallel=hsdp, parallel.shard=2 …) and what Slurm is "
@@ -119,6 +119,11 @@ def new_settings(
         except ConfigError as error:
             where = f"{launch.runs[run].id} cannot continue with {' '.join(order.words)}: "
             raise ConfigError(where + error.message, hint=error.hint) from error
+        if gpus_asked(after.resources) != gpus_asked(before.resources):
+            raise UsageError(
+                f"{' '.join(order.words)}: {launch.runs[run].id} would have another number of GPUs",
+                hint=f"start another run: hpckit rerun {launch.runs[run].id} …",
+            )
         if after != before:
             found[run] = NewSettings(before=before, after=after)
     return found

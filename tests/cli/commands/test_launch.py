@@ -335,7 +335,8 @@ def test_launch_dry_run_on_this_machine_lists_the_runs(shell: Any) -> None:
 def test_no_run_starts_on_a_login_node_where_that_is_ruled_out(shell: Any) -> None:
     """What a site's module sets: refused before anything is written, with what to do."""
     shell.environ = {**shell.environ, "HPCKIT_NO_LOCAL": "1"}
-    said = shell("launch", "cluster=local", "--", "true")
-    assert said.code == 2
-    assert "cluster=slurm" in said.err
+    for verb in (("launch",), ("launch", "--dry-run"), ("check",)):
+        said = shell(*verb, "cluster=local", "--", "true")
+        assert said.code == 2
+        assert "cluster=slurm" in said.err
     assert not list(shell.cwd.iterdir())

@@ -163,6 +163,56 @@ def test_slurm_is_asked_for_what_a_resume_says_from_then_on(slurm_shell: Any) ->
     assert "resumed      resources.timeout_min=90" in about
 
 
+@pytest.mark.parametrize(
+    "word", ["resources.timeout_min=99999999", "cluster.partition=nope", "resources.mem_gb=1e9"]
+)
+def test_refused_resume_leaves_the_record_as_it_was(slurm_shell: Any, word: str) -> None:
+    """By what launch checks; the next resume is not hindered by it."""
+    done = slurm_shell("launch", "cluster=slurm", "--json", "--", "false")
+    assert done.code == 0, done.err
+    folder = Path(json.loads(done.out)["dir"])
+    assert slurm_shell("cancel").code == 0
+
+    def record() -> dict[Path, bytes]:
+        files = (one for one in folder.rglob("*") if one.is_file())
+        return {one: one.read_bytes() for one in files if "resume.lock" not in one.parts}
+
+    before = record()
+    for more in ((), ("--dry-run",)):
+        said = slurm_shell("resume", ".0", word, *more)
+        assert said.code in {2, 3}, said.err
+        assert "Traceback" not in said.err
+        assert record() == before
+    assert slurm_shell("resume", ".0").code == 0
+
+
+def test_resume_takes_lists_and_options_of_slurm_without_quotes(slurm_shell: Any) -> None:
+    """A run has one value of each; how many GPUs it has may not change."""
+    done = slurm_shell("launch", "cluster=slurm", "--json", "--", "false")
+    folder = Path(json.loads(done.out)["dir"])
+    assert slurm_shell("cancel").code == 0
+    said = slurm_shell("resume", ".0", "resources.gres=gpu:2")
+    assert (said.code, "another number of GPUs" in said.err) == (2, True)
+    words = ("resources.exclude=n1,n2", "resources.exclusive=true", "resources.cpus_per_task=1")
+    more = ("resources.additional_parameters.nice=5", "resources.gres=tmp:1,lic:2")
+    said = slurm_shell("resume", ".0", *words, *more, "--no-check")
+    assert said.code == 0, said.err
+    script = (folder / "job-1.sbatch").read_text()
+    for line in ("exclude=n1,n2", "exclusive", "nice=5", "gres=tmp:1,lic:2"):
+        assert f"#SBATCH --{line}\n" in script
+
+
+def test_no_run_is_resumed_where_local_runs_are_ruled_out(shell: Any) -> None:
+    """Refused whole, before anything is written."""
+    folder = failed(shell)
+    before = shell.events(folder)
+    shell.environ = {**shell.environ, "HPCKIT_NO_LOCAL": "1"}
+    for more in ((), ("--dry-run",)):
+        said = shell("resume", *more)
+        assert (said.code, "HPCKIT_NO_LOCAL" in said.err) == (2, True)
+    assert shell.events(folder) == before
+
+
 def test_misspelt_layout_is_told_of_although_nothing_is_left_to_resume(shell: Any) -> None:
     """Else a slip would look like an answer."""
     assert shell("launch", "--wait", *QUICK, "command=true").code == 0

@@ -14,6 +14,7 @@ from hpckit.cli.compose_options import (
     show_instead,
 )
 from hpckit.context import Context
+from hpckit.model.launch import ClusterKind
 from hpckit.report.checked import check_document, check_lines
 
 TAKES_COMMAND = True
@@ -41,11 +42,13 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """Check and print the findings; returns 2 if the launch would be refused."""
     if show_instead(arguments, context):
         return 0
-    from hpckit.operations import check, prepare  # noqa: PLC0415  # they import Hydra
+    from hpckit.operations import check, local, prepare  # noqa: PLC0415  # they import Hydra
 
     request = compose_request(arguments, context)
     words = recorded_words(arguments, context)
     prepared = prepare.prepare(request, words, context, quiet=arguments.json)
+    if prepared.plan.cluster.kind is not ClusterKind.slurm:
+        local.refuse_if_ruled_out(context.environ)
     depth = check.ModelDepth.nothing if arguments.no_model else check.ModelDepth.everything
     checked = check.check_launch(prepared, context, models=depth)
     if arguments.json:

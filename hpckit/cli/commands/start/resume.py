@@ -28,6 +28,7 @@ from hpckit.operations.notices.tell import send_kept
 from hpckit.operations.resume import (
     Order,
     Resuming,
+    check_resume,
     first_steps,
     forecast,
     left_alone,
@@ -63,6 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and change nothing",
     )
     parser.add_argument(
+        "--no-check", action="store_true", help="do not ask beforehand whether Slurm would take it"
+    )
+    parser.add_argument(
         "--wait", action="store_true", help="wait for the resumed runs: 1 unless all completed"
     )
     add_json(parser)
@@ -81,9 +85,12 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         cancelled=arguments.cancelled or named,
         changed_code=arguments.changed_code,
         settings=_settings_order(words, chosen.launch, context),
+        unchecked=arguments.no_check,
     )
     if arguments.dry_run:
-        _show(prepare_resume(chosen.launch, order, context), context, as_json=arguments.json)
+        resuming = prepare_resume(chosen.launch, order, context)
+        _show(resuming, context, as_json=arguments.json)
+        check_resume(resuming, context)
         return 0
     resuming, started = resume(chosen.launch, order, context)
     _say(resuming, started, context, as_json=arguments.json)

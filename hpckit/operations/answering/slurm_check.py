@@ -1,0 +1,118 @@
+"""Asks Slurm whether it would take a launch's jobs, as submitted first or resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from hpckit.context import Context, login_name
+from hpckit.errors import SchedulerError
+from hpckit.model.cluster.site import NodeGroup, Site
+from hpckit.model.finding import ExpectedStart, Finding, Severity
+from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
+from hpckit.planning.checks.cluster import preflight
+from hpckit.planning.checks.dependencies import dependency_findings, followed_jobs
+from hpckit.planning.checks.limits import chosen_of, partition_names
+from hpckit.planning.checks.node_shape import asks_of_nodes
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.query import observe
+from hpckit.slurm.site_query import PATIENCE, read_nodes, read_site
+from hpckit.slurm.test_only import rehearse
+
+_FORECASTS = 8
+"""Slurm forecasts the start of at most this many jobs of a launch: each query runs its planner."""
+
+
+def is_error(finding: Finding) -> bool:
+    """Return whether what was found keeps a launch from starting."""
+    return finding.severity is Severity.error
+
+
+@dataclass(slots=True, kw_only=True)
+class Asked:
+    """What Slurm has answered about a launch."""
+
+    plan: LaunchPlan
+    scripts: Mapping[int, str]
+    context: Context
+    site: Site = field(default_factory=Site)
+    findings: list[Finding] = field(default_factory=list)
+    starts: list[ExpectedStart] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+
+    def ask(self) -> None:
+        """Ask what the cluster offers, then, if no finding is an error, for a forecast."""
+        plan = self.plan
+        commands = SlurmCommands(
+            bin_dir=plan.cluster.bin_dir, environ=self.context.environ, timeout=PATIENCE
+        )
+        if commands.available("sbatch"):
+            self.site = read_site(
+                commands,
+                login_name(),
+                nodes=any(asks_of_nodes(job.resources) for job in plan.jobs),
+                heard=self.context.heard,
+            )
+            self.unchecked.extend(self.site.unknown)
+        else:
+            where = plan.cluster.bin_dir or "PATH"
+            self.unchecked.append(
+                f"sbatch was not found in {where}: no limit, no start, and who restarts a "
+                "preempted run (cluster=local runs on this machine)"
+            )
+        self.findings.extend(preflight(plan, self.site))
+        if (jobs := followed_jobs(plan)) and self.site.settings is not None:
+            with suppress(SchedulerError):
+                seen = observe(jobs, commands, self.context.now())
+                self.findings.extend(dependency_findings(plan, seen))
+        refused = any(map(is_error, self.findings))
+        # If slurmctld did not answer the first query, it would not answer this one either.
+        if self.site.settings is not None and not refused:
+            self._forecast(commands)
+
+    def _forecast(self, commands: SlurmCommands) -> None:
+        # Arrays of one sweep with the same resources get the same answer.
+        alike = {replace(job.resources, array_parallelism=1): job for job in self.plan.jobs[::-1]}
+        jobs = list(alike.values())[::-1]
+        for job in jobs[:_FORECASTS]:
+            text = self.scripts[job.index]
+            try:
+                answer = rehearse(job, text, commands, partial(self._nodes, job, commands))
+            except SchedulerError as error:
+                self.unchecked.append(f"when {job.name} would start: {error.message}")
+                return
+            if isinstance(answer, Finding):
+                self.findings.append(answer)
+            else:
+                self.starts.append(answer)
+        if len(jobs) > _FORECASTS:
+            self.unchecked.append(
+                f"when the last {len(jobs) - _FORECASTS} of {len(jobs)} kinds of jobs would start: "
+                f"Slurm is asked for {_FORECASTS} at most"
+            )
+
+    def _nodes(self, job: JobSpec, commands: SlurmCommands) -> tuple[NodeGroup, ...] | None:
+        """Return the nodes of the partitions in which the job may start."""
+        if self.site.nodes is None:
+            self.site = replace(self.site, nodes=read_nodes(commands))
+        if self.site.nodes is None:
+            return None
+        names = partition_names(self.site, chosen_of(job.resources))
+        return tuple(one for one in self.site.nodes if one.partition in names)
+
+
+def as_submitted(plan: LaunchPlan, environ: Mapping[str, str]) -> LaunchPlan:
+    """Return the plan with the user's defaults, which sbatch applies if the script sets none."""
+
+    def filled(asked: ResourceSpec) -> ResourceSpec:
+        given: dict[str, Any] = {
+            name: getattr(asked, name) or environ.get(f"SBATCH_{name.upper()}") or None
+            for name in ("account", "partition", "qos")
+        }
+        return replace(asked, **given)
+
+    jobs = tuple(replace(job, resources=filled(job.resources)) for job in plan.jobs)
+    return replace(plan, jobs=jobs)
