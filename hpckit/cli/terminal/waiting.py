@@ -38,7 +38,6 @@ _SHARE = 10
 """At most one part in ten of the time is spent reading: sweeps on slow file systems."""
 
 _REMARK = timedelta(seconds=30)
-_SHOWN_AT_END = 20
 _JUDGED = 50
 
 
@@ -122,17 +121,11 @@ def _poll(watch: Poller, show: Callable[[], None]) -> None:
 
 
 def _show_end(launch: Launch, rows: Sequence[RunRow], context: Context) -> None:
-    """Show the result; of many runs on a terminal, only those that did not complete."""
-    told = rows
-    if context.terminal and len(rows) > _SHOWN_AT_END:
-        told = [row for row in rows if row.state is not RunState.completed][:_SHOWN_AT_END]
-    if len(told) <= _JUDGED:
-        told = with_resume_steps(launch, told)
-    page = status_page(launch_head(launch), told, context.now())
+    if len(rows) <= _JUDGED:
+        rows = with_resume_steps(launch, rows)
+    page = status_page(launch_head(launch), rows, context.now(), brief=True)
     if len(rows) == 1:
         page = [*page, *(f"warning: {one}" for one in rows[0].warnings)]
-    if len(told) < len(rows):
-        page = [*page, f"of all {count_line([row.state for row in rows])}"]
     show_page(page, context)
 
 
