@@ -252,7 +252,9 @@ def _not_one(
         )
     near = _nearest(reference, names)
     hint = "there are none; --output-dir or $HPCKIT_OUTPUTS choose where to look"
-    if names:
+    if reference.isdecimal():
+        hint = f"run {reference} of the latest launch is .{reference}"
+    elif names:
         hint = f"nearest: {', '.join(near)}" if near else f"newest: {', '.join(names[:_SHOWN])}"
     return NotFoundError(f"no launch or run matching {reference!r} in {output_dir}", hint=hint)
 

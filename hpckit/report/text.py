@@ -106,17 +106,13 @@ def _note_lines(rows: Sequence[RunRow], now: datetime) -> list[str]:
     for row in rows:
         if row.note or row.expected_start:
             notes.setdefault(row.note or "Slurm: it waits", []).append(row)
-    return [
-        f"note: {_whose(some)}: {note}{_start_words(some, now)}" for note, some in notes.items()
-    ]
+    return [f"note: {_whose(some)}: {note}{_start(some, now)}" for note, some in notes.items()]
 
 
-def _start_words(rows: Sequence[RunRow], now: datetime) -> str:
+def _start(rows: Sequence[RunRow], now: datetime) -> str:
     first = min((row.expected_start for row in rows if row.expected_start), default=None)
-    if first is None:
-        return ""
-    left = f", in {span_words(first - now)}" if first > now else ""
-    return f"; expected to start {local_minute(first)}{left}"
+    left = f", in {span_words(first - now)}" if first and first > now else ""
+    return f"; expected to start {local_minute(first)}{left}" if first else ""
 
 
 def _whose(rows: Sequence[RunRow]) -> str:

@@ -24,6 +24,7 @@ from hpckit.operations.notices.unsent import say_unsent
 from hpckit.record.launches import Launch
 from hpckit.record.logs import LogFile, other_logs, rank_logs
 from hpckit.report.document.words import held_back_lines
+from hpckit.report.overrides import common_words, override_cells
 from hpckit.report.pending import pending_note
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import Filter
@@ -147,8 +148,12 @@ class _Lines:
     say: Callable[[str], None]
     states: dict[int, RunState] = field(default_factory=dict)
     noted: set[str] = field(default_factory=set)
+    common: frozenset[str] = field(init=False)
     said: str = ""
     said_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        self.common = common_words(run.overrides for run in self.watch.launch.runs)
 
     def show(self) -> None:
         rows = [run_row(view) for view in self.watch.views]
@@ -170,7 +175,7 @@ class _Lines:
         """Print the state of a run if it has changed."""
         if self.states.get(row.index) is not row.state:
             self.states[row.index] = row.state
-            self.say(_line(row))
+            self.say(_line(row, self.common))
             self.said_at = self.watch.context.now()
 
     def _remark(self, rows: list[RunRow]) -> None:
@@ -235,7 +240,8 @@ def _logs(launch: Launch, view: RunView) -> Sequence[LogFile]:
     return other_logs(launch, index, job=view.record.job) if view.state is RunState.failed else ()
 
 
-def _line(row: RunRow) -> str:
+def _line(row: RunRow, common: frozenset[str]) -> str:
+    point = "".join(f"  {words}" for words in override_cells([row.overrides], common) if words)
     job = f"  job {row.job}" if row.job else ""
     nodes = f"  on {','.join(row.nodes)}" if row.nodes else ""
-    return f"{row.run}  {row.state}{job}{nodes}"
+    return f"{row.run}  {row.state}{point}{job}{nodes}"

@@ -78,6 +78,19 @@ def test_wait_follow_says_which_of_several_runs_printed_a_line(shell: Any) -> No
     assert "2 runs: 1 completed, 1 failed" in said.err
 
 
+def test_lines_of_a_wait_name_the_point_of_a_run(shell: Any) -> None:
+    """By the overrides in which runs differ, not by those that all have."""
+    said = shell(
+        "launch", "--wait", "-m", "+params.lr=0.1,0.2", "+params.a=7", *LOCAL, "--", "true"
+    )
+    assert said.code == 0, said.err
+    for index, point in enumerate(("lr=0.1", "lr=0.2")):
+        lines = re.findall(rf"\.{index}  completed.*", said.out)
+        assert lines
+        assert point in lines[0].split()
+        assert "a=7" not in lines[0]
+
+
 @pytest.mark.parametrize("follow", [False, True])
 def test_wait_ends_with_what_held_the_runs_back(desk: Any, *, follow: bool) -> None:
     """A line for each kind of verdict that matters, and where to read on."""
