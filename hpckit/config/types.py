@@ -13,10 +13,10 @@ from hpckit.model.moment import parse_time_limit
 from hpckit.model.parallel.settings import SCHEDULES, SIZE_WORDS
 
 _UNITS = {
-    "_min": ": minutes, a day is 1440; as an override also 90min, 2h, 02:00:00",
+    "_min": ": minutes, a day is 1440 (2h as an override)",
     "_s": ": seconds",
     "_hours": ": hours",
-    "_gb": ": gigabytes; as an override also 512MB, 64G",
+    "_gb": ": gigabytes (512MB as an override)",
     "_mb": ": megabytes",
 }
 """The unit of a number, by the end of its key."""

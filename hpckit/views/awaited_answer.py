@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
+from hpckit.model.counted import listed
 from hpckit.model.plain import to_plain
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
@@ -114,11 +115,8 @@ def running_run(
     if len(running) == 1:
         return running[0]
     if running:
-        names = ", ".join(one.record.id for one in running[:_SHOWN])
-        more = f" and {len(running) - _SHOWN} more" if len(running) > _SHOWN else ""
-        raise UsageError(
-            f"launch {launch.id} has several such runs", hint=f"name one of {names}{more}"
-        )
+        names = listed([one.record.id for one in running], _SHOWN)
+        raise UsageError(f"launch {launch.id} has several such runs", hint=f"name one of {names}")
     if len(view.runs) == 1:
         run, state = view.runs[0].record.id, view.runs[0].state
         raise UsageError(

@@ -17,6 +17,7 @@ from hpckit.cli.terminal.log_printer import LogPrinter
 from hpckit.cli.value_types import whole
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
+from hpckit.model.counted import listed
 from hpckit.model.plain import to_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
@@ -113,10 +114,9 @@ def _index(selection: Selection, context: Context) -> int:
         context.note(f"{launch.runs[failed[0]].id}, the one run that failed")
         return failed[0]
     named = [launch.runs[index].id for index in failed] or [head.id for head in launch.runs]
-    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
     raise UsageError(
         f"launch {launch.id} has {len(launch.runs)} runs; name one of "
-        f"{', '.join(named[:_SHOWN])}{more}{' (these failed)' if failed else ''}",
+        f"{listed(named, _SHOWN)}{' (these failed)' if failed else ''}",
         hint=f"for example: hpckit logs {named[0]}",
     )
 
@@ -171,10 +171,9 @@ class _Choice:
             return list(ranks.values())
         wanted = self._worth_reading(ranks) if self.rank is None else self.rank
         if wanted not in ranks:
-            numbers = ", ".join(map(str, list(ranks)[:_SHOWN]))
+            numbers = listed([*map(str, ranks)], _SHOWN)
             raise NotFoundError(
-                f"run {self.run_id} has no log of rank {wanted}; it has {numbers}"
-                f"{', …' if len(ranks) > _SHOWN else ''}",
+                f"run {self.run_id} has no log of rank {wanted}; it has {numbers}",
                 hint="--rank all shows every rank's",
             )
         return [ranks[int(wanted)]]
