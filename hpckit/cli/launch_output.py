@@ -13,7 +13,7 @@ from hpckit.cli.options import says_yes
 from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.errors import HpckitError, UsageError
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, listed
 from hpckit.model.finding import CheckReport
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plain import plain_fields
@@ -146,9 +146,8 @@ def _differing(division: KnownRuns) -> str:
     files, latest = division.changed_files, f", the latest in {division.changed_in}"
     if not files:
         return f", or code that was not recorded{latest}"
-    more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
-    names = ", ".join(map(escaped_cell, files[:_SHOWN_FILES]))
-    return f" ({names}{more} {'differs' if len(files) == 1 else 'differ'}){latest}"
+    names = listed([*map(escaped_cell, files)], _SHOWN_FILES)
+    return f" ({names} {'differs' if len(files) == 1 else 'differ'}){latest}"
 
 
 def _by_launch(found: Iterable[KnownRun]) -> Mapping[Path, list[KnownRun]]:

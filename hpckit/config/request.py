@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hpckit.config.types import in_own_unit
 from hpckit.errors import ConfigError
 
 _CHOICE = re.compile(r"\+{0,2}(experiment|entry_point|command)=")
@@ -35,6 +36,9 @@ class ComposeRequest:
     environ: Mapping[str, str]
     cwd: Path
     tell: Callable[[int, int], None] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "overrides", tuple(map(in_own_unit, self.overrides)))
 
 
 def with_something_to_run(request: ComposeRequest) -> ComposeRequest:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Mapping
 from enum import EnumType
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from hpckit.model.launch import LaunchConfig
+from hpckit.model.moment import parse_time_limit
 from hpckit.model.parallel.settings import SCHEDULES, SIZE_WORDS
 
 _UNITS = {
-    "_min": ": minutes, a day is 1440",
+    "_min": ": minutes, a day is 1440 (2h as an override)",
     "_s": ": seconds",
     "_hours": ": hours",
-    "_gb": ": gigabytes",
+    "_gb": ": gigabytes (512MB as an override)",
     "_mb": ": megabytes",
 }
 """The unit of a number, by the end of its key."""
 
+_TIMES = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_SIZES = {"m": 2**20, "g": 2**30, "t": 2**40}
+_UNIT_OF = {"_min": (_TIMES, 60), "_s": (_TIMES, 1), "_gb": (_SIZES, 2**30), "_mb": (_SIZES, 2**20)}
+_WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)([a-z]+?)i?b?", re.IGNORECASE)
 
 _ONE = {
     str: "a text",
@@ -78,6 +85,32 @@ def takes_decimals(key: str) -> bool:
     """Return whether a key of hpckit takes one number that need not be whole."""
     hint = _hint(key)
     return hint is not None and float in (hint, *get_args(hint))
+
+
+def in_own_unit(word: str) -> str:
+    """Return an override of hpckit's with numbers in the key's unit: of `timeout_min=2h` 120."""
+    key, _, values = word.partition("=")
+    ending = next((one for one in _UNIT_OF if key.endswith(one)), None)
+    hint = _hint(key.lstrip("+")) if ending else None
+    kinds = {int, float} & {hint, *get_args(hint)}
+    if not ending or not kinds:
+        return word
+    units, own = _UNIT_OF[ending]
+    some = (_in_unit(one, units, own, whole=float not in kinds) for one in values.split(","))
+    return f"{key}={','.join(some)}"
+
+
+def _in_unit(text: str, units: Mapping[str, int], own: int, *, whole: bool) -> str:
+    """Return a value with a unit as a number of the key's own; other text is returned as is."""
+    found = _WITH_UNIT.fullmatch(text.strip())
+    clock = parse_time_limit(text) if units is _TIMES else None
+    amount = clock.total_seconds() if clock else 0.0
+    if found is not None:
+        amount = float(found[1]) * units.get(found[2].lower(), 0)
+    if not amount:
+        return text
+    number = amount / own
+    return text if whole and number % 1 else f"{number:.15g}"
 
 
 def _section(name: str) -> type[Any] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _KIB = 1024
 
 
@@ -9,6 +11,12 @@ def counted(number: int, noun: str) -> str:
     """Return a number with its noun in singular or plural: `1 run`, `2 runs`, `2 launches`."""
     plural = "es" if noun.endswith(("ch", "s")) else "s"
     return f"{number} {noun}{'' if number == 1 else plural}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Return the first names, and how many more there are: `a, b and 3 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def whole_percent(share: float | None) -> str:

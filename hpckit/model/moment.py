@@ -5,8 +5,10 @@ Pure: it reads no clock.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
+_CLOCK = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d\d)\Z")
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
@@ -69,3 +71,12 @@ def duration(span: timedelta | None) -> str:
     if days:
         return f"{days}-{hours:02d}:{minutes:02d}:{seconds:02d}"
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def parse_time_limit(text: str) -> timedelta | None:
+    """Return Slurm's `[[days-]hours:]minutes:seconds` as a duration; None for any other text."""
+    match = _CLOCK.match(text.strip())
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)

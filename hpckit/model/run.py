@@ -27,6 +27,7 @@ class Observation:
     """Slurm's report on one job or array element, and the time of the report.
 
     `exit_code` is Slurm's own (0..255); `nodes` is a hostlist, empty before the start.
+    `expected_start` is when Slurm plans to start a waiting job, None if it has no plan.
     """
 
     job: str
@@ -36,6 +37,7 @@ class Observation:
     reason: str = ""
     exit_code: int | None = None
     restarts: int = 0
+    expected_start: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from hpckit.config.typos import slips
 from hpckit.context import Context
 from hpckit.errors import ConfigError
 from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
+from hpckit.model.counted import listed
 from hpckit.model.ids import launch_id, slug
 from hpckit.model.launch import ClusterKind, Code, LaunchConfig
 from hpckit.model.plan import LaunchPlan, SweepPoint
@@ -160,10 +161,9 @@ def _check_search(plan: LaunchPlan, context: Context) -> None:
 
 def _left_out(names: Sequence[str]) -> Iterator[str]:
     if names:
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         yield (
-            f"not in the code snapshot, as they look like secrets: {', '.join(names[:_SHOWN])}"
-            f"{more} (code.secrets=[{names[0]}] takes it anyway)"
+            f"not in the code snapshot, as they look like secrets: {listed(names, _SHOWN)}"
+            f" (code.secrets=[{names[0]}] takes it anyway)"
         )
 
 

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hpckit.errors import NotFoundError
+from hpckit.model.counted import listed
 from hpckit.model.ids import name_of, split_run_id
 from hpckit.record.launches import Launch, load_evidence, load_launch
 from hpckit.record.layout import LaunchPaths
@@ -239,10 +240,8 @@ def _not_one(
     reference: str, matches: Sequence[str], names: Sequence[str], output_dir: Path
 ) -> NotFoundError:
     if matches:
-        more = f" and {len(matches) - _SHOWN} more" if len(matches) > _SHOWN else ""
         return NotFoundError(
-            f"{reference!r} is the beginning of {len(matches)} launches: "
-            f"{', '.join(matches[:_SHOWN])}{more}",
+            f"{reference!r} is the beginning of {len(matches)} launches: {listed(matches, _SHOWN)}",
             hint="give more of the id",
         )
     if "=" in reference:
@@ -252,7 +251,9 @@ def _not_one(
         )
     near = _nearest(reference, names)
     hint = "there are none; --output-dir or $HPCKIT_OUTPUTS choose where to look"
-    if names:
+    if reference.isdecimal():
+        hint = f"run {reference} of the latest launch is .{reference}"
+    elif names:
         hint = f"nearest: {', '.join(near)}" if near else f"newest: {', '.join(names[:_SHOWN])}"
     return NotFoundError(f"no launch or run matching {reference!r} in {output_dir}", hint=hint)
 

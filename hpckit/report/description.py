@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from hpckit.model.cluster.nodes import compress_nodes
+from hpckit.model.counted import listed
 from hpckit.model.moment import duration, local_moment
 from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.states import RunState
@@ -146,7 +147,7 @@ def _lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
         ("jobs", ", ".join(about.jobs)),
         ("resources", ", ".join(f"{name}={value}" for name, value in about.resources.items())),
         ("code", _code(code)),
-        ("changed", _files(code.changed_files)),
+        ("changed", listed(code.changed_files, _SHOWN_FILES)),
         ("python", _joined(environment.python, environment.executable)),
         ("torch", environment.torch or ""),
         ("hpckit", environment.hpckit or ""),
@@ -182,11 +183,6 @@ def _code(code: CodeDescription) -> str:
     branch = f" on {code.branch}" if code.branch else ""
     changed = {True: ", with changes", False: ", clean", None: ""}[code.dirty]
     return f"{where}, commit {code.commit}{branch}{changed}"
-
-
-def _files(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN_FILES} more" if len(names) > _SHOWN_FILES else ""
-    return ", ".join(names[:_SHOWN_FILES]) + more
 
 
 def _joined(*texts: str | None) -> str:

@@ -54,7 +54,7 @@ class RunRow:
     began, if an earlier stage did not complete. `early` says why it completed early. `step` counts
     from 0, to one less than `total`. `layout` is what the ranks reported of it, null until then.
     `preflight` is the latest inspection of each node. `satellites` are the jobs that bring it
-    nodes. `resume` says from which step a resume continues.
+    nodes. `resume` says from which step a resume continues. `expected_start` is Slurm's forecast.
     """
 
     run: str
@@ -85,6 +85,7 @@ class RunRow:
     preflight: tuple[NodeInspection, ...] = ()
     satellites: tuple[Satellite, ...] = ()
     resume: str = ""
+    expected_start: datetime | None = None
 
     def elapsed(self, now: datetime) -> timedelta | None:
         """Return how long the latest attempt has run; None if it has no start, or no known end."""
@@ -125,6 +126,7 @@ def run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
         layout=record.layout,
         preflight=record.preflight,
         satellites=view.satellites,
+        expected_start=None if seen is None else seen.expected_start,
     )
 
 

@@ -14,11 +14,11 @@ from typing import Any
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import counted, steps_text
 from hpckit.model.goodput import Goodput
-from hpckit.model.moment import duration, local_moment
+from hpckit.model.moment import duration, local_minute, local_moment, span_words
 from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.preflight.verdict import HealthVerdict, NodeInspection
 from hpckit.model.ranges import ranges
-from hpckit.model.states import RunState
+from hpckit.model.states import RunState, parse_state
 from hpckit.report import results as sweep
 from hpckit.report.escape import escaped, escaped_cell, shortened
 from hpckit.report.failures import failure_texts, shown_ranges
@@ -29,6 +29,10 @@ from hpckit.report.selection import SortKey
 from hpckit.report.spread import SpreadResults, SpreadRow, spread_text
 
 _SHOWN, _SHOWN_REASONS = 8, 5
+_OVER = (RunState.completed, RunState.failed, RunState.cancelled)
+_LISTED = (RunState.failed, RunState.interrupted, RunState.unknown, RunState.running)
+_MOST_LISTED = 24
+"""More runs than a small terminal has lines are not listed one by one."""
 SHOWN_WARNINGS = 5
 SHOWN_METRICS = 3
 CELL_WIDTH = 120
@@ -65,26 +69,50 @@ Page = Sequence[TextTable | str]
 """The parts of a page, top to bottom."""
 
 
-def status_page(head: LaunchHead, rows: Sequence[RunRow], now: datetime) -> Page:
-    """Return the page of `status`: the launch, its runs, their counts, the failures and why."""
-    page: list[TextTable | str] = [head_line(head, now), runs_table(rows, now, head.common)]
-    page.append(count_line([row.state for row in rows]))
+def status_page(
+    head: LaunchHead, rows: Sequence[RunRow], now: datetime, *, brief: bool = False
+) -> Page:
+    """Return the page of `status`: the launch, its runs, their counts, the failures and why.
+
+    A `brief` one of many runs has the counts first, then what failed and what runs.
+    """
+    count = count_line([row.state for row in rows])
+    page: list[TextTable | str] = [head_line(head, now)]
+    if brief and len(rows) > _MOST_LISTED:
+        page += [count, *_brief_table(head, rows, now)]
+    else:
+        page += [runs_table(rows, now, head.common), count]
     page += [line for row in rows if len(rows) == 1 for line in layout_lines(row.layout)]
     page += [line for row in rows if len(rows) == 1 for line in _preflight_lines(row.preflight)]
-    page += _note_lines(rows)
+    page += _note_lines(rows, now)
     page += _blocked_lines(rows)
     warned = [row for row in rows if row.warnings and len(rows) > 1]
     page += [f"warning: {row.run}: {row.warnings[-1]}" for row in warned[:SHOWN_WARNINGS]]
     return [*page, *failure_texts(rows)]
 
 
-def _note_lines(rows: Sequence[RunRow]) -> list[str]:
-    """Return each note once, with the runs that it is about."""
+def _brief_table(head: LaunchHead, rows: Sequence[RunRow], now: datetime) -> Page:
+    """Return the rows worth a line, failed ones first, and how many others there are."""
+    known = [row for state in _LISTED for row in rows if row.state is state][:_MOST_LISTED]
+    indices = {row.index for row in known}
+    left = states_text(count_states(row.state for row in rows if row.index not in indices))
+    table = [runs_table(known, now, head.common)] if known else []
+    return [*table, f"not listed: {left}; `hpckit status {head.id} --all` lists every run"]
+
+
+def _note_lines(rows: Sequence[RunRow], now: datetime) -> list[str]:
+    """Return each note once, with the runs that it is about, and when Slurm starts the first."""
     notes: dict[str, list[RunRow]] = {}
     for row in rows:
-        if row.note:
-            notes.setdefault(row.note, []).append(row)
-    return [f"note: {_whose(some)}: {note}" for note, some in notes.items()]
+        if row.note or row.expected_start:
+            notes.setdefault(row.note or "Slurm: it waits", []).append(row)
+    return [f"note: {_whose(some)}: {note}{_start(some, now)}" for note, some in notes.items()]
+
+
+def _start(rows: Sequence[RunRow], now: datetime) -> str:
+    first = min((row.expected_start for row in rows if row.expected_start), default=None)
+    left = f", in {span_words(first - now)}" if first and first > now else ""
+    return f"; expected to start {local_minute(first)}{left}" if first else ""
 
 
 def _whose(rows: Sequence[RunRow]) -> str:
@@ -149,13 +177,16 @@ def runs_table(
 
 def _status_cells(row: RunRow, overrides: str, attempt: str, now: datetime) -> tuple[str, ...]:
     waits = f" ({row.reason})" if row.reason and row.state is RunState.pending else ""
+    seen = row.slurm_state or ""
+    if row.state in _OVER and not parse_state(seen).ended:
+        seen = ""  # from before the end, or of a job that other runs share
     return (
         str(row.index),
         row.stage or "",
         overrides,
         _state(row.state, row.early),
         "" if row.failure is None else row.failure.cause.value,
-        f"{row.slurm_state}{waits}" if row.slurm_state else "",
+        f"{seen}{waits}" if seen else "",
         row.job or "",
         attempt,
         steps_text(row.step, row.total),

@@ -14,7 +14,10 @@ from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, SlurmState, parse_state
 
-SQUEUE_FIELDS = ("JobArrayID", "State", "NodeList", "RestartCnt", "exit_code", "Reason")
+SQUEUE_FIELDS = (
+    *("JobArrayID", "State", "NodeList", "RestartCnt", "exit_code", "Reason"),
+    "StartTime",
+)
 SQUEUE_FORMAT = ",".join(f"{name}:0|" for name in SQUEUE_FIELDS)
 """For --Format: width 0 means unlimited, and `|` ends each field. --format has no restart count."""
 
@@ -64,8 +67,9 @@ def readable(text: str, fields: Sequence[str]) -> bool:
 
 def read_squeue(text: str, now: datetime) -> Iterator[Observation]:
     """Yield squeue's report, one observation for each job or array element."""
-    for job, state, nodes, restarts, code, reason in split_rows(text, len(SQUEUE_FIELDS)):
+    for job, state, nodes, restarts, code, reason, start in split_rows(text, len(SQUEUE_FIELDS)):
         parsed = parse_state(state)
+        waits = parsed.base is BaseState.pending
         for one in parse_job_ids(job):
             yield Observation(
                 job=one,
@@ -75,6 +79,7 @@ def read_squeue(text: str, now: datetime) -> Iterator[Observation]:
                 reason=_reason(reason, code),
                 exit_code=_ended_code(parsed, code),
                 restarts=int(restarts) if restarts.isdecimal() else 0,
+                expected_start=parse_time(start) if waits else None,
             )
 
 

@@ -166,5 +166,6 @@ _CELLS: Mapping[str, Callable[[Job], str]] = {
     "exit_code": _exit_code,
     "ExitCode": _exit_code,
     "Reason": _reason,
+    "StartTime": lambda job: str(_number(job, "start_time") or ""),
 }
 """The function for each field of a text listing."""

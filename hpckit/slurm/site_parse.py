@@ -17,6 +17,7 @@ from hpckit.model.cluster.site import (
     SiteSettings,
     read_gres,
 )
+from hpckit.model.moment import parse_time_limit
 from hpckit.slurm.parse import split_rows
 
 SINFO_FORMAT = "%R|%D|%c|%m|%G|%T"
@@ -41,7 +42,6 @@ QOS_PREEMPTION = ("sacctmgr", "-nP", "show", "qos", "format=Name,PreemptMode,Gra
 _SETTING = re.compile(r"^(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _WORD = re.compile(r"(\w+)=(\S*)")
 _ARRAY_TASKS = re.compile(r"(?:^|,)max_array_tasks=(\d+)", re.IGNORECASE)
-_DURATION = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d\d)\Z")
 _NOTHING = frozenset({"", "(null)", "none", "n/a"})
 
 
@@ -181,15 +181,6 @@ def read_qos_preemption(text: str) -> dict[str, Preemption]:
         name: Preemption(mode=PreemptMode.parse(mode), grace=parse_time_limit(grace))
         for name, mode, grace in split_rows(text, 3)
     }
-
-
-def parse_time_limit(text: str) -> timedelta | None:
-    """Return `[[days-]hours:]minutes:seconds` as a duration; None for no limit."""
-    match = _DURATION.match(text.strip())
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
 
 
 def _count(text: str) -> int | None:

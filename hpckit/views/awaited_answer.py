@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
+from hpckit.model.counted import listed
 from hpckit.model.plain import to_plain
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
@@ -95,29 +96,32 @@ def _check_running(launch: Launch, asked: RunRecord) -> None:
 _SHOWN = 10
 
 
-def running_run(selection: Selection, context: Context, asked: str) -> RunView:
+def running_run(
+    selection: Selection,
+    context: Context,
+    asked: str,
+    otherwise: Callable[[RunView], bool] = lambda _: False,
+) -> RunView:
     """Return the selected run, or the only one of the launch that is running.
 
-    `asked` is what can be done with running runs alone, such as `entered`. Raises UsageError if the
-    run is not running, or if several are.
+    `asked` is what can be done with running runs alone, such as `entered`; if none is running, with
+    those that `otherwise` takes. Raises UsageError if not exactly one run is such a run.
     """
     launch, index = selection.launch, selection.index
     indices = None if index is None else [index]
     view = launch_view(launch, context, ask=Ask.open_runs, indices=indices)
     running = [one for one in view.runs if one.state is RunState.running]
+    running = running or [one for one in view.runs if otherwise(one)]
     if len(running) == 1:
         return running[0]
     if running:
-        names = ", ".join(one.record.id for one in running[:_SHOWN])
-        more = f" and {len(running) - _SHOWN} more" if len(running) > _SHOWN else ""
-        raise UsageError(
-            f"launch {launch.id} has several running runs", hint=f"name one of {names}{more}"
-        )
+        names = listed([one.record.id for one in running], _SHOWN)
+        raise UsageError(f"launch {launch.id} has several such runs", hint=f"name one of {names}")
     if len(view.runs) == 1:
-        (only,) = view.runs
+        run, state = view.runs[0].record.id, view.runs[0].state
         raise UsageError(
-            f"run {only.record.id} is {only.state}: only a running run can be {asked}",
-            hint=f"`hpckit status {only.record.id}` says more, `hpckit logs` what it printed",
+            f"run {run} is not running ({state}): only a running run can be {asked}",
+            hint=f"`hpckit status {run}` says more, `hpckit logs` what it printed",
         )
     raise UsageError(
         f"no run of launch {launch.id} is running", hint="`hpckit status` shows how they stand"

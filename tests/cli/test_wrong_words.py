@@ -18,6 +18,7 @@ _CASES = {
         "without dashes: cluster=local options of your own script belong behind --: hpckit check",
     ),
     "option with a dash inside": (("launch", "--batch-size", "8"), "--batch-size", "batch_size=8"),
+    "nothing to measure": (("bench",), "KIND is missing", "KIND is one of comm"),
     "option before an override": (("launch", "--lr", "seed=1"), "--lr", "without dashes: lr=..."),
     "option twisted": (("launch", "--wiat"), "unrecognized arguments: --wiat", "mean --wait?"),
     "option of another verb, near": (("status", "--wacth"), "--wacth", "did you mean --watch?"),

@@ -178,7 +178,7 @@ def test_hint_for_causes_lists_those_there_are(request_for: Requester) -> None:
 
 def test_hint_for_a_time_says_its_unit(request_for: Requester) -> None:
     """Slurm's way of writing a time limit is answered with the unit."""
-    assert "minutes, a day is 1440" in refusal(request_for("resources.timeout_min=1-00:00:00")).hint
+    assert "minutes, a day is 1440" in refusal(request_for("resources.timeout_min=1x")).hint
 
 
 def test_hint_for_too_many_points_counts_none_that_were_not_listed(request_for: Requester) -> None:

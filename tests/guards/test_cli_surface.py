@@ -25,7 +25,7 @@ SURFACE = {
     "render": COMPOSING,
     "doctor": {"LAUNCH|OVERRIDE", "--adopt", "--cancel", "--json", "--output-dir"}
     | {"--env", "--here", "--config-dir", "--config-name"},
-    "status": {"LAUNCH|RUN", "--goodput", "--json", "--output-dir"}
+    "status": {"LAUNCH|RUN", "--all", "--goodput", "--json", "--output-dir"}
     | FILTERS
     | {"--watch", "--sort", "--limit", "--fresh"},
     "cancel": {"LAUNCH|RUN", "--all", "--dry-run", "--json", "--output-dir"} | FILTERS,

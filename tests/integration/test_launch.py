@@ -444,3 +444,21 @@ def test_node_without_the_folder_is_named(sandbox: Any, project: Any) -> None:
     assert "node n2 cannot read its frozen folder" in run["failure"]["message"]
     assert "output_dir" in run["failure"]["message"]
     assert sandbox.status()["state"] == "up"
+
+
+@thorough
+def test_status_says_when_slurm_expects_to_start_what_waits(sandbox: Any, project: Any) -> None:
+    """By Slurm's own plan, and beside it why the job waits."""
+    later = "+resources.additional_parameters.begin=now+2hours"
+    units = ("resources.timeout_min=1h", "resources.mem_gb=512MB")
+    job = project.json("launch", *FUNCTION, "entry_point=task:fine", later, *units)["jobs"][0]
+
+    def told() -> bool:
+        return "; expected to start " in project.hpckit("status", "--fresh").stdout
+
+    sandbox.wait_until(told, "Slurm has planned the job")
+    said = project.hpckit("status").stdout
+    assert "Slurm: BeginTime: its time to begin has not come; expected to start" in said
+    asked = sandbox.slurm("squeue", "-h", "-o", "%l %m", "-j", job)
+    assert asked.split() == ["1:00:00", "512M"]
+    sandbox.slurm("scancel", job)

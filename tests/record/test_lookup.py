@@ -118,6 +118,14 @@ def test_find_nothing_names_what_is_near(frozen: Frozen, outputs: Path) -> None:
     assert launch.id in caught.value.hint
 
 
+def test_find_takes_a_bare_number_for_a_forgotten_dot(frozen: Frozen, outputs: Path) -> None:
+    """`3` is no launch; the run that may be meant is `.3`."""
+    frozen()
+    with pytest.raises(NotFoundError) as caught:
+        find("3", outputs, cwd=outputs)
+    assert caught.value.hint == "run 3 of the latest launch is .3"
+
+
 def test_find_says_that_an_override_is_none(frozen: Frozen, outputs: Path) -> None:
     """As in `rerun RUN lr=3`, which takes none."""
     frozen()

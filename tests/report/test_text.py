@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from hpckit.model.counted import steps_text
 from hpckit.model.moment import duration
-from hpckit.model.run import RunRecord, RunView
-from hpckit.model.states import RunState
+from hpckit.model.run import Observation, RunRecord, RunView
+from hpckit.model.states import RunState, parse_state
 from hpckit.report.failures import user_traceback
 from hpckit.report.rows import LaunchHead, run_row
 from hpckit.report.text import (
@@ -71,6 +71,32 @@ def test_status_page_shows_a_failure_of_many_runs_once() -> None:
     assert sum("8 runs interrupted (0-7): launcher_lost" in line for line in lines) == 1
 
 
+def test_status_page_says_when_slurm_expects_to_start_what_waits() -> None:
+    """Once for all runs that wait for the same, by the first that starts; a plan may be overdue."""
+    rows = []
+    for index, hours in enumerate((3, 2, None)):
+        start = None if hours is None else START + timedelta(hours=hours)
+        record = RunRecord(id=f"demo-1.{index}", index=index, overrides=(), folder="/x", job="7")
+        seen = Observation(
+            job="7",
+            state=parse_state("PENDING"),
+            seen_at=START,
+            reason="Priority",
+            expected_start=start,
+        )
+        rows.append(run_row(RunView(record=record, observation=seen)))
+    (line,) = (one for one in plain(status_page(HEAD, rows, START)).splitlines() if "note" in one)
+    words = (
+        "note: runs 0-2: Slurm: Priority: jobs of higher priority wait as well; expected to start"
+    )
+    assert line.startswith(words)
+    assert line.endswith(", in 2 h")
+    unknown = replace(rows[0], note="")
+    late = plain(status_page(HEAD, [unknown], START + timedelta(days=1))).splitlines()
+    assert any(line.startswith("note: demo-1.0: Slurm: it waits; expected to") for line in late)
+    assert not any(", in " in line for line in late)
+
+
 @pytest.mark.parametrize(
     ("step", "total", "text"),
     [(None, None, ""), (0, 4, "1 of 4"), (3, 4, "4 of 4"), (6, None, "7"), (6, 4, "7")],
@@ -78,6 +104,16 @@ def test_status_page_shows_a_failure_of_many_runs_once() -> None:
 def test_steps_are_counted_from_one(step: int | None, total: int | None, text: str) -> None:
     """A run that has completed its four steps has done 4 of 4, although the last is number 3."""
     assert steps_text(step, total) == text
+
+
+@pytest.mark.parametrize("word", ["PENDING", "RUNNING", "COMPLETING"])
+def test_old_answer_of_slurm_does_not_stand_beside_an_end(word: str) -> None:
+    """That a job runs is not said of a run that is known to have completed; an end of its is."""
+    record = RunRecord(id="demo-1.0", index=0, overrides=(), folder="/x", state=RunState.completed)
+    for said, shown in ((word, False), ("FAILED", True)):
+        seen = Observation(job="7", state=parse_state(said), seen_at=START)
+        sheet = runs_table([run_row(RunView(record=record, observation=seen))], START)
+        assert ("slurm" in sheet.header) is shown
 
 
 def test_attempts_are_shown_once_a_run_was_started_again() -> None:

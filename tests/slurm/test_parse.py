@@ -14,6 +14,7 @@ from hpckit.model.states import BaseState
 from hpckit.slurm.parse import (
     parse_exit_code,
     parse_job_ids,
+    parse_time,
     read_draining,
     read_sacct,
     read_squeue,
@@ -183,3 +184,12 @@ def test_draining_reason_is_the_administrators_own_words(said: str, reason: str)
 def test_listing_survives_nonsense() -> None:
     """A line of another shape is passed over, not an error."""
     assert list(read_squeue("\nslurm is tired\n|||\n", NOW)) == []
+
+
+@pytest.mark.parametrize("start", ["2026-01-02T10:00:00", "N/A", ""])
+def test_squeue_tells_when_a_waiting_job_is_expected_to_start(start: str) -> None:
+    """By the same question as its state; that of a job that runs is when it started."""
+    text = f"7|PENDING||0|0|Resources|{start}|\n8|RUNNING|n1|0|0|None|{start}|"
+    waiting, running = read_squeue(text, NOW)
+    assert waiting.expected_start == parse_time(start)
+    assert running.expected_start is None

@@ -84,7 +84,7 @@ def test_json_tells_who_cancelled_a_job(release: str) -> None:
         # v0.0.37: an element that is none is NO_VAL, not null.
         (
             {"job_id": 7, "array_job_id": 7, "array_task_id": 0xFFFFFFFE, "array_task_string": "3"},
-            "7_[3]|||||",
+            "7_[3]||||||",
         ),
         # v0.0.38 (22.05): all numbers bare, the exit code a wait status.
         (
@@ -98,7 +98,7 @@ def test_json_tells_who_cancelled_a_job(release: str) -> None:
                 "restart_cnt": 1,
                 "state_reason": "NonZeroExitCode",
             },
-            "7_2|FAILED|n[1-2]|1|768|NonZeroExitCode",
+            "7_2|FAILED|n[1-2]|1|768|NonZeroExitCode|",
         ),
         # v0.0.39 (23.02): numbers as objects, the wait status too; states still one word.
         (
@@ -110,7 +110,7 @@ def test_json_tells_who_cancelled_a_job(release: str) -> None:
                 "exit_code": number(9),
                 "restart_cnt": number(2),
             },
-            "7|RUNNING||2|9|",
+            "7|RUNNING||2|9||",
         ),
         # v0.0.40 on (23.11): states a list, the exit code in parts.
         (
@@ -121,7 +121,7 @@ def test_json_tells_who_cancelled_a_job(release: str) -> None:
                 "state_reason": "RaisedSignal",
                 "state_description": "RaisedSignal:9(Killed)",
             },
-            "7|COMPLETED,COMPLETING|||0:9|RaisedSignal:9(Killed)",
+            "7|COMPLETED,COMPLETING|||0:9|RaisedSignal:9(Killed)|",
         ),
         # sacct of 22.05 keeps waiting elements as a bitmap, as all do, and numbers bare.
         (
@@ -132,15 +132,15 @@ def test_json_tells_who_cancelled_a_job(release: str) -> None:
                 "exit_code": {"return_code": None, "signal": {"signal_id": 53}},
                 "nodes": "None assigned",
             },
-            "7_[0,4,5,6,7,8,9]|PENDING|None assigned||0:53|",
+            "7_[0,4,5,6,7,8,9]|PENDING|None assigned||0:53||",
         ),
         # Ranges with a limit, cut where SLURM_BITSTR_LEN was not heard.
         (
             {"job_id": 7, "array_job_id": 7, "array_task_string": "1-3,5...%2"},
-            "7_[1-3,5...%2]|||||",
+            "7_[1-3,5...%2]||||||",
         ),
-        ({"job_id": 8, "het_job_id": number(7), "het_job_offset": number(1)}, "7+1|||||"),
-        ({"job_id": 7, "het": {"job_id": 0, "job_offset": None}}, "7|||||"),
+        ({"job_id": 8, "het_job_id": number(7), "het_job_offset": number(1)}, "7+1||||||"),
+        ({"job_id": 7, "het": {"job_id": 0, "job_offset": None}}, "7||||||"),
     ],
 )
 def test_json_of_every_generation_becomes_the_line_of_text(job: object, line: str) -> None:
@@ -244,3 +244,11 @@ def test_json_says_what_is_wrong_in_slurms_words() -> None:
     """The errors of an answer, for the person who sees none of its jobs."""
     errors = [{"error": "Unspecified error"}, {"description": "no host"}, "?"]
     assert complaint(json.dumps({"errors": errors})) == "Unspecified error; no host"
+
+
+@pytest.mark.parametrize("start", [1767348000, number(1767348000), 0, number(None), None])
+def test_json_tells_when_a_waiting_job_is_expected_to_start(start: object) -> None:
+    """0 and an unset number are no moment."""
+    (one,) = queue_of({"job_id": 7, "job_state": ["PENDING"], "start_time": start})
+    expected = datetime.fromtimestamp(1767348000, UTC)
+    assert one.expected_start == (expected if "1767348000" in str(start) else None)

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from hpckit.model.cluster.site import read_gres
+from hpckit.model.moment import parse_time_limit
 from hpckit.slurm.site_parse import (
-    parse_time_limit,
     read_accounts,
     read_partitions,
     read_qos,

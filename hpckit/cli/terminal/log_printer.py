@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from hpckit.context import Context
@@ -16,25 +18,26 @@ class LogPrinter:
     """Prints the lines added to logs since the last call.
 
     `own` is whether the launch is the caller's; `run` is put before each line if several runs are
-    shown at a time.
+    shown at a time. `most` is how many lines of a log are printed when it is read first.
     """
 
     context: Context
     as_json: bool
     own: bool
     run: str = ""
+    most: int | None = None
     tails: dict[Path, LogTail] = field(default_factory=dict)
 
     def print(self, logs: Sequence[LogFile], *, last: bool = False) -> None:
         """Print the new lines; `last`: no more lines are expected after these."""
         for log in logs:
+            most = None if log.path in self.tails else self.most
             if log.path not in self.tails:
                 self.tails[log.path] = LogTail(log.path)
                 self.context.note(self.run + _title(log))
             tail = self.tails[log.path]
-            for line in tail.lines():
-                self._print_line(log, line, prefixed=len(logs) > 1)
-            for line in tail.rest() if last else ():
+            new = chain(tail.lines(), tail.rest() if last else ())
+            for line in new if most is None else deque(new, most):
                 self._print_line(log, line, prefixed=len(logs) > 1)
         self.context.stdout.flush()
 

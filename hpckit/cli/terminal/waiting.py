@@ -24,6 +24,7 @@ from hpckit.operations.notices.unsent import say_unsent
 from hpckit.record.launches import Launch
 from hpckit.record.logs import LogFile, other_logs, rank_logs
 from hpckit.report.document.words import held_back_lines
+from hpckit.report.overrides import common_words, override_cells
 from hpckit.report.pending import pending_note
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import Filter
@@ -38,7 +39,6 @@ _SHARE = 10
 """At most one part in ten of the time is spent reading: sweeps on slow file systems."""
 
 _REMARK = timedelta(seconds=30)
-_SHOWN_AT_END = 20
 _JUDGED = 50
 
 
@@ -122,17 +122,11 @@ def _poll(watch: Poller, show: Callable[[], None]) -> None:
 
 
 def _show_end(launch: Launch, rows: Sequence[RunRow], context: Context) -> None:
-    """Show the result; of many runs on a terminal, only those that did not complete."""
-    told = rows
-    if context.terminal and len(rows) > _SHOWN_AT_END:
-        told = [row for row in rows if row.state is not RunState.completed][:_SHOWN_AT_END]
-    if len(told) <= _JUDGED:
-        told = with_resume_steps(launch, told)
-    page = status_page(launch_head(launch), told, context.now())
+    if len(rows) <= _JUDGED:
+        rows = with_resume_steps(launch, rows)
+    page = status_page(launch_head(launch), rows, context.now(), brief=True)
     if len(rows) == 1:
         page = [*page, *(f"warning: {one}" for one in rows[0].warnings)]
-    if len(told) < len(rows):
-        page = [*page, f"of all {count_line([row.state for row in rows])}"]
     show_page(page, context)
 
 
@@ -154,8 +148,12 @@ class _Lines:
     say: Callable[[str], None]
     states: dict[int, RunState] = field(default_factory=dict)
     noted: set[str] = field(default_factory=set)
+    common: frozenset[str] = field(init=False)
     said: str = ""
     said_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        self.common = common_words(run.overrides for run in self.watch.launch.runs)
 
     def show(self) -> None:
         rows = [run_row(view) for view in self.watch.views]
@@ -177,7 +175,7 @@ class _Lines:
         """Print the state of a run if it has changed."""
         if self.states.get(row.index) is not row.state:
             self.states[row.index] = row.state
-            self.say(_line(row))
+            self.say(_line(row, self.common))
             self.said_at = self.watch.context.now()
 
     def _remark(self, rows: list[RunRow]) -> None:
@@ -242,7 +240,8 @@ def _logs(launch: Launch, view: RunView) -> Sequence[LogFile]:
     return other_logs(launch, index, job=view.record.job) if view.state is RunState.failed else ()
 
 
-def _line(row: RunRow) -> str:
+def _line(row: RunRow, common: frozenset[str]) -> str:
+    point = "".join(f"  {words}" for words in override_cells([row.overrides], common) if words)
     job = f"  job {row.job}" if row.job else ""
     nodes = f"  on {','.join(row.nodes)}" if row.nodes else ""
-    return f"{row.run}  {row.state}{job}{nodes}"
+    return f"{row.run}  {row.state}{point}{job}{nodes}"

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from hpckit.model.cluster.site import Partition, Site
+from hpckit.model.counted import listed
 from hpckit.model.finding import Finding, Severity, error, warning
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.planning.checks.limits import (
@@ -221,9 +222,7 @@ def _minutes(time: timedelta) -> str:
 
 
 def _list(names: Collection[str]) -> str:
-    shown = sorted(names)[:_SHOWN]
-    more = len(names) - len(shown)
-    return (", ".join(shown) or "none") + (f" and {more} more" if more else "")
+    return listed(sorted(names), _SHOWN) or "none"
 
 
 def _did_you_mean(key: str, name: str, known: Collection[str]) -> str:

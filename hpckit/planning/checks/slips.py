@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpckit.model.command import command_words
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, listed
 from hpckit.model.finding import Finding, warning
 from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig, Sampler
 from hpckit.model.outside.tracker import TrackerKind
@@ -119,9 +119,8 @@ def _equal_runs(plan: LaunchPlan) -> Iterator[Finding]:
 
 
 def _named(runs: Sequence[RunSpec]) -> str:
-    indices = ", ".join(str(run.index) for run in runs[:_SHOWN])
-    more = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
-    return f"runs {indices}{more} ({' '.join(runs[-1].overrides)})"
+    indices = listed([str(run.index) for run in runs], _SHOWN)
+    return f"runs {indices} ({' '.join(runs[-1].overrides)})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from hpckit.model.counted import listed
 from hpckit.model.diagnosis.verdict import Verdict, VerdictKind, VerdictSeverity
 from hpckit.planning.diagnosis.evidence import GpuUse, RunEvidence
 from hpckit.planning.diagnosis.summary import (
@@ -16,7 +17,7 @@ from hpckit.planning.diagnosis.summary import (
     step_summary,
 )
 from hpckit.planning.diagnosis.thresholds import Thresholds
-from hpckit.planning.diagnosis.words import MORE_CPUS, listed, lossless, lossy, share
+from hpckit.planning.diagnosis.words import MORE_CPUS, MOST_NAMED, lossless, lossy, share
 
 
 def gpu_idle(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
@@ -26,7 +27,7 @@ def gpu_idle(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
     if not idle:
         return
     used = mean(map(busy, idle)) or 0.0
-    names = listed([f"{one.uuid} on {one.node}" for one in idle])
+    names = listed([f"{one.uuid} on {one.node}" for one in idle], MOST_NAMED)
     message = (
         f"{len(idle)} of {len(gpus)} GPUs were busy {share(used)} of the time while they were "
         f"allocated ({names}); other jobs cannot use them."

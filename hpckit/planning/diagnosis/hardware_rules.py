@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, listed
 from hpckit.model.diagnosis.verdict import (
     EvidenceValue,
     Straggler,
@@ -15,7 +15,7 @@ from hpckit.model.diagnosis.verdict import (
 from hpckit.planning.diagnosis.evidence import GpuUse, HostUse, RunEvidence
 from hpckit.planning.diagnosis.summary import CPU_PRESSURE, judged_gpus, mean
 from hpckit.planning.diagnosis.thresholds import Thresholds
-from hpckit.planning.diagnosis.words import MORE_CPUS, duration, listed, lossless, lossy, share
+from hpckit.planning.diagnosis.words import MORE_CPUS, MOST_NAMED, duration, lossless, lossy, share
 
 _NEARLY_ALL = 0.9
 
@@ -47,7 +47,7 @@ def _throttled(
     clock = mean(one.clock_share for one in slow)
     why = "heat" if heat else "the power limit"
     at = "" if clock is None else f", to {share(clock)} of their maximum on average"
-    names = listed([f"{one.uuid} on {one.node}" for one in slow])
+    names = listed([f"{one.uuid} on {one.node}" for one in slow], MOST_NAMED)
     message = (
         f"{len(slow)} of {counted(len(gpus), 'GPU')} lowered their clocks {share(lowered)} of the "
         f"time for {why}{at} ({names}); synchronous training is as slow as the slowest GPU."

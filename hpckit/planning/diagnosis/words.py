@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 
 from hpckit.model.diagnosis.verdict import EvidenceValue, Verdict, VerdictKind, VerdictSeverity
@@ -10,7 +10,7 @@ from hpckit.model.moment import span_words
 from hpckit.model.plain import LONGEST_S
 from hpckit.planning.diagnosis.thresholds import Thresholds
 
-_MOST_NAMED = 4
+MOST_NAMED = 4
 _GB = 1e9
 _MINUTE_S = 60
 _TENTH = 0.1
@@ -39,12 +39,6 @@ def duration(seconds: float) -> str:
 def gigabytes(size: float) -> str:
     """Return a size in gigabytes: `42 GB`, `1.5 GB`."""
     return f"{size / _GB:.0f} GB" if size >= 10 * _GB else f"{size / _GB:.1f} GB"
-
-
-def listed(words: Sequence[str]) -> str:
-    """Return some words with commas, and how many more there are."""
-    more = len(words) - _MOST_NAMED
-    return ", ".join(words[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def rounded(values: Mapping[str, EvidenceValue]) -> dict[str, EvidenceValue]:

@@ -14,6 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import UsageError
+from hpckit.model.counted import listed
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.reduction_tree import leaves_of_ranks, share_of_groups
 from hpckit.model.parallel.settings import Parallel, Reduction
@@ -174,10 +175,9 @@ class ModelTraining:
             return
         names = [name for name, one, learns in self._learning if one.requires_grad != learns]
         if names and (changed or not self.model.pipeline):
-            shown = ", ".join(name.removeprefix("module.") for name in names[:3])
-            more = f" and {len(names) - 3} more" if len(names) > len(names[:3]) else ""
+            shown = listed([name.removeprefix("module.") for name in names], 3)
             raise UsageError(
-                f"{shown}{more} {'has' if len(names) == 1 else 'have'} been frozen or unfrozen "
+                f"{shown} {'has' if len(names) == 1 else 'have'} been frozen or unfrozen "
                 "since run.parallelize, which no other rank would hear of",
                 hint="set requires_grad in the function that builds the model; parallel=fsdp "
                 "follows later changes; a learning rate of 0 lets parameters wait in any layout",

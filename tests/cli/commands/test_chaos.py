@@ -143,12 +143,12 @@ def test_chaos_that_finds_nothing_to_hit_fails(desk: Any, scene: Any) -> None:
 def test_chaos_refuses_a_run_that_is_not_running(desk: Any, writer: Any) -> None:
     """Nothing is done to what waits or is over."""
     launch = desk.freeze()
-    with pytest.raises(UsageError, match="is pending"):
+    with pytest.raises(UsageError, match=r"is not running \(pending\)"):
         desk.say("chaos", "kill")
     attempt = writer(launch=launch)
     attempt.start()
     attempt.complete()
-    with pytest.raises(UsageError, match="is completed"):
+    with pytest.raises(UsageError, match=r"is not running \(completed\)"):
         desk.say("chaos", "kill")
 
 

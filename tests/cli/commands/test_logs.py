@@ -281,3 +281,21 @@ def test_logs_read_a_log_that_is_no_text(desk: Any, writer: Any) -> None:
         events.StepReached(at=launch.created_at, round=0, step=0),
     )
     assert desk.say("logs").out == "a\ufffd\nb\n"
+
+
+@pytest.mark.parametrize("option", ["--tail", "-n"])
+def test_logs_of_the_end_alone(desk: Any, writer: Any, option: str) -> None:
+    """Of each log that many lines; one without a line end counts; more than there are is all."""
+    attempt = writer(launch=desk.freeze())
+    attempt.start()
+    attempt.log(0, "a\nb\nc")
+    attempt.log(1, "d\n")
+    assert desk.say("logs", option, "2").out == "b\nc\n"
+    assert desk.say("logs", option, "9", "--rank", "all").out == "0| a\n0| b\n0| c\n1| d\n"
+    assert desk.say("logs", option, "0").out == ""
+    lines = [json.loads(line) for line in desk.say("logs", option, "1", "--json").out.splitlines()]
+    assert [line["line"] for line in lines] == ["c"]
+    attempt.complete()
+    assert desk.say("logs", "--follow", option, "1").out == "c\n"
+    with pytest.raises(UsageError, match="a whole number of lines"):
+        desk.say("logs", option, "few")

@@ -551,6 +551,31 @@ def test_status_of_some_runs_counts_all_of_them(swept: Any) -> None:
     assert "1 more not shown" in said.err
 
 
+def test_status_of_many_runs_counts_first_and_lists_what_failed_or_runs(
+    desk: Any, writer: Any
+) -> None:
+    """Completed and waiting runs are summed up, unless all are asked for, or some; JSON has all."""
+    launch = desk.freeze(sweep=[(f"+lr={index}",) for index in range(30)])
+    for index in range(29):
+        attempt = writer(launch=launch, index=index)
+        attempt.start()
+        if index != 3:
+            attempt.fail() if index == 7 else attempt.complete()
+    lines = desk.say("status").out.splitlines()
+    assert lines[2] == "30 runs: 1 pending, 1 running, 27 completed, 1 failed"
+    assert [line.split()[:3] for line in lines[4:6]] == [
+        ["7", "lr=7", "failed"],
+        ["3", "lr=3", "running"],
+    ]
+    assert lines[6].startswith("not listed: 1 pending, 27 completed; ")
+    command = lines[6].partition("`")[2].partition("`")[0].split()
+    every = desk.say(*command[1:]).out.splitlines()
+    assert [line.split()[0] for line in every[3:33]] == [str(index) for index in range(30)]
+    for words in (("--limit", "26"), ("--state", "completed"), ("--sort", "-lr"), ("--goodput",)):
+        assert "not listed" not in desk.say("status", *words).out
+    assert len(read(desk)["runs"]) == 30
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [

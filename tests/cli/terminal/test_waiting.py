@@ -41,7 +41,8 @@ def test_wait_on_a_terminal_shows_counts_and_the_end_in_24_rows(shell: Any) -> N
     assert any(re.search(r"failed +1 ", page) for page in live)
     last = frames(person.said)[-1]
     assert "failed: exit_code" in last
-    assert "of all 30 runs: 29 completed, 1 failed" in last
+    assert "30 runs: 29 completed, 1 failed" in last
+    assert "not listed: 29 completed" in last
 
 
 @pytest.mark.slow
@@ -75,6 +76,19 @@ def test_wait_follow_says_which_of_several_runs_printed_a_line(shell: Any) -> No
     printed = [line for line in said.out.splitlines() if "|" in line]
     assert sorted(printed) == [".0| one", ".0| two", ".1| one", ".1| two"]
     assert "2 runs: 1 completed, 1 failed" in said.err
+
+
+def test_lines_of_a_wait_name_the_point_of_a_run(shell: Any) -> None:
+    """By the overrides in which runs differ, not by those that all have."""
+    said = shell(
+        "launch", "--wait", "-m", "+params.lr=0.1,0.2", "+params.a=7", *LOCAL, "--", "true"
+    )
+    assert said.code == 0, said.err
+    for index, point in enumerate(("lr=0.1", "lr=0.2")):
+        lines = re.findall(rf"\.{index}  completed.*", said.out)
+        assert lines
+        assert point in lines[0].split()
+        assert "a=7" not in lines[0]
 
 
 @pytest.mark.parametrize("follow", [False, True])

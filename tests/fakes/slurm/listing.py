@@ -179,6 +179,7 @@ def _squeue_field(name: str, shown: str, job: Job) -> str:
         "RestartCnt": str(job["restarts"]),
         "exit_code": str(4021 if job["exit"] == "0:53" else int(code) << 8 | int(number)),
         "Reason": reason,
+        "StartTime": "N/A",
         "Name": job["name"],
         "ReqNodes": job["options"].get("nodelist", ""),
         "Partition": job["options"].get("partition", PARTITIONS[0]),

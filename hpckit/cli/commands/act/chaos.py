@@ -18,7 +18,6 @@ from hpckit.errors import HpckitError, NotFoundError, SchedulerError, UsageError
 from hpckit.model.fault import MENDING, ON_CHECKPOINTS, Fault, FaultKind
 from hpckit.model.moment import local_clock
 from hpckit.model.run import RunView
-from hpckit.model.states import RunState
 from hpckit.operations.running.inject_fault import SANDBOX_VARIABLE, FaultScene, MissedError, strike
 from hpckit.planning.faults import (
     FaultTargets,
@@ -31,6 +30,7 @@ from hpckit.planning.faults import (
 from hpckit.record.launches import Launch, load_settings, read_runs
 from hpckit.record.lookup import Selection, find
 from hpckit.record.store import append_line
+from hpckit.views.awaited_answer import running_run
 from hpckit.views.launch_view import Ask, launch_view
 
 _KINDS = [[kind.value] for kind in FaultKind]
@@ -129,32 +129,13 @@ def _running(
     selection: Selection, faults: Sequence[Fault], arguments: argparse.Namespace, context: Context
 ) -> int:
     """Return the index of the selected run, which must be running now."""
-    launch = selection.launch
-    indices = None if selection.index is None else [selection.index]
-    views = launch_view(launch, context, ask=Ask.open_runs, indices=indices).runs
-    running = [view for view in views if view.state is RunState.running]
     anyhow = arguments.dry_run or all(fault.kind in MENDING for fault in faults)
     # Random faults over hours may well begin between two attempts.
-    open_still = [view for view in views if arguments.mtbf is not None and not view.settled]
-    candidates = running or ([*views] if anyhow else open_still)
-    if len(candidates) != 1:
-        raise _not_one(launch, views, candidates)
-    return candidates[0].record.index
-
-
-def _not_one(launch: Launch, views: Sequence[RunView], some: Sequence[RunView]) -> UsageError:
-    if some:
-        names = ", ".join(view.record.id for view in some[:_SHOWN])
-        return UsageError(f"launch {launch.id} has several such runs: {names}", hint="name one")
-    if len(views) == 1:
-        (view,) = views
-        return UsageError(
-            f"run {view.record.id} is {view.state}: faults are injected into running runs",
-            hint="`hpckit status` shows what runs",
-        )
-    return UsageError(
-        f"no run of launch {launch.id} is running", hint="`hpckit status` shows how they stand"
+    view = running_run(
+        *(selection, context, "struck by a fault"),
+        otherwise=lambda view: anyhow or (arguments.mtbf is not None and not view.settled),
     )
+    return view.record.index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

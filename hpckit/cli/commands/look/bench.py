@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="comm: communication between ranks, and between host and GPU",
     )
     parser.add_argument(
-        "overrides", nargs="*", metavar="OVERRIDE", help="as for `launch`: cluster, resources"
+        "overrides", nargs="*", default=[], metavar="OVERRIDE", help="as for `launch`: resources …"
     )
     parser.add_argument(
         "--sizes",

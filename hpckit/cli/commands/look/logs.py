@@ -14,8 +14,10 @@ from typing import Any
 
 from hpckit.cli.options import add_json, add_output_dir, add_reference, output_dir
 from hpckit.cli.terminal.log_printer import LogPrinter
+from hpckit.cli.value_types import whole
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
+from hpckit.model.counted import listed
 from hpckit.model.plain import to_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
@@ -38,7 +40,7 @@ _SHOWN = 8
 EPILOG = """\
 examples:
   hpckit logs   the latest launch
-  hpckit logs .3 --follow
+  hpckit logs .3 --follow --tail 20
   hpckit logs .3 --rank all --attempt 2
 
 Without --rank: the rank that failed, else rank 0; if no rank has started, the output of the
@@ -54,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--round", metavar="N", type=int, help="this round of the attempt, from 0 (default: latest)"
     )
+    lines = "only the last N lines of each log; with --json an object for each line"
+    parser.add_argument(*("-n", "--tail"), metavar="N", type=whole("lines", "20"), help=lines)
     parser.add_argument(
         "--follow", "-f", action="store_true", help="follow until the run has ended"
     )
@@ -73,11 +77,12 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         round=arguments.round,
     )
     choice.check()
-    if arguments.json and not arguments.follow:
+    most = None if arguments.tail is None else abs(arguments.tail)
+    if arguments.json and not arguments.follow and most is None:
         context.say_json(_document(choice, choice.logs()))
         return 0
     own = selection.launch.stranger is None
-    printer = LogPrinter(context=context, as_json=arguments.json, own=own)
+    printer = LogPrinter(context=context, as_json=arguments.json, own=own, most=most)
     if arguments.follow:
         with only_a_view(choice.launch, context):
             _follow(choice, printer, context)
@@ -109,10 +114,9 @@ def _index(selection: Selection, context: Context) -> int:
         context.note(f"{launch.runs[failed[0]].id}, the one run that failed")
         return failed[0]
     named = [launch.runs[index].id for index in failed] or [head.id for head in launch.runs]
-    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
     raise UsageError(
         f"launch {launch.id} has {len(launch.runs)} runs; name one of "
-        f"{', '.join(named[:_SHOWN])}{more}{' (these failed)' if failed else ''}",
+        f"{listed(named, _SHOWN)}{' (these failed)' if failed else ''}",
         hint=f"for example: hpckit logs {named[0]}",
     )
 
@@ -167,10 +171,9 @@ class _Choice:
             return list(ranks.values())
         wanted = self._worth_reading(ranks) if self.rank is None else self.rank
         if wanted not in ranks:
-            numbers = ", ".join(map(str, list(ranks)[:_SHOWN]))
+            numbers = listed([*map(str, ranks)], _SHOWN)
             raise NotFoundError(
-                f"run {self.run_id} has no log of rank {wanted}; it has {numbers}"
-                f"{', …' if len(ranks) > _SHOWN else ''}",
+                f"run {self.run_id} has no log of rank {wanted}; it has {numbers}",
                 hint="--rank all shows every rank's",
             )
         return [ranks[int(wanted)]]

@@ -86,6 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show where the time went: of every run, and of the launch as a whole",
     )
+    parser.add_argument("--all", action="store_true", help="a row for each of many runs, too")
     parser.add_argument(
         "--watch",
         action=OptionalValue,
@@ -188,7 +189,9 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
         context.say_json({**document, **more})
     else:
         shown = with_resume_steps(view.launch, shown) if few else shown
-        page = [*status_page(launch_head(view.launch), shown, now)]
+        asked = arguments.all, arguments.sort, arguments.limit, arguments.goodput
+        brief = not any(asked) and filter_of(arguments).all
+        page = [*status_page(launch_head(view.launch), shown, now, brief=brief)]
         if len(shown) < len(view.runs):
             page.append(f"of all {count_line([one.state for one in view.runs])}")
         if auto_resume is not None:

@@ -25,7 +25,7 @@ from hpckit.cli.parsing import OptionalValue
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import HpckitError, RunError, UsageError
-from hpckit.model.counted import counted, size_text
+from hpckit.model.counted import counted, listed, size_text
 from hpckit.operations.add_job import alone
 from hpckit.operations.cleanup import Category, Cleanup, CleanupRequest, Item, look
 from hpckit.record.lookup import Selection
@@ -184,8 +184,7 @@ def _left(found: Sequence[Cleanup]) -> Iterator[str]:
     left = [one for cleanup in found for one in cleanup.left]
     for reason in dict.fromkeys(one.reason for one in left):
         names = [one.name for one in left if one.reason == reason]
-        more = f" and {len(names) - _SHOWN_LEFT} more" if len(names) > _SHOWN_LEFT else ""
-        yield f"left alone: {', '.join(names[:_SHOWN_LEFT])}{more}: {reason}"
+        yield f"left alone: {listed(names, _SHOWN_LEFT)}: {reason}"
 
 
 def _document(found: Sequence[Cleanup], removed: Collection[Path]) -> dict[str, object]:

@@ -22,7 +22,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim.swa_utils import AveragedModel
 
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, listed
 from hpckit.model.launch import Checkpoint
 from hpckit.runtime.checkpoint import model_state
 from hpckit.runtime.checkpoint.errors import StateError
@@ -72,7 +72,7 @@ class LoadedWeights:
             (self.unexpected, "not in the model"),
             (self.unlike, "of another shape or kind of number"),
         )
-        return "; ".join(f"{_listed(names)}: {what}" for names, what in facts if names)
+        return "; ".join(f"{listed(names, _SHOWN)}: {what}" for names, what in facts if names)
 
 
 def load_weights(
@@ -379,11 +379,6 @@ def _named(dtype: torch.dtype) -> str:
 
 def _joined(everyone: Iterable[Iterable[str]]) -> tuple[str, ...]:
     return tuple(sorted({name for names in everyone for name in names}))
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def _unfit(weights: InitialWeights, found: LoadedWeights) -> StateError:
