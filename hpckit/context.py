@@ -12,7 +12,6 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TextIO
 
 from hpckit.model.plain import to_plain, without_nan
 from hpckit.report.escape import escaped, escaped_json
+from hpckit.values import dataclass, field
 
 _LONG = 2**20
 

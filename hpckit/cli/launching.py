@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import replace
 
 from hpckit.cli.compose_options import compose_request, recorded_words
 from hpckit.cli.launch_output import (
@@ -24,6 +23,7 @@ from hpckit.operations import check, deduplicate, launch, prepare
 from hpckit.operations.deduplicate import KnownRuns
 from hpckit.operations.prepare import Prepared
 from hpckit.planning.checks.foreground import check_foreground
+from hpckit.values import replace
 
 _CLUSTER = re.compile(r"\+{0,2}cluster(\.kind)?=")
 

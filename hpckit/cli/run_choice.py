@@ -6,7 +6,6 @@ The meaning of the filters is in report/run_filter.
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 
 from hpckit.cli.options import add_filters, filter_of, output_dir
 from hpckit.context import Context
@@ -15,6 +14,7 @@ from hpckit.model.parallel.words import is_override
 from hpckit.record.launches import Launch
 from hpckit.record.lookup import find
 from hpckit.report.run_filter import RunFilter, causes_named, indices_named
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpckit.errors import ConfigError
+from hpckit.values import dataclass, replace
 
 _CHOICE = re.compile(r"\+{0,2}(experiment|entry_point|command)=")
 PRIMARY = "config"

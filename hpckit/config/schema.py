@@ -7,7 +7,6 @@ nodes. A node made from a frozen dataclass is read-only, and Hydra refuses to co
 
 from __future__ import annotations
 
-import dataclasses
 from functools import cache
 from typing import Any
 
@@ -16,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from hpckit.config.types import OPEN
 from hpckit.model.launch import LaunchConfig
+from hpckit.values import field_names, is_dataclass
 
 SCHEMA_NAME = "hpckit_schema"
 
@@ -29,8 +29,8 @@ def register_schema() -> None:
 def typed_sections() -> dict[str, type[Any]]:
     """Return the top-level keys that are dataclasses themselves, with their types."""
     defaults = LaunchConfig()
-    fields = {field.name: getattr(defaults, field.name) for field in dataclasses.fields(defaults)}
-    return {name: type(value) for name, value in fields.items() if dataclasses.is_dataclass(value)}
+    kinds = {name: type(getattr(defaults, name)) for name in field_names(LaunchConfig)}
+    return {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
 
 
 def _schema() -> DictConfig:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any, cast
 
@@ -20,6 +19,7 @@ from hpckit.config.resolve import as_json_value
 from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING, LaunchConfig
 from hpckit.model.plain import from_plain
+from hpckit.values import dataclass, field_names, replace
 
 _DECIDED = ("cluster.kind", "cluster.bin_dir")
 """The inputs of `cluster.kind`: a composition that could change them is not shared."""
@@ -27,7 +27,7 @@ _DECIDED = ("cluster.kind", "cluster.bin_dir")
 _OF_THE_ENVIRONMENT = re.compile(r"\$\{oc\.env:\w+(,[^${}]*)?\}\Z")
 """An interpolation that does not depend on any configuration value."""
 
-_FIELDS = frozenset(field.name for field in fields(LaunchConfig))
+_FIELDS = frozenset(field_names(LaunchConfig))
 
 _OVERRIDES = 3
 """Length of the path `stages.NAME.overrides`."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from enum import EnumType
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.settings import SCHEDULES, SIZE_WORDS
+from hpckit.values import field_names, is_dataclass
 
 _UNITS = {
     "_min": ": minutes, a day is 1440",
@@ -47,7 +47,7 @@ _FORMS = {
 def known_in(section: str) -> tuple[str, ...]:
     """Return the keys of one of hpckit's sections; empty for others."""
     kind = _section(section) if section else None
-    return () if kind is None else tuple(field.name for field in dataclasses.fields(kind))
+    return field_names(kind)
 
 
 def takes(key: str) -> str:
@@ -85,7 +85,7 @@ def _section(name: str) -> type[Any] | None:
     kind: Any = LaunchConfig
     for part in name.split(".") if name else ():
         kind = get_type_hints(kind).get(part)
-        if not dataclasses.is_dataclass(kind):
+        if not is_dataclass(kind):
             return None
     return cast("type[Any]", kind)
 
@@ -112,7 +112,7 @@ def _words(hint: Any, key: str) -> str:
         return f"a mapping of names to {_several(inner[1])}"
     if isinstance(hint, EnumType):
         return f"one of {', '.join(hint.__members__)}"
-    if dataclasses.is_dataclass(hint):
+    if is_dataclass(hint):
         return f"a mapping of {', '.join(known_in(key))}"
     return _ONE[hint]
 

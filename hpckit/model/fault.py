@@ -6,9 +6,11 @@ reads the words of a fault.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from typing import Any
+
+from hpckit.values import dataclass
 
 
 class FaultKind(StrEnum):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
 from functools import partial
@@ -42,6 +41,7 @@ from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import observe
 from hpckit.slurm.site_query import PATIENCE, read_nodes, read_site
 from hpckit.slurm.test_only import rehearse
+from hpckit.values import dataclass, field, replace
 
 _SECONDS = timedelta(seconds=20)
 """For the model of a launch: more would hold the user up, who can ask `hpckit check`."""

@@ -10,7 +10,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpckit.config.compose import compose
@@ -47,6 +46,7 @@ from hpckit.slurm.clusters import refuse_other_clusters
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.script import AUTO_RESUME, SATELLITE, render_script
 from hpckit.slurm.site_query import PATIENCE
+from hpckit.values import dataclass, replace
 
 _SHOWN = 8
 _TEMPLATE = re.compile(r"sbatch|\.j2\Z|\.jinja2?\Z")

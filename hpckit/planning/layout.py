@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from hpckit.errors import ConfigError
 from hpckit.model.counted import counted
@@ -27,6 +26,7 @@ from hpckit.model.parallel.settings import (
     can_compile,
 )
 from hpckit.model.ranges import ranges
+from hpckit.values import dataclass, field
 
 _INNER = (MeshAxis.shard, MeshAxis.context, MeshAxis.tensor)
 """The axes that may take the ranks of a node."""

@@ -6,7 +6,6 @@ Groups runs into jobs and defines what a job asks of Slurm.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import PurePath
 from typing import Any
@@ -24,6 +23,7 @@ from hpckit.planning.jobs.shared_jobs import merged_job, shared_job, shares_jobs
 from hpckit.planning.jobs.stage_jobs import Asked, check_stages, stage_jobs
 from hpckit.planning.signature import frozen_signature
 from hpckit.planning.stages import planned_stages, with_earlier
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

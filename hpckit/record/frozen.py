@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from hpckit.record.layout import LaunchPaths
 from hpckit.record.origin import LaunchOrigin
 from hpckit.record.process import this_host
 from hpckit.record.store import open_plain, read_json, read_object
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from hpckit.record.layout import LaunchPaths
 from hpckit.slurm.clusters import HINT
 from hpckit.slurm.quoting import FILTERS, only_quoted
 from hpckit.slurm.template_blocks import TemplateBlocks
+from hpckit.values import dataclass, field_names
 
 SHIPPED = "hpckit"
 """The prefix by which a user's template refers to the shipped one: `hpckit/job.sbatch.j2`."""
@@ -250,7 +249,7 @@ def _additional(resources: ResourceSpec) -> list[tuple[str, str | None]]:
 
 
 def _render(name: str, folders: Sequence[Path], fields: ScriptFields, **more: str) -> str:
-    variables = {field.name: getattr(fields, field.name) for field in dataclasses.fields(fields)}
+    variables = {name: getattr(fields, name) for name in field_names(fields)}
     variables |= more
     try:
         environment = _environment(folders)

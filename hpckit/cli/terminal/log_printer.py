@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.record.logs import LogFile, LogTail
 from hpckit.report.escape import escaped
+from hpckit.values import dataclass, field
 
 
 @dataclass(slots=True, kw_only=True)

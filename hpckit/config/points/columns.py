@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.launch import Sweep
 from hpckit.planning.masking import masked_word
 from hpckit.planning.sweep.point_file import Cell, Row, place, read_points
+from hpckit.values import dataclass
 
 KEY = "sweep.points"
 

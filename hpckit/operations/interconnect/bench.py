@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest
@@ -29,6 +28,7 @@ from hpckit.planning.interconnect.judge import judge_interconnect, kept_of, shap
 from hpckit.planning.interconnect.request import CommBenchRequest
 from hpckit.record.interconnect.kept import keep, kept_file, read_kept
 from hpckit.record.launches import Launch
+from hpckit.values import dataclass, replace
 from hpckit.views.telemetry import nccl_transport
 
 _ENTRY = "hpckit.experiments.interconnect.measure:measure"

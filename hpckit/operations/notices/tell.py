@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hpckit.context import Context
@@ -38,6 +37,7 @@ from hpckit.record.launches import Launch, load_settings, read_launch_history, r
 from hpckit.record.outside.notices import is_kept, keep_notice, unsent_notices
 from hpckit.record.secret_variables import read_secrets
 from hpckit.report.notice import NoticeWriter
+from hpckit.values import dataclass, field, replace
 from hpckit.views.launch_view import Ask, launch_view
 
 LIMIT_S = 10.0

@@ -6,8 +6,10 @@ docs/explanations/verdicts.md shows them as they are here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import Any
+
+from hpckit.values import dataclass, field
 
 
 def _limit(value: float, why: str) -> Any:

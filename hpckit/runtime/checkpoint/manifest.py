@@ -13,7 +13,7 @@ import os
 import stat
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 from hpckit.model.parallel.layout import Layout
 from hpckit.record.store import PRIVATE_FILE
 from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, UnknownOwnerError
+from hpckit.values import dataclass
 
 VERSION = 1
 NAME = "manifest.json"

@@ -6,7 +6,6 @@ the copy itself (page faults; 256 MiB per rank: 218 ms, then 43 ms).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch.distributed.checkpoint import staging
 
 from hpckit.runtime.checkpoint.sharding import TensorPiece
 from hpckit.runtime.checkpoint.state import StateCapture
+from hpckit.values import replace
 
 
 class Stager:

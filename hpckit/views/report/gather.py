@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 
 from hpckit import __version__
@@ -26,6 +25,7 @@ from hpckit.report.document.model import (
 )
 from hpckit.report.results import Results, make_results
 from hpckit.report.rows import RunRow, run_row
+from hpckit.values import dataclass, replace
 from hpckit.views.accounts import accounts, run_spans
 from hpckit.views.describe import describe_view
 from hpckit.views.diagnosis import findings

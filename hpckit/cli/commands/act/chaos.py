@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime, timedelta
 
 from hpckit.cli.options import add_output_dir, output_dir
@@ -31,6 +31,7 @@ from hpckit.planning.faults import (
 from hpckit.record.launches import Launch, load_settings, read_runs
 from hpckit.record.lookup import Selection, find
 from hpckit.record.store import append_line
+from hpckit.values import dataclass
 from hpckit.views.launch_view import Ask, launch_view
 
 _KINDS = [[kind.value] for kind in FaultKind]

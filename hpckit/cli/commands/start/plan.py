@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from hpckit.cli.compose_options import add_configuration, compose_request
@@ -37,6 +36,7 @@ from hpckit.record.lookup import find_evidence
 from hpckit.report.capacity.machine import plan_object, power_object, search_object
 from hpckit.report.capacity.search_text import search_text
 from hpckit.report.capacity.text import plan_text, power_text
+from hpckit.values import replace
 from hpckit.views.measured import measured_run
 
 EPILOG = """\
