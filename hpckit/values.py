@@ -54,8 +54,8 @@ def is_dataclass(kind: Any) -> bool:
 
 def field_names(kind: Any) -> tuple[str, ...]:
     """Return the names of the fields of a dataclass, or of an instance of it."""
-    names: Any = getattr(kind, _FIELDS, ()) or kind.__dataclass_fields__
-    return tuple(names)
+    cls = kind if isinstance(kind, type) else type(kind)
+    return tuple(_fields(cls) if _FIELDS in vars(cls) else kind.__dataclass_fields__)
 
 
 def _field(**told: Any) -> Any:
@@ -63,7 +63,9 @@ def _field(**told: Any) -> Any:
 
 
 def _replace(value: Any, /, **changes: Any) -> Any:
-    for name, one in getattr(value, _FIELDS).items():
+    if _FIELDS not in vars(type(value)):  # torch's, or a user's
+        return import_module("dataclasses").replace(value, **changes)
+    for name, one in _fields(type(value)).items():
         if name not in changes and one.init:
             changes[name] = getattr(value, name)
     return type(value)(**changes)

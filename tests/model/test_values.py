@@ -160,6 +160,8 @@ def test_a_standard_dataclass_may_extend_one_of_ours() -> None:
 
     assert Theirs(number=1, more=2) == Theirs(number=1, more=2)
     assert [one.name for one in dataclasses.fields(Theirs)] == ["number", "words", "more"]
+    assert values.field_names(Theirs) == ("number", "words", "more")
+    assert values.replace(Theirs(number=1, more=2), number=3) == Theirs(number=3, more=2)
 
 
 def test_names_of_fields_are_known_of_any_type() -> None:
