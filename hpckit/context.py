@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -29,7 +28,7 @@ Tell = Callable[[int, int], None]
 
 def random_token() -> str:
     """Return a token that distinguishes two launches of the same second."""
-    return secrets.token_hex(3)
+    return os.urandom(3).hex()
 
 
 def read_answer() -> str:

@@ -24,8 +24,7 @@ from hpckit.cli.streams import forget_output, open_standard_streams
 from hpckit.cli.terminal.progress_bar import progress_bar
 from hpckit.context import Context
 from hpckit.errors import HpckitError, OutputError, UsageError
-from hpckit.planning.masking import masked_text
-from hpckit.planning.secrecy import known_secrets
+from hpckit.planning.secrecy import known_secrets, masked_text
 from hpckit.runtime.environ import environment
 
 VERB_GROUPS = {

@@ -34,7 +34,7 @@ from hpckit.config.request import ComposeRequest, conf_folders, shipped_folder
 from hpckit.config.schema import SCHEMA_NAME, register_schema
 from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING
-from hpckit.planning.masking import masked_text, masked_word
+from hpckit.planning.secrecy import masked_text, masked_word
 from hpckit.values import dataclass, field
 
 # hydra-core 1.3 warns if this is missing, 1.4 if it is given.

@@ -28,6 +28,9 @@ _EARLIEST, _LATEST = 1970, 9998
 _PLAIN: frozenset[Any] = frozenset({str, int, float, bool, type(None)})
 _LONGEST_SHOWN = 60
 
+MASK = "***"
+"""Replaces a secret in a configuration or an override."""
+
 LARGEST = 2**63 - 1
 """The largest whole number that a record may have: what 64 bits hold."""
 

@@ -17,8 +17,6 @@ from hpckit.model.stages import Stage, StageDependency
 from hpckit.values import dataclass, field
 
 _CHECKED_RUNS = 200
-MASK = "***"
-"""Replaces a secret in a configuration or an override."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

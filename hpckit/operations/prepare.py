@@ -21,20 +21,18 @@ from hpckit.errors import ConfigError
 from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.ids import launch_id, slug
 from hpckit.model.launch import ClusterKind, Code, LaunchConfig
+from hpckit.model.outside.notices import Notify
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.operations.cluster_limits import limits_for
 from hpckit.operations.nodes.avoid import without_bad_nodes
-from hpckit.operations.notices.addresses import (
-    check_commands,
-    find_destinations,
-    refuse_in_snapshot,
-)
+from hpckit.operations.notices.addresses import check_commands, find_destinations
 from hpckit.operations.output_file import is_output_file
 from hpckit.planning.jobs.arrays import LEARNING
 from hpckit.planning.jobs.shared_jobs import in_order, shares_jobs
-from hpckit.planning.masking import exposed_keys, masked_words
+from hpckit.planning.masking import exposed_keys
 from hpckit.planning.notices.destinations import Destination
 from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan, resource_spec
+from hpckit.planning.secrecy import masked_words
 from hpckit.record.durations import durations
 from hpckit.record.freeze import freeze
 from hpckit.record.launches import Launch, load_launch
@@ -95,7 +93,7 @@ def prepare(
     for line in (*_unused_templates(templates[:-1], plan), *_left_out(snapshot.left_out)):
         context.note(f"warning: {line}")
     notify = points[0].settings.notify
-    refuse_in_snapshot(notify, snapshot)
+    _refuse_in_snapshot(notify, snapshot)
     destinations = find_destinations(notify, context.environ) if notify.events else ()
     check_commands(notify, destinations, context.environ)
     return Prepared(
@@ -272,3 +270,16 @@ def _output_dir(settings: LaunchConfig, context: Context) -> Path:
         )
     # Not resolved: a node may reach the folder by this path only.
     return Path(os.path.normpath(context.cwd / Path(settings.output_dir).expanduser()))
+
+
+def _refuse_in_snapshot(notify: Notify, snapshot: collect.CodeSnapshot) -> None:
+    """Raise ConfigError if the private file would be copied with the code."""
+    if notify.file is None or snapshot.files is None:
+        return
+    file = Path(notify.file).expanduser().resolve()
+    if any((snapshot.root / one.path).resolve() == file for one in snapshot.files):
+        raise ConfigError(
+            f"notify.file is {notify.file!r}, which would be copied into the launch folder with "
+            "your code",
+            hint="keep it outside the project: ~/.config/hpckit/notify",
+        )

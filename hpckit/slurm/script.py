@@ -12,7 +12,8 @@ import jinja2
 
 from hpckit.errors import TemplateError
 from hpckit.model.cluster.gpus_asked import cpus_by_gpu
-from hpckit.model.plan import MASK, JobSpec, LaunchPlan, ResourceSpec
+from hpckit.model.plain import MASK
+from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.planning.jobs.dependencies import stage_dependency
 from hpckit.record.layout import LaunchPaths
 from hpckit.slurm.clusters import HINT

@@ -23,7 +23,6 @@ from hpckit.operations.next_step import reference
 from hpckit.operations.notices.addresses import find_destinations
 from hpckit.operations.notices.send import hold_back, send_all
 from hpckit.operations.notices.unsent import key_of_end, remarks
-from hpckit.planning.masking import masked_text
 from hpckit.planning.notices.destinations import document
 from hpckit.planning.notices.due import (
     is_over,
@@ -32,6 +31,7 @@ from hpckit.planning.notices.due import (
     kinds_of_event,
     wanted_again,
 )
+from hpckit.planning.secrecy import masked_text
 from hpckit.record.attempts import latest_attempt, read_attempts
 from hpckit.record.launches import Launch, load_settings, read_launch_history, read_runs
 from hpckit.record.outside.notices import is_kept, keep_notice, unsent_notices
