@@ -47,7 +47,7 @@ _FORMS = {
 def known_in(section: str) -> tuple[str, ...]:
     """Return the keys of one of hpckit's sections; empty for others."""
     kind = _section(section) if section else None
-    return field_names(kind)
+    return () if kind is None else field_names(kind)
 
 
 def takes(key: str) -> str:
