@@ -172,15 +172,16 @@ def _written(
 
 def _standard(cls: type, name: str) -> Any:
     """Return what the standard library says of the same fields, for those who ask it."""
-    standard, frozen = import_module("dataclasses"), getattr(cls, _OPTIONS)["frozen"]
+    standard = import_module("dataclasses")
     space: dict[str, Any] = {
         key: standard.field(**one.told | {"kw_only": one.by_name})
         for key, one in _fields(cls).items()
     }
     space["__annotations__"] = {key: one.hint for key, one in _fields(cls).items()}
     space["__module__"] = cls.__module__
-    made = standard.dataclass(init=False, repr=False, eq=False, frozen=frozen)
-    return getattr(made(type(cls.__name__, (), space)), name)
+    made = standard.dataclass(init=False, repr=False, eq=False)(type(cls.__name__, (), space))
+    made.__dataclass_params__.frozen = getattr(cls, _OPTIONS)["frozen"]
+    return getattr(made, name)
 
 
 def _refuse(value: Any, name: str, *_: object) -> None:

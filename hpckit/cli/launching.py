@@ -6,6 +6,7 @@ import argparse
 import re
 
 from hpckit.cli.compose_options import compose_request, recorded_words
+from hpckit.cli.gc_pause import gc_paused
 from hpckit.cli.launch_output import (
     left_out,
     may_repeat,
@@ -32,7 +33,8 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
     """Launch, or with --dry-run print the scripts; returns the exit code of the verb."""
     request = compose_request(arguments, context, more=_implied(arguments))
     words = recorded_words(arguments, context)
-    whole = prepare.prepare(request, words, context, quiet=arguments.json)
+    with gc_paused():
+        whole = prepare.prepare(request, words, context, quiet=arguments.json)
     division = deduplicate.KnownRuns()
     if arguments.foreground:  # the user wants to see the run even if its result is known
         check_foreground(whole.plan, request.overrides)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
+from hydra.core.config_store import ConfigNode, ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from hpckit.config.types import OPEN
@@ -23,7 +23,9 @@ SCHEMA_NAME = "hpckit_schema"
 @cache
 def register_schema() -> None:
     """Register the schema with Hydra under `SCHEMA_NAME`, once per process."""
-    ConfigStore.instance().store(name=SCHEMA_NAME, node=_schema(), provider="hpckit")
+    # Not by `store`: it makes and copies the whole schema once more.
+    node = ConfigNode(SCHEMA_NAME, _schema(), group=None, package=None, provider="hpckit")
+    ConfigStore.instance().repo[f"{SCHEMA_NAME}.yaml"] = node
 
 
 def typed_sections() -> dict[str, type[Any]]:
