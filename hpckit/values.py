@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
 _FIELDS = "__hpckit_fields__"
 _OPTIONS = "__hpckit_options__"
 _DEFAULTS = {"kw_only": False, "frozen": False, "eq": True, "repr": True, "order": False}
+_ORDERS = ("__lt__", "__le__", "__gt__", "__ge__")
 _UNSET = object()
 
 
@@ -133,12 +133,11 @@ def _init(cls: type, name: str) -> Any:
     return _written(cls, name, arguments, lines or ["pass"], names)
 
 
-def _comparison(cls: type, name: str) -> Any:
-    sign = {"__eq__": "==", "__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}[name]
+def _equality(cls: type, name: str) -> Any:
     names = [key for key, one in _fields(cls).items() if one.compare]
-    ours, theirs = (_values(names, of) for of in ("self", "other"))
-    lines = [f"if other.__class__ is self.__class__: return {ours} {sign} {theirs}"]
-    return _written(cls, name, ["self", "other"], [*lines, "return NotImplemented"])
+    same = f"return {_values(names, 'self')} == {_values(names, 'other')}"
+    lines = [f"if other.__class__ is self.__class__: {same}", "return NotImplemented"]
+    return _written(cls, name, ["self", "other"], lines)
 
 
 def _hash(cls: type, name: str) -> Any:
@@ -148,16 +147,6 @@ def _hash(cls: type, name: str) -> Any:
 
 def _values(names: list[str], of: str) -> str:
     return f"({''.join(f'{of}.{name},' for name in names)})"
-
-
-def _repr(cls: type, name: str) -> Any:
-    shown = ", ".join(f"{key}={{self.{key}!r}}" for key, one in _fields(cls).items() if one.repr)
-    line = f"return f'{{self.__class__.__qualname__}}({shown})'"
-    return recursive_repr()(_written(cls, name, ["self"], [line]))
-
-
-def _match_args(cls: type, _: str) -> tuple[str, ...]:
-    return tuple(key for key, one in _fields(cls).items() if one.init and not one.by_name)
 
 
 def _written(
@@ -171,15 +160,16 @@ def _written(
 
 
 def _standard(cls: type, name: str) -> Any:
-    """Return what the standard library says of the same fields, for those who ask it."""
-    standard = import_module("dataclasses")
+    """Return what the standard library makes of the same fields: what few ask for."""
+    standard, order = import_module("dataclasses"), name in _ORDERS
     space: dict[str, Any] = {
         key: standard.field(**one.told | {"kw_only": one.by_name})
         for key, one in _fields(cls).items()
     }
     space["__annotations__"] = {key: one.hint for key, one in _fields(cls).items()}
     space["__module__"] = cls.__module__
-    made = standard.dataclass(init=False, repr=False, eq=False)(type(cls.__name__, (), space))
+    make = standard.dataclass(init=False, repr=name == "__repr__", eq=order, order=order)
+    made = make(type(cls.__name__, (), space))
     made.__dataclass_params__.frozen = getattr(cls, _OPTIONS)["frozen"]
     return getattr(made, name)
 
@@ -199,21 +189,18 @@ def _restore(value: Any, state: list[Any]) -> None:
 
 
 @cache
-def _methods(*, frozen: bool, eq: bool, repr: bool, order: bool, kw_only: bool) -> dict[str, Any]:  # noqa: A002  # as the standard library names it
+def _methods(*, frozen: bool, eq: bool, repr: bool, order: bool, kw_only: bool) -> dict[str, Any]:  # noqa: A002, ARG001  # as the standard library has them
     """Return what a dataclass has unless its author wrote it, by name."""
-    del kw_only
-    made: dict[str, Any] = {"__init__": _init, "__match_args__": _match_args}
-    made |= dict.fromkeys(("__dataclass_fields__", "__dataclass_params__"), _standard)
-    made |= {"__repr__": _repr} if repr else {}
-    made |= {"__eq__": _comparison} if eq else {}
+    rare = ("__dataclass_fields__", "__dataclass_params__", "__match_args__")
+    rare += (*(("__repr__",) if repr else ()), *(_ORDERS if order else ()))
+    made: dict[str, Any] = dict.fromkeys(rare, _standard) | {"__init__": _init}
+    made |= {"__eq__": _equality} if eq else {}
     made |= {"__hash__": _hash} if eq and frozen else {}
-    made |= dict.fromkeys(("__lt__", "__le__", "__gt__", "__ge__"), _comparison) if order else {}
     methods: dict[str, Any] = {name: _Unwritten(make) for name, make in made.items()}
-    methods |= {"__hash__": None} if eq and not frozen else {}
     if frozen:
         methods |= {"__setattr__": _refuse, "__delattr__": _refuse}
-        methods |= {"__getstate__": _state, "__setstate__": _restore}
-    return methods
+        return methods | {"__getstate__": _state, "__setstate__": _restore}
+    return methods | ({"__hash__": None} if eq else {})
 
 
 if TYPE_CHECKING:

@@ -90,17 +90,16 @@ _COUNTED = attrgetter(*(name for name in field_names(LaunchConfig) if name != "p
 
 
 def once_for_all(compute: Callable[[LaunchConfig], T]) -> Callable[[LaunchConfig], T]:
-    """Return `compute`, called once for all runs that share their settings but for `params`.
+    """Return `compute`, called once for all runs whose settings but `params` are the same objects.
 
-    The settings that a sweep does not change are the same objects in all its points, which is
-    quicker to see than that they are equal.
+    What a sweep does not change is, and that is quicker to see than that it is equal.
     """
-    known: dict[tuple[int, ...], tuple[LaunchConfig, T]] = {}
+    known: dict[tuple[int, ...], tuple[LaunchConfig, T]] = {}  # kept, so that ids stay unique
 
     def computed(settings: LaunchConfig) -> T:
         key = tuple(map(id, _COUNTED(settings)))
         if key not in known:
-            known[key] = settings, compute(settings)  # kept, so that no other gets its ids
+            known[key] = settings, compute(settings)
         return known[key][1]
 
     return computed
