@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.model.interconnect.measurement import InterconnectMeasurement, MeasuredShape
+from hpckit.model.interconnect.measurement import (
+    InterconnectMeasurement,
+    KeptMeasurement,
+    MeasuredShape,
+)
 from hpckit.model.interconnect.verdict import InterconnectVerdict
 from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig
-from hpckit.model.plain import to_plain
+from hpckit.model.plain import from_plain, to_plain
 from hpckit.operations.answering.one_run import (
     PLAIN_RUN,
     answered,
@@ -26,8 +32,8 @@ from hpckit.operations.answering.one_run import (
 from hpckit.operations.prepare import Prepared, prepare
 from hpckit.planning.interconnect.judge import judge_interconnect, kept_of, shape_of
 from hpckit.planning.interconnect.request import CommBenchRequest
-from hpckit.record.interconnect.kept import keep, kept_file, read_kept
 from hpckit.record.launches import Launch
+from hpckit.record.store import append_line, make_folder, read_lines
 from hpckit.values import dataclass, replace
 from hpckit.views.telemetry import nccl_transport
 
@@ -138,3 +144,42 @@ def _cluster_name(settings: LaunchConfig) -> str:
         return settings.cluster.kind.value
     partition = settings.resources.partition or settings.cluster.partition or "default"
     return f"{settings.cluster.kind.value} {partition}"
+
+
+_MOST_KEPT_BYTES = 64 * 2**20
+"""A hundred thousand measurements; a longer file is none of ours."""
+
+
+def kept_file(output_dir: Path) -> Path:
+    """Return the file of the caller's measurements: users may share a folder of launches."""
+    return output_dir / f".interconnect-{os.getuid()}.jsonl"
+
+
+def read_kept(output_dir: Path) -> tuple[KeptMeasurement, ...]:
+    """Return earlier measurements, oldest first; lines that are none are left out.
+
+    None if the file is not the caller's own, is a link, or cannot be read.
+    """
+    file = kept_file(output_dir)
+    try:
+        stat = file.lstat()
+        if stat.st_uid != os.getuid() or file.is_symlink() or stat.st_size > _MOST_KEPT_BYTES:
+            return ()
+        records = list(read_lines(file))
+    except OSError:
+        return ()
+    found = []
+    for record in records:
+        try:
+            found.append(from_plain(KeptMeasurement, record))
+        except (ValueError, TypeError, RecursionError):
+            continue
+    return tuple(found)
+
+
+def keep(output_dir: Path, measured: KeptMeasurement) -> None:
+    """Append a measurement in one write; raises OSError, also where the file is another user's."""
+    file = kept_file(make_folder(output_dir))
+    if file.is_symlink() or (file.exists() and file.lstat().st_uid != os.getuid()):
+        raise PermissionError(f"{file} is not your own file")
+    append_line(file, to_plain(measured))

@@ -11,10 +11,10 @@ from report_launches import gathered, hostile_launch, swept_launch, troubled_lau
 from hpckit.model.goodput import TimeParts
 from hpckit.model.launch import Direction
 from hpckit.model.plain import to_plain, without_nan
-from hpckit.report.document.goal import guessed_goal
 from hpckit.report.document.markdown import markdown_text
 from hpckit.report.document.plain import report_object
 from hpckit.report.document.words import summary_words
+from hpckit.views.report.gather import guessed_goal
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
+from hpckit.cli.interconnect import bench_figure
 from hpckit.model.interconnect.measurement import (
     CommOperation,
     InterconnectMeasurement,
@@ -16,7 +17,6 @@ from hpckit.model.interconnect.measurement import (
     SlowSearch,
 )
 from hpckit.model.interconnect.node_links import FabricPort, NodeLinks
-from hpckit.operations.interconnect.plot import bench_figure
 from hpckit.planning.interconnect.judge import judge_interconnect, shape_of
 from hpckit.report.interconnect import interconnect_document, interconnect_page
 from hpckit.report.text import TextTable

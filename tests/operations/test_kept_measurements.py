@@ -10,7 +10,7 @@ import pytest
 
 from hpckit.model.interconnect.measurement import KeptMeasurement, MeasuredShape
 from hpckit.model.plain import to_plain
-from hpckit.record.interconnect.kept import keep, kept_file, read_kept
+from hpckit.operations.interconnect.bench import keep, kept_file, read_kept
 
 SHAPE = MeasuredShape(cluster="lab", nodes=2, ranks=16, device="cuda", backend="nccl", gpu="H100")
 
