@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import TextIO
 
 from hpckit.model.plain import to_plain, without_nan
 from hpckit.report.escape import escaped, escaped_json
+from hpckit.values import dataclass, field
 
 _LONG = 2**20
 
@@ -29,7 +28,7 @@ Tell = Callable[[int, int], None]
 
 def random_token() -> str:
     """Return a token that distinguishes two launches of the same second."""
-    return secrets.token_hex(3)
+    return os.urandom(3).hex()
 
 
 def read_answer() -> str:

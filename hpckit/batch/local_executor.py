@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from hpckit.batch.stage_gate import missing_runs
@@ -27,6 +26,7 @@ from hpckit.record.process import start_mark, this_host
 from hpckit.runtime.assignment import Step
 from hpckit.runtime.fork_server.owner import fork_server
 from hpckit.runtime.forked import Program
+from hpckit.values import dataclass, field
 
 
 def run_jobs(launch: Launch, jobs: tuple[int, ...], context: Context, program: Program) -> int:

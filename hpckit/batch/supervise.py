@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -45,6 +44,7 @@ from hpckit.slurm.job_limits import LimitsOfJob, ending
 from hpckit.slurm.query import draining_nodes
 from hpckit.slurm.requeue import JobAttempt, requeue
 from hpckit.slurm.step import agent_step, step_environment
+from hpckit.values import dataclass, replace
 
 
 def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Context) -> int:

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from hpckit.context import Context
 from hpckit.errors import ChannelError, SchedulerError, UsageError
@@ -33,6 +32,7 @@ from hpckit.runtime.environ import job_key
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.requeue import JobAttempt, requeue_or_cancel
+from hpckit.values import dataclass
 
 
 def rescue(launch: Launch, job_index: int, run: int, attempt: int, context: Context) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -24,6 +23,7 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.model.states import RunState
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.lookup import list_all, list_launches
+from hpckit.values import dataclass, field_names, is_dataclass
 
 _MOST_RUNS = 500
 
@@ -170,11 +170,11 @@ def _launches_or_overrides(
 
 def _keys(kind: Any, above: str = "") -> Iterator[str]:
     hints = get_type_hints(kind)
-    for one in fields(kind):
-        if is_dataclass(hints[one.name]):
-            yield from _keys(hints[one.name], f"{above}{one.name}.")
+    for name in field_names(kind):
+        if is_dataclass(hints[name]):
+            yield from _keys(hints[name], f"{above}{name}.")
         else:
-            yield f"{above}{one.name}"
+            yield f"{above}{name}"
 
 
 def _states(prefix: str, _: argparse.Namespace, __: Context) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from hpckit.cli.compose_options import compose_request, recorded_words
@@ -28,6 +27,7 @@ from hpckit.operations.environment.look import (
 from hpckit.planning.compatibility.judge import judge_environment
 from hpckit.planning.preflight.judge import asked_of_node
 from hpckit.report.environment.page import environment_document, environment_page
+from hpckit.values import replace
 
 _REFUSED = 2
 

@@ -1,4 +1,4 @@
-"""Pauses Python's cyclic garbage collector while a verb reads and shows many runs.
+"""Pauses Python's cyclic garbage collector while a verb is imported, or makes or reads many runs.
 
 Not for long-lived processes.
 """
@@ -19,4 +19,5 @@ def gc_paused() -> Iterator[None]:
         yield
     finally:
         if before:
+            gc.freeze()  # else all that was made would be looked through at once: it mostly stays
             gc.enable()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from hpckit.planning.layout import planned_layouts
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.layout import LaunchPaths
 from hpckit.report.escape import escaped_cell
+from hpckit.values import replace
 
 if TYPE_CHECKING:  # they import Hydra, which --help does not need
     from hpckit.operations.deduplicate import KnownRun, KnownRuns

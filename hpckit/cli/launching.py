@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import replace
 
 from hpckit.cli.compose_options import compose_request, recorded_words
+from hpckit.cli.gc_pause import gc_paused
 from hpckit.cli.launch_output import (
     left_out,
     may_repeat,
@@ -25,6 +25,7 @@ from hpckit.operations import check, deduplicate, launch, local, prepare
 from hpckit.operations.deduplicate import KnownRuns
 from hpckit.operations.prepare import Prepared
 from hpckit.planning.checks.foreground import check_foreground
+from hpckit.values import replace
 
 _CLUSTER = re.compile(r"\+{0,2}cluster(\.kind)?=")
 
@@ -33,7 +34,8 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
     """Launch, or with --dry-run print the scripts; returns the exit code of the verb."""
     request = compose_request(arguments, context, more=_implied(arguments))
     words = recorded_words(arguments, context)
-    whole = prepare.prepare(request, words, context, quiet=arguments.json)
+    with gc_paused():
+        whole = prepare.prepare(request, words, context, quiet=arguments.json)
     if whole.plan.cluster.kind is not ClusterKind.slurm:
         local.refuse_if_ruled_out(context.environ)
     division = deduplicate.KnownRuns()

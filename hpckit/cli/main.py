@@ -19,13 +19,13 @@ from types import ModuleType
 from typing import NoReturn
 
 from hpckit import __version__
+from hpckit.cli.gc_pause import gc_paused
 from hpckit.cli.parsing import OptionalValue, option_hint, plain
 from hpckit.cli.streams import forget_output, open_standard_streams
 from hpckit.cli.terminal.progress_bar import progress_bar
 from hpckit.context import Context
 from hpckit.errors import HpckitError, OutputError, UsageError
-from hpckit.planning.masking import masked_text
-from hpckit.planning.secrecy import known_secrets
+from hpckit.planning.secrecy import known_secrets, masked_text
 from hpckit.runtime.environ import environment
 
 VERB_GROUPS = {
@@ -186,7 +186,8 @@ def verb_module(verb: str) -> ModuleType:
             hint="`hpckit --help` lists all verbs",
         )
     module = f"{_FOLDERS[verb]}.{verb}" if verb in _FOLDERS else "hidden"
-    return importlib.import_module(f"hpckit.cli.commands.{module}")
+    with gc_paused():
+        return importlib.import_module(f"hpckit.cli.commands.{module}")
 
 
 def verb_parser(verb: str) -> argparse.ArgumentParser:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 
 from hpckit.cli.compose_options import compose_request
 from hpckit.config.request import with_something_to_run
@@ -17,6 +16,7 @@ from hpckit.planning.capacity.gpus import LINKED, read_gpu
 from hpckit.planning.capacity.power import SiteRates, capped, with_node
 from hpckit.planning.capacity.request import STATES
 from hpckit.planning.checks.values import check_cluster
+from hpckit.values import replace
 
 
 def planned_cluster(arguments: argparse.Namespace, context: Context) -> Cluster:

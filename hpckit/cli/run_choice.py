@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import dataclass
 
 from hpckit.cli.options import add_filters, filter_of, output_dir
 from hpckit.context import Context
@@ -16,6 +15,7 @@ from hpckit.model.parallel.words import is_override
 from hpckit.record.launches import Launch
 from hpckit.record.lookup import find
 from hpckit.report.run_filter import RunFilter, causes_named, indices_named
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

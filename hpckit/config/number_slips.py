@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 
 from hydra.core.override_parser.types import OverrideType
 from omegaconf import OmegaConf
@@ -23,8 +22,9 @@ from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import is_number
 from hpckit.planning.sweep.point_file import place
+from hpckit.values import field_names
 
-_TYPED = frozenset(field.name for field in fields(LaunchConfig)) - {"params"}
+_TYPED = frozenset(field_names(LaunchConfig)) - {"params"}
 """Keys that hpckit reads itself: Hydra refuses other types there."""
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpckit.config.types import in_own_unit
 from hpckit.errors import ConfigError
+from hpckit.values import dataclass, replace
 
 _CHOICE = re.compile(r"\+{0,2}(experiment|entry_point|command)=")
 PRIMARY = "config"

@@ -9,7 +9,6 @@ import copy
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import PurePath
 from typing import Any, cast
 
@@ -20,6 +19,7 @@ from hpckit.config.names import dotted_keys, leaves, nearest, question, siblings
 from hpckit.config.schema import typed_sections
 from hpckit.errors import ConfigError, causes
 from hpckit.model.launch import MISSING, ClusterKind
+from hpckit.values import field_names
 
 _NOT_FOUND = re.compile(r"Interpolation key '([^']+)' not found")
 _RAISED = re.compile(r"\w+ raised while resolving interpolation: ")
@@ -103,7 +103,7 @@ def _refuse_unknown_keys(config: DictConfig) -> None:
             hint="`--info groups` lists the groups.",
         )
     for section, kind in typed_sections().items():
-        known = [field.name for field in fields(kind)]
+        known = field_names(kind)
         unknown = [str(key) for key in config.get(section) or known if key not in known]
         if unknown:
             named = [f"{section}.{name}" for name in nearest(unknown[0], known)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
@@ -24,6 +23,7 @@ from hpckit.model.search import Axis, AxisKind, Search
 from hpckit.planning.sweep.derived_keys import Probe, check_free, check_same, followers
 from hpckit.planning.sweep.grid import MAX_POINTS
 from hpckit.planning.sweep.sampling import check_sampling, draw_points
+from hpckit.values import dataclass, replace
 
 _LOG = "log"
 

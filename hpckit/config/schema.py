@@ -7,15 +7,15 @@ nodes. A node made from a frozen dataclass is read-only, and Hydra refuses to co
 
 from __future__ import annotations
 
-import dataclasses
 from functools import cache
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
+from hydra.core.config_store import ConfigNode, ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from hpckit.config.types import OPEN
 from hpckit.model.launch import LaunchConfig
+from hpckit.values import field_names, is_dataclass
 
 SCHEMA_NAME = "hpckit_schema"
 
@@ -23,14 +23,16 @@ SCHEMA_NAME = "hpckit_schema"
 @cache
 def register_schema() -> None:
     """Register the schema with Hydra under `SCHEMA_NAME`, once per process."""
-    ConfigStore.instance().store(name=SCHEMA_NAME, node=_schema(), provider="hpckit")
+    # Not by `store`: it makes and copies the whole schema once more.
+    node = ConfigNode(SCHEMA_NAME, _schema(), group=None, package=None, provider="hpckit")
+    ConfigStore.instance().repo[f"{SCHEMA_NAME}.yaml"] = node
 
 
 def typed_sections() -> dict[str, type[Any]]:
     """Return the top-level keys that are dataclasses themselves, with their types."""
     defaults = LaunchConfig()
-    fields = {field.name: getattr(defaults, field.name) for field in dataclasses.fields(defaults)}
-    return {name: type(value) for name, value in fields.items() if dataclasses.is_dataclass(value)}
+    kinds = {name: type(getattr(defaults, name)) for name in field_names(LaunchConfig)}
+    return {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
 
 
 def _schema() -> DictConfig:

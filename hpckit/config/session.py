@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from inspect import signature
 from itertools import accumulate
 from pathlib import Path
@@ -35,7 +34,8 @@ from hpckit.config.request import ComposeRequest, conf_folders, shipped_folder
 from hpckit.config.schema import SCHEMA_NAME, register_schema
 from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING
-from hpckit.planning.masking import masked_text, masked_word
+from hpckit.planning.secrecy import masked_text, masked_word
+from hpckit.values import dataclass, field
 
 # hydra-core 1.3 warns if this is missing, 1.4 if it is given.
 _VERSION_BASE = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any, cast
 
-from omegaconf import Container, DictConfig, ListConfig, OmegaConf
+from omegaconf import AnyNode, Container, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hpckit.config.resolve import as_json_value
 from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING, LaunchConfig
 from hpckit.model.plain import from_plain
+from hpckit.values import dataclass, field_names, replace
 
 _DECIDED = ("cluster.kind", "cluster.bin_dir")
 """The inputs of `cluster.kind`: a composition that could change them is not shared."""
@@ -27,8 +27,9 @@ _DECIDED = ("cluster.kind", "cluster.bin_dir")
 _OF_THE_ENVIRONMENT = re.compile(r"\$\{oc\.env:\w+(,[^${}]*)?\}\Z")
 """An interpolation that does not depend on any configuration value."""
 
-_FIELDS = frozenset(field.name for field in fields(LaunchConfig))
+_FIELDS = frozenset(field_names(LaunchConfig))
 
+_PLAIN = (str, int, float, bool)
 _OVERRIDES = 3
 """Length of the path `stages.NAME.overrides`."""
 
@@ -90,6 +91,9 @@ class SharedComposition:
 
     def _changes(self, given: Mapping[str, Any]) -> Iterator[tuple[_Path, Any]]:
         """Set the given values; yield the resolved values that differ from before."""
+        if not self.unsettled and all(self._is_free(*one) for one in given.items()):
+            yield from (((*key.split("."),), value) for key, value in given.items())
+            return
         for key, value in given.items():
             container, name = self.places[key]
             OmegaConf.update(container, name, value)
@@ -99,6 +103,11 @@ class SharedComposition:
             value = _resolved(self.config, path)
             if not _same(value, _get(self.values, path)):
                 yield path, value
+
+    def _is_free(self, key: str, value: object) -> bool:
+        """Whether this is a plain value of a key that takes any."""
+        container, name = self.places[key]
+        return type(value) in _PLAIN and type(container._get_node(name)) is AnyNode  # noqa: SLF001
 
     def _settings(self, values: Mapping[str, Any], changed: set[str]) -> LaunchConfig:
         names = changed & _FIELDS

@@ -26,9 +26,8 @@ from hpckit.config.staged import (
     zipped_keys,
 )
 from hpckit.errors import ConfigError
-from hpckit.model.plan import MASK
-from hpckit.planning.masking import masked_words
-from hpckit.planning.secrecy import is_secret, known_secrets
+from hpckit.model.plain import MASK
+from hpckit.planning.secrecy import is_secret, known_secrets, masked_words
 
 INFO = ("all", "searchpath", "groups", "defaults")
 """The topics of `show_info`."""

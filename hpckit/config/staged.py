@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -28,6 +27,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import SweepPoint
 from hpckit.planning.stages import StageSettings, read_stages
+from hpckit.values import dataclass, replace
 
 _ADDRESSED = re.compile(r"(?P<stage>[A-Za-z_]\w*):(?P<word>[^=]*(=.*)?)\Z", re.ASCII | re.DOTALL)
 _OF_THE_LAUNCH = ("name", "budget", "sweep", "stages")

@@ -8,7 +8,6 @@ Hydra for every point.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.override_parser.types import OverrideType
@@ -26,6 +25,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain
 from hpckit.model.plan import SweepPoint
+from hpckit.values import dataclass, field
 
 _SETS = (OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from enum import EnumType
@@ -11,6 +10,7 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.moment import parse_time_limit
 from hpckit.model.parallel.settings import SCHEDULES, SIZE_WORDS
+from hpckit.values import field_names, is_dataclass
 
 _UNITS = {
     "_min": ": minutes, a day is 1440 (2h as an override)",
@@ -54,7 +54,7 @@ _FORMS = {
 def known_in(section: str) -> tuple[str, ...]:
     """Return the keys of one of hpckit's sections; empty for others."""
     kind = _section(section) if section else None
-    return () if kind is None else tuple(field.name for field in dataclasses.fields(kind))
+    return () if kind is None else field_names(kind)
 
 
 def takes(key: str) -> str:
@@ -118,7 +118,7 @@ def _section(name: str) -> type[Any] | None:
     kind: Any = LaunchConfig
     for part in name.split(".") if name else ():
         kind = get_type_hints(kind).get(part)
-        if not dataclasses.is_dataclass(kind):
+        if not is_dataclass(kind):
             return None
     return cast("type[Any]", kind)
 
@@ -145,7 +145,7 @@ def _words(hint: Any, key: str) -> str:
         return f"a mapping of names to {_several(inner[1])}"
     if isinstance(hint, EnumType):
         return f"one of {', '.join(hint.__members__)}"
-    if dataclasses.is_dataclass(hint):
+    if is_dataclass(hint):
         return f"a mapping of {', '.join(known_in(key))}"
     return _ONE[hint]
 

@@ -7,7 +7,6 @@ compose without error, and have no effect. `++key=value` adds it anyway.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -17,9 +16,10 @@ from hpckit.config.failures import FAILURES
 from hpckit.config.session import Session
 from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig, Resources
+from hpckit.values import field_names
 
-_ROOT = (*(field.name for field in fields(LaunchConfig)), "experiment")
-_RESOURCES = frozenset(field.name for field in fields(Resources))
+_ROOT = (*field_names(LaunchConfig), "experiment")
+_RESOURCES = frozenset(field_names(Resources))
 _ALIKE = 0.84
 """`recovry`, `param`, `clustr` are above it, `mode` and `node` (for `code`) are not."""
 _SHORT = 4

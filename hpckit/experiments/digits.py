@@ -10,7 +10,6 @@ reproducible and can continue from any step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hpckit import Run
 from hpckit.errors import ConfigError
+from hpckit.values import dataclass
 
 TEST_IMAGES = 360
 """A fifth of all images."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from hpckit.model.run import RunView
 from hpckit.model.stages import DependencyType, Stage, followed, kind_of, place_of
 from hpckit.model.states import RunState
+from hpckit.values import replace
 
 
 def blocked_runs(

@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any
 
 from hpckit.errors import ConfigError
+from hpckit.values import dataclass
 
 _HOW = 'command is a list of words, or one string as a shell would split it: "python train.py"'
 

@@ -8,7 +8,6 @@ what a newer one wrote.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -22,6 +21,7 @@ from hpckit.model.plan import JobSpec
 from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.model.preflight.verdict import HealthVerdict, NodeInspection
 from hpckit.model.states import DrainAction, RequeueOutcome, RoundAction, RunState
+from hpckit.values import dataclass
 
 VERSION = 1
 

@@ -7,13 +7,13 @@ happened to its neighbours), so failures are classified from the ranks' own exit
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Flag, StrEnum, auto
 
 from hpckit.model.diagnosis.collectives import CollectiveWait
 from hpckit.model.parallel.layout import Layout, name_rank
 from hpckit.model.states import RecordedEnum
+from hpckit.values import dataclass
 
 FROZEN_FOLDER_EXIT = 66
 """Exit code of a batch script or agent that cannot read the folder (EX_NOINPUT of sysexits.h)."""

@@ -6,9 +6,10 @@ reads the words of a fault.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
+
+from hpckit.values import dataclass
 
 
 class FaultKind(StrEnum):
@@ -77,9 +78,9 @@ class Fault:
         """The fault as text that parses back to the same fault."""
         target = [] if self.target is FaultTarget.rank else [self.target.value]
         values = [
-            f"{field.name}={_shown(value)}"
-            for field in fields(self)[2:]
-            if (value := getattr(self, field.name)) != field.default
+            f"{name}={_shown(value)}"
+            for name, one in self.__dataclass_fields__.items()
+            if name not in {"kind", "target"} and (value := getattr(self, name)) != one.default
         ]
         return " ".join([self.kind.value, *target, *values])
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 from hpckit.model.parallel.model_check import CheckedModel
+from hpckit.values import dataclass
 
 
 class Severity(StrEnum):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from hpckit.model.failure import Cause
 from hpckit.model.states import RoundAction
+from hpckit.values import dataclass, field_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class TimeParts:
         return self.wall - self.queue - self.idle - self.suspended
 
 
-_PARTS = tuple(field.name for field in fields(TimeParts))
+_PARTS = field_names(TimeParts)
 
 
 class TimePart(StrEnum):

@@ -6,12 +6,12 @@ The outcome of attempts is in model/run.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from hpckit.model import events
 from hpckit.model.elastic import SatelliteSpec
 from hpckit.model.ids import JobId, is_job
 from hpckit.model.plan import JobSpec
+from hpckit.values import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass
 from datetime import datetime
+
+from hpckit.values import dataclass
 
 _NOT_SLUG = re.compile(r"[^A-Za-z0-9_-]+")
 _SLUG_LENGTH = 40

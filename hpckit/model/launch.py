@@ -7,7 +7,6 @@ makes docs/reference/configuration.md from the docstrings below the fields.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -16,6 +15,7 @@ from hpckit.model.outside.tracker import Tracker
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.preflight.settings import Preflight
 from hpckit.model.telemetry.settings import Observe
+from hpckit.values import dataclass, field
 
 MISSING: Any = "???"
 """OmegaConf's mark for a mandatory value; spelt out here so that the model stays pure."""

@@ -9,7 +9,6 @@ field of seconds (`_s`) more than a thousand years. JSON has all of them.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import sys
 import types
@@ -19,6 +18,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from hpckit.values import field_names, is_dataclass
+
 T = TypeVar("T")
 _Reader = Callable[[Any], Any]
 
@@ -26,6 +27,9 @@ _EARLIEST, _LATEST = 1970, 9998
 """Years of times that are read."""
 _PLAIN: frozenset[Any] = frozenset({str, int, float, bool, type(None)})
 _LONGEST_SHOWN = 60
+
+MASK = "***"
+"""Replaces a secret in a configuration or an override."""
 
 LARGEST = 2**63 - 1
 """The largest whole number that a record may have: what 64 bits hold."""
@@ -64,10 +68,11 @@ def is_number(text: str) -> bool:
 
 def to_plain(value: Any) -> Any:
     """Return `value` as dicts, lists, strings, numbers, booleans and None."""
-    if type(value) in _PLAIN:
+    kind: Any = type(value)
+    if kind in _PLAIN:
         return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {name: to_plain(getattr(value, name)) for name in _names(type(value))}
+    if (names := _names(kind)) is not None:
+        return {name: to_plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -95,8 +100,8 @@ def without_nan(value: Any) -> Any:
 
 
 @cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
+def _names(kind: Any) -> tuple[str, ...] | None:
+    return field_names(kind) if is_dataclass(kind) else None
 
 
 def _scalar(value: Any) -> Any:
@@ -144,7 +149,7 @@ def _readers(kind: Any) -> tuple[tuple[str, frozenset[Any], float | None, _Reade
     The largest number is null for a field that holds none, or anything.
     """
     hints = get_type_hints(kind)
-    return tuple(_field(field.name, hints[field.name]) for field in dataclasses.fields(kind))
+    return tuple(_field(name, hints[name]) for name in field_names(kind))
 
 
 def _field(name: str, hint: Any) -> tuple[str, frozenset[Any], float | None, _Reader]:
@@ -210,7 +215,7 @@ def _reader_of_tuple(members: tuple[Any, ...]) -> _Reader:
 def _reader_of_one(hint: Any) -> _Reader:
     if hint is Any:
         return lambda value: value
-    if dataclasses.is_dataclass(hint):
+    if is_dataclass(hint):
         return lambda value: from_plain(cast("Any", hint), value)
     if hint is datetime:
         return _moment

@@ -6,7 +6,6 @@ Equal plans are the same launch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,10 +14,9 @@ from hpckit.model.ids import run_id
 from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.model.search import Search
 from hpckit.model.stages import Stage, StageDependency
+from hpckit.values import dataclass, field
 
 _CHECKED_RUNS = 200
-MASK = "***"
-"""Replaces a secret in a configuration or an override."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 
 from hpckit.model.history import LaunchHistory
 from hpckit.model.ids import JobId
 from hpckit.model.plan import JobSpec
 from hpckit.model.run import Observation, RunView
 from hpckit.model.states import BaseState, RunState
+from hpckit.values import dataclass, replace
 
 _FINAL = frozenset({RunState.completed, RunState.failed, RunState.cancelled})
 

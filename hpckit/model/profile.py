@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from hpckit.model.telemetry.settings import ProfileTool
+from hpckit.values import dataclass
 
 MOST_STEPS = 1000
 """Of one profile. A trace of a large model grows by tens of megabytes a step."""

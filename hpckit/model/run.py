@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +13,7 @@ from hpckit.model.failure import Failure, Trait
 from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.preflight.verdict import NodeInspection
 from hpckit.model.states import BaseState, RunState, SlurmState
+from hpckit.values import dataclass, field, replace
 
 PRUNED = "pruned"
 """The reason of a run that completed early because an adaptive sweep has better ones."""

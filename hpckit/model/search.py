@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from hpckit.model.command import reader_of, written
 from hpckit.model.launch import Direction, Pruner
+from hpckit.values import dataclass
 
 
 class AxisKind(StrEnum):

@@ -7,8 +7,9 @@ are numbered one after the other, in the order of the sweep's points.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from hpckit.values import dataclass
 
 
 class DependencyType(StrEnum):

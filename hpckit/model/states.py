@@ -6,10 +6,11 @@ the flags.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import Self
+
+from hpckit.values import dataclass, field
 
 
 class RecordedEnum(StrEnum):

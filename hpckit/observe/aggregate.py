@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -29,6 +28,7 @@ from hpckit.model.telemetry.vocabulary import (
     counter_increase,
 )
 from hpckit.record.telemetry import LatestTelemetry
+from hpckit.values import dataclass, field, replace
 
 _QUANTILE = 0.95
 _Name = TypeVar("_Name")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,6 +21,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryEventKind,
 )
 from hpckit.observe.gpu_choice import GpuChoice
+from hpckit.values import dataclass, field
 
 _MIB = 1024**2
 _MICRO = 1e-6

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.model.telemetry.vocabulary import HostCounter, HostGauge, HostSample
 from hpckit.observe.sysfs import read_count, read_fields, read_small
+from hpckit.values import dataclass
 
 _MICRO = 1e-6
 _JOB = re.compile(r"(.*/job_\d+)(/|\Z)")

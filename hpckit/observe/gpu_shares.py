@@ -10,11 +10,11 @@ import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpckit.model.telemetry.vocabulary import GpuDevice
 from hpckit.record.process import alive, start_mark, this_host
+from hpckit.values import dataclass, field
 
 
 def notes_folder(root: Path = Path("/dev/shm")) -> Path:  # noqa: S108  # who owns it is checked

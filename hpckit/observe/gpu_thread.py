@@ -10,7 +10,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -19,6 +18,7 @@ from hpckit.observe.amd import open_amd
 from hpckit.observe.gpu_choice import GpuChoice
 from hpckit.observe.gpu_shares import GpuShares
 from hpckit.observe.nvml.backend import open_nvml
+from hpckit.values import dataclass, field, replace
 
 
 class GpuBackend(Protocol):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from hpckit.model.telemetry.vocabulary import HostCounter, HostGauge, HostSample
 from hpckit.observe.cgroup import JobCgroup, job_cgroup, node_pressure
 from hpckit.observe.infiniband import find_ports, read_ports
 from hpckit.observe.sysfs import folders, read_count, read_small
+from hpckit.values import dataclass, field
 
 _JOULES = 1e-6
 """The files count microjoules."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from hpckit.model.telemetry.rank_steps import RankSteps
@@ -25,6 +24,7 @@ from hpckit.observe.aggregate import RunningTotal, bucket, gpu_rows, host_row, m
 from hpckit.observe.gpu_thread import GpuReading, GpuThread
 from hpckit.observe.host import HostReader
 from hpckit.observe.segments import SEGMENT, SegmentWriter
+from hpckit.values import dataclass, field, replace
 
 MOST_WAIT_S = 2.0
 """Longest wait for the GPUs in a sample; half an interval if that is shorter."""

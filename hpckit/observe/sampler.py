@@ -16,7 +16,6 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -30,6 +29,7 @@ from hpckit.observe.host import HostReader
 from hpckit.observe.node_samples import NodeSamples
 from hpckit.observe.segments import SegmentWriter
 from hpckit.record.layout import AttemptPaths
+from hpckit.values import dataclass, field
 
 STOP_S = 2.0
 """How long `stop` waits for the last row, by default."""

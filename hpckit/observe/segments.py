@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -36,6 +35,7 @@ from hpckit.record.telemetry import (
     segment_end,
     segment_header,
 )
+from hpckit.values import dataclass, field, replace
 
 SEGMENT = timedelta(hours=6)
 """What one file holds at most."""

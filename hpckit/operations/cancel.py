@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from hpckit.context import Context
 from hpckit.errors import HpckitError, UsageError
@@ -23,6 +22,7 @@ from hpckit.report.selection import Filter
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import find_by_name
+from hpckit.values import dataclass
 from hpckit.views.launch_view import (
     LaunchView,
     RecordedProcess,

@@ -6,7 +6,6 @@ jobs. Writes nothing.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
 
@@ -29,6 +28,7 @@ from hpckit.planning.checks.preemption import preemption_findings, preemption_li
 from hpckit.planning.checks.slips import plan_slips
 from hpckit.planning.layout import planned_layouts
 from hpckit.record.snapshot.preflight import Machine
+from hpckit.values import replace
 
 _SECONDS = timedelta(seconds=20)
 """For the model of a launch: more would hold the user up, who can ask `hpckit check`."""

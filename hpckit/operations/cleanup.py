@@ -7,7 +7,6 @@ nothing behind a link.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
@@ -30,6 +29,7 @@ from hpckit.runtime.checkpoint.errors import ForeignFolderError
 from hpckit.runtime.checkpoint.folder import CheckpointEntry, CheckpointFolder
 from hpckit.runtime.checkpoint.journal import CheckpointHistory
 from hpckit.runtime.checkpoint.retention import RetentionExtent, clearable
+from hpckit.values import dataclass
 from hpckit.views.launch_view import Ask, LaunchView, launch_views, note_warnings, unconfirmed
 
 _CUT_OFF = "an earlier clean was cut off"

@@ -7,7 +7,6 @@ thing if their code is the same.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpckit.context import Context
@@ -31,6 +30,7 @@ from hpckit.record.snapshot.identity import (
     frozen_project,
     holdings,
 )
+from hpckit.values import dataclass, field, replace
 from hpckit.views.launch_view import Ask, launch_views
 
 _ON_ITS_WAY = frozenset({RunState.pending, RunState.running, RunState.interrupted})

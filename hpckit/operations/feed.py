@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hpckit.context import Context
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
@@ -15,6 +13,7 @@ from hpckit.planning.jobs.arrays import throttle
 from hpckit.record.launches import Launch, load_settings, read_launch_history
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import queued_jobs
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 
 from hpckit.context import Context
@@ -26,6 +25,7 @@ from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.script import render_script
 from hpckit.slurm.site_query import PATIENCE as LIMITS
 from hpckit.slurm.test_only import rehearse
+from hpckit.values import replace
 
 _OTHERS = timedelta(minutes=2)
 """How long running supervisors may take to add their successors before a service job is queued."""

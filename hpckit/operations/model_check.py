@@ -13,7 +13,6 @@ import signal
 import subprocess  # noqa: TID251  # the model is built by the Python of the run
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import IO
@@ -32,6 +31,7 @@ from hpckit.planning.layout import layout_of
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.working import show_code
 from hpckit.runtime.environ import rank_variables, without_rank
+from hpckit.values import dataclass, field
 
 MODELS = 8
 """The models of at most this many runs of a launch are checked: each takes seconds."""

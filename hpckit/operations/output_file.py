@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
@@ -14,6 +13,7 @@ from typing import IO
 from hpckit.errors import UsageError
 from hpckit.record.store import PRIVATE_FILE, open_plain, write_chunks
 from hpckit.report.export.value_lines import COLUMNS
+from hpckit.values import dataclass
 
 _BEGINNING, _END = 4096, 65536
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.context import Context
@@ -12,6 +11,7 @@ from hpckit.errors import UsageError
 from hpckit.operations.export.figure import FigureForm, FigureLook, FigureStyle, drawn
 from hpckit.operations.output_file import FIGURE, check_output_file, write_output_file
 from hpckit.report.document.figure import CurveFigure
+from hpckit.values import dataclass
 from hpckit.views.across_launches import named_runs
 from hpckit.views.report.plotted import PlotQuestion, curve_figure
 

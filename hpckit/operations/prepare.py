@@ -10,7 +10,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpckit.config.compose import compose
@@ -23,20 +22,18 @@ from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.counted import listed
 from hpckit.model.ids import launch_id, slug
 from hpckit.model.launch import ClusterKind, Code, LaunchConfig
+from hpckit.model.outside.notices import Notify
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.operations.cluster_limits import limits_for
 from hpckit.operations.nodes.avoid import without_bad_nodes
-from hpckit.operations.notices.addresses import (
-    check_commands,
-    find_destinations,
-    refuse_in_snapshot,
-)
+from hpckit.operations.notices.addresses import check_commands, find_destinations
 from hpckit.operations.output_file import is_output_file
 from hpckit.planning.jobs.arrays import LEARNING
 from hpckit.planning.jobs.shared_jobs import in_order, shares_jobs
-from hpckit.planning.masking import exposed_keys, masked_words
+from hpckit.planning.masking import exposed_keys
 from hpckit.planning.notices.destinations import Destination
 from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan, resource_spec
+from hpckit.planning.secrecy import masked_words
 from hpckit.record.durations import durations
 from hpckit.record.freeze import freeze
 from hpckit.record.launches import Launch, load_launch
@@ -48,6 +45,7 @@ from hpckit.slurm.clusters import refuse_other_clusters
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.script import AUTO_RESUME, SATELLITE, render_script
 from hpckit.slurm.site_query import PATIENCE
+from hpckit.values import dataclass, replace
 
 _SHOWN = 8
 _TEMPLATE = re.compile(r"sbatch|\.j2\Z|\.jinja2?\Z")
@@ -96,7 +94,7 @@ def prepare(
     for line in (*_unused_templates(templates[:-1], plan), *_left_out(snapshot.left_out)):
         context.note(f"warning: {line}")
     notify = points[0].settings.notify
-    refuse_in_snapshot(notify, snapshot)
+    _refuse_in_snapshot(notify, snapshot)
     destinations = find_destinations(notify, context.environ) if notify.events else ()
     check_commands(notify, destinations, context.environ)
     return Prepared(
@@ -272,3 +270,16 @@ def _output_dir(settings: LaunchConfig, context: Context) -> Path:
         )
     # Not resolved: a node may reach the folder by this path only.
     return Path(os.path.normpath(context.cwd / Path(settings.output_dir).expanduser()))
+
+
+def _refuse_in_snapshot(notify: Notify, snapshot: collect.CodeSnapshot) -> None:
+    """Raise ConfigError if the private file would be copied with the code."""
+    if notify.file is None or snapshot.files is None:
+        return
+    file = Path(notify.file).expanduser().resolve()
+    if any((snapshot.root / one.path).resolve() == file for one in snapshot.files):
+        raise ConfigError(
+            f"notify.file is {notify.file!r}, which would be copied into the launch folder with "
+            "your code",
+            hint="keep it outside the project: ~/.config/hpckit/notify",
+        )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpckit.context import Context
@@ -36,6 +35,7 @@ from hpckit.runtime.checkpoint.errors import ForeignFolderError
 from hpckit.runtime.checkpoint.folder import check_checkpoint_owner
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import queued_jobs
+from hpckit.values import dataclass, field, replace
 from hpckit.views.launch_view import Ask, LaunchView, launch_views, local_executors, unconfirmed
 from hpckit.views.living_ranks import outliving_rank
 

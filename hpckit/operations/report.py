@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.context import Context
@@ -17,6 +16,7 @@ from hpckit.operations.output_file import (
 )
 from hpckit.report.document.model import ReportDocument
 from hpckit.report.html.page import page_chunks
+from hpckit.values import dataclass
 from hpckit.views.across_launches import named_runs
 from hpckit.views.freshness import Freshness
 from hpckit.views.report.gather import report_document

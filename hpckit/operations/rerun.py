@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,13 +16,13 @@ from hpckit.errors import UsageError
 from hpckit.model.ids import launch_id
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.words import with_layout_words
-from hpckit.model.plain import from_plain
-from hpckit.model.plan import MASK, SweepPoint
+from hpckit.model.plain import MASK, from_plain
+from hpckit.model.plan import SweepPoint
 from hpckit.model.stages import with_followed
 from hpckit.operations.frozen_script import option_of, templates_of
 from hpckit.operations.prepare import Prepared, plan_points, take_snapshot
-from hpckit.planning.masking import masked_words
 from hpckit.planning.plan import LaunchIdentity
+from hpckit.planning.secrecy import masked_words
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.secret_variables import read_secrets
 from hpckit.record.snapshot import collect
@@ -33,6 +32,7 @@ from hpckit.record.snapshot.identity import code_identity, frozen_identity
 from hpckit.record.snapshot.restore import restore
 from hpckit.record.store import read_json
 from hpckit.slurm.script import render_script
+from hpckit.values import dataclass, replace
 
 _MAKING = ("--config-dir", "--config-name")
 """Options that say which configuration a launch was made from."""

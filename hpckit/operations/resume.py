@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from hpckit.context import Context
@@ -47,6 +46,7 @@ from hpckit.record.snapshot.changes import check_snapshot
 from hpckit.report.rows import count_states
 from hpckit.report.run_filter import RunFilter, failure_cause
 from hpckit.report.standing import standing_text
+from hpckit.values import dataclass, field, replace
 from hpckit.views.launch_view import Ask, launch_view, unconfirmed
 from hpckit.views.living_ranks import await_no_ranks
 from hpckit.views.scheduler import Scheduler

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from hpckit.context import Context, Tell
@@ -36,6 +35,7 @@ from hpckit.record.launches import Launch, read_launch_events, read_launch_histo
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands, over_limit
 from hpckit.slurm.query import find_by_name, observe, queued_jobs
+from hpckit.values import dataclass, field
 from hpckit.views.launch_view import unconfirmed
 
 _PAUSE_S = 5.0

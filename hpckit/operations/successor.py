@@ -6,7 +6,6 @@ supervisor calls this through cli/supervise: an error here is printed and never 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 from hpckit.context import Context
@@ -26,6 +25,7 @@ from hpckit.record.launches import Launch, load_launch, read_launch_history
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.query import find_by_name, observe
 from hpckit.slurm.requeue import JobAttempt, leave_out
+from hpckit.values import replace
 
 PATIENCE = timedelta(minutes=10)
 """How long to wait for other processes that add jobs, and for a Slurm that does not answer."""

@@ -7,7 +7,6 @@ that did not answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 
 from hpckit.context import Context
@@ -19,6 +18,7 @@ from hpckit.record.launches import Launch
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import find_by_name
+from hpckit.values import dataclass
 from hpckit.views.launch_view import unconfirmed
 
 

@@ -5,10 +5,9 @@ planning.diagnosis.usage has the energy itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hpckit.model.goodput import Goodput
 from hpckit.model.telemetry.energy import EnergyBill, EnergySum
+from hpckit.values import dataclass
 
 _J_PER_KWH = 3.6e6
 _S_PER_HOUR = 3600.0

@@ -7,10 +7,10 @@ no pace lasts as long as those that have completed; and as many run at a time as
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 
 from hpckit.model.states import RunState
+from hpckit.values import dataclass
 
 _NOTHING = timedelta(0)
 _OPEN = frozenset({RunState.pending, RunState.running})

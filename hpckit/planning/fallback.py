@@ -6,8 +6,6 @@ the same one without asking each other.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-
 from hpckit.errors import ConfigError
 from hpckit.model.counted import counted
 from hpckit.model.launch import LaunchConfig
@@ -20,6 +18,7 @@ from hpckit.planning.layout import (
     replica_nodes_of,
     shape_of,
 )
+from hpckit.values import field_names, replace
 
 
 def layout_of_world(settings: LaunchConfig, world_size: int) -> Layout:
@@ -134,5 +133,5 @@ def _planned(settings: LaunchConfig, sizes: FallbackLayout, nodes: int) -> Layou
 
 
 def _with_sizes(parallel: Parallel, sizes: FallbackLayout) -> Parallel:
-    given = {one.name: getattr(sizes, one.name) for one in fields(FallbackLayout)}
+    given = {name: getattr(sizes, name) for name in field_names(FallbackLayout)}
     return replace(parallel, **given, fallback=[])

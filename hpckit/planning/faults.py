@@ -11,12 +11,12 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from hpckit.errors import ConfigError, UsageError
 from hpckit.model.fault import ON_NODES, SIGNALS, Fault, FaultKind, FaultTarget
+from hpckit.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

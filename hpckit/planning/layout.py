@@ -7,8 +7,9 @@ itself (heads, layers) is checked where the model is built.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import TypeVar
 
 from hpckit.errors import ConfigError
 from hpckit.model.counted import counted
@@ -27,6 +28,9 @@ from hpckit.model.parallel.settings import (
     can_compile,
 )
 from hpckit.model.ranges import ranges
+from hpckit.values import dataclass, field, field_names
+
+T = TypeVar("T")
 
 _INNER = (MeshAxis.shard, MeshAxis.context, MeshAxis.tensor)
 """The axes that may take the ranks of a node."""
@@ -82,6 +86,25 @@ def layout_of(settings: LaunchConfig) -> Layout:
     return plan_layout(settings.parallel, shape_of(settings))
 
 
+_COUNTED = attrgetter(*(name for name in field_names(LaunchConfig) if name != "params"))
+
+
+def once_for_all(compute: Callable[[LaunchConfig], T]) -> Callable[[LaunchConfig], T]:
+    """Return `compute`, called once for all runs whose settings but `params` are the same objects.
+
+    What a sweep does not change is, and that is quicker to see than that it is equal.
+    """
+    known: dict[tuple[int, ...], tuple[LaunchConfig, T]] = {}  # kept, so that ids stay unique
+
+    def computed(settings: LaunchConfig) -> T:
+        key = tuple(map(id, _COUNTED(settings)))
+        if key not in known:
+            known[key] = settings, compute(settings)
+        return known[key][1]
+
+    return computed
+
+
 def planned_layouts(runs: Iterable[LaunchConfig]) -> tuple[str, ...]:
     """Return the layouts of a launch's runs in words, with the runs of each if they differ.
 
@@ -90,8 +113,9 @@ def planned_layouts(runs: Iterable[LaunchConfig]) -> tuple[str, ...]:
     Example: `replicate 2 x shard 4 (a replica is 1 node)`.
     """
     found: dict[str, list[int]] = {}
+    planned = once_for_all(_planned)
     for index, settings in enumerate(runs):
-        found.setdefault(_planned(settings), []).append(index)
+        found.setdefault(planned(settings), []).append(index)
     if len(found) == 1:
         return tuple(filter(None, found))
     return tuple(f"{words}: {_runs(indices)}" for words, indices in found.items() if words)

@@ -1,33 +1,20 @@
-"""Masks what looks like a secret in composed points, in words and in messages. Pure.
+"""Masks what looks like a secret in composed points. Pure.
 
-planning.secrecy decides what looks like a secret. The output of `masked_point` can be shown, hashed
-and written to files.
+planning.secrecy decides what looks like a secret, and masks it in words and in messages. The output
+of `masked_point` can be shown, hashed and written to files.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.plan import MASK, SecretVariables, SweepPoint
-from hpckit.planning.secrecy import TOKENS, is_secret, is_secret_name
-
-_WORD = re.compile(
-    r"(?P<head>(?:[A-Za-z_]\w*:)?[+~]*(?P<section>(?:cluster\.)?env)(?:\.(?P<name>\w+))?)="
-    r"(?P<value>.*)\Z",
-    re.DOTALL,
-)
-_ASSIGNED = re.compile(r"\b((?:cluster\.)?env\.(\w+))=('[^']*'|\"[^\"]*\"|[^\s'\"]*[^\s'\",:;.)])")
-_NAME_IN_MAPPING = re.compile(r"(\w+)['\"]?\s*:")
-_LONG_ENOUGH = 8
-"""Shorter secrets are not searched for in stored text: they occur in too many words."""
-
-_IN_A_MESSAGE = 4
+from hpckit.model.plain import MASK
+from hpckit.model.plan import SecretVariables, SweepPoint
+from hpckit.planning.secrecy import SEARCHED_FROM, is_secret, masked_words
+from hpckit.values import replace
 
 
 def masked_point(point: SweepPoint, known: frozenset[str] = frozenset()) -> SweepPoint:
@@ -117,7 +104,7 @@ def _masked_stage(stage: Any, secrets: SecretVariables) -> Any:
 
 def exposed_keys(point: SweepPoint) -> tuple[str, ...]:
     """Return the keys of a masked point that still contain one of its secrets."""
-    secrets = [text for text in point.secrets.texts if len(text) >= _LONG_ENOUGH]
+    secrets = [text for text in point.secrets.texts if len(text) >= SEARCHED_FROM]
     found = (key for key, text in _texts(point.config, "") if any(one in text for one in secrets))
     return tuple(dict.fromkeys(found))
 
@@ -132,58 +119,3 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list | tuple):
         for one in value:
             yield from _texts(one, key)
-
-
-def masked_words(words: Sequence[str], secrets: Collection[str] = ()) -> tuple[str, ...]:
-    """Return words of a command line without the secrets that overrides in them set.
-
-    `secrets` are known secret values.
-    """
-    return tuple(_without(masked_word(word), secrets) for word in words)
-
-
-@lru_cache(maxsize=1024)  # the points of a sweep share most of their words
-def masked_word(word: str) -> str:
-    """Return an override without the secret that it sets: `env.HF_TOKEN=***`."""
-    found = _WORD.match(word)
-    if found is None:
-        return word
-    name, value = found["name"], found["value"]
-    if name is None:
-        inside = _NAME_IN_MAPPING.findall(value)
-        secret = is_secret("", value) or any(is_secret_name(one) for one in inside)
-    else:
-        secret = is_secret(name, value.strip("'\""))
-    return f"{found['head']}={MASK}" if secret else word
-
-
-def masked_text(text: str, words: Sequence[str], known: Collection[str] = ()) -> str:
-    """Return a message without the secrets that `words` of a command line set, and without keys.
-
-    `known` are secrets of the environment.
-    """
-    for word in sorted(words, key=len, reverse=True):
-        text = text.replace(word, masked_word(word))
-    text = _without(text, {part for word in words for part in _set_by(word)}, _IN_A_MESSAGE)
-    text = _without(text, known)
-    return TOKENS.sub(MASK, _ASSIGNED.sub(_masked_assignment, text))
-
-
-def _masked_assignment(found: re.Match[str]) -> str:
-    secret = is_secret(found[2], found[3].strip("'\""))
-    return f"{found[1]}={MASK}" if secret else found[0]
-
-
-def _set_by(word: str) -> tuple[str, ...]:
-    """Return the secret that a word sets, whole and in the parts that a sweep splits it into."""
-    if masked_word(word) == word:
-        return ()
-    value = word.partition("=")[2]
-    return (value, *re.split(r"[\s,'\"()\[\]{}:]+", value))
-
-
-def _without(text: str, secrets: Collection[str], least: int = _LONG_ENOUGH) -> str:
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= least:
-            text = text.replace(secret, MASK)
-    return text

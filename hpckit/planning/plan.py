@@ -6,7 +6,6 @@ Groups runs into jobs and defines what a job asks of Slurm.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import PurePath
 from typing import Any
@@ -22,8 +21,10 @@ from hpckit.planning.checks.config import check_points
 from hpckit.planning.jobs.arrays import chunks, throttle
 from hpckit.planning.jobs.shared_jobs import merged_job, shared_job, shares_jobs
 from hpckit.planning.jobs.stage_jobs import Asked, check_stages, stage_jobs
+from hpckit.planning.layout import once_for_all
 from hpckit.planning.signature import frozen_signature
 from hpckit.planning.stages import planned_stages, with_earlier
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +110,9 @@ def _asked(settings: LaunchConfig) -> Asked:
 
 def _jobs(launch: str, points: Sequence[SweepPoint], limits: SubmitLimits) -> tuple[JobSpec, ...]:
     groups: dict[Asked, list[int]] = {}
+    asked = once_for_all(_asked)
     for index, point in enumerate(points):
-        groups.setdefault(_asked(point.settings), []).append(index)
+        groups.setdefault(asked(point.settings), []).append(index)
     if shares_jobs(points[0].settings):
         return _shared_jobs(launch, points, groups, limits)
     parts = [(key, part) for key, runs in groups.items() for part in chunks(runs, limits)]

@@ -1,4 +1,4 @@
-"""Which environment variables look like secrets, by their names and by their values. Pure.
+"""Which variables look like secrets, by names and values; masks them in words and messages. Pure.
 
 Mistakes in both directions matter: a plain value that is taken for a secret no longer distinguishes
 runs.
@@ -7,11 +7,12 @@ runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
 from hpckit.model.outside.notices import VARIABLE
+from hpckit.model.plain import MASK
 
 _ANYWHERE = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY")
 """Parts of a name that mark a secret, at any position."""
@@ -72,6 +73,19 @@ _VALUE = re.compile(
 )
 
 
+_WORD = re.compile(
+    r"(?P<head>(?:[A-Za-z_]\w*:)?[+~]*(?P<section>(?:cluster\.)?env)(?:\.(?P<name>\w+))?)="
+    r"(?P<value>.*)\Z",
+    re.DOTALL,
+)
+_ASSIGNED = re.compile(r"\b((?:cluster\.)?env\.(\w+))=('[^']*'|\"[^\"]*\"|[^\s'\"]*[^\s'\",:;.)])")
+_NAME_IN_MAPPING = re.compile(r"(\w+)['\"]?\s*:")
+SEARCHED_FROM = 8
+"""Shorter secrets are not searched for in stored text: they occur in too many words."""
+
+_IN_A_MESSAGE = 4
+
+
 @lru_cache(maxsize=1024)  # the points of a sweep share most of their variables
 def is_secret(name: str, value: str, known: frozenset[str] = frozenset()) -> bool:
     """Whether a variable of this name, with this value, looks like a secret.
@@ -113,3 +127,58 @@ def known_secrets(environ: Mapping[str, str]) -> frozenset[str]:
         for name, value in environ.items()
         if len(value) >= _LONG_ENOUGH and is_secret(name, value)
     )
+
+
+def masked_words(words: Sequence[str], secrets: Collection[str] = ()) -> tuple[str, ...]:
+    """Return words of a command line without the secrets that overrides in them set.
+
+    `secrets` are known secret values.
+    """
+    return tuple(_without(masked_word(word), secrets) for word in words)
+
+
+@lru_cache(maxsize=1024)  # the points of a sweep share most of their words
+def masked_word(word: str) -> str:
+    """Return an override without the secret that it sets: `env.HF_TOKEN=***`."""
+    found = _WORD.match(word)
+    if found is None:
+        return word
+    name, value = found["name"], found["value"]
+    if name is None:
+        inside = _NAME_IN_MAPPING.findall(value)
+        secret = is_secret("", value) or any(is_secret_name(one) for one in inside)
+    else:
+        secret = is_secret(name, value.strip("'\""))
+    return f"{found['head']}={MASK}" if secret else word
+
+
+def masked_text(text: str, words: Sequence[str], known: Collection[str] = ()) -> str:
+    """Return a message without the secrets that `words` of a command line set, and without keys.
+
+    `known` are secrets of the environment.
+    """
+    for word in sorted(words, key=len, reverse=True):
+        text = text.replace(word, masked_word(word))
+    text = _without(text, {part for word in words for part in _set_by(word)}, _IN_A_MESSAGE)
+    text = _without(text, known)
+    return TOKENS.sub(MASK, _ASSIGNED.sub(_masked_assignment, text))
+
+
+def _masked_assignment(found: re.Match[str]) -> str:
+    secret = is_secret(found[2], found[3].strip("'\""))
+    return f"{found[1]}={MASK}" if secret else found[0]
+
+
+def _set_by(word: str) -> tuple[str, ...]:
+    """Return the secret that a word sets, whole and in the parts that a sweep splits it into."""
+    if masked_word(word) == word:
+        return ()
+    value = word.partition("=")[2]
+    return (value, *re.split(r"[\s,'\"()\[\]{}:]+", value))
+
+
+def _without(text: str, secrets: Collection[str], least: int = SEARCHED_FROM) -> str:
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= least:
+            text = text.replace(secret, MASK)
+    return text

@@ -10,13 +10,13 @@ import difflib
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from hpckit.errors import ConfigError
 from hpckit.model.plan import RunSpec, SweepPoint
 from hpckit.model.stages import DependencyType, Stage, followed
 from hpckit.planning.signature import LENGTH
+from hpckit.values import dataclass, replace
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z", re.ASCII)
 STAGE_KEYS = ("overrides", "once", "after")

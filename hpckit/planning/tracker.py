@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import PurePath
 
 from hpckit.errors import ConfigError
 from hpckit.model.outside.tracker import Tracker, TrackerKind
 from hpckit.planning.secrecy import is_secret
+from hpckit.values import dataclass
 
 _ID_LENGTH = 16
 

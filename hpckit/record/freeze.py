@@ -10,6 +10,7 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hpckit.errors import UsageError
 from hpckit.model.launch import WorkingFolder
@@ -126,12 +127,21 @@ def _write_configs(
 ) -> None:
     """Write the configurations, many per file: cluster file systems are slow with many files."""
     paths.configs(0).parent.mkdir(mode=PRIVATE_FOLDER)
+    known: dict[int, str] = {}
     for start in range(0, len(runs), CONFIGS_PER_FILE):
         if tell is not None:
             tell(start, len(runs))
         part = runs[start : start + CONFIGS_PER_FILE]
-        lines = [json.dumps(to_plain(run.config), ensure_ascii=False) for run in part]
-        _write_new(paths.configs(start), "".join(f"{line}\n" for line in lines))
+        _write_new(paths.configs(start), "".join(_config_line(run.config, known) for run in part))
+
+
+def _config_line(config: Mapping[str, Any], known: dict[int, str]) -> str:
+    """Return a configuration as JSON; texts of values that runs share are `known` by identity."""
+    for value in config.values():
+        if id(value) not in known:
+            known[id(value)] = json.dumps(to_plain(value), ensure_ascii=False)
+    texts = (f"{json.dumps(k, ensure_ascii=False)}: {known[id(v)]}" for k, v in config.items())
+    return "{" + ", ".join(texts) + "}\n"
 
 
 def _write_plain(path: Path, value: object) -> None:

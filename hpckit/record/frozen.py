@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
@@ -19,6 +18,7 @@ from hpckit.record.layout import LaunchPaths
 from hpckit.record.origin import LaunchOrigin
 from hpckit.record.process import this_host
 from hpckit.record.store import open_plain, read_json, read_object
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

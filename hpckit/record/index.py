@@ -15,7 +15,6 @@ import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from hpckit.record.index_entries import (
 )
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.store import make_folder, read_json, write_text
+from hpckit.values import dataclass, field
 
 LEAST_RUNS = 50
 """Fewer runs are read as fast as an index."""

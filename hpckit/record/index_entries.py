@@ -6,7 +6,6 @@ The format is internal: changing it needs another VERSION. Pure: record.index re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,11 +15,12 @@ from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
+from hpckit.values import field_names
 
 VERSION = 5
 
-_PARTS = tuple(field.name for field in fields(TimeParts))
-_MEASURED = tuple(field.name for field in fields(MeasuredTimes))
+_PARTS = field_names(TimeParts)
+_MEASURED = field_names(MeasuredTimes)
 
 
 def record_entry(record: RunRecord) -> list[Any]:

@@ -14,7 +14,6 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from hpckit.model.events import Event, decode_event, encode_event
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.process import this_host
 from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, append_line, open_plain, read_rows
+from hpckit.values import dataclass, field
 
 _SUFFIX = ".jsonl"
 Mark = tuple[tuple[str, int, int], ...]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -42,6 +41,7 @@ from hpckit.record.metrics.history import run_metrics
 from hpckit.record.ownership import ForeignFolder, find_stranger, refused
 from hpckit.record.store import open_plain
 from hpckit.record.trials import asked_config, asked_overrides
+from hpckit.values import dataclass, field, field_names, replace
 
 _LOOK_BACK = 8
 """In how many earlier attempts to look for what ranks report only when steps begin."""
@@ -130,7 +130,7 @@ def _load(paths: LaunchPaths) -> Launch:
         code = code_record(paths, record["code"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged_file(paths.launch, f"it is not a launch record ({error})") from error
-    frozen = {one.name: getattr(heads, one.name) for one in fields(heads)}
+    frozen = {name: getattr(heads, name) for name in field_names(heads)}
     history = read_history(heads.jobs, _told(paths))
     return Launch(
         **(frozen | {"jobs": tuple(history.jobs)}),

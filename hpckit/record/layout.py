@@ -5,9 +5,10 @@ docs/reference/run-folder.md documents this tree for users; change the two toget
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+from hpckit.values import dataclass
 
 CONFIGS_PER_FILE = 100
 """Few files for a large sweep, and little to read for a run that needs only its own line."""

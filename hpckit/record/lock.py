@@ -21,7 +21,6 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from hpckit.errors import HeldError, UsageError
 from hpckit.model.moment import recorded_moment
 from hpckit.record.process import alive, start_mark, this_host
 from hpckit.record.store import make_folder, read_plain, write_first, write_text
+from hpckit.values import dataclass
 
 SILENT_S = 900.0
 """A holder on another host that has been silent this long counts as gone, with its machine."""

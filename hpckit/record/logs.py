@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from hpckit.record.attempts import latest_attempt
 from hpckit.record.launches import Launch
 from hpckit.record.store import open_plain
+from hpckit.values import dataclass, field
 
 _RANK_LOG = re.compile(r"rank-([0-9]+)\.log\Z")
 _CHUNK = 1 << 20

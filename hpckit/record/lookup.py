@@ -10,7 +10,6 @@ import os
 import re
 import stat
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from hpckit.record.launches import Launch, load_evidence, load_launch
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.ownership import own_folders
 from hpckit.record.remove import leftovers, removed_name
+from hpckit.values import dataclass
 
 _STAMP = re.compile(r"-(\d{8}-\d{6})-[^-]+\Z")
 _BACK = re.compile(r"@-([1-9]\d*)")

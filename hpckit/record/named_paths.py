@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpckit.model.command import invocation, shell_commands
 from hpckit.model.finding import Finding, warning
+from hpckit.values import dataclass, field
 
 _READ = frozenset(
     {"checkpoint", "ckpt", "config", "container", "corpus", "data", "dataset", "datasets", "file"}

@@ -7,10 +7,10 @@ the folder that was made. In doubt, a folder counts as a copy.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.record.remove import removed_name
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

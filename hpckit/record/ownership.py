@@ -15,11 +15,11 @@ import os
 import pwd
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.errors import ForeignError
 from hpckit.record.layout import LaunchPaths
+from hpckit.values import dataclass
 
 _ROOT = 0
 _NOBODY = frozenset({65534, 2**32 - 2})

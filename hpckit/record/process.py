@@ -6,7 +6,7 @@ two processes with the same pid apart.
 
 from __future__ import annotations
 
-import socket
+import os
 from pathlib import Path
 
 _STATE = 0
@@ -16,7 +16,7 @@ _DEAD = frozenset({"Z", "X"})
 
 def this_host() -> str:
     """Return this host's name, as records hold it."""
-    return socket.gethostname()
+    return os.uname().nodename
 
 
 def start_mark(pid: int) -> str | None:

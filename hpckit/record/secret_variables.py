@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.plain import from_plain, to_plain
-from hpckit.model.plan import MASK, SecretVariables
+from hpckit.model.plain import MASK, from_plain, to_plain
+from hpckit.model.plan import SecretVariables
 from hpckit.record.frozen import unreadable_file
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.store import read_json, write_json

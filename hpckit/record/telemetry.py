@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,6 +22,7 @@ from hpckit.model.telemetry.vocabulary import (
 )
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import open_plain, parsed_line, read_lines
+from hpckit.values import dataclass, field, replace
 
 _CLOSED = "[0-9]*.jsonl"
 """What closed segments of a node are called: by when they begin."""

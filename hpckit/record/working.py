@@ -12,13 +12,13 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from hpckit.model.launch import WorkingFolder
 from hpckit.record.launches import Launch
 from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, make_folder
+from hpckit.values import dataclass, field
 
 _MOST_ENTRIES = 200
 """After this many entries, further folders become one link each: a sweep makes them per run."""

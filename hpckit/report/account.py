@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from datetime import timedelta
 
 from hpckit.model.counted import counted, size_text
@@ -14,6 +13,7 @@ from hpckit.model.states import RoundAction
 from hpckit.report.escape import shortened
 from hpckit.report.rows import RunRow
 from hpckit.report.text import Page, TextTable, percent
+from hpckit.values import field_names
 
 SHOWN_INTERRUPTIONS = 10
 _BAR_CELLS = 24
@@ -50,7 +50,7 @@ def run_page(row: RunRow, account: Goodput, *, whole: bool) -> Page:
 def launch_page(accounts: Sequence[Goodput], *, whole: bool) -> Page:
     """Return the goodput of a launch: a line, with `whole` its parts as well."""
     known = [one for one in accounts if one.stepped]
-    parts = TimeParts(**{field.name: _sum(known, field.name) for field in fields(TimeParts)})
+    parts = TimeParts(**{name: _sum(known, name) for name in field_names(TimeParts)})
     table = [_parts_table(parts)] if whole and parts.wall else []
     return [*goodput_lines(accounts, always=whole), *table]
 
@@ -122,7 +122,7 @@ def _shares_line(account: Goodput) -> str:
 
 
 def _parts_table(parts: TimeParts) -> TextTable:
-    spans = {field.name: getattr(parts, field.name) for field in fields(parts)}
+    spans = {name: getattr(parts, name) for name in field_names(parts)}
     rows = [
         (PART_LABELS[name], span_text(span), f"{percent(share):>7}", bar(share))
         for name, span in spans.items()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 from hpckit.model.launch import Direction
@@ -17,6 +16,7 @@ from hpckit.model.run import PRUNED
 from hpckit.model.states import RunState
 from hpckit.report.results import ResultRow, Results
 from hpckit.report.text import number
+from hpckit.values import replace
 
 
 class Goal(Protocol):

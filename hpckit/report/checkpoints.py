@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -12,6 +11,7 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.model.plain import plain_fields
 from hpckit.report.escape import escaped_cell
 from hpckit.report.text import Page, TextTable
+from hpckit.values import dataclass
 
 
 class CheckpointState(StrEnum):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hpckit.model.counted import counted
 from hpckit.model.plain import plain_fields, to_plain
 from hpckit.report.rows import Foreign
 from hpckit.report.text import Page, TextTable, foreign_line, number
+from hpckit.values import dataclass
 
 _SHOWN_FILES = 20
 _SHOWN_PAIRS = 50

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +19,7 @@ from hpckit.report.failures import failure_words
 from hpckit.report.machine import head_object
 from hpckit.report.rows import LaunchHead, RunRow
 from hpckit.report.text import Page, TextTable, count_line
+from hpckit.values import dataclass, field
 
 _LABEL = 13
 _SHOWN_FILES = 8

@@ -9,7 +9,6 @@ and named; what is left then breaks over lines. Only this module imports rich: p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -19,6 +18,7 @@ from rich.text import Text
 from hpckit.model.states import RunState
 from hpckit.report.escape import escaped
 from hpckit.report.text import Page, TextTable, harmless
+from hpckit.values import dataclass
 
 _WHOLE = frozenset({"launch", "run", "index", "stage", "state", "job"})
 _BETWEEN = 2

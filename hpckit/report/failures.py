@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hpckit.model.counted import counted
@@ -15,6 +14,7 @@ from hpckit.model.ranges import ranges
 from hpckit.model.states import RunState
 from hpckit.report.escape import shortened
 from hpckit.report.rows import RunRow
+from hpckit.values import dataclass
 
 TRACEBACK_LINES = 12
 SHOWN_GROUPS = 5

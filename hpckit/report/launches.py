@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hpckit.model.states import RunState
 from hpckit.report.rows import LaunchHead
 from hpckit.report.selection import SortKey, find_column, ordered, rank
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

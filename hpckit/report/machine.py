@@ -7,7 +7,6 @@ added.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from hpckit.model.goodput import Goodput
@@ -21,6 +20,7 @@ from hpckit.report.results import ResultRow, Results, account_values
 from hpckit.report.rows import LaunchHead, RunRow
 from hpckit.report.selection import assigned
 from hpckit.report.spread import SpreadResults
+from hpckit.values import replace
 
 _RUN_FIELDS = (
     "run",

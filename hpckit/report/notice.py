@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +20,7 @@ from hpckit.model.run import PRUNED, RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.report.escape import escaped
 from hpckit.report.text import number
+from hpckit.values import dataclass
 
 _LONGEST = 400
 _METRICS = 4

@@ -7,10 +7,10 @@ than their name; those that do not end are said in full.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

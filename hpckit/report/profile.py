@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from hpckit.model.profile import ProfileAnswer, RankProfile, TopEntry, TraceSumm
 from hpckit.model.ranges import ranges
 from hpckit.model.telemetry.settings import ProfileTool
 from hpckit.report.escape import escaped, shortened
+from hpckit.values import dataclass
 
 _TOP = 10
 _TOP_RANKS = 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,8 +14,9 @@ from hpckit.model.plain import plain_fields
 from hpckit.model.states import RunState
 from hpckit.report.rows import RunRow
 from hpckit.report.selection import SortKey, assigned, find_column, ordered
+from hpckit.values import dataclass, field_names, replace
 
-_PARTS = tuple(field.name for field in fields(TimeParts))
+_PARTS = field_names(TimeParts)
 ACCOUNT_COLUMNS = (
     *("goodput", "ettr", "ettr_expected", "wall_s", *(f"{name}_s" for name in _PARTS)),
     *("attempts", "rounds", "failures", "planned", "lost_steps", "saves", "saved_bytes"),

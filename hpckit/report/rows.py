@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,6 +21,7 @@ from hpckit.model.preflight.verdict import NodeInspection
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import BaseState, RunState
 from hpckit.report.pending import pending_note
+from hpckit.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

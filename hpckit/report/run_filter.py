@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from hpckit.errors import UsageError
 from hpckit.model.failure import Cause
@@ -18,6 +17,7 @@ from hpckit.model.states import RunState
 from hpckit.report.rows import count_states, failure
 from hpckit.report.selection import Filter
 from hpckit.report.text import states_text
+from hpckit.values import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 from hpckit.errors import UsageError
 from hpckit.model.states import RunState
 from hpckit.report.rows import RunRow
+from hpckit.values import dataclass, field, replace
 
 T = TypeVar("T")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -18,6 +17,7 @@ from hpckit.model.run import PRUNED
 from hpckit.model.states import RunState
 from hpckit.report.results import ResultRow, Results
 from hpckit.report.selection import SortKey, find_column, ordered
+from hpckit.values import dataclass, replace
 
 _DIGITS = 4
 _NOT_FINITE = frozenset({"nan", "inf", "-inf"})

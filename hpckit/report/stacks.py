@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hpckit.model.cluster.nodes import compress_nodes
@@ -14,6 +13,7 @@ from hpckit.model.moment import local_moment
 from hpckit.model.parallel.layout import Layout, name_ranks
 from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.ranges import ranges
+from hpckit.values import dataclass
 
 _HEAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*$", re.MULTILINE)
 _SILENT = "no Python stacks: the process did not answer (stopped, not ready yet, or not Python)"

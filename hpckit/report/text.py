@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,6 +26,7 @@ from hpckit.report.overrides import override_cells
 from hpckit.report.rows import Foreign, LaunchHead, RunRow, count_states
 from hpckit.report.selection import SortKey
 from hpckit.report.spread import SpreadResults, SpreadRow, spread_text
+from hpckit.values import dataclass, replace
 
 _SHOWN, _SHOWN_REASONS = 8, 5
 _OVER = (RunState.completed, RunState.failed, RunState.cancelled)

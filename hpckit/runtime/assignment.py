@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +18,7 @@ from hpckit.model.cluster.allocation import (
 from hpckit.model.events import Event
 from hpckit.model.launch import LaunchConfig
 from hpckit.record.launches import Launch
+from hpckit.values import dataclass
 
 
 class Step(Protocol):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
+from hpckit.values import dataclass, field
 
 T = TypeVar("T")
 

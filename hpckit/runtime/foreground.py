@@ -11,11 +11,11 @@ import os
 import sys
 import termios
 from collections.abc import Mapping
-from dataclasses import replace
 
 from hpckit.model.failure import RankExit
 from hpckit.model.launch import LaunchConfig
 from hpckit.runtime.environ import TERMINAL
+from hpckit.values import replace
 
 RELAY_S = 0.3
 """How long a rank's last output may take through the terminal into its log."""

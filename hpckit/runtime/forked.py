@@ -12,13 +12,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 
 from hpckit.record.process import start_mark
 from hpckit.runtime.environ import become
 from hpckit.runtime.signals import NOTICES
+from hpckit.values import dataclass, field
 
 Program = Callable[[Sequence[str]], int]
 """Takes its words and returns its exit code; a function of a module."""

@@ -13,7 +13,6 @@ import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -25,6 +24,7 @@ from hpckit.model.profile import ProfileAnswer, ProfileRequest
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, read_rows, write_text
 from hpckit.runtime.threads import aside
+from hpckit.values import dataclass
 
 POLL_S = 10.0
 """How often a supervisor looks: thousands of them may share a file system."""

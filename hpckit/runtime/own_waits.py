@@ -13,7 +13,8 @@ import signal
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+
+from hpckit.values import dataclass, field
 
 _FUTEX = {"x86_64": 202, "aarch64": 98, "ppc64le": 221}
 _PAUSES_S = (0.017, 0.023, 0.02)

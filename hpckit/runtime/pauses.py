@@ -6,7 +6,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from hpckit.values import dataclass, field
 
 LEAST_S = 4.0
 """Shorter gaps are those of a busy machine: Slurm's SchedulerTimeSlice is at least 5 s."""

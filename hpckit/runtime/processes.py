@@ -14,13 +14,13 @@ import json
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.model.fault import FaultTarget
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.process import start_mark
 from hpckit.runtime.fork_server.protocol import read_variables
+from hpckit.values import dataclass
 
 _SESSION = 3
 _AGENT = "hpckit.runtime.agent"

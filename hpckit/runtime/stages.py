@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.errors import UsageError
 from hpckit.model.stages import earlier
 from hpckit.record.launches import Launch, checkpoint_folder, load_settings
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpckit.sandbox.settings import (
@@ -21,6 +20,7 @@ from hpckit.sandbox.settings import (
     SLURM_CONF,
     SandboxError,
 )
+from hpckit.values import dataclass, field
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DAEMON_ENVIRONMENT = {

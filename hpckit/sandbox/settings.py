@@ -3,8 +3,10 @@
 Pure: reads and changes nothing on the machine.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+
+from hpckit.values import dataclass
 
 RUN = Path("/run/hpckit-sandbox")
 STATE = Path("/var/lib/hpckit-sandbox")

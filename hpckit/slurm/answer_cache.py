@@ -16,7 +16,6 @@ import socket
 import stat
 import time
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 from hpckit.errors import SchedulerAwayError, SchedulerError
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.record.store import make_folder, read_json, write_text
+from hpckit.values import dataclass, field
 
 LONGEST = timedelta(minutes=5)
 """While processes need answers, Slurm is asked at least this often, however slow it is."""

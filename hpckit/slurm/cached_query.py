@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from hpckit.errors import SchedulerAbsentError, SchedulerError
@@ -18,6 +17,7 @@ from hpckit.slurm.answer_cache import AnswerFolder, Answers, CachedAnswer, find_
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.parse import read_sacct, read_squeue
 from hpckit.slurm.query import ask_accounting, ask_queue, mains, observe_through
+from hpckit.values import dataclass, field
 
 _FINAL = timedelta(hours=1)
 """How long the accounting's answer is valid for ended jobs that slurmctld has forgotten."""

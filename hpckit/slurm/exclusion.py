@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from hpckit.model.plan import ResourceSpec
 from hpckit.planning.nodes.usable import usable_nodes
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.parse import JobTerms
 from hpckit.slurm.query import cluster_nodes, excluded_nodes, reserved_nodes, terms
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

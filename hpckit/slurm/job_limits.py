@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
@@ -34,6 +33,7 @@ from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.parse import JobTerms, parse_time
 from hpckit.slurm.query import controller, observe_queued, settings, terms
 from hpckit.slurm.site_parse import QOS_PREEMPTION, read_qos_preemption
+from hpckit.values import dataclass, field, replace
 
 KILL_WAIT = timedelta(seconds=30)
 """Slurm's default between SIGTERM and SIGKILL."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, SlurmState, parse_state
+from hpckit.values import dataclass
 
 SQUEUE_FIELDS = (
     *("JobArrayID", "State", "NodeList", "RestartCnt", "exit_code", "Reason"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
@@ -40,6 +39,7 @@ from hpckit.slurm.parse import (
 )
 from hpckit.slurm.parse_json import NO_FILTER, complaint, lines_of
 from hpckit.slurm.site_parse import NODE_FORMAT, read_cluster_nodes
+from hpckit.values import dataclass, replace
 
 _SHOWN = 80
 

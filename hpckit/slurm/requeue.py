@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from hpckit.errors import SchedulerAbsentError, SchedulerAwayError, SchedulerRefusedError
@@ -25,6 +24,7 @@ from hpckit.slurm.exclusion import Exclusion, find_exclusion
 from hpckit.slurm.job_limits import is_preempted
 from hpckit.slurm.parse import node_names
 from hpckit.slurm.query import observe_queued
+from hpckit.values import dataclass, replace
 
 PATIENCE = timedelta(hours=1)
 """How long Slurm is asked again while it does not answer."""

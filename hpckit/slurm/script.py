@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,14 @@ import jinja2
 
 from hpckit.errors import TemplateError
 from hpckit.model.cluster.gpus_asked import cpus_by_gpu
-from hpckit.model.plan import MASK, JobSpec, LaunchPlan, ResourceSpec
+from hpckit.model.plain import MASK
+from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.planning.jobs.dependencies import stage_dependency
 from hpckit.record.layout import LaunchPaths
 from hpckit.slurm.clusters import HINT
 from hpckit.slurm.quoting import FILTERS, only_quoted
 from hpckit.slurm.template_blocks import TemplateBlocks
+from hpckit.values import dataclass, field_names
 
 SHIPPED = "hpckit"
 """The prefix by which a user's template refers to the shipped one: `hpckit/job.sbatch.j2`."""
@@ -259,7 +259,7 @@ def _additional(resources: ResourceSpec) -> list[tuple[str, str | None]]:
 
 
 def _render(name: str, folders: Sequence[Path], fields: ScriptFields, **more: str) -> str:
-    variables = {field.name: getattr(fields, field.name) for field in dataclasses.fields(fields)}
+    variables = {name: getattr(fields, name) for name in field_names(fields)}
     variables |= more
     try:
         environment = _environment(folders)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
 
@@ -35,6 +34,7 @@ from hpckit.slurm.site_parse import (
     read_site_settings,
     read_user,
 )
+from hpckit.values import dataclass, field
 
 CONFIG = ("scontrol", "show", "config")
 PARTITIONS = ("scontrol", "--all", "--oneliner", "show", "partition")

@@ -7,13 +7,13 @@ that the other one has. Everything else is lost without a word.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 import jinja2
 from jinja2 import nodes
 
 from hpckit.errors import TemplateError
+from hpckit.values import dataclass
 
 _CONTROL = (nodes.If, nodes.For, nodes.With, nodes.FilterBlock, nodes.Scope)
 _SHOWN = 60

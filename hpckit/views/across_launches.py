@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from hpckit.record.launches import Launch, load_launch
 from hpckit.record.lookup import Selection, find_evidence, list_launches
 from hpckit.record.snapshot.identity import frozen_identity
 from hpckit.report.selection import assigned
+from hpckit.values import dataclass
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, LaunchView, launch_views, note_warnings
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from hpckit.context import Context
@@ -16,6 +15,7 @@ from hpckit.record.snapshot.comparison import file_changes, text_diff
 from hpckit.record.snapshot.environment import environment_differences
 from hpckit.record.snapshot.identity import frozen_identity
 from hpckit.report.comparison import CodeDifference, ResultPair, RunComparison, key_differences
+from hpckit.values import dataclass
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import launch_head, launch_views, note_warnings
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from hpckit.errors import FrozenFolderError
 from hpckit.model.cluster.gpus_asked import asks_for_part, gpus_asked
@@ -33,6 +32,7 @@ from hpckit.planning.diagnosis.usage import (
 from hpckit.planning.energy import EnergyPrices, energy_bill, work_done
 from hpckit.record.attempts import read_attempts
 from hpckit.record.launches import Launch, load_settings, read_launch_history
+from hpckit.values import replace
 from hpckit.views.telemetry import nccl_transport, run_usage
 
 

@@ -5,11 +5,11 @@ For verbs that only show; verbs that decide always ask.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from hpckit.context import Context
 from hpckit.errors import UsageError
+from hpckit.values import dataclass
 
 VARIABLE = "HPCKIT_QUEUE_AGE_S"
 LEAST = timedelta(seconds=10)

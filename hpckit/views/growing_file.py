@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpckit.record.store import read_rows
+from hpckit.values import dataclass, field
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,7 +8,6 @@ ended in between.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -30,6 +29,7 @@ from hpckit.record.process import alive
 from hpckit.record.store import tail
 from hpckit.report.overrides import common_words
 from hpckit.report.rows import Foreign, LaunchHead
+from hpckit.values import dataclass, replace
 from hpckit.views.freshness import Freshness
 from hpckit.views.scheduler import Scheduler, SchedulerReply, ask_scheduler
 

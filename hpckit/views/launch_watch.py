@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from hpckit.context import Context
@@ -14,6 +13,7 @@ from hpckit.record.launches import Launch, load_evidence
 from hpckit.report.failures import short_failure_lines
 from hpckit.report.live_view.live import Progress
 from hpckit.report.rows import RunRow, run_row
+from hpckit.values import dataclass, field
 from hpckit.views.poller import PollBackoff, Poller
 
 POLL_BACKOFF = PollBackoff(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from hpckit.model.metrics.rows import number_of, recorded_step
@@ -16,6 +15,7 @@ from hpckit.record.launches import Launch
 from hpckit.record.metrics.history import metric_history
 from hpckit.record.metrics.log import metrics_size
 from hpckit.report.live_view.plot import Curve, Point
+from hpckit.values import dataclass
 from hpckit.views.growing_file import GrowingFile
 
 

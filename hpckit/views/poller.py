@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from hpckit.context import Context
@@ -11,6 +10,7 @@ from hpckit.model.launch import ClusterKind
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.record.launches import Launch
+from hpckit.values import dataclass, field, replace
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, launch_view
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from hpckit.model.run import RunRecord
@@ -17,6 +16,7 @@ from hpckit.model.telemetry.vocabulary import GpuDevice, TelemetryRow
 from hpckit.record.launches import Launch
 from hpckit.record.telemetry import telemetry_devices
 from hpckit.report.live_view.top import GpuNow, RunActivity, gpu_now, mean_step_s
+from hpckit.values import dataclass, field, replace
 from hpckit.views.growing_file import GrowingFile
 
 _FILES = 64

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from hpckit.record.store import tail
 from hpckit.report.escape import escaped_cell
 from hpckit.report.live_view.top import RunActivity, TopDetail
 from hpckit.report.live_view.top_detail import EventNote, event_lines, log_lines
+from hpckit.values import dataclass, field
 from hpckit.views.growing_file import GrowingFile
 from hpckit.views.metric_curve import MetricCurve, curve_key
 

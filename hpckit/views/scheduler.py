@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -11,6 +10,7 @@ from hpckit.context import Context
 from hpckit.errors import SchedulerError
 from hpckit.model.run import Observation
 from hpckit.record.launches import Launch, read_launch_events
+from hpckit.values import dataclass, field
 from hpckit.views.freshness import Freshness, least_age
 
 _TIMEOUT = timedelta(seconds=20)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from hpckit.errors import FrozenFolderError
 from hpckit.model.telemetry.usage import NodeUsage, RunUsage
@@ -22,6 +21,7 @@ from hpckit.record.layout import AttemptPaths
 from hpckit.record.logs import rounds
 from hpckit.record.store import open_plain
 from hpckit.record.telemetry import LatestTelemetry, latest_telemetry, telemetry_nodes
+from hpckit.values import replace
 
 _CLOCK_SET_S = 1.0
 

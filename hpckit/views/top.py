@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from hpckit.context import Context
@@ -22,6 +21,7 @@ from hpckit.report.live_view.top import (
 )
 from hpckit.report.live_view.top_detail import EventNote, caught_up, state_changes
 from hpckit.report.rows import LaunchHead, RunRow
+from hpckit.values import dataclass, field
 from hpckit.views.accounts import accounts
 from hpckit.views.launch_view import launch_head
 from hpckit.views.launch_watch import LaunchWatch

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
 
 HEAVY = (
     *("torch", "hydra", "omegaconf", "submitit", "sklearn", "numpy", "jinja2", "rich"),
     *("psutil", "pynvml", "textual", "plotly"),
 )
+NOT_FOR_HELP = (
+    *("dataclasses", "inspect", "secrets", "hashlib", "random", "subprocess", "socket"),
+    *("asyncio", "hpckit.model.launch", "hpckit.model.events", "hpckit.record"),
+)
+"""What `hpckit --help` does without: each takes as long as half a start of Python, or more."""
+
+NOT_FOR_LS = ("dataclasses", "inspect", "secrets", "hashlib", "subprocess", "socket", "asyncio")
+NOT_FOR_STATUS = ("dataclasses", "inspect", "secrets", "subprocess", "socket", "asyncio")
+"""What they do without for a launch that waits."""
+
 PROBE = """
 import json, sys
 from hpckit.cli.main import HIDDEN_VERBS, VERBS, verb_parser
@@ -22,10 +37,11 @@ print(json.dumps(found))
 """
 
 
-def imported(code: str) -> list[str]:
+def imported(code: str, environ: Mapping[str, str] | None = None) -> list[str]:
     """Return which heavy packages a fresh Python has imported after this code."""
+    words = [sys.executable, "-c", code]
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        words, capture_output=True, text=True, check=True, timeout=60, env=environ
     )
     names: list[str] = json.loads(done.stdout.splitlines()[-1])
     return names
@@ -64,3 +80,24 @@ def test_argcomplete_is_imported_only_for_a_shell_that_asks() -> None:
         "print(json.dumps([name for name in sys.modules if name.startswith('argcomplete')]))"
     )
     assert imported(code) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "without"),
+    [(["--help"], NOT_FOR_HELP), (["ls"], NOT_FOR_LS), (["status"], NOT_FOR_STATUS)],
+    ids=lambda one: "-".join(one) if isinstance(one, list) else "",
+)
+def test_quick_verbs_import_nothing_that_they_do_not_use(
+    words: list[str], without: Sequence[str], tmp_path: Path
+) -> None:
+    """They start within a few times of Python's own start, which their imports are most of."""
+    environ = {**os.environ, "HPCKIT_OUTPUTS": str(tmp_path / "outputs")}
+    render = ("render", "cluster=slurm", "experiment=digits", "code.snapshot=false")
+    subprocess.run(
+        [sys.executable, "-m", "hpckit", *render], env=environ, check=True, capture_output=True
+    )
+    code = (
+        f"import json, sys\nfrom hpckit.cli.main import main\nmain({words})\n"
+        f"print(json.dumps([name for name in {without} if name in sys.modules]))"
+    )
+    assert imported(code, environ) == []

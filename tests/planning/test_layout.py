@@ -16,6 +16,7 @@ from hpckit.model.parallel.settings import BatchRule, Parallel, Precision, Recom
 from hpckit.model.parallel.share import share_batch
 from hpckit.planning.layout import (
     NodeShape,
+    once_for_all,
     plan_layout,
     planned_layouts,
     replica_nodes,
@@ -176,3 +177,19 @@ def test_planned_layouts_are_said_unless_all_ranks_are_alike() -> None:
     assert planned_layouts([halves, plain, halves]) == (
         "replicate 4 x shard 2 (a replica is 1 node): runs 0, 2",
     )
+
+
+def test_runs_that_share_their_settings_are_looked_at_once() -> None:
+    """But for params, which no check reads; a run with settings of its own is looked at itself."""
+    seen: list[int] = []
+
+    def nodes(settings: LaunchConfig) -> int:
+        seen.append(settings.resources.nodes)
+        return settings.resources.nodes
+
+    base = LaunchConfig()
+    sweep = [replace(base, params={"lr": rate}) for rate in range(3)]
+    others = [replace(base, resources=Resources(nodes=number)) for number in (2, 3, 2)]
+    asked = once_for_all(nodes)
+    assert [asked(one) for one in (*sweep, *others)] == [1, 1, 1, 2, 3, 2]
+    assert seen == [1, 2, 3, 2]

@@ -10,7 +10,8 @@ from hpckit.errors import ConfigError
 from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import SweepPoint
-from hpckit.planning.masking import exposed_keys, masked_point, masked_text, masked_word
+from hpckit.planning.masking import exposed_keys, masked_point
+from hpckit.planning.secrecy import masked_text, masked_word
 from hpckit.planning.signature import run_signature
 
 KEY = "hf_a1B2c3D4e5F6"

@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -46,6 +45,7 @@ from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.requeue import JobAttempt, requeue
+from hpckit.values import dataclass, field
 
 _LOOK_S = 2.0
 """How often, in seconds, the launch's record is checked for cancelled runs."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from hpckit.model.cluster.allocation import AllocationEnding, AttemptLimits
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.record.store import read_json, write_json
+from hpckit.values import dataclass
 
 VARIABLE = "HPCKIT_PACK"
 """For supervisors: the folder with these files."""

@@ -12,7 +12,6 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
@@ -27,6 +26,7 @@ from hpckit.runtime.threads import aside
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.job_limits import JobLimits, LimitsOfJob, ending
 from hpckit.slurm.step import listening_step, step_environment
+from hpckit.values import dataclass, field
 
 _BY_CODE = {128 + number: number for number in RANK_NOTICES}
 """Exit codes of srun when its task was killed by a notice."""

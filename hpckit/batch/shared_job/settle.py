@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from hpckit.record.counted_events import counted_events
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_event, read_events
+from hpckit.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

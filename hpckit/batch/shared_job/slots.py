@@ -7,11 +7,11 @@ not bound to, no devices) is shared by all.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.model.plan import SharedJobSpec
 from hpckit.observe.gpu_choice import SLOT_GPUS
+from hpckit.values import dataclass
 
 DEVICE_LISTS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 """The variables in which Slurm lists a job's devices: numbers, or UUIDs for MIG instances."""

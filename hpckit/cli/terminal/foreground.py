@@ -18,7 +18,6 @@ import termios
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from hpckit.context import Context
@@ -28,6 +27,7 @@ from hpckit.operations import local
 from hpckit.operations.next_step import reference
 from hpckit.record.launches import Launch
 from hpckit.record.logs import rank_logs
+from hpckit.values import dataclass, field
 from hpckit.views.poller import Poller
 
 _LOOK_S = 0.2

@@ -14,7 +14,6 @@ import tty
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -29,6 +28,7 @@ from hpckit.record.launches import Launch, read_launch_history
 from hpckit.report.live_view.live import Listed, live_line, live_object, live_page
 from hpckit.report.rows import RunRow
 from hpckit.report.selection import Filter, SortKey, sort_rows
+from hpckit.values import dataclass, field
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import launch_head, launch_view
 from hpckit.views.launch_watch import POLL_BACKOFF, LaunchWatch

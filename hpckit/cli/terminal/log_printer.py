@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.record.logs import LogFile, LogTail
 from hpckit.report.escape import escaped
+from hpckit.values import dataclass, field
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from hpckit.context import Context, Tell
+from hpckit.values import dataclass
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
@@ -32,6 +31,7 @@ from hpckit.report.live_view.plot import plot_lines
 from hpckit.report.live_view.top import TopDetail, TopFrame
 from hpckit.report.live_view.top_detail import gpu_lines, plot_title
 from hpckit.report.live_view.top_order import TopOrder, arranged
+from hpckit.values import dataclass
 from hpckit.views.top import TopRequest
 
 LOOK_S = 2.0

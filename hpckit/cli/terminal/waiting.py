@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from hpckit.cli.terminal.live_status import Look, follow
@@ -29,6 +28,7 @@ from hpckit.report.pending import pending_note
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import Filter
 from hpckit.report.text import count_line, status_page
+from hpckit.values import dataclass, field, replace
 from hpckit.views.accounts import accounts
 from hpckit.views.diagnosis import findings
 from hpckit.views.launch_view import launch_head

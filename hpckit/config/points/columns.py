@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ from hpckit.config.overrides import parse, parse_plain_value
 from hpckit.config.points.word import Column, Word
 from hpckit.errors import ConfigError
 from hpckit.model.launch import Sweep
-from hpckit.planning.masking import masked_word
+from hpckit.planning.secrecy import masked_word
 from hpckit.planning.sweep.point_file import Cell, Row, place, read_points
+from hpckit.values import dataclass
 
 KEY = "sweep.points"
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from hydra.core.override_parser.types import Override
 
 from hpckit.config.overrides import swept_values
 from hpckit.errors import ConfigError
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

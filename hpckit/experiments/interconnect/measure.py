@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -45,6 +44,7 @@ from hpckit.record.process import this_host
 from hpckit.record.store import write_json
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment
+from hpckit.values import dataclass, field, replace
 
 _REPEATS = 7
 _PAIR = 2

@@ -7,7 +7,6 @@ Sizes are bytes as nccl-tests counts them: of the whole array, or of the message
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hpckit.model.interconnect.measurement import CommOperation
+from hpckit.values import dataclass
 
 ELEMENT = 4
 """Bytes of a float."""

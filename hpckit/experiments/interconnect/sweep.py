@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -24,6 +23,7 @@ from hpckit.experiments.interconnect.operations import (
     prepare_operation,
 )
 from hpckit.model.interconnect.measurement import CommOperation, OperationTimes, SizedTime
+from hpckit.values import dataclass, field
 
 FEWEST_REPEATS, MOST_REPEATS = 5, 30
 _SLOT_S = 0.25

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from hpckit.model.capacity.parts import MemoryParts, StepTime
 from hpckit.model.capacity.setup import NumberType, Recomputation
 from hpckit.model.parallel.layout import Layout
+from hpckit.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

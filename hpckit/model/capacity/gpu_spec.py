@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from hpckit.values import dataclass
 
 _MOST_PER_NODE = 8
 """A fast fabric that joins more GPUs joins nodes; how many each has, the catalogue does not say."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from hpckit.values import dataclass
 
 _CONTEXT_LOW, _CONTEXT_HIGH = 0.6, 1.6
 _FRAGMENTED_MORE = 0.11

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hpckit.model.capacity.calibration import Calibration
 from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.model.capacity.parts import MemoryParts, StepTime
 from hpckit.model.capacity.setup import TrainingSetup
 from hpckit.model.parallel.layout import Layout
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

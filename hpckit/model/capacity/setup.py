@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hpckit.errors import ConfigError
@@ -10,6 +9,7 @@ from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.model.capacity.transformer import TransformerShape
 from hpckit.model.counted import counted
 from hpckit.model.parallel.layout import Layout
+from hpckit.values import dataclass, field
 
 
 class NumberType(StrEnum):

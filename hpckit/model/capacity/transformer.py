@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from hpckit.errors import ConfigError
+from hpckit.values import dataclass
 
 _MOST = 10**9
 

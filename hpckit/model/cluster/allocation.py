@@ -5,11 +5,11 @@ Independent of any particular scheduler.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 
 from hpckit.model.failure import Cause
 from hpckit.model.states import RequeueOutcome
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

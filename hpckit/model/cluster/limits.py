@@ -5,7 +5,7 @@ Null means no limit, or unknown.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

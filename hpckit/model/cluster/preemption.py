@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+
+from hpckit.values import dataclass
 
 NO_PREEMPTION = "preempt/none"
 BY_PARTITION = "preempt/partition_prio"

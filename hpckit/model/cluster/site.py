@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 from hpckit.model.cluster.preemption import Preemption, PreemptMode
+from hpckit.values import dataclass, field
 
 _AWAY = (
     "down",

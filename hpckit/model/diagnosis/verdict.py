@@ -7,13 +7,13 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hpckit.model.parallel.layout import name_rank
 from hpckit.model.telemetry.energy import EnergyBill
 from hpckit.model.telemetry.rank_steps import TimedPhase
 from hpckit.model.telemetry.usage import RunTelemetry
+from hpckit.values import dataclass, field
 
 EvidenceValue = float | int | str | None
 """A value of a verdict's evidence, as JSON has it."""

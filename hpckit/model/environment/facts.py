@@ -5,9 +5,10 @@ None is always unknown, and never the same as absent: nothing may be concluded f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+
+from hpckit.values import dataclass, field
 
 
 class FolderRole(StrEnum):

@@ -5,11 +5,11 @@ Sizes are bytes as nccl-tests counts them: of the whole array of a collective, o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
 from hpckit.model.interconnect.node_links import NodeLinks
+from hpckit.values import dataclass, field
 
 
 class CommOperation(StrEnum):

@@ -5,7 +5,7 @@ None is unknown, and never the same as absent: nothing may be concluded from it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,10 +23,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import accumulate
 
 from hpckit.model.metrics.rows import JudgedRow, MetricRow, RoundStart, RowPlace, Step
+from hpckit.values import dataclass, field
 
 _NEVER = float("inf")
 _EVERYTHING = float("-inf")

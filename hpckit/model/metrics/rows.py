@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hpckit.model.plain import LARGEST, is_within
+from hpckit.values import dataclass
 
 Step = int | float
 

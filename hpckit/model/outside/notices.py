@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+
+from hpckit.values import dataclass, field
 
 VARIABLE = "HPCKIT_NOTIFY"
 """The variable with the addresses of notices, which are secrets."""

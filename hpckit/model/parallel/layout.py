@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from hpckit.model.ranges import few_ranges
+from hpckit.values import dataclass, replace
 
 MOST_RANKS = 1_000_000
 """A larger number is a slip of the keyboard, or damaged."""

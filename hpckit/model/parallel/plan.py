@@ -7,10 +7,10 @@ are those of `Module.named_modules()`; those of parameters have the parameter's 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 
 from hpckit.errors import ConfigError
+from hpckit.values import dataclass, field, field_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +46,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Refuse what is no plan for any model; raises ConfigError."""
-        for one in fields(self):
-            if one.name not in {"tied", "heads"}:
-                object.__setattr__(self, one.name, _patterns(one.name, getattr(self, one.name)))
+        for name in field_names(self):
+            if name not in {"tied", "heads"}:
+                object.__setattr__(self, name, _patterns(name, getattr(self, name)))
         object.__setattr__(self, "tied", tuple(_pair(pair) for pair in self.tied))
         for pattern, counts in self.heads.items():
             _check_heads(pattern, counts)
@@ -74,13 +74,10 @@ class Plan:
         """Return, by field, the patterns that no module of these names matches."""
         known = list(names)
         found: dict[str, tuple[str, ...]] = {}
-        for one in fields(self):
-            if one.name == "tied":
-                continue
-            patterns = getattr(self, one.name)
-            lost = tuple(p for p in patterns if not self.matching((p,), known))
-            if lost:
-                found[one.name] = lost
+        for name in field_names(self):
+            if name != "tied":
+                lost = tuple(p for p in getattr(self, name) if not self.matching((p,), known))
+                found |= {name: lost} if lost else {}
         return found
 
 

@@ -7,10 +7,10 @@ leaves, and its place at that level; it is where its first leaf is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from hpckit.errors import UsageError
 from hpckit.model.parallel.share import BatchShare, share_batch
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)

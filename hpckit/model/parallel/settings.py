@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from hpckit.values import dataclass, field
 
 
 class SizeWord(StrEnum):

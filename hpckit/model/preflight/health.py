@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hpckit.model.environment.facts import EnvironmentFacts
 from hpckit.model.telemetry.vocabulary import GpuTrouble
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from hpckit.model.preflight.settings import PreflightLevel
+from hpckit.values import dataclass
 
 
 class HealthVerdict(StrEnum):

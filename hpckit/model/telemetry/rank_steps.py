@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from hpckit.values import dataclass, field
 
 DATA_PHASE = "data"
 """The phase in which a rank waits for its next batch."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from hpckit.model.telemetry.vocabulary import GpuDevice, TelemetryRow
+from hpckit.values import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,11 @@ The JSON form is in `json_form.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
 from hpckit.model.telemetry.rank_steps import RankSteps
+from hpckit.values import dataclass, field
 
 
 class GpuVendor(StrEnum):

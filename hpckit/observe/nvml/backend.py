@@ -11,7 +11,6 @@ import ctypes
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,6 +34,7 @@ from hpckit.observe.nvml.bindings import (
     outdated_bindings,
 )
 from hpckit.observe.nvml.device import NvmlGpu, attach_gpu
+from hpckit.values import dataclass, field
 
 _MOST_XIDS = 256
 """Events taken at a time: more wait for the next sample."""

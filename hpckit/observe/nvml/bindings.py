@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from importlib import metadata
 from typing import Any, TypeVar
+
+from hpckit.values import dataclass, field
 
 T = TypeVar("T")
 

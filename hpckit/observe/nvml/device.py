@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any
 
@@ -26,6 +25,7 @@ from hpckit.observe.nvml.fields import (
 )
 from hpckit.observe.nvml.gauges import MEMORY_CALLS, read_first, read_gauges, read_reasons
 from hpckit.observe.nvml.gpm import GpmReader
+from hpckit.values import dataclass, replace
 
 _MOST_PARTS = "nvmlDeviceGetMaxMigDeviceCount"
 """Tells how many MIG devices a GPU can have: one for each of its slices."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from hpckit.model.telemetry.vocabulary import GpuCounter
 from hpckit.observe.nvml.bindings import NvmlCalls, NvmlVerdict, nvml_verdict
+from hpckit.values import dataclass, field
 
 ALL_LINKS = 0xFFFFFFFF
 """As the scope of a field of NVLink: the sum over all links."""

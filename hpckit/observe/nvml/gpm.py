@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from hpckit.model.telemetry.vocabulary import GpuGauge
 from hpckit.observe.nvml.bindings import NvmlCalls
+from hpckit.values import dataclass, field
 
 SHORTEST_S = 0.1
 """Samples closer together than this yield no metric."""

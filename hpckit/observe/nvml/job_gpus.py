@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +26,7 @@ from hpckit.observe.nvml.bindings import (
 )
 from hpckit.observe.nvml.device import NvmlGpu, attach_gpu
 from hpckit.observe.sysfs import numa_node, read_small
+from hpckit.values import dataclass, replace
 
 T = TypeVar("T")
 _Ask = Callable[..., Any]

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -27,6 +26,7 @@ from hpckit.operations.remove_launches import plan_removals, remove_launch
 from hpckit.record.launches import Launch
 from hpckit.record.logs import other_logs, read_text
 from hpckit.record.store import open_plain
+from hpckit.values import dataclass
 from hpckit.views.poller import PollBackoff, Poller
 
 T = TypeVar("T")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import observe
 from hpckit.slurm.site_query import PATIENCE, read_nodes, read_site
 from hpckit.slurm.test_only import rehearse
+from hpckit.values import dataclass, field, replace
 
 _FORECASTS = 8
 """Slurm forecasts the start of at most this many jobs of a launch: each query runs its planner."""

@@ -6,8 +6,6 @@ own, up to its first training step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hpckit.config.request import ComposeRequest
 from hpckit.context import Context
 from hpckit.errors import ConfigError
@@ -18,6 +16,7 @@ from hpckit.model.plan import LaunchPlan
 from hpckit.operations.model_check import ModelChecks
 from hpckit.operations.prepare import prepare
 from hpckit.planning.layout import layout_of
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

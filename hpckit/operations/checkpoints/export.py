@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from hpckit.runtime.checkpoint import manifest
 from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.folder import CheckpointEntry
 from hpckit.runtime.checkpoint.manifest import Manifest
+from hpckit.values import dataclass
 
 _MODEL = OutputKind(noun="model")
 SAFETENSORS = ".safetensors"

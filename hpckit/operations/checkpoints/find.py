@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpckit.errors import UsageError
@@ -14,6 +13,7 @@ from hpckit.runtime.checkpoint import manifest
 from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.folder import CheckpointEntry, CheckpointFolder
 from hpckit.runtime.checkpoint.journal import CheckpointHistory, read_journal
+from hpckit.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 
 from hpckit.errors import HpckitError
 from hpckit.model.states import RunState
@@ -12,6 +11,7 @@ from hpckit.operations.checkpoints.find import find_checkpoints
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.lookup import Selection
 from hpckit.report.rows import RunRow
+from hpckit.values import replace
 
 _ENDED = frozenset({RunState.failed, RunState.interrupted, RunState.cancelled})
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from hpckit import __version__
@@ -20,6 +19,7 @@ from hpckit.planning.compatibility.variables import chosen_variables
 from hpckit.record.store import open_plain
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.site_query import PATIENCE
+from hpckit.values import replace
 
 TOKEN_BYTES = 256
 """A token file is shorter; nothing longer is read."""

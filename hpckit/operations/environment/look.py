@@ -9,7 +9,6 @@ import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from hpckit.operations.environment.collect import TOKEN_BYTES, collect_facts
 from hpckit.operations.prepare import Prepared, prepare
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.store import make_folder, write_json, write_text
+from hpckit.values import dataclass, replace
 
 MOST_BYTES = 2**20
 """Facts take a few thousand bytes; nothing longer is read."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from hpckit.operations.output_file import check_output_file, unwritable, write_o
 from hpckit.record.lock import exclusive
 from hpckit.record.snapshot.collect import EXPORT_MARK
 from hpckit.record.store import make_folder
+from hpckit.values import dataclass
 from hpckit.views.across_launches import named_runs
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, launch_views, note_warnings

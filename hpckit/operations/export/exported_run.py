@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +13,7 @@ from hpckit.record.attempts import attempt_numbers
 from hpckit.record.launches import Launch
 from hpckit.record.metrics.history import metric_history
 from hpckit.record.metrics.log import metrics_size
+from hpckit.values import dataclass, field
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 

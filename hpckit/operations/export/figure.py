@@ -10,7 +10,6 @@ import importlib
 import io
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -19,6 +18,7 @@ from hpckit.report.document.figure import CurveFigure, FigureBand, FigureLine, F
 from hpckit.report.document.run_clock import CurveAxis
 from hpckit.report.escape import escaped_cell, shortened
 from hpckit.report.html.charts import COLOURS
+from hpckit.values import dataclass
 
 _MOST_NAME = 60
 _BAND_COLOUR = "#7f7f7f"

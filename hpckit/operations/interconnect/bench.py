@@ -9,7 +9,6 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpckit.config.compose import compose
@@ -35,6 +34,7 @@ from hpckit.planning.interconnect.judge import judge_interconnect, kept_of, shap
 from hpckit.planning.interconnect.request import CommBenchRequest
 from hpckit.record.launches import Launch
 from hpckit.record.store import append_line, make_folder, read_lines
+from hpckit.values import dataclass, replace
 from hpckit.views.telemetry import nccl_transport
 
 _ENTRY = "hpckit.experiments.interconnect.measure:measure"

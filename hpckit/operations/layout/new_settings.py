@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from hpckit.context import Context
@@ -27,6 +26,7 @@ from hpckit.planning.layout import layout_of
 from hpckit.planning.plan import resource_spec
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_settings
+from hpckit.values import dataclass, field_names, replace
 
 MAY_CHANGE = (
     *("timeout_min", "mem_gb", "partition", "account", "qos", "constraint", "nodelist", "exclude"),
@@ -59,7 +59,7 @@ class NewSettings:
         """The layout of its ranks and what else is new in `parallel`; empty if nothing is."""
         old, new = self.before.parallel, self.after.parallel
         sizes = {axis.value for axis in MeshAxis}
-        names = [one.name for one in fields(Parallel) if one.name not in sizes]
+        names = [name for name in field_names(Parallel) if name not in sizes]
         more = [f"{key}={_text(value)}" for key, value in _new(old, new, names).items()]
         return "" if old == new else ", ".join([str(layout_of(self.after)), *more])
 
@@ -71,7 +71,7 @@ class NewSettings:
     def asked(self, resources: ResourceSpec) -> ResourceSpec:
         """Return what a job of the run asks of Slurm from now on."""
         old, new = resource_spec(self.before), resource_spec(self.after)
-        return replace(resources, **_new(old, new, [one.name for one in fields(ResourceSpec)]))
+        return replace(resources, **_new(old, new, field_names(ResourceSpec)))
 
 
 def _new(old: object, new: object, names: Iterable[str]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 from hpckit.model.command import command_words, script_of
@@ -11,8 +10,9 @@ from hpckit.model.finding import Finding, warning
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.planning.layout import layout_of
+from hpckit.values import field_names
 
-_HPCKITS = frozenset(one.name for one in fields(LaunchConfig)) - {"params", "seed"}
+_HPCKITS = frozenset(field_names(LaunchConfig)) - {"params", "seed"}
 """Sections that hpckit reads itself: runs that differ in them differ."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from hpckit.record.nodes.history import history_problem, read_incidents
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import cluster_nodes
 from hpckit.slurm.test_only import rehearse
+from hpckit.values import replace
 
 _PATIENCE = timedelta(seconds=10)
 

@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 from hpckit.errors import ConfigError
 from hpckit.model.outside.notices import VARIABLE, Notify
 from hpckit.planning.notices.destinations import Destination, Transport, read_destinations
-from hpckit.record.snapshot.collect import CodeSnapshot
 
 _MOST_BYTES = 64 * 1024
 _OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -57,19 +56,6 @@ def check_commands(
                 hint="the command is not shown, as addresses are secrets; give its whole path, and "
                 "make it executable: chmod +x",
             )
-
-
-def refuse_in_snapshot(notify: Notify, snapshot: CodeSnapshot) -> None:
-    """Raise ConfigError if the private file would be copied with the code."""
-    if notify.file is None or snapshot.files is None:
-        return
-    file = Path(notify.file).expanduser().resolve()
-    if any((snapshot.root / one.path).resolve() == file for one in snapshot.files):
-        raise ConfigError(
-            f"notify.file is {notify.file!r}, which would be copied into the launch folder with "
-            "your code",
-            hint="keep it outside the project: ~/.config/hpckit/notify",
-        )
 
 
 def apprise_with(destination: Destination) -> Any:

@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from hpckit.context import Context
 from hpckit.model.outside.notices import UserNotice
 from hpckit.planning.notices.destinations import Destination
 from hpckit.record.layout import LaunchPaths, NoticePaths
 from hpckit.record.outside.notices import begin_sending, delivered_to, end_sending
+from hpckit.values import dataclass, field
 
 _TO_RECORD_S = 1.0
 """Time kept for recording who has a notice."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hpckit.context import Context
@@ -24,7 +23,6 @@ from hpckit.operations.next_step import reference
 from hpckit.operations.notices.addresses import find_destinations
 from hpckit.operations.notices.send import hold_back, send_all
 from hpckit.operations.notices.unsent import key_of_end, remarks
-from hpckit.planning.masking import masked_text
 from hpckit.planning.notices.destinations import document
 from hpckit.planning.notices.due import (
     is_over,
@@ -33,11 +31,13 @@ from hpckit.planning.notices.due import (
     kinds_of_event,
     wanted_again,
 )
+from hpckit.planning.secrecy import masked_text
 from hpckit.record.attempts import latest_attempt, read_attempts
 from hpckit.record.launches import Launch, load_settings, read_launch_history, read_runs
 from hpckit.record.outside.notices import is_kept, keep_notice, unsent_notices
 from hpckit.record.secret_variables import read_secrets
 from hpckit.report.notice import NoticeWriter
+from hpckit.values import dataclass, field, replace
 from hpckit.views.launch_view import Ask, launch_view
 
 LIMIT_S = 10.0

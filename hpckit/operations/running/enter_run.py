@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 from hpckit.context import Context
@@ -22,6 +21,7 @@ from hpckit.record.process import this_host
 from hpckit.runtime.run_shell import restore_signals
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.running_job import overlapping_step, raw_job_id
+from hpckit.values import dataclass
 from hpckit.views.awaited_answer import running_run
 
 

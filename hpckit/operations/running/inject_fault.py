@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -35,6 +34,7 @@ from hpckit.runtime.processes import ProcessQuery, send
 from hpckit.slurm import running_job
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
+from hpckit.values import dataclass
 
 SANDBOX_VARIABLE = "HPCKIT_SANDBOX"
 _SANDBOX_PATIENCE = timedelta(seconds=120)

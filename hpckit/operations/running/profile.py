@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
@@ -30,6 +29,7 @@ from hpckit.record.process import this_host
 from hpckit.record.profile.trace_file import TraceTooLargeError, read_trace
 from hpckit.report.profile import ProfiledRank
 from hpckit.runtime.mailbox import LOOK_S, profile_mailbox
+from hpckit.values import dataclass, replace
 from hpckit.views.awaited_answer import ask_run, request_name, running_run
 
 _STILL_S = 30.0

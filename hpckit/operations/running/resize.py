@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from hpckit.context import Context
 from hpckit.errors import SchedulerRefusedError, UsageError
@@ -26,6 +25,7 @@ from hpckit.record.lookup import Selection
 from hpckit.record.process import this_host
 from hpckit.runtime.mailbox import resize_mailbox
 from hpckit.slurm.site_query import read_nodes
+from hpckit.values import dataclass, replace
 from hpckit.views.awaited_answer import ask_run, request_name, running_run
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 
 from hpckit.context import Context
@@ -30,6 +29,7 @@ from hpckit.record.launches import Launch, load_launch, load_settings, read_laun
 from hpckit.record.store import read_events
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.query import observe
+from hpckit.values import dataclass
 
 PATIENCE = timedelta(seconds=60)
 """How long to wait for other processes that add jobs."""

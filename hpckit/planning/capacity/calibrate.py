@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hpckit.errors import ConfigError
 from hpckit.model.capacity.calibration import Calibration, MeasuredRun
 from hpckit.model.capacity.gpu_spec import GpuSpec
@@ -13,6 +11,7 @@ from hpckit.planning.capacity.gpus import gpu_called
 from hpckit.planning.capacity.memory import plan_memory
 from hpckit.planning.capacity.request import CapacityRequest, setup_of
 from hpckit.planning.capacity.step_time import predict_step, shortest_step
+from hpckit.values import replace
 
 _SAME_MODEL = 0.05
 """How far numbers of parameters of one model may be apart: heads, ties and biases differ."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from hpckit.errors import ConfigError
 from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.planning.capacity.gpu_catalogue import GPUS
 from hpckit.planning.capacity.presets import near_names
+from hpckit.values import replace
 
 _NUMBERS: Mapping[str, tuple[float, tuple[str, ...]]] = {
     "memory_gib": (2**30, ("memory",)),

@@ -11,7 +11,6 @@ of what CUDA and the first collective take.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 
 from hpckit.model.capacity.parts import MemoryParts
@@ -32,6 +31,7 @@ from hpckit.planning.capacity.activations import (
     norm_copies,
     passing_bytes,
 )
+from hpckit.values import dataclass, replace
 
 _GIB = 2**30
 _CUDA_CONTEXT = 0.75 * _GIB

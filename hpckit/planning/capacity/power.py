@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 from hpckit.errors import ConfigError
 from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.model.capacity.plan import PowerDraw, TrainingBill
 from hpckit.planning.capacity.words import check_range
+from hpckit.values import dataclass, replace
 
 _LEAST_POWER = 0.4
 _MOST_NODE = 10.0

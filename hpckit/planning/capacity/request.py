@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hpckit.errors import ConfigError
@@ -35,6 +34,7 @@ from hpckit.planning.capacity.words import (
     check_size,
     read_count,
 )
+from hpckit.values import dataclass, field, replace
 
 _TOKENS_PER_PARAMETER = 20
 """What a model is trained on if nothing is said (Hoffmann et al. 2022)."""

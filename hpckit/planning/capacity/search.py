@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from hpckit.model.capacity.calibration import Calibration
 from hpckit.model.capacity.plan import PlannedSetup
@@ -12,6 +11,7 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.planning.capacity.memory import plan_memory
 from hpckit.planning.capacity.overrides import launch_words
 from hpckit.planning.capacity.step_time import predict_step
+from hpckit.values import dataclass, field, replace
 
 _LONG = 8192
 """From this many tokens on, sequences are cut, too."""

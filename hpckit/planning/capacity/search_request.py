@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from hpckit.errors import ConfigError
 from hpckit.model.capacity.plan import FoundLayouts, PlannedSetup
@@ -19,6 +18,7 @@ from hpckit.planning.capacity.search import (
     pareto,
     plan_setup,
 )
+from hpckit.values import replace
 
 _MOST_GPUS = 65536
 """Up to this many GPUs are tried for a model that does not fit."""

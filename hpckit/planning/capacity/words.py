@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from hpckit.errors import ConfigError
 from hpckit.model.counted import counted
 from hpckit.model.parallel.layout import MOST_RANKS, Layout
+from hpckit.values import dataclass, field
 
 _SIZES = ("replicate", "shard", "tensor", "pipeline", "context")
 _STAGES = "stages_per_rank"

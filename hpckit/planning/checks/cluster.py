@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from datetime import timedelta
 
 from hpckit.model.cluster.site import Partition, Site
@@ -26,6 +25,7 @@ from hpckit.planning.checks.limits import (
 )
 from hpckit.planning.checks.node_shape import shape_findings
 from hpckit.planning.checks.sbatch_options import contradictions
+from hpckit.values import replace
 
 _SHOWN = 12
 

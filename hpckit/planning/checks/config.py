@@ -32,6 +32,7 @@ from hpckit.planning.checks.values import check_values
 from hpckit.planning.fallback import check_min_nodes
 from hpckit.planning.faults import plan_faults
 from hpckit.planning.jobs.shared_jobs import check_shared_jobs
+from hpckit.planning.layout import once_for_all
 from hpckit.planning.tracker import check_tracker
 
 SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep", "notify")
@@ -54,9 +55,10 @@ def check_points(points: Sequence[SweepPoint]) -> None:
             "the sweep has no points", hint="an axis such as range(0,0) or glob() matched nothing"
         )
     _check_shared(points)
+    check = once_for_all(check_settings)
     for index, point in enumerate(points):
         try:
-            check_settings(point.settings)
+            check(point.settings)
         except ConfigError as error:
             if len(points) == 1:
                 raise

@@ -6,7 +6,6 @@ The cost is an upper bound: each run uses its whole time limit once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 
 from hpckit.model.cluster.gpus_asked import gpus_of
@@ -17,6 +16,7 @@ from hpckit.model.launch import Budget, ClusterKind
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.planning.checks.limits import chosen_of, partition_names
 from hpckit.planning.jobs.shared_jobs import merged_resources
+from hpckit.values import replace
 
 _HOUR = timedelta(hours=1)
 

@@ -6,12 +6,12 @@ Combines association, QOS and partition as in "Hierarchy of limits" of Slurm's r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 
 from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.cluster.site import Association, Partition, Qos, Site
 from hpckit.model.plan import ResourceSpec
+from hpckit.values import dataclass
 
 NORMAL = "normal"
 """The QOS of a job if none was chosen."""

@@ -7,12 +7,12 @@ launch.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from hpckit.model.cluster.site import NodeGroup, read_gres
 from hpckit.model.counted import counted
 from hpckit.model.finding import Finding, error
 from hpckit.model.plan import JobSpec, ResourceSpec, SharedJobSpec
+from hpckit.values import dataclass, replace
 
 _ELSEWHERE = "choose another partition with resources.partition=NAME"
 _CPUS = "CPUs"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hpckit.model.command import command_words
@@ -21,6 +20,7 @@ from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.model.rank import RANK_VARIABLES
 from hpckit.planning.checks.command_slips import command_slips
 from hpckit.planning.layout import layout_of, shape_of
+from hpckit.values import dataclass
 
 _SHOWN = 5
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 import sys
-from dataclasses import dataclass
 from operator import attrgetter
 
 from hpckit.errors import ConfigError
 from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.model.profile import MOST_STEPS
+from hpckit.values import dataclass
 
 LONGEST_ROW_S = 3600.0
 """Longer rows would say nothing of a day, and a total is written after some rows only."""

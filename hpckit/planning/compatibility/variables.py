@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hpckit.model.plan import MASK
+from hpckit.model.plain import MASK
 from hpckit.planning.secrecy import is_secret, known_secrets
 
 _BEGINNINGS = ("NCCL_", "TORCH_NCCL_", "GLOO_")

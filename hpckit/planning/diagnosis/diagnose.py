@@ -6,7 +6,6 @@ A rule says nothing about what is unknown, or was not measured often enough.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from hpckit.model.diagnosis.verdict import Diagnosis, Verdict, VerdictKind, VerdictSeverity
 from hpckit.planning.diagnosis import (
@@ -19,6 +18,7 @@ from hpckit.planning.diagnosis import (
 )
 from hpckit.planning.diagnosis.evidence import RunEvidence
 from hpckit.planning.diagnosis.thresholds import DEFAULT, Thresholds
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,12 @@ are from 0 to 1, durations seconds, sizes bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.nccl_log import NcclTransport
+from hpckit.values import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

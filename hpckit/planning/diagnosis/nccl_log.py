@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from hpckit.values import dataclass, field
 
 _NETWORK = re.compile(r"NCCL INFO .*?Using network (\S+)")
 _CHANNEL = re.compile(r"NCCL INFO Channel .* via ([A-Z0-9]+(?:/[A-Za-z]+)?)")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from statistics import median
 
@@ -19,6 +18,7 @@ from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.thresholds import DEFAULT, Thresholds
 from hpckit.planning.diagnosis.windows import StepWindow, WindowBuilder
+from hpckit.values import dataclass, field
 
 _MAD_TO_SIGMA = 1.4826
 """The standard deviation of a normal distribution over its median absolute deviation."""

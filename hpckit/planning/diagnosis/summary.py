@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.evidence import GpuUse, HostUse, RunEvidence
 from hpckit.planning.diagnosis.thresholds import Thresholds
+from hpckit.values import dataclass
 
 CPU_PRESSURE = 0.2
 """Share of time in which some task waited for a CPU: they are too few, or others use them."""

@@ -6,8 +6,9 @@ docs/explanations/verdicts.md shows them as they are here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from typing import Any
+
+from hpckit.values import dataclass, field
 
 
 def _limit(value: float, why: str) -> Any:
@@ -103,7 +104,7 @@ class Thresholds:
 
 def reasons() -> Mapping[str, str]:
     """Return why each threshold is as it is, by its name."""
-    return {one.name: str(one.metadata["why"]) for one in fields(Thresholds)}
+    return {name: str(one.metadata["why"]) for name, one in Thresholds.__dataclass_fields__.items()}
 
 
 DEFAULT = Thresholds()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from hpckit.model.telemetry.energy import EnergySum
 from hpckit.model.telemetry.rank_steps import RankSteps
@@ -19,6 +18,7 @@ from hpckit.model.telemetry.vocabulary import (
     HostGauge,
 )
 from hpckit.planning.diagnosis.evidence import GpuUse, HostUse
+from hpckit.values import replace
 
 _HEAT = frozenset({ClockReason.software_thermal, ClockReason.hardware_thermal})
 

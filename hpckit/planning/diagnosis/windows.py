@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from statistics import median, median_high
 
 from hpckit.model.telemetry.rank_steps import RankSteps
+from hpckit.values import dataclass, field, replace
 
 _PATIENCE = 10
 """When half of the ranks are this many windows ahead, the others are not waited for any longer."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from statistics import median_low
 
@@ -16,6 +15,7 @@ from hpckit.model.goodput import Goodput, MeasuredTimes, StepProgress, TimeParts
 from hpckit.model.plan import JobSpec
 from hpckit.planning.goodput.phases import ZERO, Phase, RoundTime, utc
 from hpckit.planning.goodput.timeline import Timeline
+from hpckit.values import replace
 
 Attempts = Iterable[tuple[int, Sequence[events.Event]]]
 """Attempts, oldest first: the number of each, and its events (record.launches.read_attempts)."""

@@ -5,11 +5,11 @@ Times can always be added, whatever is in a record.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 
 from hpckit.model.plain import is_within
+from hpckit.values import dataclass, field
 
 ZERO = timedelta()
 _LONGEST_S = 1e9

@@ -7,12 +7,12 @@ ends with the save, and the steps that were lost are the last ones of their roun
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from hpckit.model.goodput import StepProgress, TimePart, TimeSpan
 from hpckit.planning.goodput.account import Attempts, lost_times, read_timeline, stall
 from hpckit.planning.goodput.phases import ZERO, Phase, RoundTime, Stretch
+from hpckit.values import replace
 
 MOST_SAVES = 50
 """More saves of a run are drawn together, so that a month of training stays a few lines."""

@@ -7,7 +7,6 @@ up whatever is in the record.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from hpckit.model import events
@@ -22,6 +21,7 @@ from hpckit.planning.goodput.phases import (
     recorded_duration,
     utc,
 )
+from hpckit.values import dataclass, field, replace
 
 _STANDSTILL = timedelta(minutes=2)
 _WAITING = frozenset({Phase.queue, Phase.idle, Phase.suspended})

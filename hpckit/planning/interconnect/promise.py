@@ -8,12 +8,12 @@ capability); its ring of 8 A100 reaches 12 x 20 GB/s, of 8 H100 18 x 20.6 within
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from hpckit.model.counted import counted
 from hpckit.model.interconnect.measurement import CommOperation, InterconnectMeasurement
 from hpckit.model.interconnect.node_links import GpuLinks, NodeLinks
 from hpckit.model.interconnect.verdict import LinkPath, PathPromise
+from hpckit.values import replace
 
 _GIGA = 1e9
 _BITS = 8

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 from hpckit.errors import UsageError
 from hpckit.model.interconnect.measurement import CommOperation, SearchMode
+from hpckit.values import dataclass
 
 SMALLEST, LARGEST = 2**10, 2**32
 LARGEST_ON_CPU = 2**26

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ It defines what they ask of Slurm, not when they are needed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from hpckit.model.cluster.nodes import compress_nodes
@@ -14,6 +13,7 @@ from hpckit.model.elastic import SatelliteSpec
 from hpckit.model.ids import JobId
 from hpckit.model.launch import Cluster
 from hpckit.model.plan import JobSpec, ResourceSpec
+from hpckit.values import dataclass, replace
 
 AUTO_RESUME_TIME = timedelta(minutes=10)
 _AUTO_RESUME_MEM_GB = 1.0

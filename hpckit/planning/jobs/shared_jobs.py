@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from statistics import fmean
 
@@ -18,6 +17,7 @@ from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, SharedJobSpec
 from hpckit.model.states import RunState
 from hpckit.planning.jobs.arrays import BACKLOG_JOBS, runs_on
+from hpckit.values import dataclass, replace
 
 _GRES = re.compile(r"(?P<what>.*?)(?::(?P<count>\d+))?(?P<where>\([^)]*\))?\Z")
 _OF_A_JOB = frozenset({"gpus", "mem", "ntasks-per-gpu", "tres-per-job"})

@@ -7,7 +7,6 @@ each run follows exactly the run of its point.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from hpckit.errors import ConfigError
 from hpckit.model.cluster.limits import SubmitLimits
@@ -15,6 +14,7 @@ from hpckit.model.plan import JobSpec, ResourceSpec, SweepPoint
 from hpckit.model.stages import DependencyType, Stage, StageDependency, place_of
 from hpckit.planning.jobs.arrays import chunks
 from hpckit.planning.jobs.shared_jobs import shares_jobs
+from hpckit.values import replace
 
 Asked = tuple[ResourceSpec, bool]
 """What one run asks of Slurm, and whether its job is requeued."""

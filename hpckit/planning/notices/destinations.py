@@ -10,7 +10,6 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NoReturn
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -18,6 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from hpckit.errors import ConfigError
 from hpckit.model.outside.notices import NoticeKind, UserNotice
 from hpckit.model.plain import to_plain
+from hpckit.values import dataclass, field
 
 _FORMS = (
     "addresses are ntfy://HOST/TOPIC, https://ntfy.sh/TOPIC, https://… or http://… of a web "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from hpckit.model.counted import counted, size_text
 from hpckit.model.preflight.health import GpuHealth, XidSeen
 from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict
 from hpckit.model.telemetry.vocabulary import GpuTrouble
+from hpckit.values import dataclass
 
 FATAL_XIDS = frozenset({48, 56, 57, 58, 62, 64, 65, 69, 73, 74, 79, 80, 81, 95, 119, 120})
 """XID errors after which a GPU cannot be trusted until it is reset or exchanged: those that Azure's

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from hpckit.model.cluster.gpus_asked import asks_for_part, gpus_asked
 from hpckit.model.environment.comparison import AskedOfNode
@@ -19,6 +18,7 @@ from hpckit.planning.preflight.host import host_findings
 from hpckit.planning.preflight.pairs import pair_findings
 from hpckit.planning.preflight.peers import peer_findings
 from hpckit.planning.shared_cause import shared_cause
+from hpckit.values import replace
 
 _ORDER = (HealthVerdict.crit, HealthVerdict.warn, HealthVerdict.unknown, HealthVerdict.ok)
 _OF_THE_NODE = frozenset(

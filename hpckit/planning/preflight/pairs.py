@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from hpckit.model.preflight.health import HealthReport, PairRate
 from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict
 from hpckit.planning.interconnect.tournament import Round, rounds_of
+from hpckit.values import replace
 
 FEWEST = 3
 """Of two nodes nothing says which one is slow."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from hpckit.model.plain import is_within
 from hpckit.model.profile import TopEntry, TraceSummary
+from hpckit.values import dataclass, field
 
 Interval = tuple[float, float]
 

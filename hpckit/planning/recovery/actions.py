@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from hpckit.model import events
 from hpckit.model.failure import Failure
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.recovery.round_view import RoundView
+from hpckit.values import dataclass
 
 NOTICE_CODE = 143
 """Exit code of an attempt that was asked to stop: 128 + SIGTERM."""

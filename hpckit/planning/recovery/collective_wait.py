@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 from hpckit.model.diagnosis.collectives import (
     UNNAMED,
@@ -21,6 +20,7 @@ from hpckit.model.diagnosis.collectives import (
 )
 from hpckit.model.parallel.layout import Layout, name_ranks
 from hpckit.model.ranges import parse_stepped_ranges
+from hpckit.values import dataclass, replace
 
 _SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce"})
 """Operations to which every rank gives a tensor of one size."""

@@ -5,7 +5,6 @@ Chooses between a new round, a new attempt and the end, and names the failure.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 from hpckit.model.failure import Cause, Failure, Trait, shell_code
@@ -43,6 +42,7 @@ from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.limits import exhausted
 from hpckit.planning.recovery.node_choice import without
 from hpckit.planning.recovery.round_view import RoundView, StopNotice
+from hpckit.values import replace
 
 _COMPLETE = frozenset({RoundOutcome.completed, RoundOutcome.pruned})
 

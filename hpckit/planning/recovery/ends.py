@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
@@ -22,6 +21,7 @@ from hpckit.model.failure import (
     ToldBy,
 )
 from hpckit.planning.recovery.classify import FROM_OUTSIDE, classify, failure_signature
+from hpckit.values import replace
 
 _LAST = datetime.max.replace(tzinfo=UTC)
 _FELT_EARLIER = timedelta(seconds=1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, TypeGuard
 
@@ -19,6 +18,7 @@ from hpckit.model.diagnosis.collectives import (
     RecordedCollective,
 )
 from hpckit.model.ranges import stepped_ranges
+from hpckit.values import dataclass, replace
 
 MOST_UNFINISHED = 32
 """Kept of each rank: a rank waits in its oldest ones."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from hpckit.model.diagnosis.collectives import CollectiveWait
 from hpckit.model.failure import Cause, Failure, RankStack
 from hpckit.model.parallel.layout import Layout, name_ranks
+from hpckit.values import dataclass, replace
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
 _TORCH = re.compile(r"[/\\]torch[/\\]")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, Trait
 from hpckit.model.goodput import SaveCost
 from hpckit.model.launch import Recovery
+from hpckit.values import dataclass, field, replace
 
 _EXCLUDED_FOR = timedelta(hours=12)
 """After this time a node gets another chance: it may have been rebooted or repaired."""

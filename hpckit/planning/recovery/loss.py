@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.failure import Cause, Failure, RankExit, Trait
@@ -15,6 +14,7 @@ from hpckit.model.parallel.layout import Layout, rank_place
 from hpckit.model.ranges import ranges
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.shared_cause import shared_cause
+from hpckit.values import dataclass
 
 _SHARED = "this many at once were lost by something they share"
 

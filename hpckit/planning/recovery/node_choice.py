@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from hpckit.model.launch import Recovery
 from hpckit.planning.recovery.ledger import Ledger
+from hpckit.values import dataclass
 
 
 def without(standing: Sequence[str], left_out: Collection[str]) -> list[str]:

@@ -6,7 +6,6 @@ Separates runs that are over from those that are still under way, and groups the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from hpckit.model.plan import JobSpec, ResourceSpec, SharedJobSpec
@@ -16,6 +15,7 @@ from hpckit.model.standing import Judgement, Standing
 from hpckit.model.states import RunState
 from hpckit.planning.jobs.shared_jobs import longest_first, merged_job, shared_again
 from hpckit.planning.jobs.stage_jobs import Asked, added_stage_jobs
+from hpckit.values import dataclass, field, replace
 
 _SINGLETON = "singleton"
 """The one dependency that does not refer to a particular job, which would be over by now."""

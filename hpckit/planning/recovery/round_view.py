@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from hpckit.model.failure import Cause, Failure, RankExit
 from hpckit.model.parallel.layout import Layout
 from hpckit.planning.recovery.node_choice import RoundSizes
+from hpckit.values import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from hpckit.model.counted import counted
@@ -10,6 +9,7 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.settings import SizeWord
 from hpckit.planning.fallback import fallback_nodes
 from hpckit.planning.layout import layout_of, replica_nodes
+from hpckit.values import dataclass, replace
 
 _GAIN = 3.0
 """Growing that nobody asked for has to save this many times its restart: both are estimates."""

@@ -8,12 +8,12 @@ values cannot be worked out on a node, which composes no configuration, and are 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hpckit.errors import ConfigError
 from hpckit.model.command import override_value
 from hpckit.model.search import DerivedKey
+from hpckit.values import dataclass
 
 FIXED = frozenset(
     {"name", "output_dir", "entry_point", "cluster", "resources", "checkpoint", "recovery"}

@@ -10,7 +10,6 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -20,6 +19,7 @@ import yaml
 from hpckit.errors import ConfigError
 from hpckit.model.counted import counted
 from hpckit.planning.sweep.grid import MAX_POINTS
+from hpckit.values import dataclass
 
 EXAMPLES = (
     "CSV: a line of keys, then a line for each point; YAML: a list of mappings, such as "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -27,6 +26,7 @@ from hpckit.record.attempts import NUMEROUS, attempt_numbers, read_attempts
 from hpckit.record.frozen import unreadable_file
 from hpckit.record.layout import AttemptPaths, RunPaths
 from hpckit.record.metrics.log import OWN_KEYS, RUN_STEP, last_values, metrics_size, read_metrics
+from hpckit.values import dataclass
 
 _MOST_READ = 64 << 20
 """Most bytes of rows that are read to find a value that holds behind one that was undone."""

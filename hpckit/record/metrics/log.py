@@ -13,12 +13,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_line, open_plain, read_json, read_rows, write_text
+from hpckit.values import dataclass, field
 
 VERSION = 3
 

@@ -6,11 +6,11 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from hpckit.record.store import open_plain
+from hpckit.values import dataclass
 
 MOST_BYTES = 1 << 29
 """Of text that is read of one trace: some millions of events, half a minute, and a gigabyte."""

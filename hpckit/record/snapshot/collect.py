@@ -12,7 +12,6 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
@@ -26,6 +25,7 @@ from hpckit.record.snapshot.secrets import (
     is_secret_folder,
 )
 from hpckit.record.store import PRIVATE_FOLDER, make_folder
+from hpckit.values import dataclass, field
 
 EXPORT_MARK = ".hpckit-export"
 """File in a folder that an export made: nothing in there is code."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.remove import is_plain
 from hpckit.record.snapshot.changes import frozen_sums
 from hpckit.record.store import open_plain
+from hpckit.values import dataclass
 
 _MOST_BYTES = 2_000_000
 

@@ -12,8 +12,9 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from hpckit.values import dataclass
 
 _SOURCES = (".py",)
 _GIVEN = 2

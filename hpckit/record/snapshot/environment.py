@@ -14,11 +14,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpckit.record.process import this_host
+from hpckit.values import dataclass
 
 VERSION = 1
 _DISTRIBUTION = "hpckit-slurm"

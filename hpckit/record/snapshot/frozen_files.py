@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from hpckit.record.snapshot.collect import CodeSnapshot
+from hpckit.values import dataclass
 
 OUTSIDE = "it leads out of the project, and a run starts in a folder of its own"
 _KEEPERS = frozenset({".gitkeep", ".gitignore", ".keep", "README.md", "README", "README.txt"})

@@ -10,10 +10,10 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.errors import SnapshotError
+from hpckit.values import dataclass
 
 _PLAIN = ("--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short")
 _LEAKING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")

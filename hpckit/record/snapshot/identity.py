@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.model.states import RunState
@@ -19,6 +18,7 @@ from hpckit.record.lookup import list_launches
 from hpckit.record.snapshot.changes import counted_sums, sums_text
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.store import PRIVATE_FILE, open_plain, read_object, read_plain
+from hpckit.values import dataclass
 
 _ENDING_BYTES = 16 * 1024
 """The final event is shorter, unless it quotes a long traceback, and then it did not end well."""

@@ -12,7 +12,6 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from hpckit.record.snapshot.entry_point import (
 from hpckit.record.snapshot.environment import in_active_environment, program_meant
 from hpckit.record.snapshot.frozen_files import OUTSIDE, FrozenFiles
 from hpckit.record.snapshot.mpi_programs import mpi_findings
+from hpckit.values import dataclass, field
 
 _ACCELERATORS = ("cuda", "hip", "xpu")
 _ASSIGNED = re.compile(r"^(\w+)(?:: *[^=\n]*)? *= *(\S+)[ \t]*(?:#.*)?$", re.MULTILINE)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 from hpckit.record.snapshot.git import Git, GitState
 from hpckit.record.snapshot.identity import code_identity
 from hpckit.record.store import read_json, read_plain
+from hpckit.values import dataclass
 
 _TODAY = "leave --exact out to run the same configuration with today's code"
 

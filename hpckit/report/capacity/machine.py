@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from hpckit.model.capacity.calibration import Calibration
@@ -16,6 +15,7 @@ from hpckit.model.capacity.plan import (
 )
 from hpckit.model.capacity.setup import TrainingSetup
 from hpckit.model.plain import plain_fields, to_plain
+from hpckit.values import field_names
 
 SHOWN = 10
 """How many layouts are shown of those that are found."""
@@ -62,8 +62,8 @@ def memory_object(memory: MemoryParts, *, whole: bool) -> dict[str, Any]:
     """Return bytes per GPU by component; `whole` is whether more than the states is known."""
     states = ("weights", "gradients", "optimizer")
     found: dict[str, Any] = {
-        one.name: getattr(memory, one.name) if whole or one.name in states else None
-        for one in fields(memory)
+        name: getattr(memory, name) if whole or name in states else None
+        for name in field_names(memory)
     }
     return {**found, "total": plain_fields(memory, "low", "expected", "high")}
 

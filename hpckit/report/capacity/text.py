@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 from hpckit.model.capacity.calibration import Calibration
 from hpckit.model.capacity.plan import CapacityPlan, LaunchWords, PowerDraw, StepRates
@@ -21,6 +20,7 @@ from hpckit.report.capacity.units import (
     span_text,
     watts_text,
 )
+from hpckit.values import field_names
 
 _GIB = 2**30
 _MUCH_ATTENTION = 0.25
@@ -152,10 +152,10 @@ def _memory_lines(plan: CapacityPlan) -> list[str]:
     memory, room = plan.memory, plan.gpu.memory
     size, unit = (_GIB, "GiB") if memory.expected >= _GIB else (_GIB / 1024, "MiB")
     lines = [f"memory per GPU, of the fullest stage{_MOMENTS[plan.moment]}"]
-    for one in fields(memory):
-        value = getattr(memory, one.name)
+    for name in field_names(memory):
+        value = getattr(memory, name)
         if value:
-            label = _LABELS.get(one.name, one.name)
+            label = _LABELS.get(name, name)
             lines.append(f"  {label:<14}{value / size:>9.2f} {unit}")
     low, high = (f"{one / size:.1f}" for one in (memory.low, memory.high))
     likely = f"  ({low} to {high})" if low != high else ""
@@ -201,8 +201,8 @@ def _time_lines(plan: CapacityPlan, rates: StepRates) -> list[str]:
         )
     if plan.time is not None:
         shares = ", ".join(
-            f"{_PARTS[one.name]} {whole_percent(getattr(plan.time, one.name) / plan.time.total)}"
-            for one in fields(plan.time)
+            f"{_PARTS[name]} {whole_percent(getattr(plan.time, name) / plan.time.total)}"
+            for name in field_names(plan.time)
         )
         sentences.append(shares)
     return labelled("step", *sentences)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from hpckit.report.document.run_clock import CurveAxis
+from hpckit.values import dataclass
 
 _MINUTE_S = 60.0
 _HOUR_S = 3600.0

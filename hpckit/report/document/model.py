@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 
 from hpckit.model.goodput import TimeSpan
@@ -12,6 +11,7 @@ from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.report.description import LaunchDescription
 from hpckit.report.results import Results
 from hpckit.report.rows import RunRow
+from hpckit.values import dataclass, field
 
 HIGHLIGHTED_RUNS = 12
 """Curves of more runs are drawn as a band of quantiles."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 from hpckit.model.goodput import TimePart, TimeSpan
+from hpckit.values import dataclass
 
 
 class CurveAxis(StrEnum):

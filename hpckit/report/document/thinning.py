@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import quantiles
 
 from hpckit.report.document.model import CurveBand, CurvePoints
+from hpckit.values import dataclass
 
 COLUMNS = 400
 """A curve has at most two points in each of these, its extremes, and its ends."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
 from datetime import timedelta
 
 from hpckit.model.counted import counted
@@ -20,6 +19,7 @@ from hpckit.report.document.model import ReportDocument
 from hpckit.report.failures import shown_ranges
 from hpckit.report.rows import RunRow
 from hpckit.report.text import count_line, number
+from hpckit.values import dataclass, field_names
 
 _SEVERITIES = tuple(VerdictSeverity)
 _OPEN = frozenset({RunState.pending, RunState.running})
@@ -167,8 +167,8 @@ def summed_parts(accounts: Iterable[Goodput]) -> TimeParts:
     some = list(accounts)
     return TimeParts(
         **{
-            field.name: sum((getattr(one.parts, field.name) for one in some), timedelta())
-            for field in fields(TimeParts)
+            name: sum((getattr(one.parts, name) for one in some), timedelta())
+            for name in field_names(TimeParts)
         }
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from hpckit.model.counted import counted, size_text
@@ -13,6 +12,7 @@ from hpckit.model.environment.facts import EnvironmentFacts, FileSystemFacts, Fo
 from hpckit.model.finding import Finding, Severity
 from hpckit.model.plain import plain_fields
 from hpckit.report.text import Page, TextTable
+from hpckit.values import dataclass
 
 
 def environment_page(comparison: EnvironmentComparison, findings: Sequence[Finding]) -> Page:

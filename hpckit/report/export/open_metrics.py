@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 
 from hpckit.model.goodput import TimeParts
 from hpckit.model.states import RunState
 from hpckit.report.escape import escaped_name
 from hpckit.report.rows import RunRow
+from hpckit.values import dataclass, field_names
 
 Labels = dict[str, str]
 Sample = tuple[Labels, float]
@@ -109,9 +109,8 @@ def _states(run: RunGauges) -> Iterator[Sample]:
 
 
 def _parts(run: RunGauges, parts: TimeParts) -> Iterator[Sample]:
-    for part in fields(parts):
-        spent = getattr(parts, part.name).total_seconds()
-        yield run.labels | {"part": part.name}, spent
+    for part in field_names(parts):
+        yield run.labels | {"part": part}, getattr(parts, part).total_seconds()
 
 
 def _family(name: str, kind: str, about: str, samples: Iterable[Sample]) -> Iterator[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any
@@ -17,6 +16,7 @@ from hpckit.model import events
 from hpckit.model.failure import Failure
 from hpckit.model.plain import is_within
 from hpckit.report.escape import escaped_json
+from hpckit.values import dataclass
 
 _ATTEMPTS, _ROUNDS, _SAVES, _TROUBLE = range(4)
 _THREADS = ("attempts", "rounds", "saves", "failures and notices")

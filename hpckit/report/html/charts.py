@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from hpckit.report.escape import escaped_cell, shortened
+from hpckit.values import dataclass, field
 
 LABEL_WIDTH = 48
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hpckit.model.counted import counted
@@ -17,6 +16,7 @@ from hpckit.report.document.model import (
 from hpckit.report.document.run_clock import CurveAxis
 from hpckit.report.document.words import short_name
 from hpckit.report.html.charts import COLOURS, Chart, Section, label
+from hpckit.values import dataclass
 
 _HEIGHT = 340
 _BAND_TRACES = 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from hpckit.report.document.model import ReportDocument
@@ -13,6 +12,7 @@ from hpckit.report.html.charts import VIRIDIS, Chart, Section, label
 from hpckit.report.html.tables import Figure, Table, shown, table
 from hpckit.report.results import Results, shown_cells, shown_header
 from hpckit.report.text import number
+from hpckit.values import dataclass, replace
 
 _MOST_AXES = 8
 _MOST_CELLS = 16_000

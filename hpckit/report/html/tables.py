@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import compress
 from typing import Any
 
 from hpckit.report.account import span_text
 from hpckit.report.text import number, percent
+from hpckit.values import dataclass
 
 MOST_ROWS = 2000
 """Longer tables are cut, with a remark."""

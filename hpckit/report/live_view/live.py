@@ -6,7 +6,6 @@ The text of `status --watch`. Pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,6 +17,7 @@ from hpckit.report.account import bar
 from hpckit.report.live_view.satellites import satellites_line
 from hpckit.report.rows import LaunchHead, RunRow, count_states
 from hpckit.report.text import Page, TextTable, count_line, head_line, percent, runs_table
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from hpckit.values import dataclass, field
 
 Point = tuple[float, float]
 """A step and a value."""

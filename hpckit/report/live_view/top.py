@@ -7,7 +7,6 @@ terminal: control characters are escaped here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
@@ -24,6 +23,7 @@ from hpckit.report.live_view.satellites import satellites_line
 from hpckit.report.overrides import override_cells
 from hpckit.report.rows import LaunchHead, RunRow, count_states
 from hpckit.report.text import number, percent, states_text
+from hpckit.values import dataclass, field
 
 
 class TopColumn(StrEnum):

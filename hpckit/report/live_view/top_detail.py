@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 
 from hpckit.model.counted import whole_percent
@@ -32,6 +31,7 @@ from hpckit.report.text import (
     head_line,
     number,
 )
+from hpckit.values import replace
 
 _GIB = 1 << 30
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from hpckit.errors import UsageError
@@ -14,6 +13,7 @@ from hpckit.report.live_view.top import (
     TopRow,
 )
 from hpckit.report.selection import Filter, make_filter, ordered, rank
+from hpckit.values import dataclass
 
 _WIDTHS = {
     TopColumn.run: 4,

@@ -16,7 +16,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +48,7 @@ from hpckit.runtime.pauses import SilenceTimer
 from hpckit.runtime.run_variables import run_variables
 from hpckit.runtime.signals import NOTICES
 from hpckit.runtime.tasks import start_vital
+from hpckit.values import dataclass, field, replace
 
 FOLDER_WAIT_S = 30.0
 """How long a node may take to see files that another node has just written.

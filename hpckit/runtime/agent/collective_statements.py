@@ -10,7 +10,6 @@ import contextlib
 import json
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hpckit.model.diagnosis.collectives import RankCollectives
@@ -21,6 +20,7 @@ from hpckit.record.store import read_json, write_json
 from hpckit.runtime.agent.trace_files import TraceFileError, read_trace
 from hpckit.runtime.collectives_line import MOST_BYTES, READY
 from hpckit.runtime.threads import aside
+from hpckit.values import dataclass, field, replace
 
 WAIT_S = 2.5
 """For all ranks together, which are asked at once; a dump takes about 0.1 s."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from hpckit.model.failure import RankExit
 from hpckit.record.store import PRIVATE_FILE
+from hpckit.values import replace
 
 _PROBE = bytes(64 * 1024)
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

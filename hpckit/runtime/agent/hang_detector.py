@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
 from datetime import timedelta
+
+from hpckit.values import dataclass, field
 
 ENOUGH_STEPS = 20
 """Number of steps after which the limit of a rank is learned from them; the first do not count."""

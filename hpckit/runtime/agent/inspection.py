@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
@@ -27,6 +26,7 @@ from hpckit.runtime.environ import environment
 from hpckit.runtime.preflight import pair_order
 from hpckit.runtime.preflight.pair_order import PairOrder
 from hpckit.runtime.preflight.probe import MARK, ProbeOrder
+from hpckit.values import dataclass, field
 
 _MOST_XIDS = 64
 _END_S = 2.0

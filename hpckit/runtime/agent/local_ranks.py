@@ -12,7 +12,6 @@ import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -46,6 +45,7 @@ from hpckit.runtime.foreground import RELAY_S
 from hpckit.runtime.fork_server.client import ForkServerClient
 from hpckit.runtime.tasks import start_vital
 from hpckit.runtime.threads import aside
+from hpckit.values import dataclass, field, replace
 
 _TELL_S = 0.5
 """Minimum time between step messages: the supervisor needs liveness, not every number."""

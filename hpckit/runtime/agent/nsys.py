@@ -12,7 +12,6 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,6 +22,7 @@ from hpckit.record.layout import RoundPaths
 from hpckit.runtime import stacks
 from hpckit.runtime.environ import TERMINAL, environment
 from hpckit.runtime.rank.parent_watch import AGENT_VARIABLE, NSYS_VARIABLE, die_with_parent
+from hpckit.values import dataclass, field
 
 _OPTIONS = (
     # One window: from cudaProfilerStart to cudaProfilerStop; the rank outlives it.

@@ -8,8 +8,9 @@ caller knows which one died by SIGKILL). Imports no torch. The kernel counts bef
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from hpckit.values import dataclass
 
 _EVENTS = "memory.events"
 """cgroup v2: `oom_kill` counts the kills in this group and all below it."""

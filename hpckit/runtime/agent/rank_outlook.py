@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from hpckit.model.cluster.gpus_asked import cpus_of_task
 from hpckit.model.failure import Cause
@@ -19,6 +18,7 @@ from hpckit.runtime.channel.listen import needed_interface
 from hpckit.runtime.channel.pace import BEAT_S, pace_s
 from hpckit.runtime.environ import rank_variables, task_variables
 from hpckit.runtime.run_variables import run_variables
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

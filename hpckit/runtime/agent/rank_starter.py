@@ -11,7 +11,6 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.model.cluster.gpus_asked import gpus_asked
@@ -26,6 +25,7 @@ from hpckit.runtime.environ import TERMINAL, environment
 from hpckit.runtime.fork_server.client import ForkedRank, ForkServerClient
 from hpckit.runtime.fork_server.fresh import rank_words
 from hpckit.runtime.threads import aside
+from hpckit.values import dataclass
 
 _PATIENCE_S = 5.0
 """For a driver; ranks start without a binding if it does not answer."""

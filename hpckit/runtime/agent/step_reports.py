@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.runtime.channel.messages import NodeSteps
 from hpckit.runtime.pauses import PauseWatch
+from hpckit.values import dataclass, field
 
 SEND_S = 2.0
 """Least time between two messages of a node about its steps."""

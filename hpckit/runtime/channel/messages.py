@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from hpckit.errors import ChannelError
@@ -21,6 +20,7 @@ from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.model.profile import RankProfile
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.settings import ProfileTool
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,6 @@ import socket
 import struct
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
 
@@ -23,6 +22,7 @@ from hpckit.errors import RendezvousError
 from hpckit.model.failure import ExitStatement
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.runtime.channel.messages import Message, decode_message, encode_message
+from hpckit.values import dataclass, field
 
 VARIABLE = "HPCKIT_LINK_FD"
 """Names the inherited file descriptor of the line."""

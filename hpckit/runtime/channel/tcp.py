@@ -17,11 +17,11 @@ import secrets
 import socket
 import termios
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from hpckit.errors import ChannelError
 from hpckit.runtime.channel.listen import plain_address
 from hpckit.runtime.channel.messages import Message, decode_message, encode_message
+from hpckit.values import dataclass, field
 
 LINE_LIMIT = 1 << 20
 HANDSHAKE_S = 10.0

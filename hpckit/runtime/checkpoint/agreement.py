@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from hpckit.runtime.checkpoint.errors import StateError
 from hpckit.runtime.checkpoint.group import Group, Part, first_problem
+from hpckit.values import dataclass
 
 _HASH_BYTES = 8
 _DOING = "capturing the state"

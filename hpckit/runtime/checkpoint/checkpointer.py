@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
@@ -36,6 +35,7 @@ from hpckit.runtime.checkpoint.saving import SaveOutcome, Saver
 from hpckit.runtime.checkpoint.sharding import TensorPiece
 from hpckit.runtime.checkpoint.state import StateCapture, StateCapturer
 from hpckit.runtime.threads import WriterThread
+from hpckit.values import dataclass, replace
 
 _COMPARISONS = 2
 """Saves that look whether ranks have the same copies."""

@@ -10,7 +10,6 @@ import base64
 import json
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from hpckit.runtime.checkpoint.errors import StateError
+from hpckit.values import dataclass, field
 
 SKELETON = "#"
 """Suffix of the key of an object's skeleton, which is stored next to its tensors' keys."""

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import stat
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpckit.record.ownership import ForeignFolder, judge, path_status, place_stranger
@@ -18,6 +17,7 @@ from hpckit.record.store import PRIVATE_FOLDER, make_folder
 from hpckit.runtime.checkpoint import manifest as manifests
 from hpckit.runtime.checkpoint.errors import CheckpointError, ForeignFolderError
 from hpckit.runtime.checkpoint.manifest import Manifest, sync_folder
+from hpckit.values import dataclass, field
 
 
 def make_own(folder: Path, shared: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Generic, TypeVar, cast
@@ -26,6 +25,7 @@ from hpckit.runtime.checkpoint.errors import (
     UnknownOwnerError,
 )
 from hpckit.runtime.cpu_group import make_cpu_group
+from hpckit.values import dataclass
 
 T = TypeVar("T")
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from hpckit.record.store import append_line, read_lines
 from hpckit.runtime.clock import now
+from hpckit.values import dataclass
 
 FATAL_ATTEMPTS = 2
 """Loads without progress after which a checkpoint is assumed to be what stops the run."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from itertools import chain
@@ -38,6 +37,7 @@ from hpckit.runtime.checkpoint.readers import (
     StateReader,
     make_reader,
 )
+from hpckit.values import dataclass, field
 
 _log = logging.getLogger("hpckit.rank")
 

@@ -13,14 +13,15 @@ import os
 import stat
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from hpckit.model.parallel.layout import Layout
+from hpckit.model.plain import to_plain
 from hpckit.record.store import PRIVATE_FILE
 from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, UnknownOwnerError
+from hpckit.values import dataclass
 
 VERSION = 1
 NAME = "manifest.json"
@@ -70,7 +71,7 @@ class Manifest:
 
 def render_manifest(manifest: Manifest) -> str:
     """Return the manifest as text, with its own checksum."""
-    body = {"version": VERSION} | asdict(manifest) | {"batches": str(manifest.batches)}
+    body = {"version": VERSION} | to_plain(manifest) | {"batches": str(manifest.batches)}
     document = {"checksum": _checksum(body), "manifest": body}
     return json.dumps(document, indent=1, sort_keys=True) + "\n"
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from torch.nn.parameter import is_lazy
 
 from hpckit.runtime.checkpoint.encoding import StateEncoder
 from hpckit.runtime.checkpoint.errors import StateError
+from hpckit.values import dataclass, field
 
 TiedNames = Mapping[nn.Module, Mapping[str, str]]
 """By model: leads from the name of a tied parameter to the name that it is stored under."""

@@ -8,7 +8,6 @@ number: it has to be alike on every rank, and agreement.py makes sure of that.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch.optim import Optimizer
 from hpckit.runtime.checkpoint.encoding import StateEncoder
 from hpckit.runtime.checkpoint.errors import StateError
 from hpckit.runtime.checkpoint.model_state import ParameterNames
+from hpckit.values import dataclass
 
 _NUMBER = "."
 """What begins a parameter's number; no name of a parameter begins with it."""

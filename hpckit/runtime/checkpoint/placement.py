@@ -7,7 +7,6 @@ yet when it is loaded; so a save records which parameter each of them is cut lik
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch.distributed.tensor import empty as empty_dtensor
 
 from hpckit.runtime.checkpoint.errors import StateError
 from hpckit.runtime.checkpoint.model_state import TiedNames, bare_name, live_state
+from hpckit.values import dataclass, field
 
 SavedPlacement = Mapping[str, Any]
 """JSON of a sharded tensor: `like` names a tensor of a model that is cut in the same way, and

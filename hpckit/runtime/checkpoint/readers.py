@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ from hpckit.runtime.checkpoint.errors import StateError
 from hpckit.runtime.checkpoint.model_state import ParameterNames, TiedNames
 from hpckit.runtime.checkpoint.optimizer_state import SavedGroup
 from hpckit.runtime.checkpoint.placement import Placements
+from hpckit.values import dataclass, field
 
 _log = logging.getLogger("hpckit.rank")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from hpckit.runtime.checkpoint.group import Group, Problem, ProblemKind, first_p
 from hpckit.runtime.checkpoint.manifest import FileSum, Manifest
 from hpckit.runtime.checkpoint.state import StateCapture
 from hpckit.runtime.clock import now
+from hpckit.values import dataclass, field, replace
 
 _HOPELESS = frozenset({ProblemKind.fenced, ProblemKind.state})
 """Problems that another try does not fix."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
 import torch
+
+from hpckit.values import dataclass
 
 LEAST = 1 << 22
 """Bytes below which a tensor is not cut: the piece would cost more than it evens out."""

@@ -9,7 +9,6 @@ any layout, can load what any other saved.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,6 +32,7 @@ from hpckit.runtime.checkpoint.model_state import ParameterNames, TiedNames
 from hpckit.runtime.checkpoint.placement import ModelTensors
 from hpckit.runtime.checkpoint.sharding import TensorPiece, own_pieces
 from hpckit.runtime.generators import kept_generators, state_dict
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

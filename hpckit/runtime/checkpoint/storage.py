@@ -11,7 +11,6 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,6 +37,7 @@ from hpckit.runtime.checkpoint.manifest import FileSum
 from hpckit.runtime.checkpoint.metadata import MetadataReader, read_metadata
 from hpckit.runtime.checkpoint.sharding import TensorPiece
 from hpckit.runtime.checkpoint.state import StateCapture
+from hpckit.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +24,7 @@ from hpckit.runtime.checkpoint.errors import CheckpointError, StateError
 from hpckit.runtime.checkpoint.group import problem_of
 from hpckit.runtime.checkpoint.manifest import Manifest
 from hpckit.runtime.checkpoint.readers import join_model
+from hpckit.values import dataclass
 
 _ALIGNED = 64
 _HEADER_ALIGNED = 8

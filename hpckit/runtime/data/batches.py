@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count
 from typing import Any, Protocol
@@ -24,6 +23,7 @@ from hpckit.model.telemetry.rank_steps import DATA_PHASE
 from hpckit.runtime.data.indexed import IndexedBatches
 from hpckit.runtime.data.streamed import StreamedBatches, can_jump
 from hpckit.runtime.generators import derived_seed
+from hpckit.values import dataclass, field
 
 _DEATH_S = 0.5
 """For the signal that tells of a worker's death: it comes after the end of its pipes."""

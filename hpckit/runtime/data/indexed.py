@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import Dataset
@@ -11,6 +10,7 @@ from torch.utils.data import Dataset
 from hpckit.model.parallel.sample_order import SampleOrder
 from hpckit.model.parallel.share import BatchShare
 from hpckit.runtime.generators import kept_generators, seed_sample
+from hpckit.values import dataclass
 
 
 @dataclass(slots=True, kw_only=True)

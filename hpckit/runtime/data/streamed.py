@@ -7,7 +7,6 @@ has others' rows to pass over, reads them too, unless the dataset has `iter_from
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeGuard
 
 from torch.utils.data import Dataset, IterableDataset
@@ -16,6 +15,7 @@ from hpckit.errors import UsageError
 from hpckit.model.counted import counted
 from hpckit.model.parallel.share import BatchShare
 from hpckit.runtime.generators import kept_generators, seed_sample
+from hpckit.values import dataclass, field
 
 
 class JumpingStream(Protocol):

@@ -9,7 +9,6 @@ import os
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpckit.runtime.environ import FORK_SERVER
@@ -22,6 +21,7 @@ from hpckit.runtime.fork_server.protocol import (
     send_order,
     store_variables,
 )
+from hpckit.values import dataclass, field
 
 _PATIENCE_S = 120.0
 """For a fork: the fork server may still import, from a file system that many read from."""

@@ -11,10 +11,10 @@ import os
 import socket
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpckit.model.plain import from_plain, to_plain
+from hpckit.values import dataclass, field
 
 LISTENER = "HPCKIT_FORK_SERVER_FD"
 """For the fork server, and visible in all it forked: the descriptor of the socket it serves."""

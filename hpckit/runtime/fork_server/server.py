@@ -16,7 +16,6 @@ import signal
 import socket
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpckit.runtime.environ import become
@@ -39,6 +38,7 @@ from hpckit.runtime.fork_server.protocol import (
 )
 from hpckit.runtime.imports import imports_to_keep
 from hpckit.runtime.signals import NOTICES
+from hpckit.values import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

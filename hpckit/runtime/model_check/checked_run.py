@@ -7,7 +7,6 @@ of a world that is not there; the first `train_step` looks at the batch, and end
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
@@ -25,6 +24,7 @@ from hpckit.runtime.parallel.build import build_on_meta
 from hpckit.runtime.parallel.loss.loss_function import LossFunction
 from hpckit.runtime.rank.run import Run
 from hpckit.runtime.stages import EarlierRun
+from hpckit.values import dataclass, field
 
 
 class CheckFinished(BaseException):  # `except Exception` must not catch it

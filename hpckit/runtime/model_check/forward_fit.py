@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from hpckit.model.parallel.model_check import LayoutProblem
 from hpckit.model.parallel.settings import SCHEDULES, Precision, Recompute
 from hpckit.runtime.model_check.model_fit import FittedModel, fake_group
 from hpckit.runtime.parallel.model_checks import units_of
+from hpckit.values import dataclass, replace
 
 _OURS = str(Path(__file__).parents[2])
 _TORCH = str(Path(torch.__file__).parent)

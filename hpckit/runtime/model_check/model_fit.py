@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 
 import torch
@@ -31,6 +30,7 @@ from hpckit.runtime.parallel.gradients import local_part
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.model_checks import plan_problems, units_of
 from hpckit.runtime.parallel.pipeline_split import stages_of_units
+from hpckit.values import dataclass
 
 _MOST_PROBLEMS = 20
 """A plan that fits nowhere is wrong in each unit alike."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -22,6 +21,7 @@ from hpckit.runtime.parallel.loss.loss_check import LOOKS
 from hpckit.runtime.parallel.loss.loss_graph import leaves_of
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.optimizer_check import ReplacedParameter
+from hpckit.values import dataclass
 
 _SHOWN = 5
 

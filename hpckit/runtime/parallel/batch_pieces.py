@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -16,6 +15,7 @@ from hpckit.runtime.parallel import batch_checks
 from hpckit.runtime.parallel.context.context_parallel import ContextShards
 from hpckit.runtime.parallel.loss.loss_check import take
 from hpckit.runtime.parallel.pipeline import Pipeline, check_microbatches
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

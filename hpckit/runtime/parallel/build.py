@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,6 +39,7 @@ from hpckit.runtime.parallel.sharding_checks import (
 )
 from hpckit.runtime.parallel.stage_check import StageCheck, outline_of
 from hpckit.runtime.parallel.tensor_parallel import TensorCut
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

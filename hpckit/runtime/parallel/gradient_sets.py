@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ from hpckit.model.parallel.layout import MeshAxis
 from hpckit.runtime.parallel.batch_checks import UNEVEN_HINT, shown_names
 from hpckit.runtime.parallel.gradients import local_part
 from hpckit.runtime.parallel.mesh import RankMesh
+from hpckit.values import dataclass, field
 
 _DIGESTS = 2**16 - 1
 """Numbers that stand for what is missing: sums of their squares over many ranks stay exact."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from hpckit.errors import UsageError
 from hpckit.runtime.generators import derived_seed, kept_generators
 from hpckit.runtime.parallel.batch_checks import digest
+from hpckit.values import dataclass, field
 
 Init = Callable[[str, nn.Module], None]
 """Takes the name of a module and the module; fills the tensors that are its own."""

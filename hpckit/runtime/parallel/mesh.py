@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from hpckit.model.parallel.layout import Layout, MeshAxis
+from hpckit.values import dataclass
 
 _SHARDS = "shard_context"
 """The axes over which parameters are sharded, as one."""

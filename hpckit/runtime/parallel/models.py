@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -22,6 +21,7 @@ from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.optimizer_check import OptimizerCheck
 from hpckit.runtime.parallel.sharding_checks import needs_fsdp
 from hpckit.runtime.parallel.training import ModelTraining
+from hpckit.values import dataclass, field
 
 
 class LaidOutRank(Protocol):

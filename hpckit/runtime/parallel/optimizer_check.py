@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -16,6 +15,7 @@ from torch.optim import LBFGS
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from hpckit.errors import UsageError
+from hpckit.values import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from hpckit.model.parallel.settings import SCHEDULES
 from hpckit.runtime.parallel.gradients import set_aside
 from hpckit.runtime.parallel.kept_state import keep_state
 from hpckit.runtime.parallel.pipeline_split import StagePart
+from hpckit.values import dataclass, field
 
 PartLoss = Callable[[Any, Any, float], Tensor]
 """Takes outputs and targets of some rows, and which part they are of all rows."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -23,6 +22,7 @@ from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.plan import Plan
 from hpckit.runtime.parallel.gradients import TiedWeight
 from hpckit.runtime.parallel.mesh import RankMesh
+from hpckit.values import dataclass, field
 
 _OWN_ATTRIBUTES = vars(nn.Module()).keys() - {"training"}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from hpckit.model.parallel.settings import Parallel, Recompute
 from hpckit.runtime.generators import capture_generators, kept_generators
 from hpckit.runtime.parallel.kept_state import own_generators
+from hpckit.values import dataclass, field
 
 _Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 _Forward = Callable[..., Any]

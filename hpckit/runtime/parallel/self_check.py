@@ -15,7 +15,6 @@ import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -28,6 +27,7 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.generators import kept_generators
 from hpckit.runtime.parallel.context.context_parallel import ContextShards
 from hpckit.runtime.parallel.kept_state import evaluating, keep_state
+from hpckit.values import dataclass, field
 
 _log = logging.getLogger("hpckit.rank")
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from hpckit.model.parallel.settings import Parallel, Precision
 from hpckit.runtime.parallel.loss.loss_graph import leaves_of
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.sharding_checks import needs_fsdp
+from hpckit.values import dataclass, field, replace
 
 _LARGE = 0.25
 """A module outside of units is sharded by itself from this share of the largest unit on."""

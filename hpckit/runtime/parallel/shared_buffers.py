@@ -7,7 +7,6 @@ DistributedDataParallel hands out those of the first rank; FSDP does not.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from hpckit.runtime.parallel.mesh import RankMesh
+from hpckit.values import dataclass, field
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,7 +13,6 @@ import copy
 import logging
 import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -26,6 +25,7 @@ from torch.distributed.tensor import DTensor
 from hpckit.runtime.parallel.kept_state import keep_state
 from hpckit.runtime.parallel.pipeline_split import PipelineSplit, StagePart
 from hpckit.runtime.parallel.self_check import distance_of_outputs
+from hpckit.values import dataclass
 
 _log = logging.getLogger("hpckit.rank")
 _TREES: Any = torch.utils._pytree  # noqa: SLF001  # what torch's pipelines use

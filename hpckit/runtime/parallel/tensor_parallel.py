@@ -13,7 +13,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -26,6 +25,7 @@ from hpckit.model.parallel.settings import Parallel, Recompute
 from hpckit.runtime.parallel.column_inputs import ColumnInputs
 from hpckit.runtime.parallel.loss.cut_vocabulary import CutLogits, as_cut_logits, gathered
 from hpckit.runtime.parallel.model_checks import cut_axis
+from hpckit.values import dataclass, field
 
 _SEQUENCE = Shard(1)
 _WHOLE = Replicate()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -41,6 +40,7 @@ from hpckit.runtime.parallel.shared_buffers import SharedBuffers
 from hpckit.runtime.parallel.step_errors import LostWrites, explain_errors
 from hpckit.runtime.parallel.tensor_parallel import keeping_logits
 from hpckit.runtime.parallel.tree_reduction import TreeReduction, refuse_other_reductions
+from hpckit.values import dataclass, field
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,7 +8,6 @@ first rank then hands the sum to all. Nothing is left to a collective's own orde
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hpckit.errors import UsageError
 from hpckit.model.parallel.reduction_tree import TreeNode, transfers
 from hpckit.runtime.parallel.gradients import joined
+from hpckit.values import dataclass, field
 
 _ROOT = 0
 

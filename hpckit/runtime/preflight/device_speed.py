@@ -13,7 +13,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from hpckit.model.plain import to_plain
 from hpckit.model.preflight.health import DeviceSpeed, PcieLink
 from hpckit.observe.nvml.job_gpus import read_pcie_link
 from hpckit.runtime.preflight.speeds import MARK
+from hpckit.values import replace
 
 _SIZE = {"cuda": 8192, "cpu": 1024}
 """Rows of the square matrices: large enough to be bound by arithmetic."""

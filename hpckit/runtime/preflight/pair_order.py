@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from hpckit.values import dataclass
 
 MARK = "hpckit-pair:"
 """What is imported may print, too."""

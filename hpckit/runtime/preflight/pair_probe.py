@@ -12,12 +12,12 @@ import subprocess  # noqa: TID251  # torch may crash or hang: each device gets a
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.runtime.environ import environment
 from hpckit.runtime.preflight.pair_order import MARK, PairOrder
 from hpckit.runtime.preflight.speeds import end_process, start_device
+from hpckit.values import replace
 
 MODULE = "hpckit.runtime.preflight.device_pairs"
 _SPARE_S = 1.0

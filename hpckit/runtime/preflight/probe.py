@@ -14,7 +14,6 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -31,6 +30,7 @@ from hpckit.planning.jobs.cpu_binding import bind_ranks
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment
 from hpckit.runtime.preflight.speeds import measure_speeds
+from hpckit.values import dataclass
 
 MARK = "hpckit-health:"
 """What is imported may print, too."""

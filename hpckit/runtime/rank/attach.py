@@ -15,7 +15,6 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -58,6 +57,7 @@ from hpckit.runtime.rank.run import Run
 from hpckit.runtime.rank.step_profiler import StepProfiler
 from hpckit.runtime.stages import RunStage
 from hpckit.runtime.threads import writers_ended
+from hpckit.values import replace
 
 _BEGIN_S, _LOOK_S = 10.0, 0.05
 """How long a thread has to begin its loop once the main thread has ended; how often to look."""

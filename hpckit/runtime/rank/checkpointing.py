@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from hpckit.runtime.checkpoint.initial.loading import FirstWeights, LoadedWeight
 from hpckit.runtime.checkpoint.loading import LoadedCheckpoint, OnAttempt
 from hpckit.runtime.checkpoint.saving import SaveOutcome
 from hpckit.runtime.rank.save_interval import SaveInterval
+from hpckit.values import dataclass, field
 
 _PROVING_STEPS = 3
 """Steps after which a restored checkpoint counts as good; one that kills its run does so early."""

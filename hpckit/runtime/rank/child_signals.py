@@ -29,12 +29,12 @@ import os
 import signal
 import subprocess  # noqa: TID251  # starts nothing: lets programs start with a free mask
 import threading
-from dataclasses import dataclass
 from multiprocessing import util
 from types import FrameType
 from typing import Any
 
 from hpckit.runtime.signals import RANK_NOTICES
+from hpckit.values import dataclass
 
 _WAKE = signal.SIGRTMIN + 4
 """Interrupts the main thread's system call, so that it runs a Python handler now."""

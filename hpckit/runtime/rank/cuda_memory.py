@@ -9,7 +9,6 @@ import os
 import pickle
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +16,7 @@ import torch
 
 from hpckit.record.layout import RoundPaths
 from hpckit.record.store import PRIVATE_FILE, write_json
+from hpckit.values import dataclass, field
 
 REMEMBERED = 100_000
 """Latest allocations and releases that are remembered: some tens of megabytes."""

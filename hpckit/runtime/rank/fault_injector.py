@@ -18,7 +18,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,6 +25,7 @@ from hpckit.model.fault import Fault, FaultKind
 from hpckit.planning.faults import plan_faults
 from hpckit.record.store import PRIVATE_FILE, make_folder
 from hpckit.runtime.clock import now
+from hpckit.values import dataclass, field
 
 FILL_FILE = "hpckit-chaos-fill"
 """Name of the file that fills a disk."""

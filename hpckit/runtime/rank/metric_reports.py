@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from hpckit.model.plain import LARGEST, is_within
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.metrics.log import MetricsLog
 from hpckit.runtime.channel.messages import Reported
+from hpckit.values import dataclass, field
 
 _ALL_BELOW = 64
 """Up to here every step counts; beyond, 32 per doubling: 500 reports for a million steps."""

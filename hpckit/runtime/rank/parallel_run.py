@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -23,6 +22,7 @@ from hpckit.model.rank import RankInfo
 from hpckit.runtime.parallel import arguments
 from hpckit.runtime.parallel.loss.loss_function import LossFunction
 from hpckit.runtime.rank.parameters import is_sharded
+from hpckit.values import dataclass, field
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

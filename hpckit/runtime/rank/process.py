@@ -13,7 +13,6 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -45,6 +44,7 @@ from hpckit.runtime.rank.child_signals import shield_children, shield_this_child
 from hpckit.runtime.rank.exit_status import ExitStatus, exit_code
 from hpckit.runtime.rank.parent_watch import die_with_agent
 from hpckit.runtime.rank.user_function import call, calls, load_function
+from hpckit.values import dataclass, field
 
 if TYPE_CHECKING:
     from hpckit.runtime.rank.cuda_memory import CudaMemory

@@ -15,7 +15,6 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +33,7 @@ from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.listen import LOOPBACK, listener
 from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.environ import environment
+from hpckit.values import dataclass
 
 _POLL_S = 0.05
 _NOT_OURS = frozenset({errno.EADDRNOTAVAIL, socket.EAI_NONAME, socket.EAI_AGAIN})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +16,7 @@ import torch
 
 from hpckit.model.telemetry.settings import ProfileTool
 from hpckit.record.store import PRIVATE_FILE, make_folder
+from hpckit.values import dataclass, field
 
 _LEVEL = 1
 """Of gzip: a trace becomes ten times smaller at 200 MB/s; better levels make training wait."""

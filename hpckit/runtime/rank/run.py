@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
@@ -47,6 +46,7 @@ from hpckit.runtime.rank.steps import (
 )
 from hpckit.runtime.rank.trained_steps import TrainedSteps
 from hpckit.runtime.stages import EarlierRun, RunStage
+from hpckit.values import dataclass, field
 
 if TYPE_CHECKING:
     from hpckit.runtime.checkpoint.initial.loading import LoadedWeights

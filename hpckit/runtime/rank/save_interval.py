@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 from hpckit.model.goodput import SaveCost
 from hpckit.model.launch import Checkpoint
+from hpckit.values import dataclass, field
 
 _SHORTEST = timedelta(seconds=5)
 """Shortest interval, and the time of a run's first save.

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -27,6 +26,7 @@ from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.cpu_group import make_cpu_group
 from hpckit.runtime.signals import RANK_NOTICES
+from hpckit.values import dataclass, field
 
 _INTERVAL_S = 0.25
 """Time between agreements: far shorter than any notice period, at almost no cost."""

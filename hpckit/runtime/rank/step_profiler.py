@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 
 from hpckit.model.profile import RankProfile, planned_id
 from hpckit.model.telemetry.settings import Profile, ProfileTool
 from hpckit.record.layout import RoundPaths
 from hpckit.runtime.channel import messages
 from hpckit.runtime.rank.profile_tools import ProfileRecorder, recorder
+from hpckit.values import dataclass, field
 
 _OVER = "its step loop was over before"
 _LEFT = "it was asked to leave before"

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ContextDecorator, contextmanager, suppress
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -22,6 +21,7 @@ from hpckit.errors import UsageError
 from hpckit.model.rank import RankInfo
 from hpckit.model.telemetry.rank_steps import DATA_PHASE, RankSteps
 from hpckit.runtime.own_waits import OwnWaits
+from hpckit.values import dataclass, field
 
 REPORT_S = 2.0
 """Least time between two reports of a rank."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass, field
 from datetime import timedelta
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from hpckit.model.parallel.sample_order import Position
 from hpckit.runtime.rank.step_boundary import StepBoundary
 from hpckit.runtime.rank.step_times import StepTimes
 from hpckit.runtime.rank.trained_steps import TrainedSteps
+from hpckit.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

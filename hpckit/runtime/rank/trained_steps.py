@@ -11,11 +11,12 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
+
+from hpckit.values import dataclass, field
 
 _IDLE_S, _WAITING_S = 60.0, 900.0
 """How long steps may be taken, and gradients be added up, before state is saved."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from hpckit.record.launches import Launch, load_frozen, read_runs
 from hpckit.record.metrics.history import run_metrics
 from hpckit.record.store import read_json, write_json
 from hpckit.record.trials import read_search, read_trial, write_trial
+from hpckit.values import dataclass
 
 _STATE_VERSION = 1
 _FAR_APART = 1_000_003

@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import signal
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpckit.model.failure import FROZEN_FOLDER_UNREADABLE, Cause, Failure
@@ -25,6 +24,7 @@ from hpckit.runtime.supervisor.attempt import Attempt
 from hpckit.runtime.supervisor.patience import patiently
 from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
+from hpckit.values import dataclass, field, replace
 
 _RETURN_S = 20.0
 """How long an agent may take to come back before its node counts as lost."""

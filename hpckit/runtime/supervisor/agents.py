@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from hpckit.errors import ChannelError
@@ -29,6 +28,7 @@ from hpckit.runtime.supervisor.callers import SPARE_FILES, AgentListener
 from hpckit.runtime.supervisor.patience import patiently
 from hpckit.runtime.tasks import start_vital
 from hpckit.runtime.threads import aside
+from hpckit.values import dataclass, field, replace
 
 _LEFT_S = 3 * BEAT_S
 """An agent whose connection ends this soon after a sign of life has left: a lost node is silent."""

@@ -11,7 +11,6 @@ import contextlib
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 
 from hpckit.errors import RunError
@@ -35,6 +34,7 @@ from hpckit.runtime.environ import job_key
 from hpckit.runtime.study.access import ask_study, tell_study
 from hpckit.runtime.supervisor.journal import reserve
 from hpckit.runtime.supervisor.patience import patiently
+from hpckit.values import dataclass
 
 _REMOVED = 100
 """Old files of the history of nodes that a run removes when it adds one of its own."""

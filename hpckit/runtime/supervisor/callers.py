@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 
 from hpckit.errors import ChannelError
 from hpckit.runtime.channel import tcp
 from hpckit.runtime.descriptors import files_allowed
 from hpckit.runtime.tasks import done_within
+from hpckit.values import dataclass, field
 
 PENDING = 64
 """Maximum number of concurrent handshakes; other callers wait in the kernel's queue."""

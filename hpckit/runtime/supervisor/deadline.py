@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 from hpckit.model.cluster.allocation import AttemptLimits
+from hpckit.values import dataclass, field
 
 _MARGIN = timedelta(seconds=5)
 """Time for leaving Python, for the agents and for the record, in addition to the save itself."""

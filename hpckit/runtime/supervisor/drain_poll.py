@@ -13,13 +13,13 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from hpckit.model.events import Event, NodeDraining, Warned
 from hpckit.model.states import DrainAction
 from hpckit.planning.recovery.actions import Action, NewRound, Stay
 from hpckit.runtime.clock import now
 from hpckit.runtime.threads import aside
+from hpckit.values import dataclass, field
 
 _SLOW_S = 5.0
 """An answer that takes longer comes from a controller that is overloaded."""

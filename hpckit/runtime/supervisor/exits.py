@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from hpckit.model import events
 from hpckit.model.failure import ExitReason, RankExit
 from hpckit.model.ranges import ranges
 from hpckit.planning.recovery.ends import guilty_rank
 from hpckit.runtime.clock import now
+from hpckit.values import dataclass, field
 
 TOLD_SINGLY = 32
 """Number of rank ends of a round that get their own event.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from hpckit.model import events
 from hpckit.model.cluster.allocation import AttemptRequest, RequeueResult
@@ -21,6 +20,7 @@ from hpckit.runtime.supervisor.attempt import Attempt
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.notices import Notices
 from hpckit.runtime.threads import aside
+from hpckit.values import dataclass, field
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from hpckit.model.diagnosis.collectives import CollectiveWait, RankCollectives
@@ -18,6 +17,7 @@ from hpckit.planning.recovery.collective_wait import find_wait
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.recovery.hang import StalledRank, blame, with_place, with_wait
 from hpckit.runtime.channel import messages
+from hpckit.values import dataclass, field, replace
 
 _REMARKABLE_S, _REMARKABLE = 10.0, 10
 """A step that lasts for so long, and so many times as long as usual, has come to a standstill."""

@@ -13,7 +13,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from hpckit.model import events
@@ -21,6 +20,7 @@ from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import PRIVATE_FILE, append_event
 from hpckit.runtime.clock import now
 from hpckit.runtime.file_thread import FileThread
+from hpckit.values import dataclass, field
 
 _LEFT_OUT_FIRST = (events.Warned, events.CheckpointSaved, events.NodeDraining)
 """What a reader can do without if a file system does not answer for long. Never an exit."""

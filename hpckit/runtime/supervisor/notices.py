@@ -11,7 +11,6 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from hpckit.model import events
@@ -23,6 +22,7 @@ from hpckit.runtime.signals import NOTICES, WARNINGS
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
+from hpckit.values import dataclass, field, replace
 
 TIME_LIMIT = "the time limit"
 """Stands for a signal's name if there was no signal."""

@@ -7,7 +7,6 @@ ends has not been profiled.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +27,7 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.file_thread import FileThread
 from hpckit.runtime.mailbox import profile_mailbox
 from hpckit.runtime.threads import aside
+from hpckit.values import dataclass, field, replace
 
 _ENDED = "the rank ended before"
 

@@ -10,13 +10,13 @@ import contextlib
 import json
 import math
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpckit.record.store import write_text
 from hpckit.runtime.clock import now
 from hpckit.runtime.file_thread import FileThread
+from hpckit.values import dataclass, field
 
 _SHORTEST_S = 1.0
 _LONGEST_S = 30.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpckit.errors import HpckitError
@@ -18,6 +17,7 @@ from hpckit.record.launches import Launch
 from hpckit.runtime.channel.messages import Reported
 from hpckit.runtime.study.access import open_trial
 from hpckit.runtime.threads import aside
+from hpckit.values import dataclass, field
 
 if TYPE_CHECKING:
     import optuna

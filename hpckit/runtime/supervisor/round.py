@@ -6,7 +6,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -30,6 +29,7 @@ from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import TrialPruner
 from hpckit.runtime.supervisor.round_requests import RoundRequests, RoundState
 from hpckit.runtime.supervisor.round_start import StartOrders, master_host
+from hpckit.values import dataclass, field
 
 _NOTICE_WAIT_S = 1.0
 """A rank that died of a signal may have died of a notice that has not arrived here yet."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.channel import messages
@@ -12,6 +11,7 @@ from hpckit.runtime.supervisor.hang_report import HangReport, Told
 from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.stack_answers import StackCollection
 from hpckit.runtime.tasks import done_within
+from hpckit.values import dataclass, field
 
 RankAnswer = Told | messages.Profiled
 """What agents send when they are asked, or because ranks hang."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 
 from hpckit.model.cluster.nodes import compress_nodes
@@ -11,6 +10,7 @@ from hpckit.model.goodput import SaveCost
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.listen import LOOPBACK, is_loopback
 from hpckit.runtime.supervisor.agents import Peer
+from hpckit.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +16,7 @@ from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.file_thread import FileThread
 from hpckit.runtime.mailbox import write_answer
+from hpckit.values import dataclass, field
 
 
 @dataclass(slots=True, kw_only=True)

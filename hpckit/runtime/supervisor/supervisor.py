@@ -11,7 +11,6 @@ import asyncio
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
@@ -69,6 +68,7 @@ from hpckit.runtime.supervisor.suspensions import Suspensions
 from hpckit.runtime.supervisor.time_limit import TimeLimit
 from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
+from hpckit.values import dataclass, field, replace
 
 _LEAVE_S = 3.0
 """How long agents may take to leave after Shutdown before their step is ended."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 from hpckit.model import events
 from hpckit.runtime.clock import now
 from hpckit.runtime.pauses import LEAST_S, Pause, PauseWatch
+from hpckit.values import dataclass, field
 
 _LOOK_S = 1.0
 _AGENTS_S = 2.0

@@ -12,7 +12,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 from hpckit.model.cluster.allocation import AttemptLimits
@@ -20,6 +19,7 @@ from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import pause_s
 from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
+from hpckit.values import dataclass, field
 
 _INTERVAL_S = 600.0
 _UNKNOWN_S = 60.0

@@ -25,9 +25,11 @@ import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from uuid import NAMESPACE_DNS, uuid5
+
+from hpckit.values import dataclass, field
 
 _GIB = 1024**3
 _FIELDS = (3, 4, 5, 6, 74, 75, 77, 79, 94, 138, 139, 142, 143, 144, 145)

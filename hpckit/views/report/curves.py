@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from hpckit.model.metrics.rows import MetricValue, RowPlace, each_value, number_of
@@ -27,6 +26,7 @@ from hpckit.report.document.thinning import (
     step_range,
     thinned,
 )
+from hpckit.values import dataclass, field, replace
 from hpckit.views.accounts import run_spans
 
 MOST_METRICS = 12

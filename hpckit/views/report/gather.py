@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 
 from hpckit import __version__
@@ -27,6 +26,7 @@ from hpckit.report.document.model import (
 )
 from hpckit.report.results import Results, make_results
 from hpckit.report.rows import RunRow, run_row
+from hpckit.values import dataclass, replace
 from hpckit.views.accounts import accounts, run_spans
 from hpckit.views.describe import describe_view
 from hpckit.views.diagnosis import findings

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,6 +17,7 @@ from hpckit.model.telemetry.vocabulary import GpuGauge, TelemetryRow
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import open_plain, parsed_line
 from hpckit.record.telemetry import NO_ROW, closed_segments, lines_backwards
+from hpckit.values import replace
 
 _SHORTEST_ROW = 1000
 """Bytes. Files with fewer bytes for each row that is asked for are read whole."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hpckit.model.run import RunView
@@ -23,6 +22,7 @@ from hpckit.record.layout import AttemptPaths
 from hpckit.record.telemetry import telemetry_nodes
 from hpckit.report.document.activity import GpuStretch, TimeColumns
 from hpckit.report.document.model import GpuActivity, GpuLane, GpuUsed, RankUsed
+from hpckit.values import dataclass
 from hpckit.views.report.gpu_rows import some_gpu_rows
 
 MOST_LANES = 64

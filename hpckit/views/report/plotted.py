@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from hpckit.context import Context
 from hpckit.errors import UsageError
@@ -25,6 +24,7 @@ from hpckit.report.document.thinning import band, column_means, kept_places, ste
 from hpckit.report.overrides import common_words, override_cells
 from hpckit.report.results import make_results
 from hpckit.report.rows import run_row
+from hpckit.values import dataclass, replace
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, LaunchView, launch_views, note_warnings
 from hpckit.views.report.curves import CurveValues, MetricPoints, clock_of, metric_points

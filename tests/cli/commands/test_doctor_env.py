@@ -13,8 +13,7 @@ from cli_world import NOW
 
 from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
-from hpckit.model.plain import to_plain
-from hpckit.model.plan import MASK
+from hpckit.model.plain import MASK, to_plain
 from hpckit.operations.environment.collect import collect_facts
 from hpckit.operations.environment.look import MOST_BYTES, read_node_facts, write_node_facts
 from hpckit.planning.compatibility.variables import chosen_variables

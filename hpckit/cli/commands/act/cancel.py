@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from hpckit.cli.options import (
     add_filters,
@@ -21,6 +20,7 @@ from hpckit.model.run import RunView
 from hpckit.operations.cancel import Cancellation, cancel_runs, plan_cancellation
 from hpckit.report.rows import count_states
 from hpckit.report.text import states_text
+from hpckit.values import dataclass
 from hpckit.views.launch_view import (
     Ask,
     launch_views,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from hpckit.cli.options import add_output_dir, output_dir
@@ -17,6 +16,7 @@ from hpckit.context import Context
 from hpckit.errors import HpckitError, NotFoundError, SchedulerError, UsageError
 from hpckit.model.fault import MENDING, ON_CHECKPOINTS, Fault, FaultKind
 from hpckit.model.moment import local_clock
+from hpckit.model.plain import to_plain
 from hpckit.model.run import RunView
 from hpckit.operations.running.inject_fault import SANDBOX_VARIABLE, FaultScene, MissedError, strike
 from hpckit.planning.faults import (
@@ -30,6 +30,7 @@ from hpckit.planning.faults import (
 from hpckit.record.launches import Launch, load_settings, read_runs
 from hpckit.record.lookup import Selection, find
 from hpckit.record.store import append_line
+from hpckit.values import dataclass
 from hpckit.views.awaited_answer import running_run
 from hpckit.views.launch_view import Ask, launch_view
 
@@ -231,7 +232,7 @@ class _Stage:
         line = self._line(fault, scene.view, outcome, done, after)
         self._say(line)
         if not scene.dry:
-            append_line(self.launch.paths.run(self.index).chaos_log, asdict(line))
+            append_line(self.launch.paths.run(self.index).chaos_log, to_plain(line))
         return error
 
     def _line(
@@ -253,7 +254,7 @@ class _Stage:
 
     def _say(self, line: _Line) -> None:
         if self.arguments.json:
-            self.context.say(self.context.json_line(asdict(line)))
+            self.context.say(self.context.json_line(to_plain(line)))
         else:
             self.context.say(line.text)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +24,7 @@ from hpckit.operations.next_step import only_a_view
 from hpckit.record.launches import Launch, read_runs
 from hpckit.record.logs import LogFile, attempts, other_logs, rank_logs, read_text, rounds
 from hpckit.record.lookup import Selection, find_evidence
+from hpckit.values import dataclass
 from hpckit.views.launch_view import Ask, launch_view
 from hpckit.views.poller import PollBackoff, Poller
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from hpckit.cli.gc_pause import gc_paused
@@ -45,6 +44,7 @@ from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import SortKey, assigned, sort_key
 from hpckit.report.spread import make_spread, over_keys, sort_spread, spread_cells, spread_header
 from hpckit.report.text import Page, results_page, spread_page
+from hpckit.values import dataclass, replace
 from hpckit.views.accounts import accounts
 from hpckit.views.across_launches import ChosenRuns, RunsQuery, chosen_runs
 from hpckit.views.freshness import Freshness

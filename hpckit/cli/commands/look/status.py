@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from hpckit.cli.gc_pause import gc_paused
@@ -52,6 +51,7 @@ from hpckit.report.machine import status_document
 from hpckit.report.rows import RunRow, run_row, with_standstill
 from hpckit.report.selection import sort_key, sort_rows
 from hpckit.report.text import Page, count_line, status_page
+from hpckit.values import replace
 from hpckit.views.accounts import accounts
 from hpckit.views.diagnosis import findings
 from hpckit.views.freshness import TOLD, Freshness

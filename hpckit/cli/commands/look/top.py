@@ -10,7 +10,6 @@ import argparse
 import importlib
 import io
 import sys
-from dataclasses import dataclass, replace
 from types import ModuleType
 
 from hpckit.cli.options import add_output_dir, add_reference, output_dir
@@ -23,6 +22,7 @@ from hpckit.operations.next_step import only_a_view
 from hpckit.record.lookup import Selection, find_evidence
 from hpckit.report.live_view.top_detail import top_page
 from hpckit.report.selection import Filter
+from hpckit.values import dataclass, replace
 from hpckit.views.launch_view import Ask, launch_view
 from hpckit.views.top import TopReader, TopRequest
 

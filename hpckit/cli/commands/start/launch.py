@@ -8,6 +8,7 @@ from hpckit.cli.compose_options import (
     add_composing,
     show_instead,
 )
+from hpckit.cli.gc_pause import gc_paused
 from hpckit.cli.options import add_identity
 from hpckit.cli.terminal.foreground import require_terminal
 from hpckit.context import Context
@@ -104,7 +105,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if show_instead(arguments, context):
         return 0
     _check_options(arguments, context)
-    # Imported here: it imports Hydra, which --help does not need.
-    from hpckit.cli.launching import launch_or_show  # noqa: PLC0415
+    with gc_paused():
+        # Imported here: it imports Hydra, which --help does not need.
+        from hpckit.cli.launching import launch_or_show  # noqa: PLC0415
 
     return launch_or_show(arguments, context)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from hpckit.cli.compose_options import add_configuration, compose_request
@@ -31,12 +30,12 @@ from hpckit.planning.capacity.power import SiteRates, power_draw
 from hpckit.planning.capacity.request import CapacityRequest, plan_capacity
 from hpckit.planning.capacity.search_request import find_layouts
 from hpckit.planning.capacity.words import read_count
-from hpckit.planning.masking import masked_words
-from hpckit.planning.secrecy import known_secrets
+from hpckit.planning.secrecy import known_secrets, masked_words
 from hpckit.record.lookup import find_evidence
 from hpckit.report.capacity.machine import plan_object, power_object, search_object
 from hpckit.report.capacity.search_text import search_text
 from hpckit.report.capacity.text import plan_text, power_text
+from hpckit.values import replace
 from hpckit.views.measured import measured_run
 
 EPILOG = """\

@@ -8,7 +8,6 @@ layout over ranks, and what Slurm is asked for, may be others from the next atte
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 
 from hpckit.cli.launch_output import launch_document, script_documents
 from hpckit.cli.options import add_json, add_judgement, add_output_dir
@@ -40,6 +39,7 @@ from hpckit.operations.resume import (
 from hpckit.operations.started import Started
 from hpckit.record.launches import Launch
 from hpckit.record.snapshot.changes import edited_since
+from hpckit.values import replace
 
 EPILOG = """\
 examples:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 from hpckit.cli.options import add_json, add_judgement, add_output_dir, output_dir
@@ -33,6 +32,7 @@ from hpckit.record.launches import Launch, load_launch
 from hpckit.record.lookup import find
 from hpckit.report.rows import count_states
 from hpckit.report.standing import standing_text
+from hpckit.values import dataclass, field
 
 LOOK = timedelta(seconds=15)
 LONGEST_LOOK = timedelta(seconds=60)

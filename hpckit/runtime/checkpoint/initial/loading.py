@@ -12,7 +12,6 @@ import gc
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from hpckit.runtime.checkpoint.group import Group, first_problem
 from hpckit.runtime.checkpoint.initial.mapped_storage import copy_parts
 from hpckit.runtime.checkpoint.initial.weights_file import map_weights
 from hpckit.runtime.checkpoint.readers import empty_like_live
+from hpckit.values import dataclass, field
 
 _SHOWN = 3
 _OF_DDP = "module."

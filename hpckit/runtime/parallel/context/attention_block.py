@@ -7,7 +7,6 @@ blocks together. None keeps what grows with queries times keys.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
@@ -17,6 +16,8 @@ from torch.backends.cuda import (
     can_use_efficient_attention,
     can_use_flash_attention,
 )
+
+from hpckit.values import dataclass, replace
 
 _aten = torch.ops.aten
 _CUDA_WIDTHS = 8

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from hpckit.errors import UsageError
 from hpckit.runtime.parallel.context.ring_attention import Ring, RingAttention
+from hpckit.values import dataclass, field
 
 
 @dataclass(slots=True)

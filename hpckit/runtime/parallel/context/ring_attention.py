@@ -9,7 +9,6 @@ and the one under way; the backward pass goes round the ring again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hpckit.runtime.parallel.context.attention_block import AttentionBlock, kernel_width, widened
+from hpckit.values import dataclass, replace
 
 _ALL = slice(None)
 

@@ -7,13 +7,14 @@ each position (Shoeybi et al. 2019, Megatron-LM, section 3).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from hpckit.values import dataclass
 
 _TREES: Any = torch.utils._pytree  # noqa: SLF001  # torch has no other
 _PROPERTIES = (

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from math import isfinite
 from typing import Any
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from hpckit.runtime.parallel.kept_state import keep_state_of
 from hpckit.runtime.parallel.loss.loss_graph import LossGraph, leaves_of
+from hpckit.values import dataclass, field
 
 _log = logging.getLogger("hpckit.rank")
 _LEAST = 2

@@ -7,11 +7,12 @@ besides these would be trained otherwise in each layout, and nothing would tell.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from hpckit.values import dataclass, field
 
 _REACHED = (
     "return such terms from forward, among the outputs, and add them up there; or choose a layout "

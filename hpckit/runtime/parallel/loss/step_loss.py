@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +12,7 @@ from hpckit.errors import UsageError
 from hpckit.runtime.parallel.loss.cut_vocabulary import summed_over_ranks, vocabulary_of
 from hpckit.runtime.parallel.loss.loss_check import LossCheck
 from hpckit.runtime.parallel.loss.loss_function import LossFunction
+from hpckit.values import dataclass, field
 
 _IGNORED = -100
 """Targets that torch's cross entropy leaves out."""

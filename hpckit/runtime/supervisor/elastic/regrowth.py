@@ -7,7 +7,6 @@ saves more than that. What is worth it is decided in planning.recovery.run_size.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 from hpckit.model import events
@@ -18,6 +17,7 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.elastic.resizing import Resizing
 from hpckit.runtime.supervisor.round import Round
 from hpckit.runtime.threads import aside
+from hpckit.values import dataclass, field
 
 _SETTLED = timedelta(seconds=30)
 """How long a round must have run: nodes that are lost one after the other get no job each."""

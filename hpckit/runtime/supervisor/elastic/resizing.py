@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.round import Round
 from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
+from hpckit.values import dataclass, field, replace
 
 LOOK_S = 2.0
 """How often it is looked whether a round can follow what it was asked."""

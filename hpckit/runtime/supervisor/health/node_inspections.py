@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeGuard
 
@@ -29,6 +28,7 @@ from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
 from hpckit.runtime.supervisor.health.node_pairs import NodePairs
+from hpckit.values import dataclass, field, replace
 
 _PATIENCE_S = 3.0
 """For an answer to come, after the time that the agent itself has."""

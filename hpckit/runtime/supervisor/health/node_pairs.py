@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from hpckit.model.preflight.health import HealthReport, PairRate
 from hpckit.planning.preflight.pairs import (
@@ -21,6 +20,7 @@ from hpckit.planning.preflight.pairs import (
 from hpckit.runtime.channel import messages
 from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
 from hpckit.runtime.supervisor.round_start import master_host
+from hpckit.values import dataclass, replace
 
 _LEAST_S = 10.0
 """Importing torch takes seconds: with less time left, nothing would be measured."""

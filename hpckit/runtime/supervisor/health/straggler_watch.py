@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from hpckit.model import events
 from hpckit.model.counted import whole_percent
@@ -17,6 +16,7 @@ from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.stragglers import StragglerDetector
 from hpckit.runtime.channel.messages import NodeSteps
 from hpckit.runtime.clock import now
+from hpckit.values import dataclass, field, replace
 
 COMPARE_S = 2.0
 """Least time between two comparisons: each looks at all ranks, of thousands of nodes maybe."""
