@@ -36,15 +36,16 @@ class _Field:
 class _Unwritten:
     """An attribute of a class that is made when it is first looked up, and then replaces this."""
 
-    def __init__(self, make: Callable[[Any, str], Any]) -> None:
-        self.make = make
+    def __init__(self, name: str, make: Callable[[Any, str], Any]) -> None:
+        self.name, self.make = name, make
 
     def __get__(self, instance: object, owner: type) -> Any:
-        cls, name = next(
-            (cls, name) for cls in owner.__mro__ for name, one in vars(cls).items() if one is self
-        )
-        setattr(cls, name, self.make(cls, name))
-        return getattr(owner if instance is None else instance, name)
+        for cls in owner.__mro__:
+            if vars(cls).get(self.name) is self:
+                setattr(cls, self.name, self.make(cls, self.name))
+                break
+        # If nothing was found, another thread has made it since.
+        return getattr(owner if instance is None else instance, self.name)
 
 
 def is_dataclass(kind: Any) -> bool:
@@ -79,7 +80,7 @@ def _dataclass(*, slots: bool = False, weakref_slot: bool = False, **options: bo
 
 def _made(cls: type, options: Mapping[str, bool], extra: tuple[str, ...]) -> type:
     """Return a class with slots in the place of `cls`, as `dataclasses.dataclass` does."""
-    space = dict(vars(cls))
+    space = dict(vars(cls)) | {"__annotations__": cls.__annotations__}
     known: dict[str, _Field] = {}
     for base in cls.__mro__[-1:0:-1]:
         known |= vars(base).get(_FIELDS, {})
@@ -94,7 +95,7 @@ def _made(cls: type, options: Mapping[str, bool], extra: tuple[str, ...]) -> typ
 
 
 def _own_fields(space: Mapping[str, Any], *, by_name: bool) -> Iterator[tuple[str, _Field]]:
-    for name, hint in space.get("__annotations__", {}).items():
+    for name, hint in space["__annotations__"].items():
         if "ClassVar" not in str(hint):
             value = space.get(name, _UNSET)
             if not isinstance(value, _Field):
@@ -196,7 +197,7 @@ def _methods(*, frozen: bool, eq: bool, repr: bool, order: bool, kw_only: bool) 
     made: dict[str, Any] = dict.fromkeys(rare, _standard) | {"__init__": _init}
     made |= {"__eq__": _equality} if eq else {}
     made |= {"__hash__": _hash} if eq and frozen else {}
-    methods: dict[str, Any] = {name: _Unwritten(make) for name, make in made.items()}
+    methods: dict[str, Any] = {name: _Unwritten(name, make) for name, make in made.items()}
     if frozen:
         methods |= {"__setattr__": _refuse, "__delattr__": _refuse}
         return methods | {"__getstate__": _state, "__setstate__": _restore}

@@ -6,6 +6,8 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import pytest
@@ -179,3 +181,23 @@ def test_a_method_is_compiled_when_it_is_first_needed() -> None:
     assert pair(1) == pair(1)
     assert inspect.isfunction(vars(pair)["__init__"])
     assert not inspect.isfunction(vars(pair)["__lt__"])
+
+
+def test_threads_may_look_a_method_up_first_at_the_same_time() -> None:
+    """Each finds it, whoever makes it."""
+    home: Any = values
+    for _ in range(200):
+
+        @home.dataclass(frozen=True, slots=True)
+        class Pair:
+            first: int
+            second: int = 2
+
+        gate = threading.Barrier(4)
+
+        def compare(pair: Any = Pair, gate: threading.Barrier = gate) -> bool:
+            gate.wait()
+            return bool(pair(1) == pair(1) and hash(pair(1)) == hash(pair(1)))
+
+        with ThreadPoolExecutor(4) as threads:
+            assert all(one.result() for one in [threads.submit(compare) for _ in range(4)])
