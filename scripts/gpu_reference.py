@@ -12,13 +12,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpckit.model.capacity.gpu_spec import GpuSpec
-from hpckit.planning.capacity.gpu_catalogue import GPUS
+from hpckit.features.capacity.gpus import GPUS
+from hpckit.features.capacity.model_setup import GpuSpec
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "gpus.md"
 HEAD = """\
-<!-- Made by scripts/gpu_reference.py from hpckit/planning/capacity/gpu_catalogue.py. -->
+<!-- Made by scripts/gpu_reference.py from hpckit/features/capacity/gpus.py. -->
 
 # GPUs of `hpckit plan`
 

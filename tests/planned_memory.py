@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpckit.model.capacity.parts import MemoryParts
-from hpckit.model.capacity.setup import (
+from hpckit.features.capacity.activations import count_scores
+from hpckit.features.capacity.gpus import GPUS
+from hpckit.features.capacity.memory import stage_moments
+from hpckit.features.capacity.model_plan import MemoryParts
+from hpckit.features.capacity.model_setup import (
     AttentionKind,
     NumberType,
     Recomputation,
     TrainingSetup,
 )
-from hpckit.model.capacity.transformer import TransformerShape
+from hpckit.features.capacity.model_transformer import TransformerShape
 from hpckit.model.parallel.layout import Layout
-from hpckit.planning.capacity.activations import count_scores
-from hpckit.planning.capacity.gpu_catalogue import GPUS
-from hpckit.planning.capacity.memory import stage_moments
 
 MIB = 2**20
 _LLAMA = {"positions": 0, "swiglu": True, "biases": False, "dropout": False, "tied": False}

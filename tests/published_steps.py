@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpckit.model.capacity.plan import CapacityPlan
-from hpckit.model.capacity.setup import AttentionKind, LossKind, Recomputation
-from hpckit.planning.capacity.gpu_catalogue import GPUS
-from hpckit.planning.capacity.power import capped
-from hpckit.planning.capacity.request import CapacityRequest, plan_capacity
+from hpckit.features.capacity.gpus import GPUS
+from hpckit.features.capacity.model_plan import CapacityPlan
+from hpckit.features.capacity.model_setup import AttentionKind, LossKind, Recomputation
+from hpckit.features.capacity.power import capped
+from hpckit.features.capacity.request import CapacityRequest, plan_capacity
 
 MPT_SHAPES = {
     "125m": (768, 12, 12),

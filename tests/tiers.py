@@ -66,6 +66,7 @@ EXACT = (
     "observe/test_retention.py",
     "observe/test_totals.py",
     "operations/export",
+    "features/capacity",
     "planning",
     "record/interconnect",
     "record/metrics",

@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.commands import hpckit, on_path, run
-from hpckit.model.capacity.gpu_spec import GpuSpec
-from hpckit.model.capacity.plan import CapacityPlan
-from hpckit.model.capacity.setup import (
+from hpckit.features.capacity.gpus import GPUS, gpu_called
+from hpckit.features.capacity.model_plan import CapacityPlan
+from hpckit.features.capacity.model_setup import (
     AttentionKind,
+    GpuSpec,
     NumberType,
     OptimizerKind,
     Recomputation,
 )
-from hpckit.planning.capacity.gpu_catalogue import GPUS
-from hpckit.planning.capacity.gpus import gpu_called
-from hpckit.planning.capacity.request import CapacityRequest, plan_capacity
+from hpckit.features.capacity.request import CapacityRequest, plan_capacity
 
 _GIB = 2**30
 _STEPS = 12

@@ -13,19 +13,16 @@ from typing import Any
 
 import pytest
 
-from hpckit.cli.commands.start.plan import run
 from hpckit.cli.main import main, verb_parser
 from hpckit.context import Context
 from hpckit.errors import HpckitError
-from hpckit.model.capacity.calibration import MeasuredRun
-from hpckit.model.capacity.gpu_spec import GpuSpec
-from hpckit.model.capacity.setup import NumberType
-from hpckit.model.parallel.layout import Layout
-from hpckit.planning.capacity.calibrate import calibrate, like_run
-from hpckit.planning.capacity.gpus import read_gpu
-from hpckit.planning.capacity.power import capped
-from hpckit.planning.capacity.request import CapacityRequest, plan_capacity
-from hpckit.report.capacity.units import (
+from hpckit.features.capacity.calibrate import calibrate, like_run
+from hpckit.features.capacity.gpus import read_gpu
+from hpckit.features.capacity.model_plan import MeasuredRun
+from hpckit.features.capacity.model_setup import GpuSpec, NumberType
+from hpckit.features.capacity.power import capped
+from hpckit.features.capacity.request import CapacityRequest, plan_capacity
+from hpckit.features.capacity.units import (
     command_lines,
     day_column,
     energy_text,
@@ -33,6 +30,8 @@ from hpckit.report.capacity.units import (
     range_text,
     span_text,
 )
+from hpckit.features.capacity.verb import run
+from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.clock import now
 
 SMALL = ("--model", "gpt2", "--gpu", "A100-80")

@@ -8,12 +8,12 @@ import pytest
 
 from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest
-from hpckit.model.capacity.setup import Recomputation
+from hpckit.features.capacity.gpus import GPUS
+from hpckit.features.capacity.model_setup import Recomputation
+from hpckit.features.capacity.request import CapacityRequest
+from hpckit.features.capacity.search import pareto
+from hpckit.features.capacity.search_request import search_plans
 from hpckit.model.parallel.settings import Recompute
-from hpckit.planning.capacity.gpu_catalogue import GPUS
-from hpckit.planning.capacity.request import CapacityRequest
-from hpckit.planning.capacity.search import pareto
-from hpckit.planning.capacity.search_request import search_plans
 from hpckit.planning.layout import layout_of
 
 KEYS = {

@@ -12,12 +12,10 @@ from typing import Any
 from benchmarks.gpu import TINY, Case, charlm_plan, gpu_cases
 
 from gpu_check.scene import UNDER_WAY, Launched, MeasureError, NotRunError, Scene, failure_words
-from hpckit.model.capacity.gpu_spec import GpuSpec
-from hpckit.model.capacity.plan import CapacityPlan
-from hpckit.model.capacity.setup import NumberType
+from hpckit.features.capacity.gpus import GPUS, gpu_called
+from hpckit.features.capacity.model_plan import CapacityPlan
+from hpckit.features.capacity.model_setup import GpuSpec, NumberType
 from hpckit.model.environment.torch_version import OLDEST_FOR_LAYOUTS, is_older, text_of
-from hpckit.planning.capacity.gpu_catalogue import GPUS
-from hpckit.planning.capacity.gpus import gpu_called
 
 _FUNCTION = ("experiment=function", "preflight=off")
 _CHARLM_STEPS = 20

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from hpckit.cli.commands.start.plan import run
 from hpckit.cli.main import verb_parser
 from hpckit.context import Context
 from hpckit.errors import HpckitError
-from hpckit.planning.capacity.presets import MODELS
-from hpckit.planning.capacity.request import usual_sequence
+from hpckit.features.capacity.presets import MODELS
+from hpckit.features.capacity.request import usual_sequence
+from hpckit.features.capacity.verb import run
 from hpckit.runtime.clock import now
 
 NUMBERS = "hidden=12288 layers=80 heads=96 vocab=51200"

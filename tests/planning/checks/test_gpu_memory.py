@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from hpckit.features.capacity.gpus import GPUS
 from hpckit.model.cluster.site import NodeGroup, Site
 from hpckit.model.finding import Finding, Severity
 from hpckit.model.parallel.model_check import CheckedModel, StageMemory
-from hpckit.planning.capacity.gpu_catalogue import GPUS
 from hpckit.planning.checks.gpu_memory import gpu_memory_findings, largest_memory
 
 GIB = 2**30

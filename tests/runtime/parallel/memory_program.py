@@ -12,7 +12,7 @@ from byte_world import rank_of_world, run_cases
 from live_bytes import LiveBytes
 from torch import Tensor, nn
 
-from hpckit.model.capacity.transformer import TransformerShape
+from hpckit.features.capacity.model_transformer import TransformerShape
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import Parallel, Precision, Recompute

@@ -1,0 +1,1 @@
+"""Capabilities that few runs need, a room each. The core imports none of them."""

@@ -1,0 +1,1 @@
+"""`hpckit plan`: what a training needs. Starts nothing, and asks no cluster."""

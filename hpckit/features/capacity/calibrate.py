@@ -1,0 +1,109 @@
+"""Compares what is predicted for a run with what was measured of it. Pure."""
+
+from __future__ import annotations
+
+from hpckit.errors import ConfigError
+from hpckit.features.capacity.gpus import gpu_called
+from hpckit.features.capacity.memory import plan_memory
+from hpckit.features.capacity.model_plan import Calibration, MeasuredRun
+from hpckit.features.capacity.model_setup import GpuSpec, TrainingSetup
+from hpckit.features.capacity.request import CapacityRequest, setup_of
+from hpckit.features.capacity.step_time import predict_step, shortest_step
+from hpckit.model.parallel.layout import Layout
+from hpckit.values import replace
+
+_SAME_MODEL = 0.05
+"""How far numbers of parameters of one model may be apart: heads, ties and biases differ."""
+
+
+def like_run(request: CapacityRequest, run: MeasuredRun, *, gpus: int | None) -> CapacityRequest:
+    """Return a request that takes from a run what it does not say itself.
+
+    Without `gpus` and `parallel` these are the run's; a layout of its own needs `gpus`.
+    """
+    same = gpus in (None, run.layout.world_size) and not request.parallel
+    return replace(
+        request,
+        gpus=gpus or run.layout.world_size,
+        parallel=_words(run.layout) if same else request.parallel,
+        global_batch=request.global_batch or (run.batch if same else None),
+        micro_batch=request.micro_batch or (_micro_batch(run) if same else None),
+        precision=request.precision or run.precision,
+        recompute=request.recompute or run.recompute,
+    )
+
+
+def calibrate(request: CapacityRequest, run: MeasuredRun) -> Calibration:
+    """Return how far predictions for a run are off.
+
+    `request` describes the model and its sequences, and the GPU if the run's name of it is not
+    known. Raises ConfigError if these cannot be those of the run.
+    """
+    setup = _setup(request, run)
+    shortest = shortest_step(setup)
+    if run.step_s < shortest:
+        raise ConfigError(
+            f"{run.name} took {run.step_s:.3g} s a step, and {setup.gpus} x {setup.gpu.name} need "
+            f"{shortest:.3g} s for what --model, --sequence and --global-batch say",
+            hint="describe the model and the batch that the run had",
+        )
+    memory = plan_memory(setup)
+    working = memory.expected - memory.states - memory.context
+    measured = None if run.memory_bytes is None else run.memory_bytes - memory.states
+    measured = None if measured is None else measured - memory.context
+    known = measured is not None and measured > 0 and working > 0
+    return Calibration(
+        run=run.name,
+        step_s=run.step_s,
+        predicted_step_s=predict_step(setup).total,
+        memory_bytes=run.memory_bytes,
+        predicted_memory_bytes=memory.expected,
+        memory_ratio=measured / working if known and measured is not None else None,
+    )
+
+
+def _setup(request: CapacityRequest, run: MeasuredRun) -> TrainingSetup:
+    batch = run.batch or request.global_batch
+    if batch is None:
+        raise ConfigError(
+            f"{run.name} does not say how many samples its steps had",
+            hint="give --global-batch, or tell it with run.steps(…, samples_per_step=N) or "
+            "run.batches",
+        )
+    setup = setup_of(
+        replace(
+            request,
+            gpu=_gpu_of(request.gpu, run),
+            gpus=run.layout.world_size,
+            parallel=_words(run.layout),
+            global_batch=batch,
+            micro_batch=_micro_batch(replace(run, batch=batch)),
+            precision=run.precision,
+            recompute=run.recompute,
+            step_s=None,
+            zero=None,
+        )
+    )
+    planned = setup.shape.parameters
+    if run.parameters is not None and abs(planned / run.parameters - 1) > _SAME_MODEL:
+        raise ConfigError(
+            f"{run.name} trained {run.parameters:,} parameters, and --model has {planned:,}",
+            hint="describe the model that the run trained",
+        )
+    return setup
+
+
+def _gpu_of(asked: GpuSpec, run: MeasuredRun) -> GpuSpec:
+    """Return the GPU of a run: as asked for if its driver's name fits that, as a site's own may."""
+    called = gpu_called(run.gpu)
+    return asked if called is None or called.name in (asked.name, asked.like) else called
+
+
+def _words(layout: Layout) -> tuple[str, ...]:
+    return tuple(f"{axis.value}={size}" for axis, size in layout.sizes.items() if size > 1)
+
+
+def _micro_batch(run: MeasuredRun) -> int | None:
+    """Return how many sequences a GPU computed at once; None if they were not whole ones."""
+    parts = run.layout.data_size * run.microbatches
+    return None if run.batch is None or run.batch % parts else run.batch // parts

@@ -1,0 +1,184 @@
+"""The overrides of `hpckit launch` for a planned setup, and what hpckit cannot run of it. Pure.
+
+The rules are those of `planning/layout.py` and of the runtime's pipelines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpckit.features.capacity.model_plan import LaunchWords
+from hpckit.features.capacity.model_setup import (
+    AttentionKind,
+    LossKind,
+    NumberType,
+    OptimizerKind,
+    Recomputation,
+    TrainingSetup,
+)
+from hpckit.model.counted import counted
+from hpckit.model.parallel.layout import MeshAxis
+from hpckit.model.parallel.settings import SCHEDULES, Recompute, can_compile
+
+_MOST_GROUPS = max(SCHEDULES.values())
+_RECOMPUTE = {
+    Recomputation.none: Recompute.none,
+    Recomputation.selective: Recompute.selective,
+    Recomputation.full: Recompute.blocks,
+}
+
+
+def launch_words(setup: TrainingSetup) -> LaunchWords:
+    """Return how a setup is launched.
+
+    Example: 8 GPUs that shard in bf16 are `parallel=fsdp parallel.params=bf16`.
+    """
+    return LaunchWords(
+        overrides=tuple(_overrides(setup)),
+        limits=(*layout_limits(setup), *_other_limits(setup)),
+        own=tuple(_own(setup)),
+        unplaced=_unplaced(setup),
+        options=option_words(setup),
+    )
+
+
+def option_words(setup: TrainingSetup) -> tuple[str, ...]:
+    """Return the options of `hpckit plan` that choose a setup among those of a search."""
+    sizes = [f"{axis}={size}" for axis, size in setup.layout.sizes.items() if size > 1]
+    if setup.stages_per_rank > 1:
+        sizes.append(f"stages_per_rank={setup.stages_per_rank}")
+    if not setup.sequence_parallel:
+        sizes.append("sequence=false")
+    return (
+        *(("--parallel", *sizes) if sizes else ()),
+        *("--global-batch", f"{setup.global_batch}", "--micro-batch", f"{setup.micro_batch}"),
+        *("--sequence", f"{setup.sequence}", "--recompute", setup.recompute.value),
+    )
+
+
+def layout_limits(setup: TrainingSetup) -> tuple[str, ...]:
+    """Return why hpckit cannot run this layout of the model, if it cannot."""
+    return tuple(_layout_limits(setup))
+
+
+def _overrides(setup: TrainingSetup) -> Iterator[str]:
+    yield from _group(setup)
+    if setup.layout.pipeline > 1:
+        yield f"parallel.schedule={_schedule(setup)}"
+    if setup.layout.pipeline > 1 or setup.microbatches > 1:
+        yield f"parallel.microbatches={setup.microbatches}"
+    if setup.layout.tensor > 1 and not setup.sequence_parallel:
+        yield "parallel.sequence=false"
+    if setup.precision is NumberType.bf16:
+        yield "parallel.params=bf16"
+    recompute = _RECOMPUTE[setup.recompute]
+    if recompute is not Recompute.none:
+        yield f"parallel.recompute={recompute}"
+    layout = setup.layout
+    if setup.fused and can_compile(recompute, tensor=layout.tensor, context=layout.context):
+        yield "parallel.compile=true"
+    yield from _resources(setup)
+
+
+def _resources(setup: TrainingSetup) -> Iterator[str]:
+    """Yield nodes and GPUs; none where the GPUs of a node are not known, or nodes not whole."""
+    if not _unplaced(setup) and setup.gpu.node_gpus:
+        per_node = min(setup.gpu.node_gpus, setup.gpus)
+        yield f"resources.nodes={setup.gpus // per_node}"
+        yield f"resources.tasks_per_node={per_node}"
+        yield f"resources.gpus_per_node={per_node}"
+
+
+def _unplaced(setup: TrainingSetup) -> str:
+    """Return why nodes and GPUs are not said; empty if they are."""
+    gpu, gpus = setup.gpu, setup.gpus
+    if gpu.node_gpus is None:
+        return (
+            f"how many GPUs a node has is yours to say: NVLink joins {gpu.domain} x {gpu.name} "
+            f"over several nodes. With N on each: resources.nodes={gpus}/N "
+            "resources.tasks_per_node=N "
+            "resources.gpus_per_node=N"
+        )
+    per_node = min(gpu.node_gpus, gpus)
+    if gpus % per_node:
+        return (
+            f"no resources.* are given, as {gpus} is no multiple of the {per_node} GPUs that a "
+            f"node of {gpu.name} has here; say how your nodes are, such as resources.nodes=N "
+            "resources.tasks_per_node=N resources.gpus_per_node=N"
+        )
+    return ""
+
+
+def _group(setup: TrainingSetup) -> Iterator[str]:
+    layout = setup.layout
+    cut = [axis for axis in MeshAxis if axis is not MeshAxis.replicate and layout.sizes[axis] > 1]
+    if not cut:
+        yield "parallel=none"
+    elif cut == [MeshAxis.shard] and layout.replicate == 1:
+        yield "parallel=fsdp"
+    else:
+        yield "parallel=layout"
+        yield from (f"parallel.{axis}={layout.sizes[axis]}" for axis in cut)
+
+
+def _schedule(setup: TrainingSetup) -> str:
+    """Return the schedule; with fewer micro batches than stages all of them run forward first."""
+    if setup.stages_per_rank > 1:
+        return "Interleaved1F1B"
+    return "1F1B" if setup.microbatches >= setup.layout.pipeline else "GPipe"
+
+
+def _layout_limits(setup: TrainingSetup) -> Iterator[str]:
+    layout, shape = setup.layout, setup.shape
+    joined = min(setup.gpu.domain, setup.gpus)
+    together = layout.tensor * layout.context
+    if joined % together:
+        yield (
+            f"tensor x context is {together}, which does not divide the {joined} GPUs that one "
+            "fast fabric joins"
+        )
+    if layout.replicate > 1 and layout.replica_size % joined and joined % layout.replica_size:
+        yield f"a replica of {layout.replica_size} GPUs is neither whole nodes nor divides one"
+    if (shape.kv_heads or shape.heads) % layout.tensor:
+        yield f"tensor {layout.tensor} does not divide the {shape.kv_heads} key-value heads"
+    if layout.context > 1 and setup.attention is AttentionKind.eager:
+        yield "context needs scaled_dot_product_attention: --attention flash"
+    if layout.pipeline > 1:
+        yield from _pipeline_limits(setup)
+
+
+def _pipeline_limits(setup: TrainingSetup) -> Iterator[str]:
+    size, groups, parts = setup.layout.pipeline, setup.stages_per_rank, setup.microbatches
+    if groups > _MOST_GROUPS:
+        yield f"{groups} groups of layers on a rank; its schedules know {_MOST_GROUPS} at most"
+    elif groups > 1 and (parts < size * groups or parts % size):
+        yield (
+            f"Interleaved1F1B takes a multiple of {size} micro batches, {size * groups} or more, "
+            f"and there are {parts}"
+        )
+    length, cut = setup.sequence // setup.layout.context, setup.layout.tensor
+    if length % cut:
+        yield f"tensor {cut} does not divide the {length} tokens that stages pass on"
+
+
+def _other_limits(setup: TrainingSetup) -> Iterator[str]:
+    if setup.zero is not None:
+        yield "ZeRO is DeepSpeed's; parallel.shard keeps states in 32 bits and shards all of them"
+    if setup.precision is NumberType.fp16:
+        yield "parallel.params has no fp16: it takes bf16 or fp32"
+    if setup.precision is NumberType.bf16_pure:
+        yield "parallel.params=bf16 keeps weights in 32 bits; states in 16 bits are your code's"
+    if setup.recompute is Recomputation.selective and setup.attention is AttentionKind.eager:
+        yield "parallel.recompute=selective keeps the scores of eager attention: they are products"
+
+
+def _own(setup: TrainingSetup) -> Iterator[str]:
+    yield f"batches of {counted(setup.global_batch, 'sequence')} of {setup.sequence} tokens"
+    if setup.layout.pipeline == 1 and setup.microbatches > 1:
+        yield f"run.train_step, which computes them in {setup.microbatches} parts"
+    if setup.attention is AttentionKind.flash:
+        yield "scaled_dot_product_attention"
+    if setup.optimizer is not OptimizerKind.adam:
+        yield f"the optimizer {setup.optimizer}"
+    if setup.loss_kind is not LossKind.plain:
+        yield f"run.train_step(…, loss=FUNCTION), with a loss that is {setup.loss_kind}"

@@ -1,0 +1,273 @@
+"""Published models by name, and models from a configuration file of Hugging Face. Pure.
+
+Sources: the `config.json` that each model is published with; the GPT-3 sizes are Table 2.1 of Brown
+et al. 2020.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from hpckit.errors import ConfigError
+from hpckit.features.capacity.model_transformer import TransformerShape
+
+_OF_LLAMA: dict[str, Any] = {
+    "tied": False,
+    "swiglu": True,
+    "biases": False,
+    "dropout": False,
+    "positions": 0,
+}
+
+
+def _gpt(hidden: int, layers: int, heads: int, positions: int) -> TransformerShape:
+    return TransformerShape(
+        hidden=hidden, layers=layers, heads=heads, vocab=50257, positions=positions
+    )
+
+
+def _llama(
+    hidden: int, layers: int, heads: int, kv_heads: int, ffn: int, vocab: int, **others: Any
+) -> TransformerShape:
+    return TransformerShape(
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        ffn=ffn,
+        vocab=vocab,
+        **_OF_LLAMA | others,
+    )
+
+
+MODELS: dict[str, TransformerShape] = {
+    "gpt2": _gpt(768, 12, 12, 1024),
+    "gpt2-medium": _gpt(1024, 24, 16, 1024),
+    "gpt2-large": _gpt(1280, 36, 20, 1024),
+    "gpt2-xl": _gpt(1600, 48, 25, 1024),
+    "gpt3-6.7b": _gpt(4096, 32, 32, 2048),
+    "gpt3-13b": _gpt(5120, 40, 40, 2048),
+    "gpt3-175b": _gpt(12288, 96, 96, 2048),
+    "llama2-7b": _llama(4096, 32, 32, 32, 11008, 32000, max_sequence=4096),
+    "llama2-13b": _llama(5120, 40, 40, 40, 13824, 32000, max_sequence=4096),
+    "llama2-70b": _llama(8192, 80, 64, 8, 28672, 32000, max_sequence=4096),
+    "llama3-8b": _llama(4096, 32, 32, 8, 14336, 128256, max_sequence=8192),
+    "llama3-70b": _llama(8192, 80, 64, 8, 28672, 128256, max_sequence=8192),
+    "llama3-405b": _llama(16384, 126, 128, 8, 53248, 128256, max_sequence=131072),
+    "llama3.2-1b": _llama(2048, 16, 32, 8, 8192, 128256, tied=True, max_sequence=131072),
+    "llama3.2-3b": _llama(3072, 28, 24, 8, 8192, 128256, tied=True, max_sequence=131072),
+    "qwen2.5-7b": _llama(3584, 28, 28, 4, 18944, 152064, query_biases=True, max_sequence=131072),
+    "qwen2.5-32b": _llama(5120, 64, 40, 8, 27648, 152064, query_biases=True, max_sequence=131072),
+    "qwen2.5-72b": _llama(8192, 80, 64, 8, 29568, 152064, query_biases=True, max_sequence=131072),
+    "qwen3-8b": _llama(
+        4096, 36, 32, 8, 12288, 151936, head_norms=True, head_dim=128, max_sequence=40960
+    ),
+    "qwen3-32b": _llama(
+        5120, 64, 64, 8, 25600, 151936, head_norms=True, head_dim=128, max_sequence=40960
+    ),
+    "mixtral-8x7b": _llama(
+        4096, 32, 32, 8, 14336, 32000, experts=8, active_experts=2, max_sequence=32768
+    ),
+    "mixtral-8x22b": _llama(
+        6144, 56, 48, 8, 16384, 32768, experts=8, active_experts=2, max_sequence=65536
+    ),
+}
+"""Models by name; `max_sequence` is `max_position_embeddings` of each one's config.json."""
+
+
+def unknown_model(name: str) -> ConfigError:
+    """Return the error for a name that no model has, with those that are nearly it."""
+    if _SIZE.fullmatch(name):
+        return ConfigError(
+            f"model {name!r} is a number, not a name",
+            hint=f"of a model of which only the size is known: --model parameters={name}; its "
+            "states alone follow from it",
+        )
+    last = re.sub(r"[-_](hf|base|chat|instruct|v[0-9.]+)$", "", name.rpartition("/")[2].lower())
+    near = near_names(last, MODELS)
+    of_hub = "; a model of a hub is not downloaded: give the file config.json of it"
+    return ConfigError(
+        f"model {name!r} is not known{near}",
+        hint=f"known are {', '.join(MODELS)}; or a config.json, or numbers: "
+        f"--model 'hidden=4096 layers=32 heads=32'{of_hub if '/' in name else ''}",
+    )
+
+
+_SIZE = re.compile(r"[0-9]+\.?[0-9]*(e\+?[0-9]{1,3})?[KMBT]?", re.IGNORECASE)
+
+
+def near_names(name: str, known: Iterable[str]) -> str:
+    """Return a question after the names that are meant, such as `: H100-SXM or H100-PCIe?`.
+
+    Capitals and `-`, `_`, `.` do not matter, and a name may be left off in the middle.
+    """
+    plain = {one: re.sub(r"[^a-z0-9]", "", one.lower()) for one in known}
+    said = re.sub(r"[^a-z0-9]", "", name.lower())
+    found = [one for one, short in plain.items() if said and short.startswith(said)]
+    if not found:
+        near = get_close_matches(said, plain.values(), n=2, cutoff=0.75)
+        found = [one for one, short in plain.items() if short in near]
+    return f": did you mean {' or '.join(found[:3])}?" if found else ""
+
+
+_SHOWN = 80
+_LLAMA_LIKE = ("llama", "mistral", "mixtral", "qwen2", "qwen3")
+
+
+def from_config(config: Mapping[str, Any]) -> TransformerShape:
+    """Return the shape that a Hugging Face `config.json` describes; raises ConfigError.
+
+    Understands the model types gpt2, llama, mistral, mixtral, qwen2 and qwen3.
+    """
+    kind = config.get("model_type")
+    if kind is None:
+        raise ConfigError(
+            "model: the file has no model_type, so that it is no config.json of a model",
+            hint=f"known types are gpt2, {', '.join(_LLAMA_LIKE)}; or give numbers: "
+            "--model 'hidden=4096 layers=32 heads=32'",
+        )
+    _check_keys(config, _GPT_KEYS if kind == "gpt2" else _LLAMA_KEYS)
+    if kind == "gpt2":
+        return TransformerShape(
+            hidden=_number(config, "n_embd"),
+            layers=_number(config, "n_layer"),
+            heads=_number(config, "n_head"),
+            positions=_number(config, "n_positions"),
+            vocab=_number(config, "vocab_size"),
+            ffn=_number(config, "n_inner", 0),
+            tied=_switch(config, "tie_word_embeddings", default=True),
+            dropout=any(config.get(key, 0.1) for key in ("resid_pdrop", "attn_pdrop")),
+        )
+    if kind not in _LLAMA_LIKE:
+        raise ConfigError(
+            f"model: model_type={_shown(kind)} is not known",
+            hint=f"known are gpt2, {', '.join(_LLAMA_LIKE)}; give others by numbers: "
+            "--model 'hidden=4096 layers=32 heads=32 kv_heads=8 ffn=14336 vocab=32000 swiglu=true'",
+        )
+    heads = _number(config, "num_attention_heads")
+    return _llama(
+        _number(config, "hidden_size"),
+        _number(config, "num_hidden_layers"),
+        heads,
+        _number(config, "num_key_value_heads", heads),
+        _number(config, "intermediate_size"),
+        _number(config, "vocab_size"),
+        tied=_switch(config, "tie_word_embeddings", default=False),
+        head_dim=_number(config, "head_dim", 0),
+        query_biases=kind == "qwen2" or _switch(config, "attention_bias", default=False),
+        head_norms=kind == "qwen3",
+        experts=_number(config, "num_local_experts", 1),
+        max_sequence=_number(config, "max_position_embeddings", 0),
+        active_experts=_number(config, "num_experts_per_tok", 1),
+    )
+
+
+def _shown(value: object) -> str:
+    """Return a value for an error: a file may hold one of millions of characters."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _check_keys(config: Mapping[str, Any], keys: Sequence[str]) -> None:
+    """Raise ConfigError for a key that is nearly one that is missing: it would be left out."""
+    for key in keys:
+        near = () if key in config else get_close_matches(key, map(str, config), n=1, cutoff=0.92)
+        if near and near[0] not in keys:
+            raise ConfigError(
+                f"model: {near[0]} is no key of a config.json: did you mean {key}?",
+                hint=f"write {key} in the file",
+            )
+
+
+_GPT_KEYS = ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size", "n_inner")
+_LLAMA_KEYS = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+    *("intermediate_size", "vocab_size", "head_dim", "num_local_experts", "num_experts_per_tok"),
+    *("max_position_embeddings", "tie_word_embeddings"),
+)
+
+
+def _number(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    value = config.get(key)
+    if value is None and default is not None:
+        return default
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if key not in config:
+        raise ConfigError(
+            f"model: {key} is missing",
+            hint=f"the model's config.json has to have {key}",
+        )
+    raise ConfigError(
+        f"model: {key}={_shown(value)} is no whole number",
+        hint=f"the model's config.json has to have {key}",
+    )
+
+
+def _switch(config: Mapping[str, Any], key: str, *, default: bool) -> bool:
+    value = config.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise ConfigError(
+            f"model: {key}={_shown(value)} is neither true nor false",
+            hint=f"write {key} as JSON does: true or false, without quotes",
+        )
+    return value
+
+
+_NUMBERS = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "vocab", "positions")
+_WHOLE = re.compile(r"[0-9]{1,12}")
+_MORE_NUMBERS = ("experts", "active_experts")
+_SWITCHES = ("tied", "swiglu", "biases", "dropout", "query_biases", "head_norms")
+
+
+def from_numbers(text: str, positions: int | None = None) -> TransformerShape:
+    """Return the shape of words such as `hidden=768 layers=12 heads=12`; raises ConfigError.
+
+    A model with swiglu has neither biases nor learned positions unless it says so; others have
+    `positions` of them. Dropout is assumed of a model with biases.
+    """
+    given: dict[str, Any] = {}
+    for word in text.split():
+        name, _, value = word.partition("=")
+        if name in given:
+            raise ConfigError(f"model: {name} is given twice", hint="give each number once")
+        given[name] = _value(name, value)
+    missing = [name for name in ("hidden", "layers", "heads") if name not in given]
+    if missing:
+        raise ConfigError(
+            f"model: {' and '.join(missing)} is missing in {text!r}",
+            hint="for example --model 'hidden=4096 layers=32 heads=32'",
+        )
+    if given.get("swiglu"):
+        given = {"biases": False, "positions": 0} | given
+    elif positions is not None:
+        given = {"positions": positions} | given
+    return TransformerShape(**{"dropout": given.get("biases", True)} | given)
+
+
+def _value(name: str, value: str) -> int | bool:
+    if name in _SWITCHES and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if name in (*_NUMBERS, *_MORE_NUMBERS) and _WHOLE.fullmatch(value):
+        return int(value)
+    if name in _SWITCHES:
+        raise ConfigError(f"model: {name}={value!r}", hint=f"{name} takes true or false")
+    if name in (*_NUMBERS, *_MORE_NUMBERS):
+        raise ConfigError(
+            f"model: {name}={value!r}", hint=f"{name} takes a whole number of up to 12 digits"
+        )
+    if name.lower() in MODELS:
+        raise ConfigError(
+            f"model: {name} is published as it is, and takes no numbers",
+            hint="name it alone, or give all numbers of yours: "
+            "--model 'hidden=4096 layers=32 heads=32'",
+        )
+    raise ConfigError(
+        f"model: {name!r} is no number of a model",
+        hint=f"known are {', '.join((*_NUMBERS, *_MORE_NUMBERS, *_SWITCHES))}",
+    )

@@ -1,0 +1,251 @@
+"""What words of `hpckit plan` do not go together, and the file of the model that it is given."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpckit.cli.compose_options import compose_request
+from hpckit.config.request import with_something_to_run
+from hpckit.context import Context
+from hpckit.errors import ConfigError, UsageError
+from hpckit.features.capacity.gpus import GPUS, LINKED, read_gpu
+from hpckit.features.capacity.model_setup import GpuSpec
+from hpckit.features.capacity.power import SiteRates, capped, with_node
+from hpckit.features.capacity.presets import MODELS, unknown_model
+from hpckit.features.capacity.request import STATES
+from hpckit.model.counted import counted
+from hpckit.model.launch import Cluster
+from hpckit.planning.checks.values import check_cluster
+from hpckit.record.store import open_plain
+from hpckit.values import replace
+
+_LARGEST_CONFIG = 4_000_000
+_NUMBER_WORD = re.compile(r"[KMBT]|thousand|million|billion|trillion", re.IGNORECASE)
+_SHAPE_WORD = re.compile(r"(layers|heads|kv_heads|head_dim|ffn|vocab|swiglu|positions)=\S+")
+_GPU_WORD = re.compile(r"[a-z0-9_]+_(gib|per_s|w|per_link|fp32)=\S+|tflops=\S+")
+_OF_SHAPES = (
+    *("model", "parallel", "global_batch", "micro_batch", "sequence", "vocab", "precision"),
+    *("recompute", "attention", "zero", "step_s", "measured", "tokens", "search", "power"),
+)
+"""Options that need a transformer's shape, or that an experiment says itself."""
+_OF_TIMES = ("price_per_gpu_hour", "carbon_g_per_kwh")
+_OF_PLANS = (*(one for one in _OF_SHAPES if one != "power"), *_OF_TIMES)
+_CLUSTER = re.compile(r"\+{0,2}cluster[.=]")
+_RANKS = ("resources.nodes=", "resources.tasks_per_node=", "resources.gpus_per_node=")
+
+
+def option_name(name: str) -> str:
+    """Return the option of an argument: `--from` for `measured`."""
+    return "--from" if name == "measured" else f"--{name.replace('_', '-')}"
+
+
+def given(arguments: argparse.Namespace, names: tuple[str, ...]) -> Iterator[str]:
+    """Yield those of these arguments that were given."""
+    values = {name: getattr(arguments, name) for name in names}
+    # 0 is a value that may have been given, and equals False.
+    return (
+        one
+        for one, value in values.items()
+        if value is not None and value is not False and value != []
+    )
+
+
+def check_together(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for options that say nothing beside the others."""
+    words = arguments.overrides
+    if words and not only_of_cluster(words):
+        _check_slips(arguments, words)
+        _check_experiment(arguments, words)
+    elif arguments.power:
+        for name in given(arguments, _OF_PLANS):
+            raise UsageError(
+                f"{option_name(name)} does not go with --power, which is power alone",
+                hint="leave one of the two out: the plan of a model says its power, too",
+            )
+    elif arguments.model is None:
+        raise UsageError("--model is missing", hint="name a model; --power alone needs none")
+
+
+def only_of_cluster(words: Sequence[str]) -> bool:
+    """Return whether words choose a cluster and nothing else: a model may stand beside them."""
+    return bool(words) and all(_CLUSTER.match(word) for word in words)
+
+
+def _check_slips(arguments: argparse.Namespace, words: list[str]) -> None:
+    """Raise UsageError for a word that was cut off an option's value by a space."""
+    if arguments.tokens is not None and _NUMBER_WORD.fullmatch(words[0]):
+        raise UsageError(
+            f"--tokens {arguments.tokens} {words[0]} are two words",
+            hint=f"write number and suffix as one: --tokens {arguments.tokens}"
+            f"{words[0][0].upper()}",
+        )
+    if arguments.model is None and words[0].lower() in MODELS:
+        raise UsageError(
+            f"{words[0]} is a model, and no word of a configuration",
+            hint=f"name it with an option: hpckit plan --model {words[0]} --gpu NAME --gpus N",
+        )
+    if arguments.gpu is not None and _GPU_WORD.fullmatch(words[0]):
+        numbers = " ".join([arguments.gpu, *words])
+        raise UsageError(
+            f"{words[0]} is not a part of --gpu, which is one word",
+            hint=f"put the numbers in quotes: --gpu '{numbers}'",
+        )
+    if "=" in (arguments.model or "") and _SHAPE_WORD.fullmatch(words[0]):
+        numbers = " ".join([arguments.model, *words])
+        raise UsageError(
+            f"{words[0]} is not a part of --model, which is one word",
+            hint=f"put the numbers in quotes: --model '{numbers}'",
+        )
+
+
+def _check_experiment(arguments: argparse.Namespace, every: list[str]) -> None:
+    words = [one for one in every if not _CLUSTER.match(one)]
+    for name in given(arguments, _OF_SHAPES):
+        raise UsageError(
+            f"{option_name(name)} does not go with {words[0]}: the "
+            "experiment says what its model and its layout are",
+            hint="leave it out, or describe the model with --model instead of an experiment",
+        )
+    for name in given(arguments, _OF_TIMES):
+        raise UsageError(
+            f"{option_name(name)} does not go with {words[0]}: of a model that is counted, states "
+            "are known and the time is not",
+            hint="leave it out, or describe the model with --model instead of an experiment",
+        )
+    ranks = [one for one in words if one.startswith(_RANKS)]
+    if arguments.gpus is not None and ranks:
+        raise UsageError(
+            f"--gpus {arguments.gpus} and {ranks[0]} both say how many ranks there are",
+            hint="give one of them",
+        )
+
+
+def read_config(model: str, context: Context) -> dict[str, Any] | None:
+    """Return what a model's configuration file says, if a file is meant; raises HpckitError.
+
+    A folder is one that has a config.json.
+    """
+    path = context.cwd / Path(model)
+    hint = "name a model's config.json, or the folder that has it"
+    if not _names_file(model, path):
+        return None
+    try:
+        path = path / "config.json" if path.is_dir() else path
+        with open_plain(path) as file:
+            data = file.read(_LARGEST_CONFIG + 1)
+    except FileNotFoundError as error:
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not model.endswith(".json"):
+            raise unknown_model(model) from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
+    except ValueError as error:
+        raise UsageError(f"{path!s:.200} is no path", hint=hint) from error
+    if len(data) > _LARGEST_CONFIG:
+        raise UsageError(f"{path} is larger than {_LARGEST_CONFIG // 1_000_000} MB", hint=hint)
+    return _parsed(path, data, hint)
+
+
+def _names_file(model: str, path: Path) -> bool:
+    if model.endswith(".json") or "/" in model:
+        return True
+    return "=" not in model and model.lower() not in MODELS and path.is_dir()
+
+
+def _parsed(path: Path, data: bytes, hint: str) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except RecursionError as error:
+        raise UsageError(f"{path} is nested too deeply", hint=hint) from error
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f"{path} is no JSON: line {error.lineno}, column {error.colno}: {error.msg}", hint=hint
+        ) from error
+    except ValueError as error:
+        raise UsageError(f"{path} is no JSON", hint=hint) from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{path} is no JSON object", hint=hint)
+    return found
+
+
+def planned_cluster(arguments: argparse.Namespace, context: Context) -> Cluster:
+    """Return the facts of the cluster that the words choose; raises ConfigError.
+
+    Nothing is known of it if a GPU is given and no word: then no configuration is read.
+    """
+    if arguments.gpu is not None and not arguments.overrides:
+        return Cluster()
+    from hpckit.config.compose import compose  # noqa: PLC0415  # it imports Hydra
+
+    request = with_something_to_run(compose_request(arguments, context))
+    cluster = compose(request)[0].settings.cluster
+    check_cluster(cluster)
+    return cluster
+
+
+def planned_gpu(
+    arguments: argparse.Namespace, cluster: Cluster, *, option_caps: bool = True
+) -> GpuSpec:
+    """Return the GPU, with its power cap and its part of a node; raises UsageError.
+
+    Without `option_caps` as it is on the cluster, whatever --power-cap-w says.
+    """
+    text = cluster.gpu if arguments.gpu is None else arguments.gpu
+    if text is None:
+        raise UsageError(
+            "--gpu is missing, and cluster.gpu is not set",
+            hint=f"name one of {', '.join(GPUS)}; what your cluster has can stand in its file "
+            "(conf/cluster/SITE.yaml: gpu: A100-80)",
+        )
+    try:
+        gpu = _in_nodes(read_gpu(text), text, cluster)
+    except ConfigError as error:
+        if arguments.gpu is not None:
+            raise
+        raise ConfigError(f"cluster.gpu: {error.message}", hint=error.hint) from error
+    cap = arguments.power_cap_w if option_caps else None
+    if cap is not None:
+        gpu = capped(gpu, cap)
+    elif cluster.power_cap_w is not None and cluster.power_cap_w < gpu.power_w:
+        try:
+            gpu = capped(gpu, cluster.power_cap_w)
+        except ConfigError as error:
+            raise ConfigError(f"cluster.power_cap_w: {error.message}", hint=error.hint) from error
+    return gpu if arguments.node_w_per_gpu is None else with_node(gpu, arguments.node_w_per_gpu)
+
+
+def _in_nodes(gpu: GpuSpec, text: str, cluster: Cluster) -> GpuSpec:
+    """Return the GPU in nodes of this cluster; raises ConfigError if its link joins more."""
+    per_node = cluster.gpus_per_node
+    if not per_node:
+        return gpu
+    joined = per_node * cluster.nvlink_nodes
+    if f" {LINKED}=" not in f" {text}":
+        gpu = replace(gpu, domain=joined)
+    elif gpu.domain > joined:
+        raise ConfigError(
+            f"{LINKED}={gpu.domain}, and a node has {per_node} GPUs (cluster.gpus_per_node), which "
+            f"{counted(cluster.nvlink_nodes, 'node')} join (cluster.nvlink_nodes)",
+            hint=f"leave {LINKED} out: it is {joined} here",
+        )
+    return replace(gpu, per_node=per_node)
+
+
+def planned_rates(arguments: argparse.Namespace, cluster: Cluster) -> SiteRates:
+    """Return PUE and prices; raises ConfigError.
+
+    Where the time is not known, as of a number of parameters, prices of the cluster say nothing.
+    """
+    usual, states = SiteRates(), (arguments.model or "").startswith(STATES)
+    own: dict[str, float | None] = {
+        "pue": usual.pue if cluster.pue is None else cluster.pue,
+        "price_per_gpu_hour": None if states else cluster.price_per_gpu_hour,
+        "carbon_g_per_kwh": None if states else cluster.carbon_g_per_kwh,
+    }
+    given = {name: getattr(arguments, name) for name in own if getattr(arguments, name) is not None}
+    return replace(usual, **own | given)

@@ -1,1 +1,0 @@
-"""What a training run is planned with, and what a plan says: shapes, GPUs, bytes, seconds."""

@@ -1,1 +1,0 @@
-"""What `hpckit plan` learns of the user's own code and runs."""

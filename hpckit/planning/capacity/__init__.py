@@ -1,1 +1,0 @@
-"""What a training run needs before it runs: memory, time, energy, power. Pure."""

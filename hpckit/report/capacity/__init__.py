@@ -1,1 +1,0 @@
-"""What a plan of a training says, as text and as JSON."""
