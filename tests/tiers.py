@@ -67,7 +67,7 @@ EXACT = (
     "observe/test_totals.py",
     "operations/export",
     "planning",
-    "record/interconnect",
+    "operations/test_kept_measurements.py",
     "record/metrics",
     "record/nodes",
     "record/profile",
