@@ -68,7 +68,7 @@ EXACT = (
     "operations/export",
     "features/capacity",
     "planning",
-    "record/interconnect",
+    "operations/test_kept_measurements.py",
     "record/metrics",
     "record/nodes",
     "record/profile",
