@@ -152,7 +152,7 @@ def test_shell_says_what_cannot_be_started(local: Caller, name: str, code: int) 
 def test_shell_wants_a_running_run(desk: Any, writer: Any) -> None:
     """A run that waits, one that ended, and several that run are refused by name."""
     launch = desk.freeze()
-    with pytest.raises(UsageError, match=rf"run {launch.id}\.0 is pending"):
+    with pytest.raises(UsageError, match=rf"run {launch.id}\.0 is not running \(pending\)"):
         enter(desk, launch.id)
     writer(launch=launch).start()
     writer(launch=launch).complete()
