@@ -156,7 +156,7 @@ def test_shell_wants_a_running_run(desk: Any, writer: Any) -> None:
         enter(desk, launch.id)
     writer(launch=launch).start()
     writer(launch=launch).complete()
-    with pytest.raises(UsageError, match="is completed: only a running run"):
+    with pytest.raises(UsageError, match=r"\(completed\): only a running run"):
         enter(desk, launch.id)
     several = desk.freeze("several", minute=1, sweep=[("a=1",), ("a=2",), ("a=3",)])
     for index in (0, 2):
