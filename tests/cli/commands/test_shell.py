@@ -164,7 +164,7 @@ def test_shell_wants_a_running_run(desk: Any, writer: Any) -> None:
     with pytest.raises(UsageError, match="several") as caught:
         enter(desk, several.id)
     assert f"{several.id}.0, {several.id}.2" in caught.value.hint
-    with pytest.raises(UsageError, match=r"\.1 is pending"):
+    with pytest.raises(UsageError, match=r"\.1 is not running \(pending\)"):
         enter(desk, f"{several.id}.1")
 
 
