@@ -126,7 +126,7 @@ def test_only_running_runs_are_profiled(desk: Any, writer: Any) -> None:
     one = writer(launch=launch)
     one.start()
     one.complete()
-    with pytest.raises(UsageError, match="is completed: only a running run can be profiled"):
+    with pytest.raises(UsageError, match=r"\(completed\): only a running run can be profiled"):
         desk.say("profile")
     with pytest.raises(NotFoundError, match="has no profile") as caught:
         desk.say("profile", "--last")

@@ -168,10 +168,9 @@ def test_slurm_is_asked_for_what_a_resume_says_from_then_on(slurm_shell: Any) ->
 )
 def test_refused_resume_leaves_the_record_as_it_was(slurm_shell: Any, word: str) -> None:
     """By what launch checks; the next resume is not hindered by it."""
-    done = slurm_shell("launch", "cluster=slurm", "--json", "--", "false")
-    assert done.code == 0, done.err
-    folder = Path(json.loads(done.out)["dir"])
-    assert slurm_shell("cancel").code == 0
+    done = slurm_shell("launch", "cluster=slurm", "--json", "--wait", "--", "false")
+    assert done.code == 1, done.err
+    (folder,) = (one.parent for one in slurm_shell.cwd.glob("outputs/*/launch.json"))
 
     def record() -> dict[Path, bytes]:
         files = (one for one in folder.rglob("*") if one.is_file())

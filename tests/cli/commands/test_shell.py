@@ -152,11 +152,11 @@ def test_shell_says_what_cannot_be_started(local: Caller, name: str, code: int) 
 def test_shell_wants_a_running_run(desk: Any, writer: Any) -> None:
     """A run that waits, one that ended, and several that run are refused by name."""
     launch = desk.freeze()
-    with pytest.raises(UsageError, match=rf"run {launch.id}\.0 is pending"):
+    with pytest.raises(UsageError, match=rf"run {launch.id}\.0 is not running \(pending\)"):
         enter(desk, launch.id)
     writer(launch=launch).start()
     writer(launch=launch).complete()
-    with pytest.raises(UsageError, match="is completed: only a running run"):
+    with pytest.raises(UsageError, match=r"\(completed\): only a running run"):
         enter(desk, launch.id)
     several = desk.freeze("several", minute=1, sweep=[("a=1",), ("a=2",), ("a=3",)])
     for index in (0, 2):
@@ -164,7 +164,7 @@ def test_shell_wants_a_running_run(desk: Any, writer: Any) -> None:
     with pytest.raises(UsageError, match="several") as caught:
         enter(desk, several.id)
     assert f"{several.id}.0, {several.id}.2" in caught.value.hint
-    with pytest.raises(UsageError, match=r"\.1 is pending"):
+    with pytest.raises(UsageError, match=r"\.1 is not running \(pending\)"):
         enter(desk, f"{several.id}.1")
 
 

@@ -46,6 +46,6 @@ def test_only_running_runs_are_asked(desk: Any, writer: Any) -> None:
     attempt = writer(launch=launch)
     attempt.start()
     attempt.complete()
-    with pytest.raises(UsageError, match="is completed: only a running run can be asked"):
+    with pytest.raises(UsageError, match=r"\(completed\): only a running run can be asked"):
         desk.say("stacks")
     assert not launch.paths.run(0).attempt(1).stacks_requests.exists()
