@@ -29,6 +29,8 @@ def make(options: Options) -> None:
         remove_chroot(options.root)
     unfinished = options.root.with_suffix(".unfinished")
     if unfinished.exists():
+        if process.is_mounted(unfinished / "proc"):  # as debootstrap leaves it when it is ended
+            process.run(["umount", str(unfinished / "proc")])
         remove_chroot(unfinished)
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     mirror = os.environ.get("HPCKIT_SANDBOX_MIRROR")  # default: debootstrap's own

@@ -42,3 +42,40 @@ def test_mount_that_another_hides_is_none(tmp_path: Path) -> None:
         [*words, str(tmp_path)], capture_output=True, text=True, check=True, timeout=LIMIT_S
     )
     assert done.stdout.split() == ["False", "True", "False", "True"]
+
+
+INTERRUPTED = """
+import subprocess, sys
+from pathlib import Path
+from hpckit.sandbox import chroot, settings
+
+settings.CACHE = chroot.CACHE = Path(sys.argv[1])
+options = settings.Options(release="24.11")
+left = options.root.with_suffix(".unfinished") / "proc"
+left.mkdir(parents=True)
+subprocess.run(["mount", "-t", "proc", "proc", str(left)], check=True)
+chroot.make(options)
+print((options.root / chroot.MARK).read_text())
+"""
+DEBOOTSTRAP = """#!/bin/sh
+for folder; do case $folder in /*) mkdir -p "$folder/etc" ;; esac; done
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_debian_whose_making_was_ended_is_made_anew(tmp_path: Path) -> None:
+    """Also if it was ended by force, with /proc mounted in it."""
+    program = tmp_path / "bin" / "debootstrap"
+    program.parent.mkdir()
+    program.write_text(DEBOOTSTRAP)
+    program.chmod(0o755)
+    words = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(
+        [*words, str(tmp_path / "cache")],
+        env={**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["24.11"]), done.stderr
