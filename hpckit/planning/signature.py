@@ -19,6 +19,10 @@ IGNORED_KEYS = frozenset(
 )
 COUNTED_RESOURCES = ("nodes", "tasks_per_node", "gpus_per_node")
 """Of `resources`, these keys set the number and kind of ranks and so the result."""
+COUNTED_CLUSTER = ("modules", "setup", "env", "python")
+"""Of `cluster`, these keys set what a run's programs are and find."""
+_USUAL = {"device": "auto", "cwd": "run"}
+"""Of `runtime`, the keys that count, with the value that most runs have."""
 
 
 def run_signature(config: Mapping[str, Any]) -> str:
@@ -32,6 +36,11 @@ def run_signature(config: Mapping[str, Any]) -> str:
         # It says what becomes of a run that loses nodes, as `recovery` does.
         counted["parallel"] = {k: v for k, v in config["parallel"].items() if k != "fallback"}
     counted["resources"] = {key: resources.get(key) for key in COUNTED_RESOURCES}
+    cluster, runtime = config.get("cluster") or {}, config.get("runtime") or {}
+    around = {key: cluster[key] for key in COUNTED_CLUSTER if cluster.get(key)}
+    around |= {key: runtime[key] for key in _USUAL if runtime.get(key, _USUAL[key]) != _USUAL[key]}
+    if around:
+        counted["around"] = around
     text = json.dumps(counted, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:LENGTH]
 

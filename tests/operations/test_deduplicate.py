@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -155,7 +157,7 @@ def test_papers_and_what_hpckit_wrote_are_no_code(project: Any) -> None:
     assert len(list(project.cwd.glob("*.html"))) == 1
     assert len(launched(project, *words)["skipped"]) == 1
     assert project("rerun", "@-1", "--exact", "--wait").code == 0
-    for name in ("data.csv", "prompts/README.md", "docs/conf.py"):
+    for name in ("data.csv", "prompts/README.md", "docs/conf.py", "docs/a.rst", "news.txt", "TODO"):
         (project.cwd / name).parent.mkdir(exist_ok=True)
         (project.cwd / name).write_text("launch,run\n")
         said = project("launch", *words)
@@ -184,6 +186,22 @@ def test_what_runs_wrote_into_the_project_is_no_code(project: Any) -> None:
         launched(project, "--wait", *write, "runtime.cwd=project", f"+params.i={index}")
         assert f"({file} differs)" in project("launch", *words).err
         (project.cwd / file).unlink()
+
+
+def test_run_whose_supervisor_was_killed_wrote_nothing_later(project: Any) -> None:
+    """What comes into the project after its last sign of life is a person's."""
+    launched(project, "--wait", *SAY, "+params.i=0")
+    (project.cwd / "write.sh").write_text("mkdir results; echo 1 >results/last.pt\n")
+    killed = ("experiment=command", "command=[sh,write.sh]", "cluster=local", "runtime.cwd=project")
+    folder = Path(launched(project, "--wait", *killed)["dir"])
+    (events,) = folder.glob("runs/*/attempts/*/events.jsonl")
+    events.write_text("".join(events.read_text().splitlines(keepends=True)[:-1]))
+    (project.cwd / "write.sh").unlink()
+    assert len(launched(project, *SAY, "+params.i=0")["skipped"]) == 1
+    late = project.cwd / "results" / "late.pt"
+    late.write_text("a person's own")
+    os.utime(late, (time.time() + 1000, time.time() + 1000))
+    assert "(results/late.pt differs)" in project("launch", *SAY, "+params.i=0").err
 
 
 def test_launch_names_a_file_that_changed_since_a_run_that_is_under_way(project: Any) -> None:

@@ -37,10 +37,10 @@ def test_signature_does_not_depend_on_order() -> None:
     [
         {"name": "other"},
         {"output_dir": "/elsewhere"},
-        {"cluster": {"kind": "slurm"}},
+        {"cluster": {"kind": "slurm", "partition": "gpu", "setup": [], "python": None}},
         {"recovery": {"max_identical_failures": 9}},
         {"checkpoint": {"dir": "/c", "weights": None, "weights_strict": False}},
-        {"runtime": {"device": "cpu"}},
+        {"runtime": {"device": "auto", "cwd": "run", "hang_min_s": 1.0}},
         {"observe": {"interval_s": 1.0}},
         {"tracker": {"kind": "wandb"}},
         {"notify": {"events": ["failed"]}},
@@ -59,6 +59,12 @@ def test_signature_ignores_where_and_how_a_run_runs(change: dict[str, Any]) -> N
     [
         {"lr": 0.2},
         {"checkpoint": {"dir": None, "weights": "/models/m.pt"}},
+        {"cluster": {"env": {"MODE": "b"}}},
+        {"cluster": {"setup": ["source other/bin/activate"]}},
+        {"cluster": {"modules": ["cuda/12"]}},
+        {"cluster": {"python": "/other/bin/python"}},
+        {"runtime": {"device": "cpu"}},
+        {"runtime": {"cwd": "project"}},
         {"seed": 1},
         {"extra": None},
         {"parallel": {"shard": 2}},
@@ -69,5 +75,5 @@ def test_signature_ignores_where_and_how_a_run_runs(change: dict[str, Any]) -> N
     ],
 )
 def test_signature_changes_with_what_is_computed(change: dict[str, Any]) -> None:
-    """A user's key, the seed, the task and the shape of the world each make another run."""
+    """A user's key, the seed, the task, its environment and the shape of the world each count."""
     assert run_signature({**CONFIG, **change}) != run_signature(CONFIG)

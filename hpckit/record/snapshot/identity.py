@@ -16,7 +16,7 @@ from hpckit.model.states import RunState
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.lookup import list_launches
 from hpckit.record.snapshot.changes import counted_sums, sums_text
-from hpckit.record.snapshot.collect import CodeSnapshot
+from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 from hpckit.record.store import PRIVATE_FILE, open_plain, read_object, read_plain
 from hpckit.values import dataclass
 
@@ -87,9 +87,10 @@ def code_identity(snapshot: CodeSnapshot, sums: str | None = None) -> str | None
     """
     places = (snapshot.working_dir, *snapshot.python_path)
     if snapshot.files is not None:
-        links = {file.path: file.link for file in snapshot.files if file.link is not None}
+        counted = [file for file in snapshot.files if file.path not in snapshot.uncounted]
+        marks = {file.path: _mark(file, snapshot.project) for file in counted}
         known = sums_text(snapshot, snapshot.root) if sums is None else sums
-        return _files_identity(counted_sums(known, snapshot.uncounted), links, places)
+        return _files_identity(counted_sums(known, snapshot.uncounted), marks, places)
     git = snapshot.git
     if git is None or git.commit is None:
         return None
@@ -107,8 +108,20 @@ def frozen_project(paths: LaunchPaths) -> str | None:
     return project if isinstance(project, str) else None
 
 
-def _files_identity(sums: str, links: Mapping[str, str], places: Sequence[str]) -> str:
-    return f"files:{_digest([sums, *(f'{link}>{links[link]}' for link in sorted(links)), *places])}"
+def _mark(file: CodeFile, project: Path) -> str:
+    """Return what counts of a file but its content: its kind, and what a link outside leads to."""
+    if file.link is None:
+        return "program" if file.executable else ""
+    target = (project / file.path).resolve()
+    if target.is_relative_to(project) or not target.is_file():
+        return f">{file.link}"
+    stat = target.stat()
+    return f">{file.link} {stat.st_size} {stat.st_mtime_ns}"
+
+
+def _files_identity(sums: str, marks: Mapping[str, str], places: Sequence[str]) -> str:
+    marked = (f"{path}{mark}" for path, mark in sorted(marks.items()) if mark)
+    return f"files:{_digest([sums, *marked, *places])}"
 
 
 def _checkout_identity(project: str, commit: str, diff: str, places: Sequence[str]) -> str:

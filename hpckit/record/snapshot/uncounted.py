@@ -18,8 +18,8 @@ from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 from hpckit.record.store import read_object
 
 _PAPERS = frozenset(
-    {"authors", "changelog", "changes", "citation", "code_of_conduct", "contributing", "copying"}
-    | {"license", "news", "notice", "readme", "security", "todo"}
+    {"authors", "changelog", "citation", "code_of_conduct", "contributing", "copying", "license"}
+    | {"readme"}
 )
 _PROSE = frozenset({"", ".cff", ".md", ".rst", ".txt"})
 _SOURCES = frozenset(
@@ -29,6 +29,8 @@ _SOURCES = frozenset(
 )
 _TABLES = frozenset({".csv", ".json", ".jsonl", ".tsv", ".txt"})
 """As likely to be read as written: at the top of a project they count."""
+_QUIET_S = 120.0
+"""An attempt that goes on writes into its own folder at least this often: telemetry, if no more."""
 
 
 def uncounted_files(
@@ -55,7 +57,7 @@ def _is_paper(path: PurePosixPath, tops: Collection[PurePosixPath]) -> bool:
     if path.suffix.lower() not in _PROSE:
         return False
     named = path.stem.lower() in _PAPERS and path.parent in tops
-    return named or (path.parts[0] in {"doc", "docs"} and path.suffix.lower() in {".md", ".rst"})
+    return named or (path.parts[0] in {"doc", "docs"} and path.suffix.lower() == ".md")
 
 
 def _is_source(file: CodeFile) -> bool:
@@ -90,12 +92,14 @@ def _may_be(
 
 
 def _times(paths: LaunchPaths) -> Iterator[tuple[float, float]]:
-    """Yield when the attempts of a launch began and ended."""
+    """Yield when the attempts of a launch began, and ended or last showed life."""
     runs = paths.run(0).folder.parent
     for folder in runs.iterdir() if runs.is_dir() else ():
         for number in attempt_numbers(RunPaths(folder).attempts):
-            told = list(told_of(RunPaths(folder).attempt(number), without=NUMEROUS))
-            if told:
-                ended = isinstance(told[-1], AttemptEnded)
-                end = told[-1].at.timestamp() if ended else float("inf")
-                yield told[0].at.timestamp(), end
+            attempt = RunPaths(folder).attempt(number)
+            told = list(told_of(attempt, without=NUMEROUS))
+            if told and isinstance(told[-1], AttemptEnded):
+                yield told[0].at.timestamp(), told[-1].at.timestamp()
+            elif told:
+                seen = max(one.stat().st_mtime for one in attempt.folder.iterdir())
+                yield told[0].at.timestamp(), seen + _QUIET_S

@@ -99,6 +99,24 @@ def test_code_is_another_one_when_a_file_a_link_or_the_place_differs(
     assert len(set(identities)) == len(identities)
 
 
+def test_code_is_another_one_if_a_program_is_none_or_a_link_leads_to_other_data(
+    snapshot: CodeSnapshot, tmp_path: Path
+) -> None:
+    """Of a file outside the project, size and time stand for its content."""
+    outside = tmp_path / "outside.csv"
+    outside.write_text("1")
+    (snapshot.root / "data.csv").symlink_to(outside)
+    first, *others = snapshot.files or ()
+    link = CodeFile(path="data.csv", size=0, executable=False, link=str(outside))
+    linked = replace(snapshot, files=(first, *others, link))
+    turned = replace(snapshot, files=(replace(first, executable=not first.executable), *others))
+    known = [code_identity(one) for one in (snapshot, turned, linked)]
+    assert code_identity(linked) == known[-1]
+    outside.write_text("22")
+    known.append(code_identity(linked))
+    assert len(set(known)) == 4
+
+
 def test_code_without_a_snapshot_is_the_commit_and_its_diff(snapshot: CodeSnapshot) -> None:
     """Where there is no commit, nobody can tell."""
     state = GitState(commit="c1", branch="main", dirty=False, diff="")
