@@ -27,6 +27,7 @@ from hpckit.planning.checks.gpu_memory import gpu_memory_findings
 from hpckit.planning.checks.preemption import preemption_findings, preemption_lines
 from hpckit.planning.checks.slips import plan_slips
 from hpckit.planning.layout import planned_layouts
+from hpckit.record.snapshot.environment import unreadable_setup
 from hpckit.record.snapshot.preflight import Machine
 from hpckit.values import replace
 
@@ -57,6 +58,7 @@ def check_launch(
     findings = list(machine.findings())
     asked = Asked(plan=plan, scripts=prepared.scripts, context=context)
     if plan.cluster.kind is ClusterKind.slurm:
+        findings += unreadable_setup(plan.cluster.setup)
         asked.ask()
     expected = estimate_cost(plan, asked.site)
     findings += [*plan_slips(plan), *asked.findings, *over_budget(plan, expected)]

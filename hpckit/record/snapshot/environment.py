@@ -13,10 +13,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpckit.model.finding import Finding, error
 from hpckit.record.process import this_host
 from hpckit.values import dataclass
 
@@ -28,6 +29,7 @@ _METADATA_FILES = ("METADATA", "PKG-INFO", "")
 """Where the metadata of a package is; an old egg is itself the file."""
 _HEADER = re.compile(r"^(Name|Version):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _PATIENCE_S = 60.0
+_SHELL_LINE = re.compile(r".*?: line (\d+): (.*)")
 _KNOWN = ("python3", "python", "bash", "torchrun", "accelerate", "deepspeed", "Rscript", "julia")
 _ALIKE = 0.8
 _ASK = """\
@@ -50,6 +52,31 @@ def capture_environment(environ: Mapping[str, str]) -> dict[str, object]:
         "platform": platform.platform(),
         "driver": _driver(),
     }
+
+
+def unreadable_setup(lines: Sequence[str]) -> Iterator[Finding]:
+    """Yield an error if bash cannot read the lines of `cluster.setup`; none of them is run."""
+    bash = shutil.which("bash")
+    if not lines or bash is None:
+        return
+    done = subprocess.run(
+        [bash, "-n", "-c", "\n".join(lines)],
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_PATIENCE_S,
+    )
+    if done.returncode:
+        said = _SHELL_LINE.match(done.stderr)
+        number = min(int(said[1]) if said else 1, len(lines))
+        yield error(
+            f"cluster.setup[{number - 1}]",
+            lines[number - 1],
+            f"bash cannot read line {number} of cluster.setup, {lines[number - 1]!r}: "
+            f"{said[2] if said else done.stderr.strip()}",
+            "close what is open, and quote what bash takes for its own",
+        )
 
 
 def in_active_environment(program: str, environ: Mapping[str, str]) -> str | None:

@@ -43,6 +43,17 @@ def test_check_leaves_nothing_and_submits_nothing(slurm_shell: Any, fake_slurm: 
     assert fake_slurm.slurm("squeue", "--Format=JobArrayID:0|", "--states=all") == ""
 
 
+@pytest.mark.parametrize("verb", ["check", "launch"])
+def test_setup_that_bash_cannot_read_is_refused(slurm_shell: Any, verb: str) -> None:
+    """Before anything is written or submitted."""
+    said = slurm_shell(verb, *SLURM, "cluster.setup=['true','echo $((1']")
+    assert (said.code, "bash cannot read line 2 of cluster.setup" in said.err + said.out) == (
+        2,
+        True,
+    )
+    assert slurm_shell.outputs == []
+
+
 def test_check_looks_for_the_python_of_this_machine(shell: Any) -> None:
     """A cluster.python that is not there is an error here, before a folder is made."""
     words = ("experiment=command", "command=[true]", "cluster=local", "cluster.python=/no/python")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.record.snapshot.environment import capture_environment
+from hpckit.record.snapshot.environment import capture_environment, unreadable_setup
 
 
 def test_capture_names_python_packages_modules_and_host() -> None:
@@ -53,3 +53,23 @@ def test_capture_holds_no_variable() -> None:
     assert "hunter2" not in text
     assert "API_TOKEN" not in text
     assert "/home/me" not in text
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        (["module load cuda", "cat <<EOF", "it's", "EOF", "f() {", "  true", "}"], None),
+        (["if [ -e x ]; then", "  source x", "fi", "exit 3; touch ran"], None),
+        (["true", "export A=(1", "true"], "bash cannot read line"),
+        (["true", "echo 'x"], 'line 2 of cluster.setup, "echo \'x"'),
+        (["echo $(ls", "true )", "fi"], "line 3 of cluster.setup, 'fi'"),
+    ],
+)
+def test_setup_that_bash_cannot_read_is_an_error_with_the_line(
+    lines: list[str], named: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Statements over several lines are whole; nothing of it is run."""
+    monkeypatch.chdir(tmp_path)
+    found = [one.message for one in unreadable_setup(lines)]
+    assert [named in one if named else one for one in found] == [True] * bool(named), found
+    assert not (tmp_path / "ran").exists()
