@@ -120,7 +120,7 @@ def _mark(file: CodeFile, project: Path) -> str:
 
 
 def _files_identity(sums: str, marks: Mapping[str, str], places: Sequence[str]) -> str:
-    marked = (f"{path}{mark}" for path, mark in sorted(marks.items()) if mark)
+    marked = (f"{path}\0{mark}" for path, mark in sorted(marks.items()) if mark)
     return f"files:{_digest([sums, *marked, *places])}"
 
 

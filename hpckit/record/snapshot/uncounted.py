@@ -7,6 +7,7 @@ configuration always count.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from hpckit.model.events import AttemptEnded
@@ -101,5 +102,14 @@ def _times(paths: LaunchPaths) -> Iterator[tuple[float, float]]:
             if told and isinstance(told[-1], AttemptEnded):
                 yield told[0].at.timestamp(), told[-1].at.timestamp()
             elif told:
-                seen = max(one.stat().st_mtime for one in attempt.folder.iterdir())
-                yield told[0].at.timestamp(), seen + _QUIET_S
+                yield told[0].at.timestamp(), _last_written(attempt.folder) + _QUIET_S
+
+
+def _last_written(folder: Path) -> float:
+    """Return when something in a folder was last written; 0 if nothing is there any more."""
+    times = [0.0]
+    with suppress(OSError):
+        for file in folder.iterdir():
+            with suppress(OSError):  # those of a live run come and go
+                times.append(file.stat().st_mtime)
+    return max(times)
