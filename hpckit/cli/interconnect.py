@@ -1,4 +1,4 @@
-"""`hpckit bench comm`: launches, judges and prints; imports Hydra."""
+"""`hpckit bench comm`: launches, judges, prints and draws; imports Hydra."""
 
 from __future__ import annotations
 

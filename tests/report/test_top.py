@@ -14,6 +14,7 @@ from hpckit.model.failure import Cause, Failure
 from hpckit.model.states import RoundAction, RunState
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.vocabulary import GaugeSpread, GpuDevice, GpuGauge, GpuRow, GpuVendor
+from hpckit.report.live_view.event_lines import event_words
 from hpckit.report.live_view.top import (
     GpuNow,
     RunActivity,
@@ -34,7 +35,6 @@ from hpckit.report.live_view.top_detail import (
 )
 from hpckit.report.live_view.top_order import TopOrder, arranged, filled_columns, fitting_columns
 from hpckit.report.rows import RunRow
-from hpckit.views.run_detail import event_words
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 EVIL = "\x1b]0;owned\x07[red]\x1b[2J\u202e[/red]\nline"

@@ -1,4 +1,15 @@
-"""GPUs by name: of the catalogue, as a driver calls them, and a site's own by numbers. Pure."""
+"""GPUs by name: of the catalogue, as a driver calls them, and a site's own by numbers. Pure.
+
+Peaks are dense, without sparsity; those of 32 bits are of plain fp32, as torch computes unless TF32
+is allowed. None is of fp8, which is not planned with. Memory is what the driver reports.
+
+`reachable` is the share of the peak that the best matrix product reaches, measured by others (Stas
+Bekman, "Machine Learning Engineering", maximum achievable matmul FLOPS); those without a
+measurement have that of their generation. `flash` is the share that flash attention reaches, its
+mask counted: on A100, Dao 2023 ("FlashAttention-2") gives 50 to 73 %; on H100, 335 TFLOP/s, as
+these kernels were made for A100 (Shah et al. 2024, "FlashAttention-3"). Others are assumed to reach
+that part of the best product that A100 does.
+"""
 
 from __future__ import annotations
 

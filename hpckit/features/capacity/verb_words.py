@@ -1,4 +1,7 @@
-"""What words of `hpckit plan` do not go together, and the file of the model that it is given."""
+"""What the words of `hpckit plan` say: which do not go together, the file of a model, the site.
+
+The GPU and the rates of a site are those of options, else of the cluster's facts.
+"""
 
 from __future__ import annotations
 

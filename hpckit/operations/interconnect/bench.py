@@ -151,7 +151,10 @@ _MOST_KEPT_BYTES = 64 * 2**20
 
 
 def kept_file(output_dir: Path) -> Path:
-    """Return the file of the caller's measurements: users may share a folder of launches."""
+    """Return the file of the caller's own measurements: users may share a folder of launches.
+
+    It has a line for each. Another user's figures are no yardstick, and are not read.
+    """
     return output_dir / f".interconnect-{os.getuid()}.jsonl"
 
 

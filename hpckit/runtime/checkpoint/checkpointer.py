@@ -247,7 +247,11 @@ def _fulfil(future: Future[SaveOutcome], saver: Saver, taken: StateCapture) -> N
 
 
 class Stager:
-    """Copies tensors, at most one set at a time: the next copy reuses the buffers."""
+    """Copies live tensors to the CPU, so that training continues while they are written.
+
+    At most one set at a time: the next copy reuses the buffers, whose first use costs five times
+    the copy itself (page faults; 256 MiB per rank: 218 ms, then 43 ms).
+    """
 
     def __init__(self) -> None:
         self._stager: Any = None
