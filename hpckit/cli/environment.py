@@ -13,7 +13,6 @@ from hpckit.context import Context
 from hpckit.errors import SchedulerError
 from hpckit.model.environment.comparison import AskedOfNode, EnvironmentComparison
 from hpckit.model.environment.facts import EnvironmentFacts
-from hpckit.model.finding import Severity
 from hpckit.model.launch import LaunchConfig, Resources
 from hpckit.operations import check
 from hpckit.operations.environment.collect import collect_facts
@@ -42,7 +41,7 @@ def show_environment(arguments: argparse.Namespace, context: Context) -> int:
         context.say_json(environment_document(compared, findings))
     else:
         show_page(environment_page(compared, findings), context)
-    return int(any(one.severity is Severity.error for one in findings))
+    return int(any(one.is_error for one in findings))
 
 
 def _compare(arguments: argparse.Namespace, context: Context) -> EnvironmentComparison | None:

@@ -9,7 +9,6 @@ from hpckit.cli.compose_options import compose_request, recorded_words
 from hpckit.cli.launch_output import say_checked
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
-from hpckit.model.finding import Severity
 from hpckit.model.interconnect.measurement import (
     InterconnectMeasurement,
     OperationTimes,
@@ -57,7 +56,7 @@ def show_bench(arguments: argparse.Namespace, context: Context) -> int:
     if target is not None:
         write_bench_plot(done.measured, target)
         context.note(f"drew bandwidth and time to {target}")
-    return int(any(one.severity is Severity.error for one in done.verdict.findings))
+    return int(any(one.is_error for one in done.verdict.findings))
 
 
 def _asked(arguments: argparse.Namespace) -> CommBenchRequest:

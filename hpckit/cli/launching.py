@@ -20,7 +20,6 @@ from hpckit.cli.launch_output import (
 from hpckit.cli.terminal.foreground import foreground
 from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
-from hpckit.model.launch import ClusterKind
 from hpckit.operations import check, deduplicate, launch, local, prepare
 from hpckit.operations.deduplicate import KnownRuns
 from hpckit.operations.prepare import Prepared
@@ -36,8 +35,7 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
     words = recorded_words(arguments, context)
     with gc_paused():
         whole = prepare.prepare(request, words, context, quiet=arguments.json)
-    if whole.plan.cluster.kind is not ClusterKind.slurm:
-        local.refuse_if_ruled_out(context.environ)
+    local.refuse_if_ruled_out(whole.plan.cluster.kind, context.environ)
     division = deduplicate.KnownRuns()
     if arguments.foreground:  # the user wants to see the run even if its result is known
         check_foreground(whole.plan, request.overrides)

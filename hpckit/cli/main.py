@@ -82,9 +82,14 @@ HIDDEN_VERBS = {
 }
 VERBS = {verb: line for group in VERB_GROUPS.values() for verb, line in group.items()}
 
-_FEATURES = {"plan": "capacity"}
-"""Verbs that live in the room of a feature, not in the folder of their group."""
-_FOLDERS = {verb: folder for folder, group in VERB_GROUPS.items() for verb in group}
+_MODULES = {
+    **{
+        verb: f"cli.commands.{name}.{verb}" for name, group in VERB_GROUPS.items() for verb in group
+    },
+    **dict.fromkeys(HIDDEN_VERBS, "cli.commands.hidden"),
+    "plan": "features.capacity.verb",
+}
+"""Where each verb lives: in the folder of its group, or in the room of a feature."""
 _TITLES = {
     "start": "start runs, and start them again",
     "look": "look at runs",
@@ -187,14 +192,8 @@ def verb_module(verb: str) -> ModuleType:
             f"there is no verb {verb!r}" + (f"; did you mean `hpckit {near[0]}`?" if near else ""),
             hint="`hpckit --help` lists all verbs",
         )
-    if verb in _FEATURES:
-        module = f"features.{_FEATURES[verb]}.verb"
-    else:
-        module = (
-            f"cli.commands.{_FOLDERS[verb]}.{verb}" if verb in _FOLDERS else "cli.commands.hidden"
-        )
     with gc_paused():
-        return importlib.import_module(f"hpckit.{module}")
+        return importlib.import_module(f"hpckit.{_MODULES[verb]}")
 
 
 def verb_parser(verb: str) -> argparse.ArgumentParser:

@@ -203,10 +203,16 @@ def _of_script(program: str, rest: tuple[str, ...]) -> Invocation:
 def commands_of(words: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the command without what merely starts it, or those in the line given to a shell."""
     words = unwrapped(words)
-    started = invocation(words) if words else None
-    if started is not None and started.is_shell and started.code is not None:
-        return [inner for each in shell_commands(started.code) for inner in commands_of(each)]
+    line = shell_line(words)
+    if line is not None:
+        return [inner for each in shell_commands(line) for inner in commands_of(each)]
     return [words] if words else []
+
+
+def shell_line(words: Sequence[str]) -> str | None:
+    """Return the line that a command gives to a shell; None if it gives none."""
+    started = invocation(words) if words else None
+    return started.code if started is not None and started.is_shell else None
 
 
 def unwrapped(words: Sequence[str]) -> tuple[str, ...]:

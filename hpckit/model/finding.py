@@ -30,6 +30,11 @@ class Finding:
     message: str
     hint: str = ""
 
+    @property
+    def is_error(self) -> bool:
+        """Whether it keeps a launch from starting."""
+        return self.severity is Severity.error
+
 
 def error(key: str, value: object, message: str, hint: str = "") -> Finding:
     """Return a finding that refuses the launch."""
@@ -85,7 +90,7 @@ class CheckReport:
     @property
     def errors(self) -> tuple[Finding, ...]:
         """The findings that refuse the launch."""
-        return tuple(one for one in self.findings if one.severity is Severity.error)
+        return tuple(one for one in self.findings if one.is_error)
 
     @property
     def warnings(self) -> tuple[Finding, ...]:

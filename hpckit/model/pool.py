@@ -11,8 +11,6 @@ from hpckit.model.run import Observation, RunView
 from hpckit.model.states import BaseState, RunState
 from hpckit.values import dataclass, replace
 
-_FINAL = frozenset({RunState.completed, RunState.failed, RunState.cancelled})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPool:
@@ -58,7 +56,7 @@ def in_pool(
     the jobs. `asked` is whether Slurm answered about these jobs.
     """
     record = view.record
-    if record.begun and record.state in _FINAL:
+    if record.begun and record.state.is_final:
         return RunView(record=record, asked=asked)
     if record.state is RunState.running:
         return view

@@ -35,7 +35,12 @@ class RunState(RecordedEnum):
     @property
     def ended(self) -> bool:
         """Whether nothing more happens by itself."""
-        return self in _ENDED
+        return self in _FINAL or self is RunState.interrupted
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the run is over, and not only its latest attempt."""
+        return self in _FINAL
 
 
 class RoundAction(RecordedEnum):
@@ -76,7 +81,7 @@ class RequeueOutcome(RecordedEnum):
     unknown = "unknown"
 
 
-_ENDED = frozenset({RunState.completed, RunState.failed, RunState.cancelled, RunState.interrupted})
+_FINAL = frozenset({RunState.completed, RunState.failed, RunState.cancelled})
 
 
 class BaseState(StrEnum):

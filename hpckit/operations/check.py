@@ -15,7 +15,7 @@ from hpckit.model.command import command_words
 from hpckit.model.finding import CheckReport
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import LaunchPlan
-from hpckit.operations.answering.slurm_check import Asked, as_submitted, is_error
+from hpckit.operations.answering.slurm_check import Asked, as_submitted
 from hpckit.operations.layout.plain_commands import (
     warn_of_plain_commands,
     warn_of_unread_values,
@@ -69,11 +69,11 @@ def check_launch(
     if models is ModelDepth.sure:
         checks = replace(checks, most=1, patience=_SECONDS, fallback=False)
     costly = models is ModelDepth.everything or _asks_slurm_for_gpus(plan)
-    if models is not ModelDepth.nothing and costly and not any(map(is_error, findings)):
+    if models is not ModelDepth.nothing and costly and not any(one.is_error for one in findings):
         with context.progress("checking models", quiet=prepared.quiet):
             found = [*checks.findings()]
         found += gpu_memory_findings(plan, checks.models, asked.site)
-        findings += [one for one in found if models is ModelDepth.everything or is_error(one)]
+        findings += [one for one in found if models is ModelDepth.everything or one.is_error]
     if models is not ModelDepth.everything:
         checks.unchecked.clear()
     return CheckReport(

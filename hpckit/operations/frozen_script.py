@@ -54,8 +54,8 @@ def _difference(frozen: str, today: str) -> str:
     return "its last line ends otherwise"
 
 
-def frozen_plan(launch: Launch, jobs: Sequence[JobSpec] = ()) -> LaunchPlan:
-    """Return the plan of a launch, of these jobs if there are any; it has no runs."""
+def frozen_plan(launch: Launch) -> LaunchPlan:
+    """Return the plan of a launch without its runs."""
     return LaunchPlan(
         id=launch.id,
         name=launch.name,
@@ -65,7 +65,7 @@ def frozen_plan(launch: Launch, jobs: Sequence[JobSpec] = ()) -> LaunchPlan:
         cluster=launch.cluster,
         python=launch.python,
         runs=(),
-        jobs=tuple(jobs) or launch.jobs,
+        jobs=launch.jobs,
     )
 
 

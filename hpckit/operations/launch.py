@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from hpckit.context import Context
 from hpckit.errors import SchedulerError, SchedulerRefusedError, UsageError
-from hpckit.model.finding import Finding, Severity
+from hpckit.model.finding import Finding
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
 from hpckit.operations import local
@@ -57,7 +57,7 @@ def rehearse_auto_resume(prepared: Prepared, context: Context) -> None:
         answer = rehearse(job, text, commands, lambda: None)
     except SchedulerError:
         return
-    if isinstance(answer, Finding) and answer.severity is Severity.error:
+    if isinstance(answer, Finding) and answer.is_error:
         raise SchedulerRefusedError(
             f"Slurm would refuse the job that resumes runs (--auto-resume): {answer.message}; "
             "nothing was written or submitted",

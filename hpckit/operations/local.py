@@ -14,6 +14,7 @@ from pathlib import Path
 from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
 from hpckit.model.events import CancelRequested, LocalStarted, SubmitRefused
+from hpckit.model.launch import ClusterKind
 from hpckit.model.rank import THREADS
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import (
@@ -59,7 +60,7 @@ def require_executor(environ: Mapping[str, str]) -> None:
 
     This needs Linux's signals, /proc and prctl.
     """
-    refuse_if_ruled_out(environ)
+    refuse_if_ruled_out(ClusterKind.local, environ)
     if platform.system() != "Linux":
         raise UsageError(
             f"runs need Linux, and this is {platform.system()}",
@@ -68,9 +69,9 @@ def require_executor(environ: Mapping[str, str]) -> None:
         )
 
 
-def refuse_if_ruled_out(environ: Mapping[str, str]) -> None:
-    """Raise UsageError if the site's administrators allow no runs on this machine."""
-    if environ.get(NO_LOCAL):
+def refuse_if_ruled_out(kind: ClusterKind, environ: Mapping[str, str]) -> None:
+    """Raise UsageError for runs on this machine if the site's administrators allow none."""
+    if kind is not ClusterKind.slurm and environ.get(NO_LOCAL):
         raise UsageError(
             f"cluster=local starts runs on this machine, and its administrators rule that out "
             f"({NO_LOCAL} is set)",

@@ -17,7 +17,7 @@ from hpckit.model.standing import Standing
 from hpckit.model.states import RunState
 from hpckit.operations import local
 from hpckit.operations.add_job import add_job, alone
-from hpckit.operations.answering.slurm_check import Asked, as_submitted, is_error
+from hpckit.operations.answering.slurm_check import Asked, as_submitted
 from hpckit.operations.checkpoints.resume_step import resume_words
 from hpckit.operations.feed import feed
 from hpckit.operations.frozen_script import frozen_plan, rendered
@@ -239,11 +239,11 @@ def check_resume(resuming: Resuming, context: Context) -> None:
     on_slurm_now = launch.cluster.kind is ClusterKind.slurm and resuming.jobs
     if not on_slurm_now or order.unchecked or order.bounded:
         return
-    plan = as_submitted(frozen_plan(launch, resuming.jobs), context.environ)
+    plan = as_submitted(replace(frozen_plan(launch), jobs=resuming.jobs), context.environ)
     asked = Asked(plan=plan, scripts=resuming.scripts, context=context)
     asked.ask()
     for finding in asked.findings:
-        if is_error(finding):
+        if finding.is_error:
             raise SchedulerRefusedError(
                 f"{finding.message}; nothing was recorded or submitted", hint=finding.hint
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpckit.model.counted import counted, size_text, whole_percent
-from hpckit.model.finding import Severity
 from hpckit.model.interconnect.measurement import InterconnectMeasurement, MeasuredShape, SlowSearch
 from hpckit.model.interconnect.verdict import (
     InterconnectVerdict,
@@ -165,7 +164,7 @@ def interconnect_document(
             }
             for one in verdict.findings
         ],
-        "healthy": not any(one.severity is Severity.error for one in verdict.findings),
+        "healthy": not any(one.is_error for one in verdict.findings),
     }
     plain: dict[str, object] = without_nan(document)
     return plain

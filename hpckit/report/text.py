@@ -29,7 +29,6 @@ from hpckit.report.spread import SpreadResults, SpreadRow, spread_text
 from hpckit.values import dataclass, replace
 
 _SHOWN, _SHOWN_REASONS = 8, 5
-_OVER = (RunState.completed, RunState.failed, RunState.cancelled)
 _LISTED = (RunState.failed, RunState.interrupted, RunState.unknown, RunState.running)
 _MOST_LISTED = 24
 """More runs than a small terminal has lines are not listed one by one."""
@@ -178,7 +177,7 @@ def runs_table(
 def _status_cells(row: RunRow, overrides: str, attempt: str, now: datetime) -> tuple[str, ...]:
     waits = f" ({row.reason})" if row.reason and row.state is RunState.pending else ""
     seen = row.slurm_state or ""
-    if row.state in _OVER and not parse_state(seen).ended:
+    if row.state.is_final and not parse_state(seen).ended:
         seen = ""  # from before the end, or of a job that other runs share
     return (
         str(row.index),

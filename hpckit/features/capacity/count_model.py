@@ -9,7 +9,6 @@ from __future__ import annotations
 from hpckit.config.request import ComposeRequest
 from hpckit.context import Context
 from hpckit.errors import ConfigError
-from hpckit.model.finding import Severity
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.model_check import CheckedModel
 from hpckit.model.plan import LaunchPlan
@@ -54,7 +53,7 @@ def count_model(request: ComposeRequest, context: Context, *, quiet: bool = Fals
     )
     with context.progress("counting the model", quiet=quiet):
         findings = list(checks.findings())
-    if refused := [one for one in findings if one.severity is Severity.error]:
+    if refused := [one for one in findings if one.is_error]:
         raise ConfigError(refused[0].message, hint=refused[0].hint)
     if not checks.models:
         why = checks.unmade[0] if checks.unmade else "it has no parameters"

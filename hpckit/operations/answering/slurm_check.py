@@ -10,7 +10,7 @@ from typing import Any
 from hpckit.context import Context, login_name
 from hpckit.errors import SchedulerError
 from hpckit.model.cluster.site import NodeGroup, Site
-from hpckit.model.finding import ExpectedStart, Finding, Severity
+from hpckit.model.finding import ExpectedStart, Finding
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.planning.checks.cluster import preflight
 from hpckit.planning.checks.dependencies import dependency_findings, followed_jobs
@@ -24,11 +24,6 @@ from hpckit.values import dataclass, field, replace
 
 _FORECASTS = 8
 """Slurm forecasts the start of at most this many jobs of a launch: each query runs its planner."""
-
-
-def is_error(finding: Finding) -> bool:
-    """Return whether what was found keeps a launch from starting."""
-    return finding.severity is Severity.error
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,7 +63,7 @@ class Asked:
             with suppress(SchedulerError):
                 seen = observe(jobs, commands, self.context.now())
                 self.findings.extend(dependency_findings(plan, seen))
-        refused = any(map(is_error, self.findings))
+        refused = any(one.is_error for one in self.findings)
         # If slurmctld did not answer the first query, it would not answer this one either.
         if self.site.settings is not None and not refused:
             self._forecast(commands)

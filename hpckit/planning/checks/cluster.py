@@ -58,7 +58,7 @@ def _partitions(known: Mapping[str, Partition], job: JobSpec, site: Site) -> Ite
             f"there is no partition {name!r}; there are {_list(known)}",
             _did_you_mean("resources.partition", name, known),
         )
-    fits = any(all(one.severity is Severity.warning for one in each) for each in against)
+    fits = any(not any(one.is_error for one in each) for each in against)
     for finding in (one for each in against for one in each):
         yield replace(finding, severity=Severity.warning) if fits else finding
 

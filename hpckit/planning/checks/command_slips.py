@@ -11,7 +11,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 
-from hpckit.model.command import MPI_CURE, commands_of, invocation, unwrapped
+from hpckit.model.command import MPI_CURE, commands_of, invocation, shell_line, unwrapped
 from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import Resources
 
@@ -65,9 +65,7 @@ def command_slips(
         yield from _placeholders(words, keys)
     elif started.is_shell:
         yield from _placeholders(words, None)
-    inner = unwrapped(words)
-    code = invocation(inner).code if inner and invocation(inner).is_shell else None
-    chosen = _CHOOSES.search(code or "") is not None
+    chosen = _CHOOSES.search(shell_line(unwrapped(words)) or "") is not None
     for command in commands_of(words):
         yield from _launchers(command, resources, chosen=chosen)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from hpckit.model.counted import counted, size_text
 from hpckit.model.environment.comparison import EnvironmentComparison
 from hpckit.model.environment.facts import EnvironmentFacts, FileSystemFacts, FolderRole
-from hpckit.model.finding import Finding, Severity, error, warning
+from hpckit.model.finding import Finding, error, warning
 from hpckit.planning.compatibility.cuda import bindings_findings, cuda_findings
 
 MOST_OFFSET_S = 2.0
@@ -49,7 +49,7 @@ def judge_environment(comparison: EnvironmentComparison) -> tuple[Finding, ...]:
         *_network_findings(comparison),
         *bindings_findings(comparison),
     ]
-    return tuple(sorted(found, key=lambda one: one.severity is not Severity.error))
+    return tuple(sorted(found, key=lambda one: not one.is_error))
 
 
 def _side_findings(comparison: EnvironmentComparison) -> Iterator[Finding]:

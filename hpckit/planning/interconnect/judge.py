@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from hpckit.model.counted import whole_percent
-from hpckit.model.finding import Finding, Severity, error, warning
+from hpckit.model.finding import Finding, error, warning
 from hpckit.model.interconnect.measurement import (
     CommOperation,
     InterconnectMeasurement,
@@ -49,7 +49,7 @@ def judge_interconnect(
         *_slower_than_earlier(measured, operations),
         *_narrow(measured),
     ]
-    findings = tuple(sorted(found, key=lambda one: one.severity is not Severity.error))
+    findings = tuple(sorted(found, key=lambda one: not one.is_error))
     return InterconnectVerdict(operations=operations, findings=findings)
 
 

@@ -10,7 +10,6 @@ from hpckit.model.outside.notices import NoticeKind
 from hpckit.model.run import RunView
 from hpckit.model.states import RoundAction, RunState
 
-_OVER = frozenset({RunState.completed, RunState.failed, RunState.cancelled})
 _LEFT = frozenset({RunState.failed, RunState.interrupted, RunState.unknown})
 """States in which a run is told of as failed once nothing continues it."""
 
@@ -58,4 +57,4 @@ def is_over(view: RunView, *, continues: bool) -> bool:
     record = view.record
     if record.cancel_requested and not record.begun:
         return True
-    return view.state in _OVER or (view.state is RunState.interrupted and not continues)
+    return view.state.is_final or (view.state is RunState.interrupted and not continues)

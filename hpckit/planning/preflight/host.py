@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from hpckit.model.counted import size_text
 from hpckit.model.environment.comparison import AskedOfNode, EnvironmentComparison
 from hpckit.model.environment.facts import EnvironmentFacts, FolderRole
-from hpckit.model.finding import Severity
 from hpckit.model.preflight.health import NodeHealth
 from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict
 from hpckit.model.ranges import ranges
@@ -41,10 +40,9 @@ def _environment(facts: EnvironmentFacts, asked: AskedOfNode) -> Iterator[Health
     for one in judge_environment(comparison):
         if one.key in _JUDGED_HERE:
             continue
-        crit = one.severity is Severity.error
         yield HealthFinding(
             check=one.key,
-            verdict=HealthVerdict.crit if crit else HealthVerdict.warn,
+            verdict=HealthVerdict.crit if one.is_error else HealthVerdict.warn,
             message=one.message,
             hint=one.hint,
         )

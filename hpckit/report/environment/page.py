@@ -9,7 +9,7 @@ from typing import TypeVar
 from hpckit.model.counted import counted, size_text
 from hpckit.model.environment.comparison import EnvironmentComparison
 from hpckit.model.environment.facts import EnvironmentFacts, FileSystemFacts, FolderRole
-from hpckit.model.finding import Finding, Severity
+from hpckit.model.finding import Finding
 from hpckit.model.plain import plain_fields
 from hpckit.report.text import Page, TextTable
 from hpckit.values import dataclass
@@ -63,7 +63,7 @@ def environment_document(
             }
             for one in findings
         ],
-        "works": not any(one.severity is Severity.error for one in findings),
+        "works": not any(one.is_error for one in findings),
     }
 
 

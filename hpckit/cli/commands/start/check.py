@@ -14,7 +14,6 @@ from hpckit.cli.compose_options import (
     show_instead,
 )
 from hpckit.context import Context
-from hpckit.model.launch import ClusterKind
 from hpckit.report.checked import check_document, check_lines
 
 TAKES_COMMAND = True
@@ -47,8 +46,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     request = compose_request(arguments, context)
     words = recorded_words(arguments, context)
     prepared = prepare.prepare(request, words, context, quiet=arguments.json)
-    if prepared.plan.cluster.kind is not ClusterKind.slurm:
-        local.refuse_if_ruled_out(context.environ)
+    local.refuse_if_ruled_out(prepared.plan.cluster.kind, context.environ)
     depth = check.ModelDepth.nothing if arguments.no_model else check.ModelDepth.everything
     checked = check.check_launch(prepared, context, models=depth)
     if arguments.json:
