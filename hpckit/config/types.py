@@ -8,7 +8,7 @@ from enum import EnumType
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.moment import parse_time_limit
+from hpckit.model.moment import UNIT_SECONDS, parse_time_limit
 from hpckit.model.parallel.settings import SCHEDULES, SIZE_WORDS
 from hpckit.values import field_names, is_dataclass
 
@@ -21,7 +21,7 @@ _UNITS = {
 }
 """The unit of a number, by the end of its key."""
 
-_TIMES = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_TIMES = UNIT_SECONDS | {"sec": 1, "m": 60}
 _SIZES = {"m": 2**20, "g": 2**30, "t": 2**40}
 _UNIT_OF = {"_min": (_TIMES, 60), "_s": (_TIMES, 1), "_gb": (_SIZES, 2**30), "_mb": (_SIZES, 2**20)}
 _WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)([a-z]+?)i?b?", re.IGNORECASE)

@@ -9,7 +9,8 @@ import re
 from datetime import UTC, datetime, timedelta
 
 _CLOCK = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d\d)\Z")
-_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+UNIT_SECONDS = {"d": 86400, "h": 3600, "min": 60, "s": 1}
+"""Seconds of the units in which times are read and written, the largest first."""
 
 
 def _local(at: datetime) -> datetime:
@@ -53,9 +54,10 @@ def span_words(span: timedelta) -> str:
     seconds = round(span.total_seconds())
     if seconds < 1:
         return f"{span.total_seconds():.1f} s"
-    place = next(place for place, (_, size) in enumerate(_UNITS) if seconds >= size)
+    units = [*UNIT_SECONDS.items()]
+    place = next(place for place, (_, size) in enumerate(units) if seconds >= size)
     words = []
-    for name, size in _UNITS[place : place + 2]:
+    for name, size in units[place : place + 2]:
         count, seconds = divmod(seconds, size)
         words += [f"{count} {name}"] if count else []
     return " ".join(words)

@@ -16,6 +16,7 @@ from typing import Any
 
 from hpckit.errors import ConfigError, UsageError
 from hpckit.model.fault import ON_NODES, SIGNALS, Fault, FaultKind, FaultTarget
+from hpckit.model.moment import UNIT_SECONDS
 from hpckit.values import dataclass, replace
 
 
@@ -67,7 +68,7 @@ _NEEDED: Mapping[FaultKind, tuple[str, ...]] = {
     FaultKind.preempt: ("partition",),
 }
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>|s|m|min|h)\Z")
-_UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+_UNITS = UNIT_SECONDS | {"": 1, "m": 60}
 
 
 def plan_faults(words: Iterable[str]) -> tuple[Fault, ...]:
