@@ -15,6 +15,10 @@ _DIGITS = re.compile(r"-?[0-9]{1,4000}")
 def seconds(text: str) -> float:
     """Return a time in seconds, as an argument's type: `90`, `90s`, `2m`."""
     try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
         return parse_delay(text).total_seconds()
     except UsageError:
         raise ArgumentTypeError(f"is {text!r}; it takes a time, such as 60, 90s or 2m") from None

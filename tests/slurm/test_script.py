@@ -214,7 +214,8 @@ def test_own_template_extends_the_shipped_one(
     template = str(tmp_path / name) if absolute else name
     plan = plan_of_one_job(FOLDER, template=template, setup=["true"])
     text = render_one(plan) if absolute else render_one(plan, tmp_path)
-    assert "\nunset -f trap\necho digits-20260102-030405-ab12\n" in text
+    end = "\ntrue\nbuiltin trap - ERR EXIT DEBUG\nunset -f trap\n"
+    assert f"{end}echo digits-20260102-030405-ab12\n" in text
     assert text.startswith("#!/bin/bash\n#SBATCH --job-name=")
 
 

@@ -95,7 +95,7 @@ def test_report_of_nothing_is_an_error(desk: Desk) -> None:
     """A launch that is not there is said to be missing; so is a wrong interval."""
     with pytest.raises(NotFoundError, match="no launch or run matching"):
         desk.say("report", "missing", "--markdown")
-    with pytest.raises(UsageError, match=r"--refresh is .0.;"):
+    with pytest.raises(UsageError, match="--refresh is 0"):
         desk.say("report", "--refresh", "0", "--markdown")
 
 
