@@ -73,7 +73,9 @@ def test_successor_begins_when_its_element_has_ended_and_not_before(
 
     def succeeded() -> bool:
         run = project.look()["runs"][1]
-        return (run["job"], run["attempt"], run["state"]) == (job, 2, "running")
+        found = (run["job"], run["attempt"], run["state"])
+        print(found, [sandbox.state_of_job(one) for one in (f"{main}_1", job)])  # noqa: T201  # shown if it fails
+        return found == (job, 2, "running")
 
     sandbox.wait_until(succeeded, "the successor runs")
     assert read_runs(launch, [1])[0].nodes != ("n1",)
