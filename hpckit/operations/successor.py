@@ -33,6 +33,9 @@ PATIENCE = timedelta(minutes=10)
 _DROP_PATIENCE = timedelta(seconds=20)
 """How long the end of an attempt may wait for Slurm."""
 
+_SUBMIT_PATIENCE = timedelta(seconds=20)
+"""How long another process may take to submit the same successor, before it counts as gone."""
+
 _PAUSE_S = 3.0
 
 
@@ -56,19 +59,22 @@ def _queued(
     launch: Launch, index: int, job: JobSpec, slurm_job: str, context: Context
 ) -> str | None:
     commands = slurm_commands(launch.cluster.bin_dir, context)
-    with alone(launch, context, patience=PATIENCE) as fresh:
-        history = read_launch_history(fresh)
-        waiting = _waiting(history, index, job)
-        if waiting is not None:
-            seen = observe([waiting], commands, context.now()).get(waiting)
-            if seen is not None and not seen.state.ended:
-                return waiting
-        if index in history.cancelled:
-            return None
-        added = successor_job(launch.id, index, index=len(fresh.jobs), like=job, after=slurm_job)
-        attempts = latest_attempt(fresh.paths.run(index).attempts)
-        event = JobAdded(at=context.now(), job=added, after=(attempts,), successor=True)
-        add_job(fresh, event, rendered(fresh, added, context))
+    deadline = context.now() + _SUBMIT_PATIENCE
+    while True:
+        with alone(launch, context, patience=PATIENCE) as fresh:
+            history = read_launch_history(fresh)
+            behind = _behind(history, index, job)
+            if behind is None or behind in history.accepted or context.now() >= deadline:
+                waiting = None if behind is None else history.accepted.get(behind)
+                if waiting is not None:
+                    seen = observe([waiting], commands, context.now()).get(waiting)
+                    if seen is not None and not seen.state.ended:
+                        return waiting
+                if index in history.cancelled:
+                    return None
+                added = _add(fresh, index, job, slurm_job, context)
+                break
+        context.sleep(_PAUSE_S)  # another process is submitting it
     # Outside the lock: the index is taken, and other processes wait to take theirs.
     submission = Submission(
         launch=load_launch(launch.folder),
@@ -80,11 +86,19 @@ def _queued(
     return submission.submit_patiently(PATIENCE)[index]
 
 
-def _waiting(history: LaunchHistory, index: int, job: JobSpec) -> str | None:
-    """Return the successor that waits for this very job, if Slurm has restarted the job."""
+def _add(launch: Launch, index: int, job: JobSpec, slurm_job: str, context: Context) -> JobSpec:
+    added = successor_job(launch.id, index, index=len(launch.jobs), like=job, after=slurm_job)
+    attempts = latest_attempt(launch.paths.run(index).attempts)
+    event = JobAdded(at=context.now(), job=added, after=(attempts,), successor=True)
+    add_job(launch, event, rendered(launch, added, context))
+    return added
+
+
+def _behind(history: LaunchHistory, index: int, job: JobSpec) -> int | None:
+    """Return the job that was added behind this very one, before Slurm restarted it or just now."""
     successor = history.successors.get(index)
     own = successor is None or successor.job_index == job.index
-    return None if own else history.successor_of(index)
+    return None if own or successor is None else successor.job_index
 
 
 def continue_in_successor(

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,18 @@ def test_successor_is_queued_once_where_slurm_starts_the_job_anew(
     """The one that still waits for this very job is taken; there is no second."""
     first = queue_successor(launch, 1, launch.jobs[0], "1_1", context)
     assert queue_successor(launch, 1, launch.jobs[0], "1_1", context) == first
+    assert len(load_launch(launch.folder).jobs) == 2
+    (slurm_shell.cwd / "fixed").touch()
+
+
+def test_successor_that_two_processes_queue_at_once_is_one(
+    slurm_shell: Any, launch: Launch, context: Context
+) -> None:
+    """Such as a supervisor, and whoever finds it lost: what is being submitted is waited for."""
+    with ThreadPoolExecutor(3) as threads:
+        words = launch, 1, launch.jobs[0], "1_1", context
+        asked = [threads.submit(queue_successor, *words) for _ in range(3)]
+    assert {one.result() for one in asked} == {"3"}
     assert len(load_launch(launch.folder).jobs) == 2
     (slurm_shell.cwd / "fixed").touch()
 
