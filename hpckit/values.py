@@ -162,17 +162,22 @@ def _written(
 
 def _standard(cls: type, name: str) -> Any:
     """Return what the standard library makes of the same fields: what few ask for."""
-    standard, order = import_module("dataclasses"), name in _ORDERS
+    return getattr(_twin(cls, repr=name == "__repr__", order=name in _ORDERS), name)
+
+
+@cache
+def _twin(cls: type, **options: bool) -> type:
+    standard = import_module("dataclasses")
     space: dict[str, Any] = {
         key: standard.field(**one.told | {"kw_only": one.by_name})
         for key, one in _fields(cls).items()
     }
     space["__annotations__"] = {key: one.hint for key, one in _fields(cls).items()}
-    space["__module__"] = cls.__module__
-    make = standard.dataclass(init=False, repr=name == "__repr__", eq=order, order=order)
-    made = make(type(cls.__name__, (), space))
-    made.__dataclass_params__.frozen = getattr(cls, _OPTIONS)["frozen"]
-    return getattr(made, name)
+    space |= {"__module__": cls.__module__, "__doc__": cls.__doc__ or cls.__name__}
+    make = standard.dataclass(init=False, eq=options["order"], **options)
+    made: type = make(type(cls.__name__, (), space))
+    vars(made)["__dataclass_params__"].frozen = getattr(cls, _OPTIONS)["frozen"]
+    return made
 
 
 def _refuse(value: Any, name: str, *_: object) -> None:

@@ -15,10 +15,9 @@ from hpckit.cli.launch_output import (
     say_checked,
     say_known,
     say_started,
-    wait_for_adopted,
+    wait_for_all,
 )
 from hpckit.cli.terminal.foreground import foreground
-from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.operations import check, deduplicate, launch, local, prepare
 from hpckit.operations.deduplicate import KnownRuns
@@ -90,6 +89,4 @@ def _launch(
     say_started(started, context, as_json=arguments.json, more=more)
     if not arguments.wait:
         return 0
-    how = Waiting(quiet=arguments.json, follow=arguments.follow)
-    code = wait(started.launch, context, how)
-    return wait_for_adopted(division, context, how, code=code)
+    return wait_for_all(started.launch, division, context, arguments)

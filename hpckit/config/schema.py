@@ -20,6 +20,10 @@ from hpckit.values import field_names, is_dataclass
 SCHEMA_NAME = "hpckit_schema"
 
 
+_NO_COPIES = {"no_deepcopy_set_nodes": True}
+"""OmegaConf copies a node that it is given, and the node's own nodes with it, on every level."""
+
+
 @cache
 def register_schema() -> None:
     """Register the schema with Hydra under `SCHEMA_NAME`, once per process."""
@@ -36,13 +40,14 @@ def typed_sections() -> dict[str, type[Any]]:
 
 
 def _schema() -> DictConfig:
-    typed = OmegaConf.structured(LaunchConfig)
+    typed = OmegaConf.structured(LaunchConfig, flags=_NO_COPIES)
     _thaw(typed)
     for name in (*OPEN, "params"):  # the loader closes `params` again if files have some
         OmegaConf.set_struct(OmegaConf.select(typed, name), value=False)
-    root = OmegaConf.create({})
+    root = OmegaConf.create({}, flags=_NO_COPIES)
     for name in typed:
         root._set_item_impl(name, typed._get_node(name))  # noqa: SLF001
+    root._set_flag(list(_NO_COPIES), [None])  # noqa: SLF001
     return root
 
 

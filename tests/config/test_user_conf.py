@@ -94,6 +94,19 @@ def test_user_search_path_is_followed(
         compose(request_for("cluster=lab"))
 
 
+def test_users_hydra_section_is_checked_by_hydra(
+    request_for: Requester, write_conf: Writer
+) -> None:
+    """A slip in it is an error, and a right one composes, though no run reads it."""
+    write_conf({"config": "defaults: [hpckit, _self_]\nhydra: {run: {dirr: x}}\n"})
+    with pytest.raises(ConfigError, match=r"hydra\.run\.dirr"):
+        compose(request_for())
+    files = "[hpckit, _self_, {override hydra/job_logging: disabled}]"
+    write_conf({"config": f"defaults: {files}\nhydra: {{run: {{dir: x}}}}\nlr: 3\n"})
+    (point,) = compose(request_for())
+    assert (point.config["lr"], "hydra" in point.config) == (3, False)
+
+
 def test_user_folder_is_the_one_named_first(tmp_path: Path, request_for: Requester) -> None:
     """--config-dir is taken before HPCKIT_CONFIG_DIR, and that before ./conf."""
     for name in ("option", "variable", "conf"):
