@@ -7,8 +7,9 @@ than their name; those that do not end are said in full.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 
-from hpckit.model.run import Observation
+from hpckit.model.run import Observation, RunView
 from hpckit.model.states import BaseState
 from hpckit.values import dataclass
 
@@ -82,3 +83,12 @@ def pending_note(seen: Observation) -> PendingNote | None:
     if found is None:
         return None
     return PendingNote(text=f"{name}: {found.words.format(job=seen.job)}", lasts=found.lasts)
+
+
+def say_lasting(views: Iterable[RunView], noted: set[str], say: Callable[[str], None]) -> None:
+    """Say once why jobs wait that start only when somebody does something."""
+    for view in views:
+        waits = None if view.observation is None else pending_note(view.observation)
+        if waits is not None and waits.lasts and waits.text not in noted:
+            noted.add(waits.text)
+            say(f"{view.record.id}  does not start: {waits.text}")

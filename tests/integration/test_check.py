@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -97,7 +98,7 @@ def test_job_that_can_never_start_is_refused(sandbox: Any, project: Any) -> None
 
 @pytest.mark.main
 def test_wait_says_why_a_job_does_not_start(sandbox: Any, project: Any) -> None:
-    """A held job: what --wait and status say is what helps."""
+    """A held job: what --wait, status and watch say is what helps."""
     environ = {**os.environ, "HPCKIT_OUTPUTS": str(project.outputs)}
     held = "+resources.additional_parameters.hold=true"
     words = [sys.executable, "-m", "hpckit", "launch", "--wait", "name=held", *WORDS, held]
@@ -109,5 +110,12 @@ def test_wait_says_why_a_job_does_not_start(sandbox: Any, project: Any) -> None:
         release = said[said.index("scontrol release") :].split()
         assert release[:2] == ["scontrol", "release"]
         assert " ".join(release) in project.hpckit("status", "held").stdout
+        watch = [sys.executable, "-m", "hpckit", "watch", "held"]
+        with subprocess.Popen(
+            watch, cwd=project.folder, env=environ, stdout=subprocess.PIPE, text=True
+        ) as watching:
+            assert watching.stdout is not None
+            assert said in iter(watching.stdout.readline, "")
+            watching.send_signal(signal.SIGINT)
         sandbox.slurm(*release)
         assert waiting.wait(LIMIT_S) == 0

@@ -24,7 +24,7 @@ from hpckit.record.launches import Launch
 from hpckit.record.logs import LogFile, other_logs, rank_logs
 from hpckit.report.document.words import held_back_lines
 from hpckit.report.overrides import common_words, override_cells
-from hpckit.report.pending import pending_note
+from hpckit.report.pending import say_lasting
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import Filter
 from hpckit.report.text import count_line, status_page
@@ -159,17 +159,9 @@ class _Lines:
         rows = [run_row(view) for view in self.watch.views]
         for row in rows:
             self.tell(row)
-        self._note()
+        say_lasting(self.watch.views, self.noted, self.say)
         if not self.watch.over:
             self._remark(rows)
-
-    def _note(self) -> None:
-        """Print once why jobs wait, if they may do so for ever."""
-        for view in self.watch.views:
-            waits = None if view.observation is None else pending_note(view.observation)
-            if waits is not None and waits.lasts and waits.text not in self.noted:
-                self.noted.add(waits.text)
-                self.say(f"{view.record.id}  does not start: {waits.text}")
 
     def tell(self, row: RunRow) -> None:
         """Print the state of a run if it has changed."""
@@ -204,6 +196,7 @@ class _Output:
 
     def show(self) -> None:
         """Show the start of a run before its lines, and its end after them."""
+        say_lasting(self.watch.views, self.lines.noted, self.lines.say)
         for view in self.watch.views:
             index, row = view.record.index, run_row(view)
             if index in self.ended:

@@ -30,6 +30,7 @@ from hpckit.operations.resume import (
 from hpckit.planning.recovery.resume import Skipped
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.lookup import find
+from hpckit.report.pending import say_lasting
 from hpckit.report.rows import count_states
 from hpckit.report.standing import standing_text
 from hpckit.values import dataclass, field
@@ -92,6 +93,7 @@ class Watching:
     views: tuple[RunView, ...] = field(default=(), init=False)
     skipped: tuple[Skipped, ...] = field(default=(), init=False)
     said: str = field(default="", init=False)
+    noted: set[str] = field(default_factory=set, init=False)
 
     def follow(self) -> None:
         """Look and resume repeatedly, until no run continues and none can be resumed."""
@@ -126,6 +128,8 @@ class Watching:
         self.views, self.skipped = seen.views, seen.choice.skipped
         counts = count_states(view.state for view in seen.views)
         self._say(", ".join(f"{count} {state}" for state, count in counts.items()))
+        if not self.quiet:
+            say_lasting(self.views, self.noted, self.context.say)
 
     def _say(self, text: str) -> None:
         if text != self.said:
