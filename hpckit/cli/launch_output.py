@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # they import Hydra, which --help does not need
     from hpckit.operations.prepare import Prepared
     from hpckit.operations.started import Started
 
+WOULD_ASK = "launch would ask first, and refuse without a terminal: see --changed-code"
+
 _SHOWN_FILES = 3
 
 

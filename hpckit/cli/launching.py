@@ -8,6 +8,7 @@ import re
 from hpckit.cli.compose_options import compose_request, recorded_words
 from hpckit.cli.gc_pause import gc_paused
 from hpckit.cli.launch_output import (
+    WOULD_ASK,
     left_out,
     may_repeat,
     nothing_left,
@@ -53,9 +54,7 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
         print_scripts(prepared, context, as_json=arguments.json, more=more)
         fits = arguments.no_check or say_checked(check.check_launch(prepared, context), context)
         if division.repeated and not arguments.changed_code:
-            context.note(
-                "launch would ask first, and refuse without a terminal: see --changed-code"
-            )
+            context.note(WOULD_ASK)
             return 2
         return 0 if fits else 2
     if not may_repeat(division, arguments, context):

@@ -13,6 +13,7 @@ from hpckit.cli.compose_options import (
     recorded_words,
     show_instead,
 )
+from hpckit.cli.launch_output import WOULD_ASK, say_known
 from hpckit.context import Context
 from hpckit.report.checked import check_document, check_lines
 
@@ -41,12 +42,16 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """Check and print the findings; returns 2 if the launch would be refused."""
     if show_instead(arguments, context):
         return 0
-    from hpckit.operations import check, local, prepare  # noqa: PLC0415  # they import Hydra
+    from hpckit.operations import check, deduplicate, local, prepare  # noqa: PLC0415  # they import Hydra
 
     request = compose_request(arguments, context)
     words = recorded_words(arguments, context)
     prepared = prepare.prepare(request, words, context, quiet=arguments.json)
     local.refuse_if_ruled_out(prepared.plan.cluster.kind, context.environ)
+    division = deduplicate.divide(prepared, context)
+    say_known(division, context, prepared.plan.cluster.kind, dry=True)
+    if division.repeated:
+        context.note(WOULD_ASK)
     depth = check.ModelDepth.nothing if arguments.no_model else check.ModelDepth.everything
     checked = check.check_launch(prepared, context, models=depth)
     if arguments.json:
