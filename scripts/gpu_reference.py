@@ -18,7 +18,7 @@ from hpckit.features.capacity.model_setup import GpuSpec
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "gpus.md"
 HEAD = """\
-<!-- Made by scripts/gpu_reference.py from hpckit/features/capacity/gpus.py. -->
+<!-- Made by scripts/gpu_reference.py from hpckit/features/capacity/gpus.toml. -->
 
 # GPUs of `hpckit plan`
 

@@ -1,14 +1,15 @@
 """Published models by name, and models from a configuration file of Hugging Face. Pure.
 
-Sources: the `config.json` that each model is published with; the GPT-3 sizes are Table 2.1 of Brown
-et al. 2020.
+The published ones are in models.toml, with their sources.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from hpckit.errors import ConfigError
@@ -23,59 +24,13 @@ _OF_LLAMA: dict[str, Any] = {
 }
 
 
-def _gpt(hidden: int, layers: int, heads: int, positions: int) -> TransformerShape:
-    return TransformerShape(
-        hidden=hidden, layers=layers, heads=heads, vocab=50257, positions=positions
-    )
-
-
-def _llama(
-    hidden: int, layers: int, heads: int, kv_heads: int, ffn: int, vocab: int, **others: Any
-) -> TransformerShape:
-    return TransformerShape(
-        hidden=hidden,
-        layers=layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        ffn=ffn,
-        vocab=vocab,
-        **_OF_LLAMA | others,
-    )
-
-
-MODELS: dict[str, TransformerShape] = {
-    "gpt2": _gpt(768, 12, 12, 1024),
-    "gpt2-medium": _gpt(1024, 24, 16, 1024),
-    "gpt2-large": _gpt(1280, 36, 20, 1024),
-    "gpt2-xl": _gpt(1600, 48, 25, 1024),
-    "gpt3-6.7b": _gpt(4096, 32, 32, 2048),
-    "gpt3-13b": _gpt(5120, 40, 40, 2048),
-    "gpt3-175b": _gpt(12288, 96, 96, 2048),
-    "llama2-7b": _llama(4096, 32, 32, 32, 11008, 32000, max_sequence=4096),
-    "llama2-13b": _llama(5120, 40, 40, 40, 13824, 32000, max_sequence=4096),
-    "llama2-70b": _llama(8192, 80, 64, 8, 28672, 32000, max_sequence=4096),
-    "llama3-8b": _llama(4096, 32, 32, 8, 14336, 128256, max_sequence=8192),
-    "llama3-70b": _llama(8192, 80, 64, 8, 28672, 128256, max_sequence=8192),
-    "llama3-405b": _llama(16384, 126, 128, 8, 53248, 128256, max_sequence=131072),
-    "llama3.2-1b": _llama(2048, 16, 32, 8, 8192, 128256, tied=True, max_sequence=131072),
-    "llama3.2-3b": _llama(3072, 28, 24, 8, 8192, 128256, tied=True, max_sequence=131072),
-    "qwen2.5-7b": _llama(3584, 28, 28, 4, 18944, 152064, query_biases=True, max_sequence=131072),
-    "qwen2.5-32b": _llama(5120, 64, 40, 8, 27648, 152064, query_biases=True, max_sequence=131072),
-    "qwen2.5-72b": _llama(8192, 80, 64, 8, 29568, 152064, query_biases=True, max_sequence=131072),
-    "qwen3-8b": _llama(
-        4096, 36, 32, 8, 12288, 151936, head_norms=True, head_dim=128, max_sequence=40960
-    ),
-    "qwen3-32b": _llama(
-        5120, 64, 64, 8, 25600, 151936, head_norms=True, head_dim=128, max_sequence=40960
-    ),
-    "mixtral-8x7b": _llama(
-        4096, 32, 32, 8, 14336, 32000, experts=8, active_experts=2, max_sequence=32768
-    ),
-    "mixtral-8x22b": _llama(
-        6144, 56, 48, 8, 16384, 32768, experts=8, active_experts=2, max_sequence=65536
-    ),
+_FAMILIES = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
+_OF_FAMILY: dict[str, dict[str, Any]] = {"gpt": {"vocab": 50257}, "llama": _OF_LLAMA}
+MODELS = {
+    name: TransformerShape(**_OF_FAMILY[family] | numbers)
+    for family, models in _FAMILIES.items()
+    for name, numbers in models.items()
 }
-"""Models by name; `max_sequence` is `max_position_embeddings` of each one's config.json."""
 
 
 def unknown_model(name: str) -> ConfigError:
@@ -148,20 +103,23 @@ def from_config(config: Mapping[str, Any]) -> TransformerShape:
             "--model 'hidden=4096 layers=32 heads=32 kv_heads=8 ffn=14336 vocab=32000 swiglu=true'",
         )
     heads = _number(config, "num_attention_heads")
-    return _llama(
-        _number(config, "hidden_size"),
-        _number(config, "num_hidden_layers"),
-        heads,
-        _number(config, "num_key_value_heads", heads),
-        _number(config, "intermediate_size"),
-        _number(config, "vocab_size"),
-        tied=_switch(config, "tie_word_embeddings", default=False),
-        head_dim=_number(config, "head_dim", 0),
-        query_biases=kind == "qwen2" or _switch(config, "attention_bias", default=False),
-        head_norms=kind == "qwen3",
-        experts=_number(config, "num_local_experts", 1),
-        max_sequence=_number(config, "max_position_embeddings", 0),
-        active_experts=_number(config, "num_experts_per_tok", 1),
+    return TransformerShape(
+        **_OF_LLAMA
+        | {
+            "hidden": _number(config, "hidden_size"),
+            "layers": _number(config, "num_hidden_layers"),
+            "heads": heads,
+            "kv_heads": _number(config, "num_key_value_heads", heads),
+            "ffn": _number(config, "intermediate_size"),
+            "vocab": _number(config, "vocab_size"),
+            "tied": _switch(config, "tie_word_embeddings", default=False),
+            "head_dim": _number(config, "head_dim", 0),
+            "query_biases": kind == "qwen2" or _switch(config, "attention_bias", default=False),
+            "head_norms": kind == "qwen3",
+            "experts": _number(config, "num_local_experts", 1),
+            "max_sequence": _number(config, "max_position_embeddings", 0),
+            "active_experts": _number(config, "num_experts_per_tok", 1),
+        }
     )
 
 
