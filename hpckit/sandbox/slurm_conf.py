@@ -1,5 +1,7 @@
 """The text of Slurm's configuration files. Pure."""
 
+from pathlib import Path
+
 from hpckit.sandbox.settings import (
     ACCOUNT,
     CLUSTER,
@@ -15,85 +17,17 @@ from hpckit.sandbox.settings import (
     Options,
 )
 
-_SLURM_CONF = """\
-# Written by `hpckit sandbox up`, each time.
-ClusterName={cluster}
-SlurmctldHost={controller}({controller_address})
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={munge_socket},cred_expire={cred_expire}
-StateSaveLocation={state}/slurmctld
-SlurmdSpoolDir={state}/slurmd.%n
-SlurmctldPidFile={run}/slurmctld.pid
-SlurmdPidFile={run}/slurmd.%n.pid
-SlurmctldLogFile={logs}/slurmctld.log
-SlurmdLogFile={logs}/slurmd.%n.log
-MailProg=/bin/true
-
-# Nodes claim more than this machine has, and no cgroup is touched.
-SlurmdParameters=config_overrides
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=5
-MpiDefault=none
-
-# A dead node is noticed within seconds and comes back by itself. A ping of all nodes lasts as long
-# as the wait for a dead one: a healthy node must not count as silent meanwhile.
-SlurmdTimeout={slurmd_timeout}
-MessageTimeout=5
-KillWait=5
-ReturnToService=2
-MaxArraySize={max_array_size}
-MaxJobCount=20000
-
-SchedulerType=sched/backfill
-SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0,batch_sched_delay=0
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU_Memory
-DefMemPerCPU=1000
-PreemptType={preempt_type}
-PreemptMode={cluster_mode}
-PriorityType=priority/multifactor
-
-AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost={controller}
-AccountingStoragePass={munge_socket}
-AccountingStorageEnforce=associations,limits
-AccountingStorageTRES=gres/gpu
-
-GresTypes=gpu
-{nodes}
-PartitionName=DEFAULT Nodes=ALL State=UP DefaultTime=01:00:00 MaxTime=7-00:00:00{sharing}
-PartitionName=batch Default=YES PriorityTier=1 PreemptMode={mode} GraceTime={grace}
-PartitionName=urgent PriorityTier=10 PreemptMode=OFF
-"""
-
 _NODE = (
     "NodeName={name} NodeAddr={address} NodeHostname={name} CPUs={cpus} Sockets=2 "
     "CoresPerSocket={cores} ThreadsPerCore=1 RealMemory={memory} Gres=gpu:{gpus} State=UNKNOWN"
 )
 
-_SLURMDBD_CONF = """\
-# Written by `hpckit sandbox up`, each time.
-AuthType=auth/munge
-AuthInfo=socket={munge_socket}
-DbdHost={controller}
-SlurmUser=root
-StorageType=accounting_storage/mysql
-StorageHost=localhost
-StorageUser=root
-StorageLoc={database}
-LogFile={logs}/slurmdbd.log
-PidFile={run}/slurmdbd.pid
-"""
-
 
 def slurm_conf(options: Options) -> str:
     """Return slurm.conf: the controller, the nodes and the partitions `batch` and `urgent`."""
     suspends, never = options.preempt_mode == "suspend", options.preempt_mode == "off"
-    return _SLURM_CONF.format(
+    return _filled(
+        "slurm.conf",
         cluster=CLUSTER,
         controller=CONTROLLER,
         controller_address=CONTROLLER_ADDRESS,
@@ -112,6 +46,10 @@ def slurm_conf(options: Options) -> str:
         sharing=" OverSubscribe=FORCE:1" if suspends else "",
         nodes="\n".join(_node_line(node.name, node.address) for node in options.all_nodes()),
     )
+
+
+def _filled(name: str, **values: object) -> str:
+    return Path(__file__).with_name(f"{name}.template").read_text().format(**values)
 
 
 def _node_line(name: str, address: str) -> str:
@@ -139,7 +77,8 @@ def cgroup_conf(options: Options) -> str:
 
 def slurmdbd_conf(options: Options) -> str:
     """Return slurmdbd.conf: one database per release, reached over the sandbox's own socket."""
-    return _SLURMDBD_CONF.format(
+    return _filled(
+        "slurmdbd.conf",
         munge_socket=MUNGE_SOCKET,
         controller=CONTROLLER,
         database=options.database,

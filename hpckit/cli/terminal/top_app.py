@@ -107,25 +107,7 @@ class TopApp(App[None]):
     """The runs of a launch on a whole terminal."""
 
     ENABLE_COMMAND_PALETTE = False
-    CSS = """
-    Static { text-wrap: nowrap; text-overflow: ellipsis; }
-    #head { height: 2; }
-    RunTable { overflow-x: hidden; scrollbar-size-vertical: 1; }
-    #left { width: 59%; }
-    #right { width: 1fr; padding-left: 1; border-left: vkey $primary; }
-    #plot { height: 6; }
-    #gpus { height: auto; }
-    #log { height: 1fr; }
-    #title { height: 1; text-style: bold; }
-    #events { height: 4; border-top: hkey $primary; }
-    #filter { display: none; height: 1; border: none; padding: 0; }
-    #filter.open { display: block; }
-    AskCancel { align: center middle; }
-    #question {
-        text-wrap: wrap; width: 60; max-width: 100%; height: auto; padding: 1 2;
-        border: thick $error;
-    }
-    """
+    CSS_PATH = "top_app.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("s", "sort", "Sort"),
