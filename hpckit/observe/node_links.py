@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpckit.model.interconnect.node_links import (
+from hpckit.model.nodes.links import (
     FabricPort,
     NetworkInterface,
     NodeLinks,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hpckit.model.preflight.health import HealthReport, PairRate
 from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict
-from hpckit.planning.interconnect.tournament import Round, rounds_of
+from hpckit.planning.preflight.tournament import Round, rounds_of
 from hpckit.values import replace
 
 FEWEST = 3

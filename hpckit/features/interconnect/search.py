@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 
-from hpckit.model.interconnect.measurement import NodeGroupTime, SearchMode, SlowParts
-from hpckit.planning.interconnect.slow_parts import find_slow_parts, slow_factor, slow_pairs
-from hpckit.planning.interconnect.tournament import Group, Round, rounds_of, tournament
+from hpckit.features.interconnect.model_measurement import NodeGroupTime, SearchMode, SlowParts
+from hpckit.features.interconnect.slow_parts import find_slow_parts, slow_factor, slow_pairs
+from hpckit.planning.preflight.tournament import Group, Round, rounds_of, tournament
 
 GroupTimes = Sequence[NodeGroupTime]
 Search = Generator[Round, GroupTimes, SlowParts]

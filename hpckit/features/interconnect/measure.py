@@ -14,9 +14,8 @@ import torch
 import torch.distributed as dist
 
 from hpckit import Run
-from hpckit.experiments.interconnect.operations import ELEMENT, RankWorld, exchange
-from hpckit.experiments.interconnect.sweep import decided, gathered, sweep_operations, timed
-from hpckit.model.interconnect.measurement import (
+from hpckit.features.interconnect.judge import below_promise
+from hpckit.features.interconnect.model_measurement import (
     CommOperation,
     InterconnectMeasurement,
     NodeGroupTime,
@@ -25,20 +24,21 @@ from hpckit.model.interconnect.measurement import (
     SlowParts,
     SlowSearch,
 )
-from hpckit.model.interconnect.node_links import NodeLinks
-from hpckit.model.plain import from_plain, to_plain
-from hpckit.observe.environment.system import granted_memory
-from hpckit.observe.node_links import read_node_links
-from hpckit.planning.interconnect.judge import below_promise
-from hpckit.planning.interconnect.request import (
+from hpckit.features.interconnect.operations import ELEMENT, RankWorld, exchange
+from hpckit.features.interconnect.request import (
     LARGEST,
     LARGEST_ON_CPU,
     CommBenchRequest,
     sizes_between,
 )
-from hpckit.planning.interconnect.search import Search, search_slow
-from hpckit.planning.interconnect.slow_parts import find_slow_parts, slow_factor
-from hpckit.planning.interconnect.tournament import Group, Round
+from hpckit.features.interconnect.search import Search, search_slow
+from hpckit.features.interconnect.slow_parts import find_slow_parts, slow_factor
+from hpckit.features.interconnect.sweep import decided, gathered, sweep_operations, timed
+from hpckit.model.nodes.links import NodeLinks
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.observe.environment.system import granted_memory
+from hpckit.observe.node_links import read_node_links
+from hpckit.planning.preflight.tournament import Group, Round
 from hpckit.record.layout import RunPaths
 from hpckit.record.process import this_host
 from hpckit.record.store import write_json

@@ -15,12 +15,14 @@ from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.model.interconnect.measurement import (
+from hpckit.features.interconnect.judge import judge_interconnect, kept_of, shape_of
+from hpckit.features.interconnect.model_measurement import (
     InterconnectMeasurement,
     KeptMeasurement,
     MeasuredShape,
 )
-from hpckit.model.interconnect.verdict import InterconnectVerdict
+from hpckit.features.interconnect.model_verdict import InterconnectVerdict
+from hpckit.features.interconnect.request import CommBenchRequest
 from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.operations.answering.one_run import (
@@ -30,14 +32,12 @@ from hpckit.operations.answering.one_run import (
     read_answer,
 )
 from hpckit.operations.prepare import Prepared, prepare
-from hpckit.planning.interconnect.judge import judge_interconnect, kept_of, shape_of
-from hpckit.planning.interconnect.request import CommBenchRequest
 from hpckit.record.launches import Launch
 from hpckit.record.store import append_line, make_folder, read_lines
 from hpckit.values import dataclass, replace
 from hpckit.views.telemetry import nccl_transport
 
-_ENTRY = "hpckit.experiments.interconnect.measure:measure"
+_ENTRY = "hpckit.features.interconnect.measure:measure"
 _FORCED = (*PLAIN_RUN, "name=interconnect", f"entry_point={_ENTRY}", "command=null")
 _MOST_BYTES = 64 * 2**20
 """Pairs of a thousand nodes take 30 MB; nothing longer is read."""

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from statistics import median, quantiles
 
-from hpckit.model.interconnect.measurement import NodeGroupTime, SlowLink, SlowParts
-from hpckit.planning.interconnect.tournament import Group
+from hpckit.features.interconnect.model_measurement import NodeGroupTime, SlowLink, SlowParts
+from hpckit.planning.preflight.tournament import Group
 
 SLOW = 1.5
 """A pair is slow that takes at least this many times what healthy pairs take. Our judgement: pairs

@@ -9,28 +9,28 @@ from hpckit.cli.compose_options import compose_request, recorded_words
 from hpckit.cli.launch_output import say_checked
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
-from hpckit.model.interconnect.measurement import (
+from hpckit.features.interconnect.fit import bus_bandwidth
+from hpckit.features.interconnect.launch import prepare_bench, run_bench
+from hpckit.features.interconnect.model_measurement import (
     InterconnectMeasurement,
     OperationTimes,
     SearchMode,
 )
-from hpckit.operations import check
-from hpckit.operations.environment.look import output_override
-from hpckit.operations.export.figure import FigureLook, drawn
-from hpckit.operations.interconnect.bench import prepare_bench, run_bench
-from hpckit.operations.output_file import FIGURE, check_output_file, write_output_file
-from hpckit.operations.plot import form_of
-from hpckit.planning.interconnect.fit import bus_bandwidth
-from hpckit.planning.interconnect.request import (
+from hpckit.features.interconnect.request import (
     SMALLEST,
     CommBenchRequest,
     read_operations,
     read_sizes,
     read_time,
 )
+from hpckit.features.interconnect.text import interconnect_document, interconnect_page
+from hpckit.operations import check
+from hpckit.operations.environment.look import output_override
+from hpckit.operations.export.figure import FigureLook, drawn
+from hpckit.operations.output_file import FIGURE, check_output_file, write_output_file
+from hpckit.operations.plot import form_of
 from hpckit.report.document.figure import XY, CurveFigure, FigureLine, FigurePanel
 from hpckit.report.document.run_clock import CurveAxis
-from hpckit.report.interconnect import interconnect_document, interconnect_page
 
 _REFUSED = 2
 

@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from hpckit.model.interconnect.measurement import CommOperation, OperationTimes, SizedTime
-from hpckit.model.interconnect.verdict import LatencyFit
+from hpckit.features.interconnect.model_measurement import CommOperation, OperationTimes, SizedTime
+from hpckit.features.interconnect.model_verdict import LatencyFit
 
 LEAST_R2, MOST_SPREAD = 0.8, 0.25
 """Times of latency alone do not grow: a line explains little of them, and is right all the same."""

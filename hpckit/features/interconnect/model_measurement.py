@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 
-from hpckit.model.interconnect.node_links import NodeLinks
+from hpckit.model.nodes.links import NodeLinks
 from hpckit.values import dataclass, field
 
 

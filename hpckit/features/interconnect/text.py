@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpckit.model.counted import counted, size_text, whole_percent
-from hpckit.model.interconnect.measurement import InterconnectMeasurement, MeasuredShape, SlowSearch
-from hpckit.model.interconnect.verdict import (
+from hpckit.features.interconnect.model_measurement import (
+    InterconnectMeasurement,
+    MeasuredShape,
+    SlowSearch,
+)
+from hpckit.features.interconnect.model_verdict import (
     InterconnectVerdict,
     LatencyFit,
     OperationVerdict,
 )
+from hpckit.model.counted import counted, size_text, whole_percent
 from hpckit.model.plain import plain_fields, to_plain, without_nan
 from hpckit.report.text import Page, TextTable
 

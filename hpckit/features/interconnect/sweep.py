@@ -17,12 +17,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hpckit.experiments.interconnect.operations import (
+from hpckit.features.interconnect.model_measurement import CommOperation, OperationTimes, SizedTime
+from hpckit.features.interconnect.operations import (
     PreparedOperation,
     RankWorld,
     prepare_operation,
 )
-from hpckit.model.interconnect.measurement import CommOperation, OperationTimes, SizedTime
 from hpckit.values import dataclass, field
 
 FEWEST_REPEATS, MOST_REPEATS = 5, 30

@@ -11,10 +11,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hpckit.model.interconnect.measurement import NodeGroupTime, SearchMode, SlowLink, SlowParts
-from hpckit.planning.interconnect.search import search_slow
-from hpckit.planning.interconnect.slow_parts import find_slow_parts, slow_factor
-from hpckit.planning.interconnect.tournament import Group, rounds_of, tournament
+from hpckit.features.interconnect.model_measurement import (
+    NodeGroupTime,
+    SearchMode,
+    SlowLink,
+    SlowParts,
+)
+from hpckit.features.interconnect.search import search_slow
+from hpckit.features.interconnect.slow_parts import find_slow_parts, slow_factor
+from hpckit.planning.preflight.tournament import Group, rounds_of, tournament
 
 Seconds = Callable[[Group], float]
 

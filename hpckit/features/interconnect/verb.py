@@ -12,7 +12,7 @@ from importlib import import_module
 from hpckit.cli.compose_options import add_configuration
 from hpckit.cli.options import add_json, add_output_dir
 from hpckit.context import Context
-from hpckit.model.interconnect.measurement import CommOperation, SearchMode
+from hpckit.features.interconnect.model_measurement import CommOperation, SearchMode
 
 EPILOG = """\
 examples:
@@ -77,5 +77,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Measure and print; returns 1 if something is surely wrong, else 0. Raises HpckitError."""
     # Imports Hydra, which --help does not need.
-    code: int = import_module("hpckit.cli.interconnect").show_bench(arguments, context)
+    code: int = import_module("hpckit.features.interconnect.show").show_bench(arguments, context)
     return code

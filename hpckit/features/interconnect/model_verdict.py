@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from hpckit.features.interconnect.model_measurement import CommOperation
 from hpckit.model.finding import Finding
-from hpckit.model.interconnect.measurement import CommOperation
 from hpckit.values import dataclass
 
 

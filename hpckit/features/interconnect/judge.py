@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from hpckit.model.counted import whole_percent
-from hpckit.model.finding import Finding, error, warning
-from hpckit.model.interconnect.measurement import (
+from hpckit.features.interconnect.fit import best_bus_bandwidth, fit_latency, is_enough
+from hpckit.features.interconnect.model_measurement import (
     CommOperation,
     InterconnectMeasurement,
     KeptMeasurement,
@@ -18,9 +17,14 @@ from hpckit.model.interconnect.measurement import (
     OperationTimes,
     SlowParts,
 )
-from hpckit.model.interconnect.verdict import InterconnectVerdict, LinkPath, OperationVerdict
-from hpckit.planning.interconnect.fit import best_bus_bandwidth, fit_latency, is_enough
-from hpckit.planning.interconnect.promise import promise_of
+from hpckit.features.interconnect.model_verdict import (
+    InterconnectVerdict,
+    LinkPath,
+    OperationVerdict,
+)
+from hpckit.features.interconnect.promise import promise_of
+from hpckit.model.counted import whole_percent
+from hpckit.model.finding import Finding, error, warning
 
 LOW = 0.7
 """Below this share of the promise an operation is told. Our judgement: Azure's node checks want
