@@ -31,7 +31,7 @@ from hpckit.features.interconnect.request import (
     CommBenchRequest,
     sizes_between,
 )
-from hpckit.features.interconnect.search import Search, search_slow
+from hpckit.features.interconnect.search import search_slow
 from hpckit.features.interconnect.slow_parts import find_slow_parts, slow_factor
 from hpckit.features.interconnect.sweep import decided, gathered, sweep_operations, timed
 from hpckit.model.nodes.links import NodeLinks
@@ -44,74 +44,11 @@ from hpckit.record.process import this_host
 from hpckit.record.store import write_json
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment
-from hpckit.values import dataclass, field, replace
+from hpckit.values import replace
 
 _REPEATS = 7
 _PAIR = 2
 _EARLY = "the search ended early: its time was spent"
-
-
-@dataclass(slots=True, kw_only=True)
-class _NodeSearch:
-    """A search with messages of `size` bytes that may take `time_s`; only rank 0 has `search`."""
-
-    nodes: int
-    mode: SearchMode
-    size: int
-    time_s: float
-    world: RankWorld
-    seen: list[NodeGroupTime] = field(default_factory=list)
-    rounds: int = 0
-
-    def run(self) -> SlowSearch:
-        """Return what was found, on rank 0; each rank must call it."""
-        search = search_slow(self.nodes, self.mode) if self.world.rank == 0 else None
-        began, found, why = time.monotonic(), SlowParts(), ""
-        groups: Round | None = next(search) if search is not None else ()
-        while True:
-            if search is not None and groups and time.monotonic() - began > self.time_s:
-                groups, why, found = None, _EARLY, self._found_so_far()
-            agreed = decided(groups, self.world)
-            if agreed is None:
-                break
-            times = self._measure([tuple(one) for one in agreed])
-            if search is not None:
-                groups, found = _advance(search, times)
-        return SlowSearch(
-            mode=self.mode,
-            size=self.size,
-            rounds=self.rounds,
-            groups=tuple(self.seen),
-            found=found,
-            why_not=why,
-        )
-
-    def _measure(self, groups: Sequence[Group]) -> list[NodeGroupTime]:
-        """Return the times of these groups; the other nodes wait."""
-        own = self.world.rank // self.world.ranks_per_node
-        mine = next((group for group in groups if own in group), ())
-        peers = [
-            node * self.world.ranks_per_node + self.world.rank % self.world.ranks_per_node
-            for node in mine
-            if node != own
-        ]
-        count = max(1, self.size // ELEMENT)
-        sent = torch.ones(count, device=self.world.device)
-        received = [torch.empty_like(sent) for _ in peers]
-
-        def act() -> None:
-            exchange([(sent, peer) for peer in peers], list(zip(received, peers, strict=True)))
-
-        timed(act, self.world)
-        seconds = gathered([timed(act, self.world) for _ in range(_REPEATS)], self.world)
-        times = [_group_time(group, seconds, self.world.ranks_per_node) for group in groups]
-        self.rounds += 1
-        self.seen += times
-        return times
-
-    def _found_so_far(self) -> SlowParts:
-        pairs = {one.nodes: one.seconds for one in self.seen if len(one.nodes) == _PAIR}
-        return find_slow_parts(pairs, slow_factor(self.seen))
 
 
 _BUFFERS = 8
@@ -186,13 +123,28 @@ def _search(
     if why:
         return SlowSearch(mode=request.search, why_not=why)
     time_s = request.time_s * _SEARCH_SHARE
-    return _NodeSearch(
-        nodes=measured.nodes,
-        mode=request.search,
-        size=search_size(measured, time_s),
-        time_s=time_s,
-        world=world,
-    ).run()
+    size = search_size(measured, time_s)
+    search = search_slow(measured.nodes, request.search) if world.rank == 0 else None
+    began, rounds, seen, found = time.monotonic(), 0, list[NodeGroupTime](), SlowParts()
+    groups: Round | None = next(search) if search is not None else ()
+    while True:
+        if search is not None and groups and time.monotonic() - began > time_s:
+            pairs = {one.nodes: one.seconds for one in seen if len(one.nodes) == _PAIR}
+            groups, why, found = None, _EARLY, find_slow_parts(pairs, slow_factor(seen))
+        agreed: Round | None = decided(groups, world)
+        if agreed is None:
+            break
+        times = _group_times(agreed, size, world)
+        rounds += 1
+        seen += times
+        if search is not None:
+            try:
+                groups = search.send(times)
+            except StopIteration as end:
+                groups, found = None, end.value
+    return SlowSearch(
+        mode=request.search, size=size, rounds=rounds, groups=tuple(seen), found=found, why_not=why
+    )
 
 
 def why_not(mode: SearchMode, measured: InterconnectMeasurement) -> str:
@@ -221,25 +173,32 @@ def search_size(measured: InterconnectMeasurement, time_s: float) -> int:
     return max(_LEAST_SEARCHED, max(fitting, default=0)) if times else usual
 
 
-def _group_time(
-    group: Group, seconds: Sequence[Sequence[float]], ranks_per_node: int
-) -> NodeGroupTime:
-    """Return the median repeat of a group; each takes as long as its slowest rank.
+def _group_times(groups: Sequence[Group], size: int, world: RankWorld) -> list[NodeGroupTime]:
+    """Return the median repeat of each group; its slowest rank counts. The other nodes wait.
 
     The best one would hide a link that is fast for a moment, until a buffer or a quota is full.
 
     In a group every node exchanges a message with every other one at once: each local rank with the
     same local rank there, so that all networks of a node carry their part.
     """
-    members = [own for rank, own in enumerate(seconds) if rank // ranks_per_node in group]
-    repeats = [max(each) for each in zip(*members, strict=True)]
-    middle = median(repeats)
-    return NodeGroupTime(nodes=group, seconds=middle, spread=middle / min(repeats) - 1)
+    own, place = divmod(world.rank, world.ranks_per_node)
+    mine = next((group for group in groups if own in group), ())
+    peers = [node * world.ranks_per_node + place for node in mine if node != own]
+    sent = torch.ones(max(1, size // ELEMENT), device=world.device)
+    sends = [(sent, peer) for peer in peers]
+    receives = [(torch.empty_like(sent), peer) for peer in peers]
 
+    def act() -> None:
+        exchange(sends, receives)
 
-def _advance(search: Search, times: list[NodeGroupTime]) -> tuple[Round | None, SlowParts]:
-    """Return the next round and nothing found; or None and what was found."""
-    try:
-        return search.send(times), SlowParts()
-    except StopIteration as end:
-        return None, end.value
+    timed(act, world)
+    seconds = gathered([timed(act, world) for _ in range(_REPEATS)], world)
+    times = []
+    for group in groups:
+        members = [
+            spans for rank, spans in enumerate(seconds) if rank // world.ranks_per_node in group
+        ]
+        repeats = [max(each) for each in zip(*members, strict=True)]
+        middle = median(repeats)
+        times.append(NodeGroupTime(nodes=group, seconds=middle, spread=middle / min(repeats) - 1))
+    return times
