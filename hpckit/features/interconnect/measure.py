@@ -15,11 +15,10 @@ import torch.distributed as dist
 
 from hpckit import Run
 from hpckit.features.interconnect.judge import below_promise
-from hpckit.features.interconnect.model_measurement import (
+from hpckit.features.interconnect.model import (
     CommOperation,
     InterconnectMeasurement,
     NodeGroupTime,
-    OperationTimes,
     SearchMode,
     SlowParts,
     SlowSearch,
@@ -31,14 +30,13 @@ from hpckit.features.interconnect.request import (
     CommBenchRequest,
     sizes_between,
 )
-from hpckit.features.interconnect.search import search_slow
-from hpckit.features.interconnect.slow_parts import find_slow_parts, slow_factor
+from hpckit.features.interconnect.search import find_slow_parts, search_slow, slow_factor
 from hpckit.features.interconnect.sweep import decided, gathered, sweep_operations, timed
 from hpckit.model.nodes.links import NodeLinks
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.observe.environment.system import granted_memory
 from hpckit.observe.node_links import read_node_links
-from hpckit.planning.preflight.tournament import Group, Round
+from hpckit.planning.preflight.pairs import Group, Round
 from hpckit.record.layout import RunPaths
 from hpckit.record.process import this_host
 from hpckit.record.store import write_json
@@ -72,8 +70,22 @@ def measure(config: Any, run: Run) -> None:
     began = time.monotonic()
     sizes = sizes_between(request.smallest, largest_size(request, world))
     operations = sweep_operations(request.operations, sizes, request.time_s, world)
-    links = _links(world)
-    measured = _measurement(world, operations, links)
+    first = world.rank % world.ranks_per_node == 0
+    own = to_plain(read_node_links(this_host(), environment())) if first else None
+    links = [from_plain(NodeLinks, one) for one in gathered(own, world) if one is not None]
+    cuda = world.device.type == "cuda"
+    measured = InterconnectMeasurement(
+        at=now(),
+        backend="nccl" if cuda else str(dist.get_backend()),
+        device=world.device.type,
+        ranks=world.size,
+        hosts=tuple(one.host for one in links),
+        ranks_per_node=world.ranks_per_node,
+        torch=str(torch.__version__),
+        nccl=".".join(map(str, torch.cuda.nccl.version())) if cuda else None,  # type: ignore[no-untyped-call]  # untyped in torch
+        operations=operations,
+        links=tuple(links),
+    )
     search = _search(request, measured, world)
     if world.rank == 0:
         done = replace(measured, search=search, seconds=time.monotonic() - began)
@@ -88,31 +100,6 @@ def largest_size(request: CommBenchRequest, world: RankWorld) -> int:
         free, usual = (granted_memory() or 2**30) // world.ranks_per_node, LARGEST_ON_CPU
     fitting = min(map(int, gathered(free // _BUFFERS, world)))
     return max(request.smallest, min(request.largest or usual, fitting))
-
-
-def _links(world: RankWorld) -> tuple[NodeLinks, ...]:
-    """Return the links of every node, by its number."""
-    first = world.rank % world.ranks_per_node == 0
-    own = to_plain(read_node_links(this_host(), environment())) if first else None
-    return tuple(from_plain(NodeLinks, one) for one in gathered(own, world) if one is not None)
-
-
-def _measurement(
-    world: RankWorld, operations: Sequence[OperationTimes], links: Sequence[NodeLinks]
-) -> InterconnectMeasurement:
-    cuda = world.device.type == "cuda"
-    return InterconnectMeasurement(
-        at=now(),
-        backend="nccl" if cuda else str(dist.get_backend()),
-        device=world.device.type,
-        ranks=world.size,
-        hosts=tuple(one.host for one in links),
-        ranks_per_node=world.ranks_per_node,
-        torch=str(torch.__version__),
-        nccl=".".join(map(str, torch.cuda.nccl.version())) if cuda else None,  # type: ignore[no-untyped-call]  # untyped in torch
-        operations=tuple(operations),
-        links=tuple(links),
-    )
 
 
 def _search(

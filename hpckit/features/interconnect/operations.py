@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hpckit.features.interconnect.model_measurement import CommOperation
+from hpckit.features.interconnect.model import CommOperation
 from hpckit.values import dataclass
 
 ELEMENT = 4

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hpckit.features.interconnect.model_measurement import CommOperation, InterconnectMeasurement
-from hpckit.features.interconnect.model_verdict import LinkPath, PathPromise
+from hpckit.features.interconnect.model import (
+    CommOperation,
+    InterconnectMeasurement,
+    LinkPath,
+    PathPromise,
+)
 from hpckit.model.counted import counted
 from hpckit.model.nodes.links import GpuLinks, NodeLinks
 from hpckit.values import replace

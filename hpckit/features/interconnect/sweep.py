@@ -15,12 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hpckit.features.interconnect.model_measurement import CommOperation, OperationTimes, SizedTime
-from hpckit.features.interconnect.operations import (
-    PreparedOperation,
-    RankWorld,
-    prepare_operation,
-)
+from hpckit.features.interconnect.model import CommOperation, OperationTimes, SizedTime
+from hpckit.features.interconnect.operations import PreparedOperation, RankWorld, prepare_operation
 from hpckit.runtime.preflight.device_speed import finish, timed_alone
 from hpckit.values import dataclass, field
 
@@ -42,11 +38,6 @@ class OperationSweep:
     wrong: bool = False
     cost_s: float = 0.0
 
-    @property
-    def over(self) -> bool:
-        """Whether no larger size is measured."""
-        return bool(self.missing or self.ended)
-
 
 def sweep_operations(
     operations: Iterable[CommOperation], sizes: Iterable[int], time_s: float, world: RankWorld
@@ -58,7 +49,7 @@ def sweep_operations(
     ]
     for size in sizes:
         for one in sweeps:
-            if one.over:
+            if one.missing or one.ended:
                 continue
             left = time_s - (time.monotonic() - began)
             if not decided(2 * one.cost_s <= left, world):

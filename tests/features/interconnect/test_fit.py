@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.features.interconnect.fit import bus_bandwidth, bus_factor, fit_latency
-from hpckit.features.interconnect.model_measurement import CommOperation
+from hpckit.features.interconnect.model import CommOperation
 
 SIZES = [2**power for power in range(10, 27)]
 ALPHAS = st.floats(1e-6, 1e-3)

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from hpckit.features.interconnect.judge import judge_interconnect, kept_of, shape_of
-from hpckit.features.interconnect.model_measurement import (
+from hpckit.features.interconnect.model import (
     CommOperation,
     InterconnectMeasurement,
+    InterconnectVerdict,
     KeptMeasurement,
     OperationTimes,
     SearchMode,
@@ -21,7 +22,6 @@ from hpckit.features.interconnect.model_measurement import (
     SlowParts,
     SlowSearch,
 )
-from hpckit.features.interconnect.model_verdict import InterconnectVerdict
 from hpckit.features.interconnect.promise import promise_of
 from hpckit.model.finding import Severity
 from hpckit.model.nodes.links import (

@@ -10,7 +10,7 @@ import pytest
 from experiments.conftest import start
 from tiers import thorough
 
-from hpckit.features.interconnect.model_measurement import CommOperation, InterconnectMeasurement
+from hpckit.features.interconnect.model import CommOperation, InterconnectMeasurement
 from hpckit.model.plain import from_plain
 from hpckit.record.layout import RunPaths
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hpckit.features.interconnect.model_measurement import CommOperation
+from hpckit.features.interconnect.model import CommOperation
 from hpckit.features.interconnect.operations import RankWorld, prepare_operation
 from hpckit.features.interconnect.sweep import repeats_within
 

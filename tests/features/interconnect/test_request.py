@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.errors import UsageError
-from hpckit.features.interconnect.model_measurement import CommOperation
+from hpckit.features.interconnect.model import CommOperation
 from hpckit.features.interconnect.request import (
     read_operations,
     read_sizes,

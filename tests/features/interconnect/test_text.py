@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 
 from hpckit.features.interconnect.judge import judge_interconnect, shape_of
-from hpckit.features.interconnect.model_measurement import (
+from hpckit.features.interconnect.model import (
     CommOperation,
     InterconnectMeasurement,
     NodeGroupTime,
@@ -16,8 +16,7 @@ from hpckit.features.interconnect.model_measurement import (
     SlowParts,
     SlowSearch,
 )
-from hpckit.features.interconnect.show import bench_figure
-from hpckit.features.interconnect.text import interconnect_document, interconnect_page
+from hpckit.features.interconnect.text import bench_figure, interconnect_document, interconnect_page
 from hpckit.model.nodes.links import FabricPort, NodeLinks
 from hpckit.report.text import TextTable
 
