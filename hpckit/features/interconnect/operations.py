@@ -137,17 +137,22 @@ def exchange(sends: list[tuple[Tensor, int]], receives: list[tuple[Tensor, int]]
 def _host_to_device(count: int, world: RankWorld) -> PreparedOperation:
     host = _pattern(count, torch.device("cpu")).pin_memory()
     there = torch.zeros(count, device=world.device)
+    # Compared with what the GPU makes itself: a second copy could be wrong in the same way.
     return (
         there,
         lambda: there.copy_(host, non_blocking=True),
-        lambda: host.to(world.device),
+        lambda: _pattern(count, world.device),
     )
 
 
 def _device_to_host(count: int, world: RankWorld) -> PreparedOperation:
     there = _pattern(count, world.device)
     host = torch.zeros(count).pin_memory()
-    return host, lambda: host.copy_(there, non_blocking=True), there.cpu
+    return (
+        host,
+        lambda: host.copy_(there, non_blocking=True),
+        lambda: _pattern(count, torch.device("cpu")),
+    )
 
 
 _MAKERS: dict[CommOperation, Callable[[int, RankWorld], PreparedOperation]] = {
