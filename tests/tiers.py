@@ -67,8 +67,8 @@ EXACT = (
     "observe/test_totals.py",
     "operations/export",
     "features/capacity",
+    "features/interconnect",
     "planning",
-    "operations/test_kept_measurements.py",
     "record/metrics",
     "record/nodes",
     "record/profile",
@@ -104,8 +104,8 @@ EXACT = (
 )
 """Folders, files and tests of tests/ that are exact; properties (hypothesis) are, wherever."""
 
-NOT_EXACT = ("report/test_report_browser.py",)
-"""What in those folders waits for another program: here for a browser."""
+NOT_EXACT = ("report/test_report_browser.py", "features/interconnect/test_bench.py")
+"""What in those folders waits for another program: a browser, or ranks."""
 
 
 def is_exact(test: pytest.Item) -> bool:

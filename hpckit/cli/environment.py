@@ -20,7 +20,7 @@ from hpckit.operations.environment.look import (
     compose_asked,
     is_on_slurm,
     look_at_node,
-    output_override,
+    output_overrides,
     prepare_look,
 )
 from hpckit.planning.compatibility.judge import judge_environment
@@ -46,8 +46,7 @@ def show_environment(arguments: argparse.Namespace, context: Context) -> int:
 
 def _compare(arguments: argparse.Namespace, context: Context) -> EnvironmentComparison | None:
     """Return both machines, or this one alone; None if the launch is refused, and told why."""
-    chosen = arguments.output_dir
-    more = () if chosen is None else (output_override(context.cwd / Path(chosen).expanduser()),)
+    more = output_overrides(arguments.output_dir, context.cwd)
     request = compose_request(arguments, context, more=more)
     settings = compose_asked(request)
     asked, elsewhere = asked_of_node(settings), is_on_slurm(settings)

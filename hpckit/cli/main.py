@@ -88,6 +88,7 @@ _MODULES = {
     },
     **dict.fromkeys(HIDDEN_VERBS, "cli.commands.hidden"),
     "plan": "features.capacity.verb",
+    "bench": "features.interconnect.verb",
 }
 """Where each verb lives: in the folder of its group, or in the room of a feature."""
 _TITLES = {

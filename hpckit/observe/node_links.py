@@ -9,11 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpckit.model.interconnect.node_links import (
-    FabricPort,
-    NetworkInterface,
-    NodeLinks,
-)
+from hpckit.model.nodes.links import FabricPort, NetworkInterface, NodeLinks
 from hpckit.observe.infiniband import find_ports, is_active
 from hpckit.observe.nvml.job_gpus import read_gpu_links
 from hpckit.observe.sysfs import folders, numa_node, read_count, read_small

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.model.interconnect.node_links import FabricPort, GpuLinks, NetworkInterface
+from hpckit.model.nodes.links import FabricPort, GpuLinks, NetworkInterface
 from hpckit.observe.node_links import read_node_links
 from hpckit.testing.nvml.fake_nvml import FakeNvml
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hpckit.model.environment.facts import DriverFacts, GpuFacts
-from hpckit.model.interconnect.node_links import GpuLinks
+from hpckit.model.nodes.links import GpuLinks
 from hpckit.model.preflight.health import GpuHealth, PcieLink
 from hpckit.model.telemetry.vocabulary import GpuCounter, GpuGauge, GpuTrouble, nameless_gpu
 from hpckit.observe.gpu_choice import CUDA, gpu_choice

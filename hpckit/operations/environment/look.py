@@ -22,12 +22,7 @@ from hpckit.model.environment.comparison import ClockOffset
 from hpckit.model.environment.facts import EnvironmentFacts
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plain import to_plain
-from hpckit.operations.answering.one_run import (
-    PLAIN_RUN,
-    answered,
-    plain_words,
-    read_answer,
-)
+from hpckit.operations.answering.one_run import PLAIN_RUN, answered, plain_words, read_answer
 from hpckit.operations.environment.collect import TOKEN_BYTES, collect_facts
 from hpckit.operations.prepare import Prepared, prepare
 from hpckit.record.launches import Launch, load_launch
@@ -60,10 +55,15 @@ def compose_asked(request: ComposeRequest) -> LaunchConfig:
 
     Words that choose nothing to run get a command, so that no experiment need be complete.
     """
-    points = compose(with_something_to_run(request))
+    return compose_one(with_something_to_run(request), "doctor --env looks at the node of one")
+
+
+def compose_one(request: ComposeRequest, what: str) -> LaunchConfig:
+    """Return the settings of the only run of these words; `what` says why there is one."""
+    points = compose(request)
     if len(points) != 1:
         raise UsageError(
-            f"these words make {len(points)} runs; doctor --env looks at the node of one",
+            f"these words make {len(points)} runs; {what}",
             hint="leave out -m, values with commas, and stages",
         )
     return points[0].settings
@@ -143,9 +143,11 @@ def is_on_slurm(settings: LaunchConfig) -> bool:
     return settings.cluster.kind is ClusterKind.slurm
 
 
-def output_override(folder: Path) -> str:
-    """Return the override that sets the folder of launches, in Hydra's grammar."""
-    return f"output_dir={literal_word(str(folder))}"
+def output_overrides(folder: str | None, cwd: Path) -> tuple[str, ...]:
+    """Return the override that sets the folder of launches, in Hydra's grammar; none without."""
+    if folder is None:
+        return ()
+    return (f"output_dir={literal_word(str(cwd / Path(folder).expanduser()))}",)
 
 
 def token_file(launch_folder: Path) -> Path:

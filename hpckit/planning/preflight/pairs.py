@@ -11,8 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hpckit.model.preflight.health import HealthReport, PairRate
 from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict
-from hpckit.planning.interconnect.tournament import Round, rounds_of
 from hpckit.values import replace
+
+Group = tuple[int, ...]
+Round = tuple[Group, ...]
+"""Groups without a common node, which are measured at the same time."""
 
 FEWEST = 3
 """Of two nodes nothing says which one is slow."""
@@ -39,6 +42,19 @@ def neighbour_rounds(count: int) -> tuple[Round, ...]:
     ring = [(one, one + 1) for one in range(count - 1)] + [(0, count - 1)]
     even, odd = ring[0 : count - 1 : 2], ring[1 : count - 1 : 2]
     return tuple(rounds_of([*even, *odd, ring[-1]]))
+
+
+def rounds_of(pairs: Sequence[Group]) -> list[Round]:
+    """Return rounds that have each of these pairs once, and no node twice in a round."""
+    rounds: list[list[Group]] = []
+    for pair in pairs:
+        for one in rounds:
+            if not any(set(pair) & set(other) for other in one):
+                one.append(pair)
+                break
+        else:
+            rounds.append([pair])
+    return [tuple(one) for one in rounds]
 
 
 def other_order(count: int) -> tuple[int, ...]:

@@ -23,8 +23,8 @@ from hpckit.record.layout import RunPaths
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment
-from hpckit.runtime.preflight import pair_order
-from hpckit.runtime.preflight.pair_order import PairOrder
+from hpckit.runtime.preflight import pair_probe
+from hpckit.runtime.preflight.pair_probe import PairOrder
 from hpckit.runtime.preflight.probe import MARK, ProbeOrder
 from hpckit.values import dataclass, field
 
@@ -96,7 +96,7 @@ async def measure_pairs(order: messages.MeasurePairs) -> messages.PairsMeasured:
         serves=order.serves,
         everyone=order.everyone,
     )
-    told, problem = await _answer("pair_probe", to_plain(probe), pair_order.MARK, order.limit_s)
+    told, problem = await _answer("pair_probe", to_plain(probe), pair_probe.MARK, order.limit_s)
     try:
         rates = {number: (rate, why) for number, rate, why in told or ()}
     except (ValueError, TypeError):

@@ -19,7 +19,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from hpckit.model.plain import from_plain
 from hpckit.runtime.preflight.device_speed import backend_of, measure_group
-from hpckit.runtime.preflight.pair_order import MARK, PairOrder
+from hpckit.runtime.preflight.pair_probe import MARK, PairOrder
 
 _DONE = "done"
 _POLL_S = 0.05

@@ -114,7 +114,7 @@ def _transfers(
     for _ in range(_REPEATS):
         on_device.copy_(host, non_blocking=True)
     link = read_pcie_link(name)
-    _finish(device)
+    finish(device)
     return _TRANSFER_BYTES / there, _TRANSFER_BYTES / back, link
 
 
@@ -145,7 +145,7 @@ def measure_group(device: torch.device, count: int) -> float:
     Collective: each of `count` processes calls it. Raises RuntimeError.
     """
     summed = torch.ones(_SUM_BYTES[device.type] // 4, device=device)
-    times = [_timed(lambda: dist.all_reduce(summed), device) for _ in range(_SUMS)]
+    times = [timed_alone(lambda: dist.all_reduce(summed), device) for _ in range(_SUMS)]
     dist.destroy_process_group()
     seconds = statistics.median(times[1:])  # the first one connects
     return 2 * (count - 1) / count * summed.numel() * 4 / seconds
@@ -154,23 +154,25 @@ def measure_group(device: torch.device, count: int) -> float:
 def _median_s(work: Callable[[], object], device: torch.device, limit_s: float) -> float:
     """Return the median time of a piece of work, after one that is not counted."""
     began, times = time.monotonic(), list[float]()
-    _timed(work, device)
+    timed_alone(work, device)
     while len(times) < _REPEATS and (not times or time.monotonic() - began < limit_s):
-        times.append(_timed(work, device))
+        times.append(timed_alone(work, device))
     return statistics.median(times)
 
 
-def _timed(work: Callable[[], object], device: torch.device) -> float:
-    _finish(device)
+def timed_alone(work: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds of a piece of work on a device that has nothing else to do."""
+    finish(device)
     began = time.perf_counter()
     work()
-    _finish(device)
+    finish(device)
     return time.perf_counter() - began
 
 
-def _finish(device: torch.device) -> None:
+def finish(device: torch.device) -> None:
+    """Wait until a GPU has done what it was told; a CPU has."""
     if device.type == "cuda":
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)
 
 
 def main(arguments: list[str]) -> int:

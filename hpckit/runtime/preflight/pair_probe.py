@@ -15,12 +15,32 @@ from collections.abc import Mapping, Sequence
 
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.runtime.environ import environment
-from hpckit.runtime.preflight.pair_order import MARK, PairOrder
 from hpckit.runtime.preflight.speeds import end_process, start_device
-from hpckit.values import replace
+from hpckit.values import dataclass, replace
 
+MARK = "hpckit-pair:"
+"""What is imported may print, too."""
 MODULE = "hpckit.runtime.preflight.device_pairs"
 _SPARE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairOrder:
+    """What a node is to measure within `limit_s` seconds, with `devices`: UUIDs, or `cpu`.
+
+    `pairs` has a number of each pair, and whether this node is its first one. The store for all
+    pairs listens at `host` and `port`; this node serves it if `serves`, until `everyone`, as many
+    processes as there are on all nodes, is done.
+    """
+
+    limit_s: float
+    devices: tuple[str, ...]
+    pairs: tuple[tuple[int, bool], ...]
+    host: str
+    port: int
+    serves: bool
+    everyone: int
+
 
 Measured = tuple[int, float | None, str]
 """The number of a pair, its bus bandwidth in bytes per second, and the problem if there is none."""

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.errors import UsageError
-from hpckit.model.interconnect.measurement import CommOperation
-from hpckit.planning.interconnect.request import (
+from hpckit.features.interconnect.model import CommOperation
+from hpckit.features.interconnect.request import (
     read_operations,
     read_sizes,
     read_time,

@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from hpckit.model.counted import whole_percent
-from hpckit.model.finding import Finding, error, warning
-from hpckit.model.interconnect.measurement import (
+from hpckit.features.interconnect.fit import best_bus_bandwidth, fit_latency, is_enough, rate_text
+from hpckit.features.interconnect.model import (
     CommOperation,
     InterconnectMeasurement,
+    InterconnectVerdict,
     KeptMeasurement,
+    LinkPath,
     MeasuredShape,
     OperationTimes,
-    SlowParts,
+    OperationVerdict,
 )
-from hpckit.model.interconnect.verdict import InterconnectVerdict, LinkPath, OperationVerdict
-from hpckit.planning.interconnect.fit import best_bus_bandwidth, fit_latency, is_enough
-from hpckit.planning.interconnect.promise import promise_of
+from hpckit.features.interconnect.promise import promise_of
+from hpckit.model.counted import whole_percent
+from hpckit.model.finding import Finding, error, warning
 
 LOW = 0.7
 """Below this share of the promise an operation is told. Our judgement: Azure's node checks want
@@ -30,7 +31,6 @@ VERY_LOW = 0.35
 SURELY_SLOW = 3.0
 """A node or link that takes this many times what others need is an error, below it a warning. Our
 judgement: other jobs on a network or its CPUs make a path twice as slow, hardly three times."""
-_GIGA = 1e9
 
 
 def judge_interconnect(
@@ -46,7 +46,7 @@ def judge_interconnect(
         *_wrong(measured),
         *_slow_parts(measured),
         *_below_promise(measured, operations),
-        *_slower_than_earlier(measured, operations),
+        *_slower_than_earlier(operations),
         *_narrow(measured),
     ]
     findings = tuple(sorted(found, key=lambda one: not one.is_error))
@@ -66,6 +66,7 @@ def judge_operation(
     return OperationVerdict(
         operation=times.operation,
         fit=fit_latency([one.size for one in times.times], [one.seconds for one in times.times]),
+        enough=is_enough(times),
         bus_bytes_per_s=best,
         promise=promise,
         share=best / promise.bytes_per_s if best and promise.bytes_per_s else None,
@@ -107,7 +108,7 @@ def _hosts(measured: InterconnectMeasurement, ranks: Sequence[int]) -> list[str]
 
 
 def _slow_parts(measured: InterconnectMeasurement) -> Iterator[Finding]:
-    found = measured.search.found if measured.search else SlowParts()
+    found = measured.found
     make = error if found.factor >= SURELY_SLOW else warning
     for node in found.nodes:
         host = measured.hosts[node]
@@ -134,27 +135,24 @@ def _slow_parts(measured: InterconnectMeasurement) -> Iterator[Finding]:
 def _below_promise(
     measured: InterconnectMeasurement, operations: Sequence[OperationVerdict]
 ) -> Iterator[Finding]:
-    by_name = {one.operation: one for one in measured.operations}
     for one in operations:
-        if one.share is None or one.share >= LOW or not is_enough(by_name[one.operation]):
+        if one.share is None or one.share >= LOW or not one.enough:
             continue
         make = error if one.share < VERY_LOW else warning
         cause, remedy = _likely_cause(one.promise.path, measured)
         yield make(
             one.operation,
             whole_percent(one.share),
-            f"{one.operation} reaches {_rate(one.bus_bytes_per_s)}, {whole_percent(one.share)} of "
-            f"{_rate(one.promise.bytes_per_s)} ({one.promise.words}); likely: {cause}",
+            f"{one.operation} reaches {rate_text(one.bus_bytes_per_s)}, "
+            f"{whole_percent(one.share)} of {rate_text(one.promise.bytes_per_s)} "
+            f"({one.promise.words}); likely: {cause}",
             remedy,
         )
 
 
-def _slower_than_earlier(
-    measured: InterconnectMeasurement, operations: Sequence[OperationVerdict]
-) -> Iterator[Finding]:
-    by_name = {one.operation: one for one in measured.operations}
+def _slower_than_earlier(operations: Sequence[OperationVerdict]) -> Iterator[Finding]:
     for one in operations:
-        if not one.earlier or not one.bus_bytes_per_s or not is_enough(by_name[one.operation]):
+        if not one.earlier or not one.bus_bytes_per_s or not one.enough:
             continue
         share = one.bus_bytes_per_s / one.earlier
         if share < SLOWER:
@@ -162,7 +160,7 @@ def _slower_than_earlier(
                 one.operation,
                 whole_percent(share),
                 f"{one.operation} is {whole_percent(1 - share)} slower than the median of "
-                f"{one.earlier_count} earlier measurements, {_rate(one.earlier)}",
+                f"{one.earlier_count} earlier measurements, {rate_text(one.earlier)}",
                 "measure again, on other nodes too: other jobs on the network, another driver or "
                 "NCCL, or a part that fails",
             )
@@ -189,27 +187,26 @@ def _narrow(measured: InterconnectMeasurement) -> Iterator[Finding]:
                 )
 
 
-def _rate(bytes_per_s: float | None) -> str:
-    return f"{(bytes_per_s or 0.0) / _GIGA:.3g} GB/s"
-
-
 def _likely_cause(path: LinkPath, measured: InterconnectMeasurement) -> tuple[str, str]:
     """Return the likely cause, and what to do about it."""
-    found = measured.search.found if measured.search else None
+    found, gpus = measured.found, [gpu for node in measured.links for gpu in node.gpus or ()]
     if path is LinkPath.between_nodes:
-        if _sockets_for_fabric(measured):
+        fabric = any(node.ports for node in measured.links)
+        if fabric and (measured.network or "").lower() == "socket":
             return (
                 "NCCL uses TCP sockets, although InfiniBand is up",
                 "see NCCL_IB_DISABLE, NCCL_IB_HCA and the memlock limit: `hpckit doctor --env`",
             )
-        if found is not None and (found.nodes or found.links):
+        if found.nodes or found.links:
             return "the slow node or link that is named", "leave it out, then measure again"
-    if path is not LinkPath.between_nodes:
-        if _narrow_slot(measured):
+    else:
+        if any(
+            (gpu.pcie_width or 0) < (gpu.pcie_width_max or 0) and gpu.pcie_width for gpu in gpus
+        ):
             return "a GPU with fewer PCIe lanes than it has", "tell the site which GPU it is"
-        if _links_down(measured):
+        if any(gpu.nvlinks_down for gpu in gpus):
             return "NVLinks that are down", "tell the site which GPU it is"
-    if _several_memories(measured):
+    if any((node.numa_nodes or 1) > 1 for node in measured.links):
         return (
             "ranks run on another NUMA node than their GPU or network card",
             "let Slurm bind them: resources.additional_parameters={gpu-bind: closest}",
@@ -218,27 +215,6 @@ def _likely_cause(path: LinkPath, measured: InterconnectMeasurement) -> tuple[st
         "other jobs on the same links, or settings of the site",
         "measure again at another time, and on other nodes",
     )
-
-
-def _sockets_for_fabric(measured: InterconnectMeasurement) -> bool:
-    fabric = any(node.ports for node in measured.links)
-    return fabric and (measured.network or "").lower() == "socket"
-
-
-def _narrow_slot(measured: InterconnectMeasurement) -> bool:
-    return any(
-        gpu.pcie_width and gpu.pcie_width_max and gpu.pcie_width < gpu.pcie_width_max
-        for node in measured.links
-        for gpu in node.gpus or ()
-    )
-
-
-def _links_down(measured: InterconnectMeasurement) -> bool:
-    return any(gpu.nvlinks_down for node in measured.links for gpu in node.gpus or ())
-
-
-def _several_memories(measured: InterconnectMeasurement) -> bool:
-    return any((node.numa_nodes or 1) > 1 for node in measured.links)
 
 
 FEWEST_EARLIER = 3

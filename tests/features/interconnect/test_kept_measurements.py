@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.model.interconnect.measurement import KeptMeasurement, MeasuredShape
+from hpckit.features.interconnect.launch import keep, kept_file, read_kept
+from hpckit.features.interconnect.model import KeptMeasurement, MeasuredShape
 from hpckit.model.plain import to_plain
-from hpckit.operations.interconnect.bench import keep, kept_file, read_kept
 
 SHAPE = MeasuredShape(cluster="lab", nodes=2, ranks=16, device="cuda", backend="nccl", gpu="H100")
 

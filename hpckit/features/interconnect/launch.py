@@ -5,39 +5,38 @@ Imports Hydra.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
-from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from hpckit.config.compose import compose
+from hpckit.cli.compose_options import compose_request, recorded_words
+from hpckit.cli.launch_output import say_checked
 from hpckit.config.request import ComposeRequest
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.model.interconnect.measurement import (
+from hpckit.features.interconnect.judge import judge_interconnect, kept_of, shape_of
+from hpckit.features.interconnect.model import (
     InterconnectMeasurement,
+    InterconnectVerdict,
     KeptMeasurement,
     MeasuredShape,
 )
-from hpckit.model.interconnect.verdict import InterconnectVerdict
+from hpckit.features.interconnect.request import CommBenchRequest
 from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.operations.answering.one_run import (
-    PLAIN_RUN,
-    answered,
-    plain_words,
-    read_answer,
-)
-from hpckit.operations.prepare import Prepared, prepare
-from hpckit.planning.interconnect.judge import judge_interconnect, kept_of, shape_of
-from hpckit.planning.interconnect.request import CommBenchRequest
+from hpckit.operations.answering.one_run import PLAIN_RUN, answered, plain_words, read_answer
+from hpckit.operations.check import check_launch
+from hpckit.operations.environment.look import compose_one, output_overrides
+from hpckit.operations.prepare import prepare
 from hpckit.record.launches import Launch
 from hpckit.record.store import append_line, make_folder, read_lines
-from hpckit.values import dataclass, replace
+from hpckit.values import replace
 from hpckit.views.telemetry import nccl_transport
 
-_ENTRY = "hpckit.experiments.interconnect.measure:measure"
+_ENTRY = "hpckit.features.interconnect.measure:measure"
 _FORCED = (*PLAIN_RUN, "name=interconnect", f"entry_point={_ENTRY}", "command=null")
 _MOST_BYTES = 64 * 2**20
 """Pairs of a thousand nodes take 30 MB; nothing longer is read."""
@@ -47,53 +46,58 @@ _SEARCH_TOO = 1.5
 _WHAT = "figures"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOutcome:
-    """What was measured, of which shape, and the verdict."""
-
-    measured: InterconnectMeasurement
-    shape: MeasuredShape
-    verdict: InterconnectVerdict
+Outcome = tuple[InterconnectMeasurement, MeasuredShape, InterconnectVerdict]
 
 
-def prepare_bench(
-    request: ComposeRequest,
-    asked: CommBenchRequest,
-    words: Sequence[str],
-    context: Context,
-    *,
-    quiet: bool,
-) -> Prepared:
-    """Return the launch whose ranks measure what is asked; raises ConfigError and UsageError."""
+def run_bench(
+    arguments: argparse.Namespace, asked: CommBenchRequest, context: Context
+) -> Outcome | None:
+    """Launch, wait for the figures, judge them, keep them, and remove the launch.
+
+    None if the checks before a launch refused it, which they have said. Raises ConfigError and
+    UsageError; RunError if the run ended without figures: its launch stays, and is named.
+    """
+    more = output_overrides(arguments.output_dir, context.cwd)
+    request = _bench_request(compose_request(arguments, context, more=more), asked)
+    prepared = prepare(request, recorded_words(arguments, context), context, quiet=arguments.json)
+    if not say_checked(check_launch(prepared, context), context, may_insist=False):
+        return None
+    with answered(prepared, context, _read, _WHAT, "measuring") as (launch, answer):
+        told = nccl_transport(launch, 0)
+    measured = replace(answer.value, network=told.network if told else None)
+    # Compared with what was kept below the folder of launches; this is kept, too.
+    cluster, output = _cluster_name(prepared.points[0].settings), launch.folder.parent
+    shape = shape_of(measured, cluster)
+    verdict = judge_interconnect(measured, shape, read_kept(output))
+    try:
+        keep(output, kept_of(measured, cluster))
+    except OSError as error:
+        context.note(f"warning: the figures are not kept in {kept_file(output)}: {error}")
+    return measured, shape, verdict
+
+
+def _bench_request(request: ComposeRequest, asked: CommBenchRequest) -> ComposeRequest:
+    """Return the request for the launch whose ranks measure what is asked."""
     for word in request.overrides:
         if "=" not in word and not word.startswith("~"):
             raise UsageError(
                 f"{word!r} is no override; bench comm measures by itself, and takes no command",
                 hint="for example: hpckit bench comm cluster=lab resources.nodes=4",
             )
+    # Hydra's grammar is JSON without quotes for such values.
+    values = json.dumps(to_plain(asked), separators=(",", ":")).replace('"', "")
     minutes = math.ceil((asked.time_s * _SEARCH_TOO + _START_S) / 60)
     own = replace(
         request,
         overrides=(
             *plain_words(request.overrides, timeout_min=minutes),
             *_FORCED,
-            f"++comm_bench={_hydra_words(asked)}",
+            f"++comm_bench={values}",
         ),
         command=None,
     )
-    points = compose(own)
-    if len(points) != 1:
-        raise UsageError(
-            f"these words make {len(points)} runs; bench comm measures with one",
-            hint="leave out -m, values with commas, and stages",
-        )
-    _check_ranks(points[0].settings, asked)
-    return prepare(own, words, context, quiet=quiet)
-
-
-def _hydra_words(asked: CommBenchRequest) -> str:
-    """Return the request in Hydra's grammar, which is JSON without quotes for such values."""
-    return json.dumps(to_plain(asked), separators=(",", ":")).replace('"', "")
+    _check_ranks(compose_one(own, "bench comm measures with one"), asked)
+    return own
 
 
 def _check_ranks(settings: LaunchConfig, asked: CommBenchRequest) -> None:
@@ -112,25 +116,6 @@ def _check_ranks(settings: LaunchConfig, asked: CommBenchRequest) -> None:
             f"--ops {','.join(asked.operations)}: these ranks use no GPU to copy to or from",
             hint="resources.gpus_per_node=1 (and no runtime.device=cpu), or another operation",
         )
-
-
-def run_bench(prepared: Prepared, context: Context) -> BenchOutcome:
-    """Launch, wait for the figures, judge them, keep them, and remove the launch.
-
-    Raises RunError if the run ended without figures: its launch stays, and is named.
-    """
-    with answered(prepared, context, _read, _WHAT, "measuring") as (launch, answer):
-        told = nccl_transport(launch, 0)
-    measured = replace(answer.value, network=told.network if told else None)
-    # Compared with what was kept below the folder of launches; this is kept, too.
-    cluster, output = _cluster_name(prepared.points[0].settings), launch.folder.parent
-    shape = shape_of(measured, cluster)
-    verdict = judge_interconnect(measured, shape, read_kept(output))
-    try:
-        keep(output, kept_of(measured, cluster))
-    except OSError as error:
-        context.note(f"warning: the figures are not kept in {kept_file(output)}: {error}")
-    return BenchOutcome(measured=measured, shape=shape, verdict=verdict)
 
 
 def _read(launch: Launch) -> InterconnectMeasurement | None:
@@ -173,10 +158,8 @@ def read_kept(output_dir: Path) -> tuple[KeptMeasurement, ...]:
         return ()
     found = []
     for record in records:
-        try:
+        with suppress(ValueError, TypeError, RecursionError):
             found.append(from_plain(KeptMeasurement, record))
-        except (ValueError, TypeError, RecursionError):
-            continue
     return tuple(found)
 
 

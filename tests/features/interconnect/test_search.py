@@ -11,10 +11,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hpckit.model.interconnect.measurement import NodeGroupTime, SearchMode, SlowLink, SlowParts
-from hpckit.planning.interconnect.search import search_slow
-from hpckit.planning.interconnect.slow_parts import find_slow_parts, slow_factor
-from hpckit.planning.interconnect.tournament import Group, rounds_of, tournament
+from hpckit.features.interconnect.model import (
+    NodeGroupTime,
+    SearchMode,
+    SlowLink,
+    SlowParts,
+)
+from hpckit.features.interconnect.search import (
+    find_slow_parts,
+    search_slow,
+    slow_factor,
+    tournament,
+)
+from hpckit.planning.preflight.pairs import Group, rounds_of
 
 Seconds = Callable[[Group], float]
 

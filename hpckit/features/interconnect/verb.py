@@ -6,13 +6,26 @@ It is a launch of its own: its words are those of `hpckit launch`.
 from __future__ import annotations
 
 import argparse
-from enum import StrEnum
 from importlib import import_module
+from pathlib import Path
 
 from hpckit.cli.compose_options import add_configuration
 from hpckit.cli.options import add_json, add_output_dir
+from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
-from hpckit.model.interconnect.measurement import CommOperation, SearchMode
+from hpckit.errors import UsageError
+from hpckit.features.interconnect.model import CommOperation, SearchMode
+from hpckit.features.interconnect.request import (
+    SMALLEST,
+    CommBenchRequest,
+    read_operations,
+    read_sizes,
+    read_time,
+)
+from hpckit.features.interconnect.text import bench_figure, interconnect_document, interconnect_page
+from hpckit.operations.export.figure import FigureLook, drawn
+from hpckit.operations.output_file import FIGURE, check_output_file, write_output_file
+from hpckit.operations.plot import form_of
 
 EPILOG = """\
 examples:
@@ -22,18 +35,12 @@ examples:
 """
 
 
-class BenchKind(StrEnum):
-    """What can be measured."""
-
-    comm = "comm"
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `bench`."""
     parser.add_argument(
         "kind",
         metavar="KIND",
-        choices=[one.value for one in BenchKind],
+        choices=["comm"],
         help="comm: communication between ranks, and between host and GPU",
     )
     parser.add_argument(
@@ -76,6 +83,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Measure and print; returns 1 if something is surely wrong, else 0. Raises HpckitError."""
+    smallest, largest = (SMALLEST, None) if arguments.sizes is None else read_sizes(arguments.sizes)
+    asked = CommBenchRequest(
+        operations=read_operations(arguments.ops),
+        smallest=smallest,
+        largest=largest,
+        time_s=read_time(arguments.time_s),
+        search=SearchMode(arguments.find_slow),
+    )
+    target = None if arguments.to is None else context.cwd / Path(arguments.to).expanduser()
+    if target is not None:  # before anything is launched
+        look = FigureLook(form=form_of(target), log=True, log_x=True)
+        check_output_file(target, FIGURE)
     # Imports Hydra, which --help does not need.
-    code: int = import_module("hpckit.cli.interconnect").show_bench(arguments, context)
-    return code
+    done = import_module("hpckit.features.interconnect.launch").run_bench(arguments, asked, context)
+    if done is None:
+        return UsageError.exit_code
+    measured, shape, verdict = done
+    if arguments.json:
+        context.say_json(interconnect_document(measured, shape, verdict))
+    else:
+        show_page(interconnect_page(measured, verdict), context)
+    if target is not None:
+        write_output_file(target, (drawn(bench_figure(measured), look),), FIGURE)
+        context.note(f"drew bandwidth and time to {target}")
+    return int(any(one.is_error for one in verdict.findings))

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hpckit.model.interconnect.measurement import CommOperation
+from hpckit.features.interconnect.model import CommOperation
 from hpckit.values import dataclass
 
 ELEMENT = 4
@@ -43,13 +43,8 @@ class RankWorld:
         return self.ranks_per_node if self.size > self.ranks_per_node else 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedOperation:
-    """An operation with its buffers: `begin` fills them, `act` communicates, `right` checks."""
-
-    begin: Callable[[], object]
-    act: Callable[[], object]
-    right: Callable[[], bool]
+PreparedOperation = tuple[Tensor, Callable[[], object], Callable[[], Tensor]]
+"""The tensor that has the result, what communicates, and what makes the right result to compare."""
 
 
 def prepare_operation(operation: CommOperation, size: int, world: RankWorld) -> PreparedOperation:
@@ -63,106 +58,71 @@ def _pattern(count: int, device: torch.device, *, first: int = 0) -> Tensor:
     return numbers.remainder_(_PERIOD).to(torch.float32)
 
 
-def _same(found: Tensor, wanted: Tensor) -> bool:
-    return bool(torch.equal(found, wanted))
-
-
-def _rank_sum(ranks: int) -> int:
-    """Return what the ranks' own numbers add to a sum."""
-    return sum(_own(rank) for rank in range(ranks))
-
-
 def _own(rank: int) -> int:
     """Return what tells a rank's data from another's; small, so that sums stay exact."""
     return rank % _TELLING
 
 
+def _owns(world: RankWorld) -> Tensor:
+    """Return what tells the data of each rank, in a column."""
+    return torch.arange(world.size, device=world.device).remainder_(_TELLING).view(-1, 1)
+
+
+def _summed(pattern: Tensor, world: RankWorld) -> Tensor:
+    """Return the sum over all ranks, each of which adds what tells its data to the pattern."""
+    return pattern * world.size + sum(map(_own, range(world.size)))
+
+
 def _all_reduce(count: int, world: RankWorld) -> PreparedOperation:
     pattern = _pattern(count, world.device)
-    buffer = torch.empty_like(pattern)
-
-    def begin() -> None:
-        buffer.copy_(pattern).add_(_own(world.rank))
-
-    def right() -> bool:
-        return _same(buffer, pattern * world.size + _rank_sum(world.size))
-
-    return PreparedOperation(begin=begin, act=lambda: dist.all_reduce(buffer), right=right)
+    buffer = pattern + _own(world.rank)
+    return buffer, lambda: dist.all_reduce(buffer), lambda: _summed(pattern, world)
 
 
 def _all_gather(count: int, world: RankWorld) -> PreparedOperation:
-    part = max(1, count // world.size)
-    pattern = _pattern(part, world.device)
-    gathered = torch.empty(part * world.size, device=world.device)
+    pattern = _pattern(max(1, count // world.size), world.device)
     own = pattern + _own(world.rank)
+    gathered = torch.zeros(own.numel() * world.size, device=world.device)
     gather = _named("all_gather_single", "all_gather_into_tensor")
-
-    def right() -> bool:
-        parts = gathered.view(world.size, part)
-        return all(_same(parts[rank], pattern + _own(rank)) for rank in range(world.size))
-
-    return PreparedOperation(begin=gathered.zero_, act=lambda: gather(gathered, own), right=right)
+    return gathered, lambda: gather(gathered, own), lambda: (pattern + _owns(world)).view(-1)
 
 
 def _reduce_scatter(count: int, world: RankWorld) -> PreparedOperation:
     part = max(1, count // world.size)
     whole = _pattern(part * world.size, world.device) + _own(world.rank)
-    wanted = _pattern(part, world.device, first=part * world.rank) * world.size
-    scattered = torch.empty(part, device=world.device)
+    pattern = _pattern(part, world.device, first=part * world.rank)
+    scattered = torch.zeros(part, device=world.device)
     scatter = _named("reduce_scatter_single", "reduce_scatter_tensor")
-
-    def right() -> bool:
-        return _same(scattered, wanted + _rank_sum(world.size))
-
-    return PreparedOperation(
-        begin=scattered.zero_, act=lambda: scatter(scattered, whole), right=right
-    )
+    return scattered, lambda: scatter(scattered, whole), lambda: _summed(pattern, world)
 
 
 def _all_to_all(count: int, world: RankWorld) -> PreparedOperation:
     part = max(1, count // world.size)
     sent = _pattern(part * world.size, world.device) + _own(world.rank)
-    wanted = _pattern(part, world.device, first=part * world.rank)
-    received = torch.empty_like(sent)
-
-    def right() -> bool:
-        parts = received.view(world.size, part)
-        return all(_same(parts[rank], wanted + _own(rank)) for rank in range(world.size))
-
-    return PreparedOperation(
-        begin=received.zero_,
-        act=lambda: dist.all_to_all_single(received, sent),
-        right=right,
+    pattern = _pattern(part, world.device, first=part * world.rank)
+    received = torch.zeros_like(sent)
+    return (
+        received,
+        lambda: dist.all_to_all_single(received, sent),
+        lambda: (pattern + _owns(world)).view(-1),
     )
 
 
 def _broadcast(count: int, world: RankWorld) -> PreparedOperation:
     pattern = _pattern(count, world.device)
-    buffer = torch.empty_like(pattern)
-
-    def begin() -> None:
-        buffer.copy_(pattern) if world.rank == 0 else buffer.zero_()
-
-    return PreparedOperation(
-        begin=begin,
-        act=lambda: dist.broadcast(buffer, 0),
-        right=lambda: _same(buffer, pattern),
-    )
+    buffer = pattern.clone() if world.rank == 0 else torch.zeros_like(pattern)
+    return buffer, lambda: dist.broadcast(buffer, 0), lambda: pattern
 
 
 def _point_to_point(count: int, world: RankWorld) -> PreparedOperation:
     pattern = _pattern(count, world.device)
     target = (world.rank + world.stride) % world.size
     source = (world.rank - world.stride) % world.size
-    sent, received = pattern + _own(world.rank), torch.empty_like(pattern)
-
-    def act() -> None:
-        exchange([(sent, target)], [(received, source)])
-
-    return PreparedOperation(
-        begin=received.zero_,
-        act=act,
-        right=lambda: _same(received, pattern + _own(source)),
+    sent, received = pattern + _own(world.rank), torch.zeros_like(pattern)
+    return (
+        received,
+        lambda: exchange([(sent, target)], [(received, source)]),
+        lambda: pattern + _own(source),
     )
 
 
@@ -176,21 +136,22 @@ def exchange(sends: list[tuple[Tensor, int]], receives: list[tuple[Tensor, int]]
 
 def _host_to_device(count: int, world: RankWorld) -> PreparedOperation:
     host = _pattern(count, torch.device("cpu")).pin_memory()
-    there = torch.empty(count, device=world.device)
-    return PreparedOperation(
-        begin=there.zero_,
-        act=lambda: there.copy_(host, non_blocking=True),
-        right=lambda: _same(there.cpu(), host),
+    there = torch.zeros(count, device=world.device)
+    # Compared with what the GPU makes itself: a second copy could be wrong in the same way.
+    return (
+        there,
+        lambda: there.copy_(host, non_blocking=True),
+        lambda: _pattern(count, world.device),
     )
 
 
 def _device_to_host(count: int, world: RankWorld) -> PreparedOperation:
     there = _pattern(count, world.device)
-    host = torch.empty(count).pin_memory()
-    return PreparedOperation(
-        begin=host.zero_,
-        act=lambda: host.copy_(there, non_blocking=True),
-        right=lambda: _same(there.cpu(), host),
+    host = torch.zeros(count).pin_memory()
+    return (
+        host,
+        lambda: host.copy_(there, non_blocking=True),
+        lambda: _pattern(count, torch.device("cpu")),
     )
 
 

@@ -1,20 +1,25 @@
-"""What `hpckit bench comm` prints: a table, what was not measured, and findings; or JSON. Pure."""
+"""What `hpckit bench comm` shows: a table with remarks and findings, JSON, or a figure. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpckit.model.counted import counted, size_text, whole_percent
-from hpckit.model.interconnect.measurement import InterconnectMeasurement, MeasuredShape, SlowSearch
-from hpckit.model.interconnect.verdict import (
+from hpckit.features.interconnect.fit import GIGA, bus_bandwidth, rate_text
+from hpckit.features.interconnect.model import (
+    InterconnectMeasurement,
     InterconnectVerdict,
     LatencyFit,
+    MeasuredShape,
+    OperationTimes,
     OperationVerdict,
 )
+from hpckit.model.counted import counted, size_text, whole_percent
 from hpckit.model.plain import plain_fields, to_plain, without_nan
+from hpckit.report.document.figure import XY, CurveFigure, FigureLine, FigurePanel
+from hpckit.report.document.run_clock import CurveAxis
 from hpckit.report.text import Page, TextTable
 
-_GIGA = 1e9
+_MICRO = 1e-6
 _HEADER = ("OPERATION", "SIZES", "LATENCY", "BUS BANDWIDTH", "PROMISE", "EARLIER")
 _SHOWN_HOSTS = 8
 
@@ -75,11 +80,6 @@ def latency_text(fit: LatencyFit | None) -> str:
     return f"{latency:.{digits}f} +- {error:.{digits}f} us"
 
 
-def rate_text(bytes_per_s: float | None) -> str:
-    """Return a rate as `1.23 GB/s`; empty if it is unknown."""
-    return "" if bytes_per_s is None else f"{bytes_per_s / _GIGA:.3g} GB/s"
-
-
 def _promises(verdict: InterconnectVerdict) -> Iterator[str]:
     """Yield the arithmetic of each path once."""
     yield from dict.fromkeys(
@@ -109,31 +109,23 @@ def _searched(measured: InterconnectMeasurement) -> Iterator[str]:
     if not search.rounds:
         yield f"no slow node was searched for: {search.why_not}"
         return
-    yield f"{_how(search)}: {_found(measured, search)}"
+    hosts, found = measured.hosts, measured.found
+    names = [hosts[node] for node in found.nodes]
+    names += [f"the link {hosts[one.first]}-{hosts[one.second]}" for one in found.links]
+    groups, rounds = counted(len(search.groups), "group"), counted(search.rounds, "round")
+    yield (
+        f"searched {groups} of nodes in {rounds} with messages of {size_text(search.size)}: "
+        + (f"{', '.join(names)} slow" if names else "all are alike")
+    )
     if search.why_not:
         yield search.why_not
-
-
-def _how(search: SlowSearch) -> str:
-    groups = counted(len(search.groups), "group")
-    rounds = counted(search.rounds, "round")
-    return f"searched {groups} of nodes in {rounds} with messages of {size_text(search.size)}"
-
-
-def _found(measured: InterconnectMeasurement, search: SlowSearch) -> str:
-    names = [measured.hosts[node] for node in search.found.nodes]
-    names += [
-        f"the link {measured.hosts[one.first]}-{measured.hosts[one.second]}"
-        for one in search.found.links
-    ]
-    return f"{', '.join(names)} slow" if names else "all are alike"
 
 
 def interconnect_document(
     measured: InterconnectMeasurement, shape: MeasuredShape, verdict: InterconnectVerdict
 ) -> dict[str, object]:
     """Return the object; rates are bytes per second, times seconds, sizes bytes."""
-    found = measured.search
+    hosts, found = measured.hosts, measured.found
     judged = {one.operation: one for one in verdict.operations}
     document: dict[str, object] = {
         "at": to_plain(measured.at),
@@ -150,12 +142,10 @@ def interconnect_document(
             for one in measured.operations
         ],
         **plain_fields(measured, "links", "search"),
-        "slow_nodes": [measured.hosts[one] for one in found.found.nodes] if found else [],
+        "slow_nodes": [hosts[one] for one in found.nodes],
         "slow_links": [
-            [measured.hosts[one.first], measured.hosts[one.second]] for one in found.found.links
-        ]
-        if found
-        else [],
+            [measured.hosts[one.first], measured.hosts[one.second]] for one in found.links
+        ],
         "findings": [
             {
                 "level": one.severity.value,
@@ -180,3 +170,31 @@ def _judged(one: OperationVerdict | None) -> dict[str, object]:
         "earlier_bytes_per_s": one and one.earlier,
         "earlier_count": one.earlier_count if one else 0,
     }
+
+
+def bench_figure(measured: InterconnectMeasurement) -> CurveFigure:
+    """Return two panels over the size in bytes: GB/s of the bus, and microseconds."""
+    shown = [one for one in measured.operations if one.times]
+
+    def lines(panel: str) -> tuple[FigureLine, ...]:
+        return tuple(
+            FigureLine(name=one.operation.value, colour=place, live=_points(one, panel, measured))
+            for place, one in enumerate(shown)
+        )
+
+    names = ("bus bandwidth (GB/s)", "time (us)")
+    return CurveFigure(
+        panels=tuple(FigurePanel(metric=name, lines=lines(name)) for name in names),
+        axis=CurveAxis.step,
+        named_x="size (bytes)",
+    )
+
+
+def _points(one: OperationTimes, panel: str, measured: InterconnectMeasurement) -> XY:
+    sizes = tuple(float(each.size) for each in one.times)
+    if panel.startswith("time"):
+        return sizes, tuple(each.seconds / _MICRO for each in one.times)
+    return sizes, tuple(
+        bus_bandwidth(one.operation, measured.ranks, each.size, each.seconds) / GIGA
+        for each in one.times
+    )

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hpckit.experiments.interconnect.operations import RankWorld, prepare_operation
-from hpckit.experiments.interconnect.sweep import repeats_within
-from hpckit.model.interconnect.measurement import CommOperation
+from hpckit.features.interconnect.model import CommOperation
+from hpckit.features.interconnect.operations import RankWorld, prepare_operation
+from hpckit.features.interconnect.sweep import repeats_within
 
 FOUR = RankWorld(rank=1, size=4, ranks_per_node=2, device=torch.device("cpu"))
 
@@ -21,19 +21,18 @@ def test_a_flipped_bit_in_a_sum_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
         buffer.copy_((buffer - 1) * 4 + 6)
 
     monkeypatch.setattr(dist, "all_reduce", all_reduce)
-    prepared = prepare_operation(CommOperation.all_reduce, 4096, FOUR)
-    prepared.begin()
-    prepared.act()
-    assert prepared.right()
+    result, act, wanted = prepare_operation(CommOperation.all_reduce, 4096, FOUR)
+    act()
+    assert torch.equal(result, wanted())
 
     def corrupt(buffer: torch.Tensor) -> None:
         all_reduce(buffer)
         buffer.view(torch.int32)[700] ^= 1
 
     monkeypatch.setattr(dist, "all_reduce", corrupt)
-    prepared.begin()
-    prepared.act()
-    assert not prepared.right()
+    result, act, wanted = prepare_operation(CommOperation.all_reduce, 4096, FOUR)
+    act()
+    assert not torch.equal(result, wanted())
 
 
 def test_messages_cross_nodes_where_there_are_several() -> None:

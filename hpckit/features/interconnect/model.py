@@ -1,4 +1,4 @@
-"""What a run of `hpckit bench comm` measured, as its rank 0 writes it.
+"""What a run of `hpckit bench comm` measured, as its rank 0 writes it, and what is concluded.
 
 Sizes are bytes as nccl-tests counts them: of the whole array of a collective, or of a message.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 
-from hpckit.model.interconnect.node_links import NodeLinks
+from hpckit.model.finding import Finding
+from hpckit.model.nodes.links import NodeLinks
 from hpckit.values import dataclass, field
 
 
@@ -152,12 +153,14 @@ class InterconnectMeasurement:
         """How many nodes took part."""
         return len(self.hosts)
 
+    @property
+    def found(self) -> SlowParts:
+        """What a search found; nothing without one."""
+        return self.search.found if self.search else SlowParts()
+
     def times(self, operation: CommOperation) -> tuple[SizedTime, ...]:
         """Return what was measured of an operation; empty if nothing was."""
         return next((one.times for one in self.operations if one.operation is operation), ())
-
-
-VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,3 +183,70 @@ class KeptMeasurement:
     shape: MeasuredShape
     bus_bytes_per_s: dict[str, float]
     v: int = VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyFit:
+    """The line t = alpha + s * beta: latency in seconds, and seconds per byte.
+
+    `*_error` is half of the interval that has the true value with 95 % confidence. `r2` is the
+    share of the variance that the line explains, of relative errors; `spread` is their standard
+    deviation. `doubt` says why the line is
+    not to be trusted; empty if it is.
+    """
+
+    alpha_s: float
+    beta_s_per_byte: float
+    alpha_error_s: float
+    beta_error_s_per_byte: float
+    r2: float
+    spread: float
+    sizes: int
+    doubt: str = ""
+
+
+class LinkPath(StrEnum):
+    """Between what bytes go."""
+
+    within_node = "within a node"
+    between_nodes = "between nodes"
+    host_device = "between host and device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathPromise:
+    """Bytes per second that a path should carry for a rank or a ring; `words` is the arithmetic.
+
+    None: nothing is promised, and `words` says why.
+    """
+
+    path: LinkPath
+    bytes_per_s: float | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationVerdict:
+    """What an operation reached: the best bus bandwidth, and its share of the promise.
+
+    `enough` was measured for its bandwidth to be judged.
+    `earlier` is the median of the earlier measurements of the same shape, bytes per second, and
+    `earlier_count` how many they are.
+    """
+
+    operation: CommOperation
+    fit: LatencyFit | None
+    enough: bool
+    bus_bytes_per_s: float | None
+    promise: PathPromise
+    share: float | None = None
+    earlier: float | None = None
+    earlier_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterconnectVerdict:
+    """All conclusions; errors first among the findings."""
+
+    operations: tuple[OperationVerdict, ...]
+    findings: tuple[Finding, ...]

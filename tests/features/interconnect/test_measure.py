@@ -10,12 +10,12 @@ import pytest
 from experiments.conftest import start
 from tiers import thorough
 
-from hpckit.model.interconnect.measurement import CommOperation, InterconnectMeasurement
+from hpckit.features.interconnect.model import CommOperation, InterconnectMeasurement
 from hpckit.model.plain import from_plain
 from hpckit.record.layout import RunPaths
 
 pytestmark = pytest.mark.training
-ENTRY = "hpckit.experiments.interconnect.measure:measure"
+ENTRY = "hpckit.features.interconnect.measure:measure"
 JOINING = [one for one in CommOperation if not one.needs_device]
 
 

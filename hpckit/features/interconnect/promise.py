@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from hpckit.features.interconnect.model import (
+    CommOperation,
+    InterconnectMeasurement,
+    LinkPath,
+    PathPromise,
+)
 from hpckit.model.counted import counted
-from hpckit.model.interconnect.measurement import CommOperation, InterconnectMeasurement
-from hpckit.model.interconnect.node_links import GpuLinks, NodeLinks
-from hpckit.model.interconnect.verdict import LinkPath, PathPromise
+from hpckit.model.nodes.links import GpuLinks, NodeLinks
 from hpckit.values import replace
 
 _GIGA = 1e9

@@ -11,8 +11,9 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from hpckit.model.interconnect.measurement import CommOperation, OperationTimes, SizedTime
-from hpckit.model.interconnect.verdict import LatencyFit
+from hpckit.features.interconnect.model import CommOperation, LatencyFit, OperationTimes, SizedTime
+
+GIGA = 1e9
 
 LEAST_R2, MOST_SPREAD = 0.8, 0.25
 """Times of latency alone do not grow: a line explains little of them, and is right all the same."""
@@ -162,3 +163,8 @@ def best_bus_bandwidth(
     return max(
         (bus_bandwidth(operation, ranks, one.size, one.seconds) for one in times), default=None
     )
+
+
+def rate_text(bytes_per_s: float | None) -> str:
+    """Return a rate as `1.23 GB/s`; empty if it is unknown."""
+    return "" if bytes_per_s is None else f"{bytes_per_s / GIGA:.3g} GB/s"

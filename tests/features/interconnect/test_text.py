@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
-from hpckit.cli.interconnect import bench_figure
-from hpckit.model.interconnect.measurement import (
+from hpckit.features.interconnect.judge import judge_interconnect, shape_of
+from hpckit.features.interconnect.model import (
     CommOperation,
     InterconnectMeasurement,
     NodeGroupTime,
@@ -16,9 +16,8 @@ from hpckit.model.interconnect.measurement import (
     SlowParts,
     SlowSearch,
 )
-from hpckit.model.interconnect.node_links import FabricPort, NodeLinks
-from hpckit.planning.interconnect.judge import judge_interconnect, shape_of
-from hpckit.report.interconnect import interconnect_document, interconnect_page
+from hpckit.features.interconnect.text import bench_figure, interconnect_document, interconnect_page
+from hpckit.model.nodes.links import FabricPort, NodeLinks
 from hpckit.report.text import TextTable
 
 PORT = (FabricPort(name="mlx5_0/1", gbit_per_s=100.0),)

@@ -1,13 +1,12 @@
 """Times every operation in growing sizes until the time is spent, the same on all ranks.
 
 Sizes are the outer loop, so that a bound that is too short leaves all operations alike. Rank 0's
-clock decides alone what is measured next. What all must know alike goes through tensors of the
-process group that is measured: there is no other one.
+clock decides alone what is measured next. What all must know alike goes through the process group
+that is measured: there is no other one.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable
 from statistics import median
@@ -15,14 +14,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
-from hpckit.experiments.interconnect.operations import (
-    PreparedOperation,
-    RankWorld,
-    prepare_operation,
-)
-from hpckit.model.interconnect.measurement import CommOperation, OperationTimes, SizedTime
+from hpckit.features.interconnect.model import CommOperation, OperationTimes, SizedTime
+from hpckit.features.interconnect.operations import PreparedOperation, RankWorld, prepare_operation
+from hpckit.runtime.preflight.device_speed import finish, timed_alone
 from hpckit.values import dataclass, field
 
 FEWEST_REPEATS, MOST_REPEATS = 5, 30
@@ -43,11 +38,6 @@ class OperationSweep:
     wrong: bool = False
     cost_s: float = 0.0
 
-    @property
-    def over(self) -> bool:
-        """Whether no larger size is measured."""
-        return bool(self.missing or self.ended)
-
 
 def sweep_operations(
     operations: Iterable[CommOperation], sizes: Iterable[int], time_s: float, world: RankWorld
@@ -59,7 +49,7 @@ def sweep_operations(
     ]
     for size in sizes:
         for one in sweeps:
-            if one.over:
+            if one.missing or one.ended:
                 continue
             left = time_s - (time.monotonic() - began)
             if not decided(2 * one.cost_s <= left, world):
@@ -84,11 +74,11 @@ def measure_size(sweep: OperationSweep, size: int, world: RankWorld) -> None:
     if anywhere(here=prepared is None, world=world) or prepared is None:
         sweep.ended = _MEMORY
         return
-    prepared.begin()
-    synchronise(world)
+    result, act, wanted = prepared
+    finish(world.device)
     try:
-        prepared.act()
-        synchronise(world)
+        act()
+        finish(world.device)
     except (RuntimeError, NotImplementedError, ValueError) as error:
         trouble = str(error).partition("\n")[0][:_SHOWN] or type(error).__name__
     if anywhere(here=bool(trouble), world=world):
@@ -96,10 +86,10 @@ def measure_size(sweep: OperationSweep, size: int, world: RankWorld) -> None:
             raise RuntimeError(f"{sweep.operation} of {size} bytes failed: {trouble}")
         sweep.missing = f"the backend does not have it: {trouble}"
         return
-    sweep.wrong |= not prepared.right()
-    estimate = timed(prepared.act, world)
+    sweep.wrong |= not torch.equal(result, wanted())
+    estimate = timed(act, world)
     repeats = int(decided(repeats_within(_SLOT_S, estimate), world))
-    seconds = median(timed(prepared.act, world) for _ in range(repeats))
+    seconds = median(timed(act, world) for _ in range(repeats))
     sweep.medians.append((size, seconds, repeats))
 
 
@@ -120,17 +110,7 @@ def timed(act: Callable[[], object], world: RankWorld) -> float:
     """Return the seconds of an action that all ranks begin together."""
     if world.size > 1:
         dist.barrier()
-    synchronise(world)
-    began = time.perf_counter()
-    act()
-    synchronise(world)
-    return time.perf_counter() - began
-
-
-def synchronise(world: RankWorld) -> None:
-    """Wait until the GPU has done what it was told; a CPU has."""
-    if world.device.type == "cuda":
-        torch.cuda.synchronize(world.device)
+    return timed_alone(act, world.device)
 
 
 def _of_all_ranks(sweep: OperationSweep, world: RankWorld) -> OperationTimes:
@@ -157,45 +137,21 @@ def _of_all_ranks(sweep: OperationSweep, world: RankWorld) -> OperationTimes:
 
 
 def decided(value: Any, world: RankWorld) -> Any:
-    """Return rank 0's value (plain JSON) on every rank; each of them must call it."""
-    if world.size == 1:
-        return value
-    own = _bytes(value, world)
-    length = torch.tensor([len(own)], device=world.device)
-    dist.broadcast(length, 0)
-    if world.rank != 0:
-        own = torch.empty(int(length.item()), dtype=torch.uint8, device=world.device)
-    dist.broadcast(own, 0)
-    return _value(own)
+    """Return rank 0's value on every rank; each of them must call it."""
+    told = [value]
+    if world.size > 1:
+        dist.broadcast_object_list(told, 0)
+    return told[0]
 
 
 def gathered(value: Any, world: RankWorld) -> list[Any]:
-    """Return every rank's value (plain JSON), by rank; each of them must call it."""
-    if world.size == 1:
-        return [value]
-    own = _bytes(value, world)
-    length = torch.tensor([len(own)], device=world.device)
-    dist.all_reduce(length, op=dist.ReduceOp.MAX)
-    # JSON ignores blanks behind it.
-    padded = torch.full((int(length.item()),), ord(" "), dtype=torch.uint8, device=world.device)
-    padded[: len(own)] = own
-    parts = [torch.empty_like(padded) for _ in range(world.size)]
-    dist.all_gather(parts, padded)
-    return [_value(part) for part in parts]
+    """Return every rank's value, by rank; each of them must call it."""
+    everyone = [value] * world.size
+    if world.size > 1:
+        dist.all_gather_object(everyone, value)
+    return everyone
 
 
 def anywhere(*, here: bool, world: RankWorld) -> bool:
     """Return whether it is true on any rank; each of them must call it."""
-    if world.size == 1:
-        return here
-    flag = torch.tensor([int(here)], device=world.device)
-    dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-    return bool(flag.item())
-
-
-def _bytes(value: Any, world: RankWorld) -> Tensor:
-    return torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8, device=world.device)
-
-
-def _value(data: Tensor) -> Any:
-    return json.loads(bytes(data.cpu().tolist()))
+    return any(gathered(here, world))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.model.interconnect.measurement import CommOperation
+from hpckit.features.interconnect.model import CommOperation
 
 LOCAL = ("bench", "comm", "cluster=local", "resources=cpu_pair")
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.model.interconnect.measurement import CommOperation
-from hpckit.planning.interconnect.fit import bus_bandwidth, bus_factor, fit_latency
+from hpckit.features.interconnect.fit import bus_bandwidth, bus_factor, fit_latency
+from hpckit.features.interconnect.model import CommOperation
 
 SIZES = [2**power for power in range(10, 27)]
 ALPHAS = st.floats(1e-6, 1e-3)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from hpckit.errors import UsageError
-from hpckit.model.interconnect.measurement import CommOperation, SearchMode
+from hpckit.features.interconnect.model import CommOperation, SearchMode
 from hpckit.values import dataclass
 
 SMALLEST, LARGEST = 2**10, 2**32

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from hpckit.model.finding import Severity
-from hpckit.model.interconnect.measurement import (
+from hpckit.features.interconnect.judge import judge_interconnect, kept_of, shape_of
+from hpckit.features.interconnect.model import (
     CommOperation,
     InterconnectMeasurement,
+    InterconnectVerdict,
     KeptMeasurement,
     OperationTimes,
     SearchMode,
@@ -21,15 +22,14 @@ from hpckit.model.interconnect.measurement import (
     SlowParts,
     SlowSearch,
 )
-from hpckit.model.interconnect.node_links import (
+from hpckit.features.interconnect.promise import promise_of
+from hpckit.model.finding import Severity
+from hpckit.model.nodes.links import (
     FabricPort,
     GpuLinks,
     NetworkInterface,
     NodeLinks,
 )
-from hpckit.model.interconnect.verdict import InterconnectVerdict
-from hpckit.planning.interconnect.judge import judge_interconnect, kept_of, shape_of
-from hpckit.planning.interconnect.promise import promise_of
 
 GIGA = 1e9
 SIZES = [2**power for power in range(10, 31)]

@@ -1,0 +1,191 @@
+"""What the ranks of `hpckit bench comm` do: measure, check, search, and write one file.
+
+Rank 0 writes the file into the run's folder; it decides nothing about what the figures mean.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hpckit import Run
+from hpckit.features.interconnect.judge import below_promise
+from hpckit.features.interconnect.model import (
+    CommOperation,
+    InterconnectMeasurement,
+    NodeGroupTime,
+    SearchMode,
+    SlowParts,
+    SlowSearch,
+)
+from hpckit.features.interconnect.operations import ELEMENT, RankWorld, exchange
+from hpckit.features.interconnect.request import (
+    LARGEST,
+    LARGEST_ON_CPU,
+    CommBenchRequest,
+    sizes_between,
+)
+from hpckit.features.interconnect.search import find_slow_parts, search_slow, slow_factor
+from hpckit.features.interconnect.sweep import decided, gathered, sweep_operations, timed
+from hpckit.model.nodes.links import NodeLinks
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.observe.environment.system import granted_memory
+from hpckit.observe.node_links import read_node_links
+from hpckit.planning.preflight.pairs import Group, Round
+from hpckit.record.layout import RunPaths
+from hpckit.record.process import this_host
+from hpckit.record.store import write_json
+from hpckit.runtime.clock import now
+from hpckit.runtime.environ import environment
+from hpckit.values import replace
+
+_REPEATS = 7
+_PAIR = 2
+_EARLY = "the search ended early: its time was spent"
+
+
+_BUFFERS = 8
+"""An operation of a size needs about five times its bytes; the rest is for everything else."""
+_FEWEST_SEARCHED = 3
+_SEARCH_SIZES = {"cpu": 2**20, "cuda": 2**25}
+"""Messages of a search: large enough that bandwidth counts, and not latency."""
+_LEAST_SEARCHED = 2**18
+_SEARCH_SHARE = 0.5
+
+
+def measure(config: Any, run: Run) -> None:
+    """Measure as `config.comm_bench` asks (a plain CommBenchRequest); rank 0 writes the result."""
+    request = from_plain(CommBenchRequest, dict(config.comm_bench))
+    world = RankWorld(
+        rank=run.rank,
+        size=run.world_size,
+        ranks_per_node=run.info.local_world_size,
+        device=run.device,
+    )
+    began = time.monotonic()
+    sizes = sizes_between(request.smallest, largest_size(request, world))
+    operations = sweep_operations(request.operations, sizes, request.time_s, world)
+    first = world.rank % world.ranks_per_node == 0
+    own = to_plain(read_node_links(this_host(), environment())) if first else None
+    links = [from_plain(NodeLinks, one) for one in gathered(own, world) if one is not None]
+    cuda = world.device.type == "cuda"
+    measured = InterconnectMeasurement(
+        at=now(),
+        backend="nccl" if cuda else str(dist.get_backend()),
+        device=world.device.type,
+        ranks=world.size,
+        hosts=tuple(one.host for one in links),
+        ranks_per_node=world.ranks_per_node,
+        torch=str(torch.__version__),
+        nccl=".".join(map(str, torch.cuda.nccl.version())) if cuda else None,  # type: ignore[no-untyped-call]  # untyped in torch
+        operations=operations,
+        links=tuple(links),
+    )
+    search = _search(request, measured, world)
+    if world.rank == 0:
+        done = replace(measured, search=search, seconds=time.monotonic() - began)
+        write_json(RunPaths(run.folder).interconnect, to_plain(done))
+
+
+def largest_size(request: CommBenchRequest, world: RankWorld) -> int:
+    """Return the largest size in bytes that was asked for and that memory holds on every rank."""
+    if world.device.type == "cuda":
+        free, usual = int(torch.cuda.mem_get_info(world.device)[0]), LARGEST
+    else:
+        free, usual = (granted_memory() or 2**30) // world.ranks_per_node, LARGEST_ON_CPU
+    fitting = min(map(int, gathered(free // _BUFFERS, world)))
+    return max(request.smallest, min(request.largest or usual, fitting))
+
+
+def _search(
+    request: CommBenchRequest, measured: InterconnectMeasurement, world: RankWorld
+) -> SlowSearch:
+    """Search for slow nodes if that was asked for, or if the figures are a reason to."""
+    why = decided(why_not(request.search, measured), world)
+    if why:
+        return SlowSearch(mode=request.search, why_not=why)
+    time_s = request.time_s * _SEARCH_SHARE
+    size = search_size(measured, time_s)
+    search = search_slow(measured.nodes, request.search) if world.rank == 0 else None
+    began, rounds, seen, found = time.monotonic(), 0, list[NodeGroupTime](), SlowParts()
+    groups: Round | None = next(search) if search is not None else ()
+    while True:
+        if search is not None and groups and time.monotonic() - began > time_s:
+            pairs = {one.nodes: one.seconds for one in seen if len(one.nodes) == _PAIR}
+            groups, why, found = None, _EARLY, find_slow_parts(pairs, slow_factor(seen))
+        agreed: Round | None = decided(groups, world)
+        if agreed is None:
+            break
+        times = _group_times(agreed, size, world)
+        rounds += 1
+        seen += times
+        if search is not None:
+            try:
+                groups = search.send(times)
+            except StopIteration as end:
+                groups, found = None, end.value
+    return SlowSearch(
+        mode=request.search, size=size, rounds=rounds, groups=tuple(seen), found=found, why_not=why
+    )
+
+
+def why_not(mode: SearchMode, measured: InterconnectMeasurement) -> str:
+    """Return why no slow node is searched for; empty if it is."""
+    if measured.nodes < _FEWEST_SEARCHED:
+        return "fewer than three nodes tell nothing apart"
+    if mode is SearchMode.never:
+        return "it was not asked for"
+    if mode is SearchMode.auto and below_promise(measured) is False:
+        return "all that was measured is near what the links promise"
+    return ""
+
+
+def search_size(measured: InterconnectMeasurement, time_s: float) -> int:
+    """Return the bytes of a search's messages: the usual ones, or fewer if time is short."""
+    times: Mapping[int, float] = {
+        one.size: one.seconds for one in measured.times(CommOperation.point_to_point)
+    }
+    usual = _SEARCH_SIZES[measured.device]
+    # Eight exchanges in each of n-1 rounds, and half as many again for what is slow.
+    fitting = [
+        size
+        for size, seconds in times.items()
+        if size <= usual and seconds * 12 * measured.nodes <= time_s
+    ]
+    return max(_LEAST_SEARCHED, max(fitting, default=0)) if times else usual
+
+
+def _group_times(groups: Sequence[Group], size: int, world: RankWorld) -> list[NodeGroupTime]:
+    """Return the median repeat of each group; its slowest rank counts. The other nodes wait.
+
+    The best one would hide a link that is fast for a moment, until a buffer or a quota is full.
+
+    In a group every node exchanges a message with every other one at once: each local rank with the
+    same local rank there, so that all networks of a node carry their part.
+    """
+    own, place = divmod(world.rank, world.ranks_per_node)
+    mine = next((group for group in groups if own in group), ())
+    peers = [node * world.ranks_per_node + place for node in mine if node != own]
+    sent = torch.ones(max(1, size // ELEMENT), device=world.device)
+    sends = [(sent, peer) for peer in peers]
+    receives = [(torch.empty_like(sent), peer) for peer in peers]
+
+    def act() -> None:
+        exchange(sends, receives)
+
+    timed(act, world)
+    seconds = gathered([timed(act, world) for _ in range(_REPEATS)], world)
+    times = []
+    for group in groups:
+        members = [
+            spans for rank, spans in enumerate(seconds) if rank // world.ranks_per_node in group
+        ]
+        repeats = [max(each) for each in zip(*members, strict=True)]
+        middle = median(repeats)
+        times.append(NodeGroupTime(nodes=group, seconds=middle, spread=middle / min(repeats) - 1))
+    return times
