@@ -9,6 +9,9 @@ from hpckit.cli.compose_options import compose_request, recorded_words
 from hpckit.cli.launch_output import say_checked
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
+from hpckit.features.reporting.drawing import FigureLook, drawn
+from hpckit.features.reporting.figure import XY, CurveAxis, CurveFigure, FigureLine, FigurePanel
+from hpckit.features.reporting.write_plot import form_of
 from hpckit.model.interconnect.measurement import (
     InterconnectMeasurement,
     OperationTimes,
@@ -16,10 +19,8 @@ from hpckit.model.interconnect.measurement import (
 )
 from hpckit.operations import check
 from hpckit.operations.environment.look import output_override
-from hpckit.operations.export.figure import FigureLook, drawn
 from hpckit.operations.interconnect.bench import prepare_bench, run_bench
 from hpckit.operations.output_file import FIGURE, check_output_file, write_output_file
-from hpckit.operations.plot import form_of
 from hpckit.planning.interconnect.fit import bus_bandwidth
 from hpckit.planning.interconnect.request import (
     SMALLEST,
@@ -28,8 +29,6 @@ from hpckit.planning.interconnect.request import (
     read_sizes,
     read_time,
 )
-from hpckit.report.document.figure import XY, CurveFigure, FigureLine, FigurePanel
-from hpckit.report.document.run_clock import CurveAxis
 from hpckit.report.interconnect import interconnect_document, interconnect_page
 
 _REFUSED = 2
