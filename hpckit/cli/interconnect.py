@@ -9,9 +9,8 @@ from hpckit.cli.compose_options import compose_request, recorded_words
 from hpckit.cli.launch_output import say_checked
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
-from hpckit.features.reporting.drawing import FigureLook, drawn
+from hpckit.features.reporting.drawing import FigureLook, drawn, form_of
 from hpckit.features.reporting.figure import XY, CurveAxis, CurveFigure, FigureLine, FigurePanel
-from hpckit.features.reporting.write_plot import form_of
 from hpckit.model.interconnect.measurement import (
     InterconnectMeasurement,
     OperationTimes,

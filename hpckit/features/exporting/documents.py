@@ -1,24 +1,29 @@
-"""The kinds of export that are one text: CSV, JSON lines, OpenMetrics, a trace."""
+"""The kinds of export that are one text: CSV and JSON lines here, OpenMetrics and traces beside."""
 
 from __future__ import annotations
 
+import csv
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import io
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
 from itertools import groupby
 from types import ModuleType
+from typing import Any
 
 from hpckit.errors import UsageError
 from hpckit.features.exporting.exported_run import ExportedRun, Written
 from hpckit.features.exporting.open_metrics import RunGauges, open_metrics_lines
-from hpckit.features.exporting.trace import TracedRun, trace_text
-from hpckit.features.exporting.value_lines import RunValues, csv_lines, json_lines
+from hpckit.features.exporting.trace import trace_text
 from hpckit.model.goodput import Goodput
-from hpckit.model.metrics.rows import MetricValue
-from hpckit.operations.output_file import EXPORT_MARKS, OutputKind
-from hpckit.record.attempts import read_attempts
+from hpckit.model.ids import split_run_id
+from hpckit.model.metrics.rows import MetricValue, number_of
+from hpckit.operations.output_file import EXPORT_MARKS, VALUE_COLUMNS, OutputKind
 from hpckit.record.metrics.history import last_live_numbers
+from hpckit.report.escape import escaped_cell, escaped_json, escaped_name, guarded
 from hpckit.report.rows import run_row
 from hpckit.views.accounts import accounts
 
@@ -82,10 +87,10 @@ class ExportDocument:
             case ExportKind.openmetrics:
                 yield from open_metrics_lines(list(map(self._gauges, self._runs, self._accounts())))
             case ExportKind.trace:
-                traced = [_traced(number, run, self._now) for number, run in enumerate(self._runs)]
-                yield trace_text(traced)
+                yield trace_text(self._runs, self._now)
             case _:
-                yield from _LINES[self._kind]((run.id, self._values(run)) for run in self._runs)
+                lines = csv_lines if self._kind is ExportKind.csv else json_lines
+                yield from lines((run.id, self._values(run)) for run in self._runs)
 
     def _values(self, run: ExportedRun) -> Iterator[MetricValue]:
         count = 0
@@ -104,12 +109,7 @@ class ExportDocument:
     def _gauges(self, run: ExportedRun, account: Goodput) -> RunGauges:
         found = last_live_numbers(run.history())
         self.written += Written(values=len(found))
-        return RunGauges(
-            launch=run.launch.id,
-            name=run.launch.name,
-            row=run_row(run.view, account),
-            metrics=found,
-        )
+        return run, run_row(run.view, account), found
 
 
 def output_kind(kind: ExportKind) -> OutputKind:
@@ -117,16 +117,69 @@ def output_kind(kind: ExportKind) -> OutputKind:
     return OutputKind(noun=f"export to {kind}", marks=(EXPORT_MARKS[kind],))
 
 
-_LINES: Mapping[ExportKind, Callable[[Iterable[RunValues]], Iterator[str]]] = {
-    ExportKind.csv: csv_lines,
-    ExportKind.jsonl: json_lines,
-}
+RunValues = tuple[str, Iterable[MetricValue]]
+"""The id of a run, and its values."""
 
 
-def _traced(number: int, run: ExportedRun, now: datetime) -> TracedRun:
-    return TracedRun(
-        id=run.id,
-        number=number,
-        attempts=tuple(read_attempts(run.launch.paths.run(run.view.record.index))),
-        until=None if run.view.settled else now,
-    )
+def csv_lines(runs: Iterable[RunValues]) -> Iterator[str]:
+    """Yield a header and a line per value; numbers in full, null as an empty field.
+
+    No text is one that a spreadsheet computes, and keys that differ stay different.
+    """
+    line = io.StringIO()
+    writer = csv.writer(line, lineterminator="\n")
+    writer.writerow(VALUE_COLUMNS)
+    for run, values in runs:
+        launch = split_run_id(run)[0]
+        for one in values:
+            writer.writerow(_cells(launch, run, one))
+            yield _taken(line)
+    yield _taken(line)
+
+
+def _taken(line: io.StringIO) -> str:
+    text = line.getvalue()
+    line.seek(0)
+    line.truncate()
+    return text
+
+
+def _cells(launch: str, run: str, one: MetricValue) -> tuple[Any, ...]:
+    attempt, round_number = one.place
+    undone = "true" if one.undone else "false"
+    names = (guarded(escaped_cell(launch)), guarded(escaped_cell(run)))
+    place = (attempt, round_number, one.step, guarded(escaped_cell(one.at)))
+    return (*names, *place, guarded(escaped_name(one.key)), _cell(one.value), undone)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float) or value is None:
+        return value
+    return guarded(escaped_cell(_text(value)))
+
+
+def _text(value: Any) -> str:
+    """Return a text as it is, and what `run.log` never writes, such as a list, as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def json_lines(runs: Iterable[RunValues]) -> Iterator[str]:
+    """Yield a JSON object per value; NaN and infinite numbers are null, named by `not_finite`."""
+    for run, values in runs:
+        launch = split_run_id(run)[0]
+        for one in values:
+            text = json.dumps(_object(launch, run, one), ensure_ascii=False, allow_nan=False)
+            yield escaped_json(text) + "\n"
+
+
+def _object(launch: str, run: str, one: MetricValue) -> dict[str, Any]:
+    attempt, round_number = one.place
+    number = number_of(one.value)
+    odd = number is not None and not math.isfinite(number)
+    own = (launch, run, attempt, round_number, one.step, one.at, one.key)
+    plain = one.value is None or isinstance(one.value, bool | int | float)
+    value = None if odd else one.value if plain else _text(one.value)
+    found = dict(zip(VALUE_COLUMNS, (*own, value, one.undone), strict=True))
+    return found | ({"not_finite": str(float(number or 0))} if odd else {})

@@ -1,9 +1,11 @@
-"""One run as an exporter sees it: its state, its rows with what was undone, and its values."""
+"""One run as an exporter sees it: its rows with what was undone, its points, and its names."""
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -113,10 +115,47 @@ def _seconds(at: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """How many values an export wrote, and how many its form has no place for."""
+    """What an export wrote last: of which runs, and how many values of those that had changed.
 
+    `left_out` counts values that its form has no place for.
+    """
+
+    runs: tuple[str, ...] = ()
     values: int = 0
     left_out: int = 0
 
     def __add__(self, other: Written) -> Written:
         return Written(values=self.values + other.values, left_out=self.left_out + other.left_out)
+
+
+_LONGEST = 250
+_DIGITS = 8
+_NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_. :/-]")
+_NO_PART = frozenset({"", ".", ".."})
+
+
+def mlflow_names(keys: Collection[str]) -> Mapping[str, str]:
+    """Return the name of each key: the key itself, or one in the letters that MLflow allows.
+
+    Keys whose names would be the same or too long have some letters of a digest at their end.
+    """
+    names = {key: _allowed(key) for key in keys}
+    numbers = Counter(names.values())
+    return {
+        key: _with_digest(name, key)
+        if len(name) > _LONGEST or (numbers[name] > 1 and name != key)
+        else name
+        for key, name in names.items()
+    }
+
+
+def _allowed(key: str) -> str:
+    """Return a key in allowed letters; MLflow takes it for a path, which has to be the shortest."""
+    parts = _NOT_ALLOWED.sub("_", key).split("/")
+    name = "/".join("_" if part in _NO_PART else part for part in parts)
+    return f"_{name[1:]}" if name.startswith("..") else name
+
+
+def _with_digest(name: str, key: str) -> str:
+    digest = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:_DIGITS]
+    return f"{name[: _LONGEST - _DIGITS - 1]}_{digest}"

@@ -17,8 +17,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from hpckit.errors import UsageError
-from hpckit.features.exporting.exported_run import ExportedRun, Point, Points, Written
-from hpckit.features.exporting.mlflow_names import mlflow_names
+from hpckit.features.exporting.exported_run import ExportedRun, Point, Points, Written, mlflow_names
 from hpckit.model.states import RunState
 from hpckit.record.store import make_folder
 from hpckit.report.selection import assigned

@@ -1,4 +1,4 @@
-"""What runs did, as a Chrome trace that Perfetto opens: attempts, rounds, saves, failures. Pure.
+"""What runs did, as a Chrome trace that Perfetto opens: attempts, rounds, saves, failures.
 
 The format is "Trace Event Format", JSON: a process for each run, a thread for each kind, times in
 microseconds since the earliest event.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
+from hpckit.features.exporting.exported_run import ExportedRun
 from hpckit.model import events
 from hpckit.model.failure import Failure
 from hpckit.model.plain import is_within
+from hpckit.record.attempts import read_attempts
 from hpckit.report.escape import escaped_json
-from hpckit.values import dataclass
 
 _ATTEMPTS, _ROUNDS, _SAVES, _TROUBLE = range(4)
 _THREADS = ("attempts", "rounds", "saves", "failures and notices")
@@ -24,18 +24,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _LONGEST_S = 1e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedRun:
-    """A run's id, number and attempts; `until` ends what is open: now, or its last sign of life."""
-
-    id: str
-    number: int
-    attempts: Sequence[tuple[int, Sequence[events.Event]]]
-    until: datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Span:
+class _Span(NamedTuple):
     """Something of a run that takes time, or none if it has no end."""
 
     thread: int
@@ -45,13 +34,20 @@ class _Span:
     about: Mapping[str, Any]
 
 
-def trace_text(runs: Sequence[TracedRun]) -> str:
-    """Return the JSON document; its `otherData.start` is the moment 0 as UTC, if there is one."""
-    spans = [(run, list(_spans(run))) for run in runs]
-    began = [one.began for _, found in spans for one in found]
-    start = min(began, default=None)
-    named = chain.from_iterable(map(_names, runs))
-    drawn = (_drawn(run, one, start) for run, found in spans for one in found if start)
+def trace_text(runs: Sequence[ExportedRun], now: datetime) -> str:
+    """Return the JSON document; its `otherData.start` is the moment 0 as UTC, if there is one.
+
+    `now` ends what is open in a run that goes on; in another it ends at its last sign of life.
+    """
+    spans = [list(_spans(run, now)) for run in runs]
+    start = min((span.began for found in spans for span in found), default=None)
+    named = (line for number, run in enumerate(runs) for line in _names(number, run.id))
+    drawn = (
+        _drawn(number, span, start)
+        for number, found in enumerate(spans)
+        for span in found
+        if start is not None
+    )
     document = {
         "displayTimeUnit": "ms",
         "otherData": {"by": "hpckit", "start": None if start is None else start.isoformat()},
@@ -60,18 +56,18 @@ def trace_text(runs: Sequence[TracedRun]) -> str:
     return escaped_json(json.dumps(document, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
-def _names(run: TracedRun) -> Iterator[dict[str, Any]]:
-    head = {"ph": "M", "pid": run.number, "ts": 0}
-    yield {**head, "tid": 0, "name": "process_name", "args": {"name": run.id}}
+def _names(number: int, run: str) -> Iterator[dict[str, Any]]:
+    head = {"ph": "M", "pid": number, "ts": 0}
+    yield {**head, "tid": 0, "name": "process_name", "args": {"name": run}}
     for thread, name in enumerate(_THREADS):
         yield {**head, "tid": thread, "name": "thread_name", "args": {"name": name}}
 
 
-def _drawn(run: TracedRun, one: _Span, start: datetime) -> dict[str, Any]:
+def _drawn(number: int, one: _Span, start: datetime) -> dict[str, Any]:
     head = {
         "name": one.name,
         "cat": _THREADS[one.thread],
-        "pid": run.number,
+        "pid": number,
         "tid": one.thread,
         "ts": (one.began - start) // _MICROSECOND,
         "args": dict(one.about),
@@ -81,9 +77,11 @@ def _drawn(run: TracedRun, one: _Span, start: datetime) -> dict[str, Any]:
     return {**head, "ph": "X", "dur": max((one.ended - one.began) // _MICROSECOND, 0)}
 
 
-def _spans(run: TracedRun) -> Iterator[_Span]:
-    for place, (number, history) in enumerate(run.attempts):
-        open_until = run.until if place == len(run.attempts) - 1 else None
+def _spans(run: ExportedRun, now: datetime) -> Iterator[_Span]:
+    attempts = list(read_attempts(run.launch.paths.run(run.view.record.index)))
+    for place, (number, history) in enumerate(attempts):
+        last = place == len(attempts) - 1
+        open_until = now if last and not run.view.settled else None
         if history:
             yield from _attempt(number, history, open_until or history[-1].at)
 
@@ -92,13 +90,7 @@ def _attempt(number: int, history: Sequence[events.Event], until: datetime) -> I
     ends = [event for event in history if isinstance(event, events.AttemptEnded)]
     ended = ends[-1].at if ends else until
     about = {"state": ends[-1].state.value} if ends else {}
-    yield _Span(
-        thread=_ATTEMPTS,
-        name=f"attempt {number}",
-        began=history[0].at,
-        ended=ended,
-        about=about,
-    )
+    yield _Span(_ATTEMPTS, f"attempt {number}", history[0].at, ended, about)
     yield from _rounds(number, history, ended)
     for event in history:
         yield from _moments(event)
@@ -119,13 +111,8 @@ def _rounds(attempt: int, history: Iterable[events.Event], until: datetime) -> I
 def _round(
     attempt: int, begun: events.RoundStarted, ended: datetime, about: Mapping[str, Any]
 ) -> _Span:
-    return _Span(
-        thread=_ROUNDS,
-        name=f"attempt {attempt}, round {begun.round}",
-        began=begun.at,
-        ended=ended,
-        about={"world_size": begun.world_size, "nodes": list(begun.nodes), **about},
-    )
+    about = {"world_size": begun.world_size, "nodes": list(begun.nodes), **about}
+    return _Span(_ROUNDS, f"attempt {attempt}, round {begun.round}", begun.at, ended, about)
 
 
 def _moments(event: events.Event) -> Iterator[_Span]:
@@ -146,14 +133,9 @@ def _moments(event: events.Event) -> Iterator[_Span]:
 
 
 def _save(event: events.CheckpointSaved) -> _Span:
-    took = _seconds(event.duration_s)
-    return _Span(
-        thread=_SAVES,
-        name=f"save of step {event.step}",
-        began=event.at - timedelta(seconds=took),
-        ended=event.at,
-        about={"bytes": event.size, "stall_s": _seconds(event.stall_s)},
-    )
+    began = event.at - timedelta(seconds=_seconds(event.duration_s))
+    about = {"bytes": event.size, "stall_s": _seconds(event.stall_s)}
+    return _Span(_SAVES, f"save of step {event.step}", began, event.at, about)
 
 
 def _seconds(recorded: float) -> float:
@@ -162,4 +144,4 @@ def _seconds(recorded: float) -> float:
 
 
 def _trouble(event: events.Event, name: str, **about: Any) -> _Span:
-    return _Span(thread=_TROUBLE, name=name, began=event.at, ended=None, about=about)
+    return _Span(_TROUBLE, name, event.at, None, about)

@@ -11,13 +11,14 @@ import io
 import logging
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from hpckit.errors import UsageError
+from hpckit.features.reporting.document import CurveBand
 from hpckit.features.reporting.figure import (
     CurveAxis,
     CurveFigure,
-    FigureBand,
     FigureLine,
     FigurePanel,
 )
@@ -56,6 +57,18 @@ class FigureLook:
     height: float | None = None
     log: bool = False
     log_x: bool = False
+
+
+def form_of(target: Path) -> FigureForm:
+    """Return the form that a file's name asks for; raises UsageError."""
+    suffix = target.suffix.lower().removeprefix(".")
+    if suffix not in set(FigureForm):
+        raise UsageError(
+            f"-o {target.name}: a figure is a file whose name ends with "
+            f"{', '.join(f'.{one}' for one in FigureForm)}",
+            hint=f"-o {target.stem or 'figure'}.pdf",
+        )
+    return FigureForm(suffix)
 
 
 _SIZES = {FigureStyle.paper: (5.5, 3.2), FigureStyle.slides: (10.0, 5.6)}
@@ -164,9 +177,9 @@ def _draw_line(axes: Any, one: FigureLine, width: float) -> None:
     )
 
 
-def _draw_band(axes: Any, one: FigureBand, width: float) -> None:
-    axes.fill_between(one.x, one.low, one.high, color=_BAND_COLOUR, alpha=0.25, linewidth=0)
-    axes.plot(one.x, one.middle, color=_BAND_COLOUR, linewidth=width)
+def _draw_band(axes: Any, one: CurveBand, width: float) -> None:
+    axes.fill_between(one.steps, one.low, one.high, color=_BAND_COLOUR, alpha=0.25, linewidth=0)
+    axes.plot(one.steps, one.middle, color=_BAND_COLOUR, linewidth=width)
 
 
 def _legend(made: Any, axes: Any, figure: CurveFigure) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
 
+from hpckit.features.reporting.document import CurveBand
 from hpckit.model.goodput import TimePart, TimeSpan
 from hpckit.values import dataclass
 
@@ -23,14 +24,7 @@ class CurveAxis(StrEnum):
     @property
     def words(self) -> str:
         """What stands at the axis."""
-        return _TITLES[self]
-
-
-_TITLES = {
-    CurveAxis.step: "step",
-    CurveAxis.wall: "wall time",
-    CurveAxis.productive: "productive time",
-}
+        return "step" if self is CurveAxis.step else f"{self} time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,23 +96,12 @@ class FigureLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FigureBand:
-    """Where the curves of the other runs are: the tenth, the half and nine tenths of them."""
-
-    runs: int
-    x: tuple[float, ...]
-    low: tuple[float, ...]
-    middle: tuple[float, ...]
-    high: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FigurePanel:
-    """One metric."""
+    """One metric; the `steps` of its band are places on the x axis, whatever that is."""
 
     metric: str
     lines: tuple[FigureLine, ...]
-    band: FigureBand | None = None
+    band: CurveBand | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +120,7 @@ class CurveFigure:
     def x_label(self) -> str:
         """What stands at the x axis."""
         if self.named_x or self.axis is CurveAxis.step:
-            return self.named_x or "step"
+            return self.named_x or self.axis.words
         return f"{self.axis.words} ({unit_name(self.unit_s)})"
 
     @property

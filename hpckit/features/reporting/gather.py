@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from hpckit import __version__
 from hpckit.context import Context
@@ -28,7 +29,7 @@ from hpckit.record.trials import read_search
 from hpckit.report.best import best_first
 from hpckit.report.results import Results, make_results
 from hpckit.report.rows import RunRow, run_row
-from hpckit.values import dataclass, replace
+from hpckit.values import replace
 from hpckit.views.accounts import accounts, run_spans
 from hpckit.views.describe import describe_view
 from hpckit.views.diagnosis import findings
@@ -43,8 +44,7 @@ _ENDED_WELL = frozenset({RunState.completed})
 _BEST = HIGHLIGHTED_RUNS // 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _Seen(NamedTuple):
     """A run, with its row and with what it used of each node."""
 
     launch: Launch
@@ -62,13 +62,10 @@ def report_document(
     now = context.now()
     seen = [one for view in views for one in _seen(view, now)]
     rows = tuple(one.row for one in seen)
-    results = make_results(rows, now, spans=len(views) > 1)
-    goal = report_goal(views, results)
-    if goal is not None:
-        results = best_first(results, goal)
+    results, goal, own = ordered_results(views, rows, now)
     curves, left_out = read_curves(
         [(one.launch, one.view) for one in seen],
-        highlighted_runs(results, goal),
+        own,
         None if goal is None else goal.metric,
         now,
     )
@@ -114,7 +111,18 @@ def _title(views: Sequence[LaunchView]) -> str:
     return f"{len(views)} launches: {', '.join(dict.fromkeys(one.launch.name for one in views))}"
 
 
-def report_goal(views: Sequence[LaunchView], results: Results) -> ReportGoal | None:
+def ordered_results(
+    views: Sequence[LaunchView], rows: Sequence[RunRow], now: datetime
+) -> tuple[Results, ReportGoal | None, frozenset[str]]:
+    """Return the results, the best first, by which goal, and the runs with curves of their own."""
+    results = make_results(rows, now, spans=len(views) > 1)
+    goal = _goal(views, results)
+    if goal is not None:
+        results = best_first(results, goal)
+    return results, goal, _highlighted_runs(results, goal)
+
+
+def _goal(views: Sequence[LaunchView], results: Results) -> ReportGoal | None:
     """Return what makes a run the best: by the search of the launch, else by a metric's name."""
     if len(views) == 1 and views[0].launch.searched:
         search = read_search(views[0].launch.paths)
@@ -122,7 +130,7 @@ def report_goal(views: Sequence[LaunchView], results: Results) -> ReportGoal | N
     return guessed_goal(results.metrics)
 
 
-def highlighted_runs(results: Results, goal: ReportGoal | None) -> frozenset[str]:
+def _highlighted_runs(results: Results, goal: ReportGoal | None) -> frozenset[str]:
     """Return the runs with curves of their own: the best, those with trouble, then any others."""
     best = [row.run for row in results.rows[:_BEST]] if goal is not None else []
     trouble = [row.run for row in results.rows if row.state not in _ENDED_WELL]

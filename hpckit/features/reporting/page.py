@@ -15,12 +15,14 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from hpckit.features.reporting.document import ReportDocument
-from hpckit.features.reporting.page_curves import curves_section
+from hpckit.features.reporting.page_curves import curves_section, timeline_section
 from hpckit.features.reporting.page_hardware import gpus_section, ranks_section
-from hpckit.features.reporting.page_outcome import outcome_section, verdicts_section
-from hpckit.features.reporting.page_provenance import provenance_section
+from hpckit.features.reporting.page_outcome import (
+    outcome_section,
+    provenance_section,
+    verdicts_section,
+)
 from hpckit.features.reporting.page_sweep import sweep_section
-from hpckit.features.reporting.page_timeline import timeline_section
 from hpckit.features.reporting.words import written_words
 from hpckit.model.counted import counted
 from hpckit.model.plain import without_nan

@@ -1,13 +1,14 @@
-"""The first two sections: what holds runs back, and how they ended. Pure."""
+"""The first two sections and the eighth: what holds runs back, how they ended, what ran. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from heapq import nlargest
 from typing import Any
 
-from hpckit.features.reporting.document import ReportDocument
+from hpckit.features.reporting.document import ReportDocument, ReportLaunch
 from hpckit.features.reporting.page_parts import (
     Badge,
     Cell,
@@ -20,6 +21,7 @@ from hpckit.features.reporting.page_parts import (
 )
 from hpckit.features.reporting.words import (
     best_words,
+    interruptions,
     no_verdict_words,
     runs_words,
     short_name,
@@ -28,9 +30,10 @@ from hpckit.features.reporting.words import (
 )
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import counted, steps_text
-from hpckit.model.goodput import Interruption
 from hpckit.model.moment import local_moment
+from hpckit.model.states import RunState
 from hpckit.report.account import first_line
+from hpckit.report.description import AttemptDescription, LaunchDescription
 from hpckit.report.diagnosis import verdict_groups, verdict_head
 from hpckit.report.failures import (
     FailureGroup,
@@ -40,6 +43,7 @@ from hpckit.report.failures import (
     user_traceback,
 )
 from hpckit.report.rows import RunRow, count_states
+from hpckit.report.text import foreign_line
 
 SHOWN_FAILURES = 20
 SHOWN_REMARKS = 10
@@ -91,19 +95,17 @@ def _failure(group: FailureGroup) -> Mapping[str, Any]:
     }
 
 
-def _interruptions(rows: Sequence[RunRow]) -> list[tuple[RunRow, Interruption]]:
-    """Return the interruptions that runs survived or ended with."""
-    return [
-        (row, one) for row in rows if row.goodput is not None for one in row.goodput.interruptions
-    ]
-
-
 def _causes(rows: Sequence[RunRow]) -> Table:
     counts: dict[tuple[str, bool], list[RunRow]] = {}
-    for row, one in _interruptions(rows):
+    for row, one in interruptions(rows):
         counts.setdefault((one.cause.value, one.planned), []).append(row)
     lines = [
-        (cause, "planned" if planned else "failure", len(some), runs_words(_once(some)))
+        (
+            cause,
+            "planned" if planned else "failure",
+            len(some),
+            runs_words([*{row.run: row for row in some}.values()]),
+        )
         for (cause, planned), some in sorted(counts.items(), key=lambda one: -len(one[1]))
     ]
     return table(("cause", "kind", "how often", "runs"), lines)
@@ -111,7 +113,7 @@ def _causes(rows: Sequence[RunRow]) -> Table:
 
 def _latest_interruptions(document: ReportDocument) -> Table:
     """Return the latest interruptions, each with when, where and why, the newest first."""
-    every = _interruptions(document.rows)
+    every = interruptions(document.rows)
     latest = nlargest(SHOWN_INTERRUPTIONS, every, key=lambda pair: pair[1].at)
     lines = [
         (
@@ -129,10 +131,6 @@ def _latest_interruptions(document: ReportDocument) -> Table:
     ]
     header = ("when", "run", "attempt", "round", "rank", "node", "step", "then", "what")
     return table(header, lines)
-
-
-def _once(rows: Sequence[RunRow]) -> list[RunRow]:
-    return list({row.run: row for row in rows}.values())
 
 
 def _remarks(rows: Sequence[RunRow]) -> Iterator[str]:
@@ -168,4 +166,88 @@ def _run_cells(row: RunRow, now: datetime) -> Sequence[Cell]:
         duration(row.elapsed(now) if parts is None else parts.wall),
         share(None if row.goodput is None else row.goodput.goodput),
         compress_nodes(row.nodes),
+    )
+
+
+_SHOWN_FILES = 50
+
+
+def provenance_section(document: ReportDocument) -> Section:
+    """Return the facts of each launch, and the jobs and nodes of each run."""
+    rows = [
+        (
+            short_name(document, row.run),
+            row.job or "",
+            row.attempt,
+            ", ".join(row.nodes),
+            " ".join(row.overrides),
+        )
+        for row in document.rows
+    ]
+    values = {
+        "launches": [_launch(one, document) for one in document.launches],
+        "jobs": table(("run", "Slurm job", "attempts", "nodes", "overrides"), rows),
+    }
+    return Section(name="provenance", title="Provenance", values=values)
+
+
+def _launch(one: ReportLaunch, document: ReportDocument) -> Mapping[str, Any]:
+    about = one.about
+    foreign, changed, run = about.head.foreign, about.code.changed_files, about.run
+    left = len(changed) - _SHOWN_FILES
+    packages = sorted(one.packages.items(), key=lambda pair: pair[0].lower())
+    attempts = () if run is None else run.attempts
+    rows = about.rows if run is None else (run.row,)
+    return {
+        "id": about.head.id,
+        "foreign": None if foreign is None else foreign_line(foreign),
+        "facts": _facts(about),
+        "changed": changed,
+        "changed_text": "\n".join(changed[:_SHOWN_FILES])
+        + (f"\n… and {left} more" if left > 0 else ""),
+        "packages": table(("package", "version"), packages),
+        "attempts": table(
+            ("attempt", "Slurm job", "nodes", "rounds", "state", "exit code", "began", "time"),
+            [_attempt_cells(attempt, document) for attempt in attempts],
+        ),
+        "reference": one.reference,
+        "unfinished": any(row.state is not RunState.completed for row in rows),
+    }
+
+
+def _facts(about: LaunchDescription) -> Iterable[tuple[str, str]]:
+    code, environment, run = about.code, about.environment, about.run
+    changed = " with changes" if code.dirty is True else ""  # the file may say anything
+    branch = f" on {code.branch}" if code.branch else ""
+    driver = f", driver {environment.driver}" if environment.driver else ""
+    yield "name", about.head.name
+    yield "created", local_moment(about.head.created_at)
+    yield "words", f"hpckit {shlex.join(about.arguments)}"
+    yield "commit", f"{code.commit}{branch}{changed}" if code.commit else "outside git"
+    yield "project", code.project + ("" if code.snapshot else " (no snapshot: it ran from there)")
+    yield "program", "" if run is None else run.program
+    yield "signature", "" if run is None else run.signature
+    yield "Slurm jobs", ", ".join(about.jobs)
+    yield "resources", ", ".join(f"{name}={value}" for name, value in about.resources.items())
+    yield "Python", ", ".join(filter(None, (environment.python, environment.executable)))
+    yield "torch", environment.torch or ""
+    yield "hpckit", environment.hpckit or ""
+    yield "frozen on", f"{environment.host}{driver}" if environment.host else ""
+    yield "modules", " ".join(environment.modules)
+    yield "folder", about.head.folder
+
+
+def _attempt_cells(one: AttemptDescription, document: ReportDocument) -> Sequence[Cell]:
+    took = None
+    if one.started_at is not None:
+        took = max((one.ended_at or document.written_at) - one.started_at, timedelta())
+    return (
+        one.attempt,
+        one.job or "",
+        ", ".join(one.nodes),
+        one.rounds,
+        "" if one.state is None else one.state.value,
+        one.exit_code,
+        "" if one.started_at is None else local_moment(one.started_at),
+        duration(took),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpckit.features.reporting.document import ReportDocument
 from hpckit.features.reporting.page_parts import (
@@ -20,7 +20,7 @@ from hpckit.features.reporting.page_parts import (
 from hpckit.features.reporting.words import short_name
 from hpckit.report.results import Results, shown_cells, shown_header
 from hpckit.report.text import number
-from hpckit.values import dataclass, replace
+from hpckit.values import replace
 
 _MOST_AXES = 8
 _MOST_CELLS = 16_000
@@ -77,8 +77,7 @@ def _metric(document: ReportDocument) -> str | None:
     return next(iter(document.results.metrics), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Axis:
+class _Axis(NamedTuple):
     """An axis: where each run is on it (0 to 1, null without a value), and what stands where."""
 
     name: str
@@ -127,11 +126,8 @@ def _axis(name: str, values: Sequence[Any]) -> _Axis:
     last = max(len(kinds) - 1, 1)
     at = {text: place / last for place, text in enumerate(kinds)}
     few = kinds if len(kinds) <= _MOST_TICKS else [kinds[0], kinds[-1]]
-    return _Axis(
-        name=name,
-        places=tuple(None if text is None else at[text] for text in texts),
-        ticks=tuple((at[text], label(text, 16)) for text in few),
-    )
+    places = tuple(None if text is None else at[text] for text in texts)
+    return _Axis(name, places, tuple((at[text], label(text, 16)) for text in few))
 
 
 def _number_axis(name: str, values: Sequence[float | None], known: Sequence[float]) -> _Axis:
@@ -144,17 +140,11 @@ def _number_axis(name: str, values: Sequence[float | None], known: Sequence[floa
         return round(((math.log(value) if log else value) - begin) / width, 4)
 
     kinds = sorted(set(known))
-    few = kinds if len(kinds) <= _MOST_TICKS else [low, *_between(begin, end, log=log), high]
-    return _Axis(
-        name=name,
-        places=tuple(None if value is None else place(value) for value in values),
-        ticks=tuple((place(one), number(one)) for one in few),
-    )
-
-
-def _between(begin: float, end: float, *, log: bool) -> list[float]:
-    found = [begin + (end - begin) * part / 4 for part in (1, 2, 3)]
-    return [math.exp(one) for one in found] if log else found
+    between = [begin + (end - begin) * part / 4 for part in (1, 2, 3)]
+    between = [math.exp(one) for one in between] if log else between
+    few = kinds if len(kinds) <= _MOST_TICKS else [low, *between, high]
+    places = tuple(None if value is None else place(value) for value in values)
+    return _Axis(name, places, tuple((place(one), number(one)) for one in few))
 
 
 def _number(value: Any) -> float | None:

@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.features.reporting.curves import CurveValues, MetricPoints, clock_of, metric_points
+from hpckit.features.reporting.curves import (
+    CurveValues,
+    MetricPoints,
+    band,
+    clock_of,
+    column_means,
+    kept_places,
+    metric_points,
+    step_range,
+)
+from hpckit.features.reporting.document import CurveBand
 from hpckit.features.reporting.figure import (
     XY,
     CurveAxis,
     CurveFigure,
-    FigureBand,
     FigureLine,
     FigurePanel,
     RunClock,
     smoothed,
     unit_s,
 )
-from hpckit.features.reporting.gather import highlighted_runs, report_goal
-from hpckit.features.reporting.thinning import band, column_means, kept_places, step_range
+from hpckit.features.reporting.gather import ordered_results
 from hpckit.model.run import RunView
 from hpckit.record.launches import Launch
-from hpckit.report.best import best_first
 from hpckit.report.overrides import common_words, override_cells
-from hpckit.report.results import make_results
 from hpckit.report.rows import run_row
 from hpckit.values import dataclass, replace
 from hpckit.views.freshness import Freshness
@@ -45,8 +52,7 @@ class PlotQuestion:
     fresh: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
+class _Read(NamedTuple):
     """The values of a run, and its clock if the axis is one of time."""
 
     name: str
@@ -62,11 +68,8 @@ def curve_figure(
     note_warnings(views, context)
     now = context.now()
     runs = [(view.launch, one) for view in views for one in view.runs]
-    results = make_results([run_row(one) for _, one in runs], now, spans=len(views) > 1)
-    goal = report_goal(views, results)
-    if goal is not None:
-        results = best_first(results, goal)
-    own, names = highlighted_runs(results, goal), _names(views)
+    _, goal, own = ordered_results(views, [run_row(one) for _, one in runs], now)
+    names = _names(views)
     timed = question.axis is not CurveAxis.step
     read = {
         view.record.id: _Read(
@@ -76,8 +79,7 @@ def curve_figure(
         )
         for launch, view in runs
     }
-    metrics = question.metrics or _first_metric(read, None if goal is None else goal.metric)
-    _check(metrics, read)
+    metrics = _metrics(question, read, None if goal is None else goal.metric)
     found = [_panel(metric, read, own, question) for metric in metrics]
     return _in_units(found, question.axis)
 
@@ -96,34 +98,28 @@ def _names(views: Sequence[LaunchView]) -> dict[str, str]:
     }
 
 
-def _first_metric(read: Mapping[str, _Read], goal: str | None) -> tuple[str, ...]:
-    known = _drawable(read)
+def _metrics(
+    question: PlotQuestion, read: Mapping[str, _Read], goal: str | None
+) -> tuple[str, ...]:
+    """Return what to plot: of metrics with curves, in the order in which they were logged."""
+    known = [
+        key
+        for key in dict.fromkeys(key for one in read.values() for key in one.points)
+        if any(len(one.points[key].live.steps) > 1 for one in read.values() if key in one.points)
+    ]
+    for metric in question.metrics:
+        if metric not in known:
+            raise UsageError(
+                f"--metric {metric}: no run has two values of that name",
+                hint=f"there are {', '.join(known[:20]) or 'no curves at all'}",
+            )
     if not known:
         raise UsageError(
             "no metric of these runs has numbers at two steps or more",
             hint="run.log(loss=...) inside of run.steps(...) writes them; `hpckit results` shows"
             " what there is",
         )
-    return (goal,) if goal in known else (known[0],)
-
-
-def _drawable(read: Mapping[str, _Read]) -> list[str]:
-    """Return the metrics with curves, in the order in which they were logged."""
-    return [
-        key
-        for key in dict.fromkeys(key for one in read.values() for key in one.points)
-        if any(len(one.points[key].live.steps) > 1 for one in read.values() if key in one.points)
-    ]
-
-
-def _check(metrics: Iterable[str], read: Mapping[str, _Read]) -> None:
-    known = _drawable(read)
-    for metric in metrics:
-        if metric not in known:
-            raise UsageError(
-                f"--metric {metric}: no run has two values of that name",
-                hint=f"there are {', '.join(known[:20]) or 'no curves at all'}",
-            )
+    return question.metrics or ((goal,) if goal in known else (known[0],))
 
 
 def _panel(
@@ -186,17 +182,12 @@ def _thin(points: XY) -> XY:
     return tuple(x[place] for place in kept), tuple(values[place] for place in kept)
 
 
-def _band(curves: Sequence[XY]) -> FigureBand | None:
+def _band(curves: Sequence[XY]) -> CurveBand | None:
     some = [one for one in curves if len(one[0]) > 1]
     if not some:
         return None
     shown = step_range([x for x, _ in some])
-    found = band([column_means(x, values, shown) for x, values in some], shown)
-    if found is None:
-        return None
-    return FigureBand(
-        runs=found.runs, x=found.steps, low=found.low, middle=found.middle, high=found.high
-    )
+    return band([column_means(x, values, shown) for x, values in some], shown)
 
 
 def _in_units(panels: Sequence[FigurePanel], axis: CurveAxis) -> CurveFigure:
@@ -228,5 +219,5 @@ def _divided(panel: FigurePanel, unit: float) -> FigurePanel:
     )
     band_ = panel.band
     if band_ is not None:
-        band_ = replace(band_, x=tuple(x / unit for x in band_.x))
+        band_ = replace(band_, steps=tuple(x / unit for x in band_.steps))
     return replace(panel, lines=lines, band=band_)

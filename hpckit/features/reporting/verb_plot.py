@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from hpckit.cli.options import add_fresh, add_output_dir, add_references, output_dir
 from hpckit.context import Context
-from hpckit.features.reporting.drawing import FigureStyle
+from hpckit.errors import UsageError
+from hpckit.features.reporting.drawing import FigureLook, FigureStyle, drawn, form_of
 from hpckit.features.reporting.figure import CurveAxis
-from hpckit.features.reporting.plotted import PlotQuestion
-from hpckit.features.reporting.write_plot import PlotRequest, write_plot
+from hpckit.features.reporting.plotted import PlotQuestion, curve_figure
 from hpckit.model.counted import counted
+from hpckit.operations.output_file import FIGURE, check_output_file, write_output_file
+from hpckit.views.across_launches import named_runs
+
+_LARGEST_INCHES = 100.0
+_MOST_SMOOTHED = 1_000_000
 
 EPILOG = """\
 examples:
@@ -65,22 +71,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Write a figure, and say on standard error where it is; always returns 0."""
-    request = PlotRequest(
-        references=arguments.references,
-        base=output_dir(arguments, context),
-        target=context.cwd / Path(arguments.to).expanduser(),
-        question=PlotQuestion(
-            metrics=tuple(dict.fromkeys(arguments.metric)),
-            axis=CurveAxis(arguments.x),
-            smooth=arguments.smooth,
-            fresh=arguments.fresh,
-        ),
+    target = context.cwd / Path(arguments.to).expanduser()
+    look = FigureLook(
+        form=form_of(target),
         style=FigureStyle(arguments.style),
-        width=arguments.width,
-        height=arguments.height,
+        width=_checked("--width", arguments.width),
+        height=_checked("--height", arguments.height),
         log=arguments.log,
     )
-    figure = write_plot(request, context)
+    if not 1 <= arguments.smooth <= _MOST_SMOOTHED:
+        raise UsageError(
+            f"--smooth is {arguments.smooth}; it is the number of values to take the mean "
+            f"of, from 1 to {_MOST_SMOOTHED}"
+        )
+    check_output_file(target, FIGURE)
+    question = PlotQuestion(
+        metrics=tuple(dict.fromkeys(arguments.metric)),
+        axis=CurveAxis(arguments.x),
+        smooth=arguments.smooth,
+        fresh=arguments.fresh,
+    )
+    named = named_runs(arguments.references, output_dir(arguments, context), context)
+    figure = curve_figure(named, question, context)
+    write_output_file(target, (drawn(figure, look),), FIGURE)
     metrics = ", ".join(panel.metric for panel in figure.panels)
-    context.note(f"plotted {metrics} of {counted(len(figure.entries), 'run')} to {request.target}")
+    context.note(f"plotted {metrics} of {counted(len(figure.entries), 'run')} to {target}")
     return 0
+
+
+def _checked(option: str, inches: float | None) -> float | None:
+    if inches is not None and not (math.isfinite(inches) and 1 <= inches <= _LARGEST_INCHES):
+        raise UsageError(f"{option} is {inches:g}; it is in inches, from 1 to {_LARGEST_INCHES:g}")
+    return inches

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from hpckit.features.reporting.document import ReportDocument
 from hpckit.model.counted import counted
-from hpckit.model.goodput import Goodput, TimeParts
+from hpckit.model.goodput import Goodput, Interruption, TimeParts
 from hpckit.model.launch import Direction
 from hpckit.model.moment import local_moment
 from hpckit.model.states import RunState
@@ -64,21 +64,13 @@ def no_verdict_words(rows: Sequence[RunRow]) -> str:
 def summary_words(document: ReportDocument) -> list[str]:
     """Return a few sentences on how the runs ended: states, goodput, energy."""
     rows = document.rows
-    lines = [count_line([row.state for row in rows]) + _progress(rows)]
+    going = any(row.state in _OPEN for row in rows)
+    states = count_line([row.state for row in rows])
+    lines = [f"{states}; some have not ended yet" if going else states]
     accounts = [row.goodput for row in rows if row.goodput is not None]
     lines += [line.strip() for line in goodput_lines(accounts, always=True)]
-    lines += _energy_sentence(bill for row in rows if (bill := _bill(row)) is not None)
+    lines += _energy_sentence(row.findings.energy for row in rows if row.findings is not None)
     return [f"{line[:1].upper()}{line[1:]}." for line in lines]
-
-
-def _progress(rows: Sequence[RunRow]) -> str:
-    """Return that runs have not ended, if so."""
-    going = sum(row.state in _OPEN for row in rows)
-    return "; some have not ended yet" if going else ""
-
-
-def _bill(row: RunRow) -> EnergyBill | None:
-    return None if row.findings is None else row.findings.energy
 
 
 def _energy_sentence(bills: Iterable[EnergyBill]) -> list[str]:
@@ -103,6 +95,13 @@ def best_words(document: ReportDocument) -> list[str]:
     guess = "; the name of the metric tells which is better" if goal.guessed else ""
     run = f"{best.run} ({given})" if given else best.run
     return [f"Best run: {run} with {by}, {number(best.metrics[goal.metric])}{guess}."]
+
+
+def interruptions(rows: Iterable[RunRow]) -> list[tuple[RunRow, Interruption]]:
+    """Return the interruptions that runs survived or ended with."""
+    return [
+        (row, one) for row in rows if row.goodput is not None for one in row.goodput.interruptions
+    ]
 
 
 def short_name(document: ReportDocument, run: str) -> str:

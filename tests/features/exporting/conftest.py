@@ -13,9 +13,10 @@ from training_record import TrainingRecord
 
 from hpckit.context import Context
 from hpckit.features.exporting.documents import ExportKind
-from hpckit.features.exporting.export_runs import ExportOutcome, ExportRequest, export_runs
+from hpckit.features.exporting.exported_run import Written
+from hpckit.features.exporting.verb import ExportRequest, export_runs
 
-Export = Callable[..., ExportOutcome]
+Export = Callable[..., Written]
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def export(context: Context) -> Export:
         *,
         sleep: Callable[[float], None] | None = None,
         undone: bool = False,
-    ) -> ExportOutcome:
+    ) -> Written:
         request = ExportRequest(
             kind=kind,
             references=[record.launch.id],

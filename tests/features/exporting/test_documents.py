@@ -68,7 +68,7 @@ def test_csv_says_which_round_wrote_a_value(tmp_path: Path, export: Any) -> None
     """A line names launch, run, attempt, round, step, time and key."""
     record, target = killed_training(tmp_path), tmp_path / "values.csv"
     outcome = export(ExportKind.csv, record, target)
-    assert outcome.written.values == 200
+    assert outcome.values == 200
     rows = rows_of(target)
     assert rows[-1] == {
         "launch": record.launch.id,

@@ -11,10 +11,10 @@ from cli_world import Desk, Writer
 
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.features.exporting import export_runs as module
+from hpckit.features.exporting import verb as module
 from hpckit.features.exporting.documents import ExportKind
-from hpckit.features.exporting.export_runs import ExportRequest, export_runs
 from hpckit.features.exporting.exported_run import ExportedRun, Written
+from hpckit.features.exporting.verb import ExportRequest, export_runs
 
 
 def test_a_run_that_a_tracker_refuses_does_not_stop_the_others(

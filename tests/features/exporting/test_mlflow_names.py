@@ -8,7 +8,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.features.exporting.mlflow_names import mlflow_names
+from hpckit.features.exporting.exported_run import mlflow_names
 
 KEYS = st.text(st.sampled_from("ab@#/. _é"), max_size=6) | st.text(max_size=300)
 

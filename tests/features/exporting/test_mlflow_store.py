@@ -71,7 +71,7 @@ def test_mlflow_takes_odd_values(tmp_path: Path, export: Any) -> None:
     record.log(1, round=0, step=None, alone=3)
     for _ in range(2):
         outcome = export(ExportKind.mlflow, record, target)
-        assert (outcome.written.values, outcome.written.left_out) == (4, 1)
+        assert (outcome.values, outcome.left_out) == (4, 1)
         ((_, number),) = points(target, "a")
         assert math.isnan(number)
         ((_, number),) = points(target, "b")
@@ -88,7 +88,7 @@ def test_mlflow_has_a_metric_for_each_key(tmp_path: Path, export: Any) -> None:
     names = set()
     for _ in range(2):
         outcome = export(ExportKind.mlflow, record, target)
-        assert (outcome.written.values, outcome.written.left_out) == (3, 0)
+        assert (outcome.values, outcome.left_out) == (3, 0)
         run = only_run(target)
         assert sorted(run.data.metrics.values()) == [0.5, 0.7, 0.9]
         assert run.data.metrics["acc_1"] == 0.9
@@ -103,7 +103,7 @@ def test_mlflow_takes_keys_that_are_no_paths(tmp_path: Path, export: Any) -> Non
     keys = ["/abs", "a//b", "a/../b", "..a", ".", "", "k" * 300, "k" * 301, "a/", "ä\n"]
     record.log(1, round=0, step=0, **dict.fromkeys(keys, 0.5))
     outcome = export(ExportKind.mlflow, record, target)
-    assert (outcome.written.values, outcome.written.left_out) == (len(keys), 0)
+    assert (outcome.values, outcome.left_out) == (len(keys), 0)
     assert len(only_run(target).data.metrics) == len(keys)
 
 

@@ -67,7 +67,7 @@ def test_second_export_changes_nothing(tmp_path: Path, export: Any) -> None:
     record, target = killed_training(tmp_path), tmp_path / "tensorboard"
     for _ in range(3):
         outcome = export(ExportKind.tensorboard, record, target)
-        assert outcome.written.values == 200
+        assert outcome.values == 200
         assert expected_of(losses(reader(record, target)), record)
     file, latest = sorted((target / f"{record.launch.id}.0").iterdir())
     assert file.stat().st_size == 0 < latest.stat().st_size
@@ -121,7 +121,7 @@ def test_tensorboard_takes_odd_values(tmp_path: Path, export: Any) -> None:
     record.log(1, round=0, step=None, a=9, alone=1)
     record.log(1, round=0, step=None, alone=2)
     outcome = export(ExportKind.tensorboard, record, target)
-    assert (outcome.written.values, outcome.written.left_out) == (7, 5)
+    assert (outcome.values, outcome.left_out) == (7, 5)
     read = reader(record, target)
     read.Reload()
     found = {tag: [(one.step, one.value) for one in read.Scalars(tag)] for tag in "abefg"}

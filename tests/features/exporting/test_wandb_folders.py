@@ -90,7 +90,7 @@ def test_wandb_takes_steps_that_a_run_logged_out_of_order(tmp_path: Path, export
         if step % 3 == 2:
             record.log(1, round=0, step=step // 3, accuracy="nan" if step == 2 else 0.5)
     outcome = export(ExportKind.wandb, record, target)
-    assert outcome.written.values == 8
+    assert outcome.values == 8
     rows = history(target)
     assert [row["_step"] for row in rows] == list(range(6))
     assert math.isnan(rows[0]["accuracy"])
@@ -117,7 +117,7 @@ def test_what_wandb_drops_is_left_out_and_counted(tmp_path: Path, export: Any) -
     record.log(1, round=0, step=0, loss=2, _step=7, _timestamp=1, _runtime=1, **{"": 1})
     record.log(1, round=0, step=1, loss=1, **{"half\ud800": 5})
     outcome = export(ExportKind.wandb, record, target)
-    assert (outcome.written.values, outcome.written.left_out) == (3, 5)
+    assert (outcome.values, outcome.left_out) == (3, 5)
     rows = history(target)
     assert [(row["_step"], row["loss"]) for row in rows] == [(0, 2), (1, 1)]
     assert rows[1]["half\\ud800"] == 5

@@ -8,9 +8,8 @@ import pytest
 from cli_world import Desk
 from report_launches import gathered, hostile_launch, swept_launch, troubled_launch
 
+from hpckit.features.reporting.forms import markdown_text, report_object
 from hpckit.features.reporting.gather import guessed_goal
-from hpckit.features.reporting.markdown import markdown_text
-from hpckit.features.reporting.plain import report_object
 from hpckit.features.reporting.words import summary_words
 from hpckit.model.goodput import TimeParts
 from hpckit.model.launch import Direction

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hpckit.features.reporting import gpu_rows
-from hpckit.features.reporting.gpu_rows import some_gpu_rows
+from hpckit.features.reporting import hardware
+from hpckit.features.reporting.hardware import some_gpu_rows
 from hpckit.model.telemetry.json_form import decode_telemetry
 from hpckit.model.telemetry.vocabulary import (
     GaugeSpread,
@@ -97,7 +97,7 @@ def test_some_rows_stand_for_all(
         decoded.append(line["kind"])
         return decode_telemetry(line)
 
-    monkeypatch.setattr(gpu_rows, "decode_telemetry", decoding)
+    monkeypatch.setattr(hardware, "decode_telemetry", decoding)
     found = list(some_gpu_rows(attempt, NODE, SHOWN, most=most))
     assert decoded == ["row"] * len(decoded)
     assert len(decoded) <= max(most, 2)

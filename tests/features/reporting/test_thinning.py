@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.features.reporting.document import CurvePoints
-from hpckit.features.reporting.thinning import (
+from hpckit.features.reporting.curves import (
     BAND_COLUMNS,
     COLUMNS,
     StepRange,
@@ -19,6 +18,7 @@ from hpckit.features.reporting.thinning import (
     step_range,
     thinned,
 )
+from hpckit.features.reporting.document import CurvePoints
 
 NUMBERS = st.floats(-1e6, 1e6).map(lambda number: float(f"{number:.5g}"))
 

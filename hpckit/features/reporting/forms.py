@@ -1,4 +1,7 @@
-"""A report as a short Markdown text: for a terminal, a pull request or a job summary. Pure."""
+"""A report for others than browsers: a short Markdown text, and one JSON object. Pure.
+
+The Markdown is for a terminal, a pull request or a job summary.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,14 @@ from hpckit.features.reporting.words import (
     written_words,
 )
 from hpckit.model.counted import counted
+from hpckit.model.plain import plain_fields, to_plain
 from hpckit.report.account import PART_LABELS, span_text
+from hpckit.report.best import best_object, best_row
+from hpckit.report.description import description_document
 from hpckit.report.diagnosis import verdict_groups, verdict_head
 from hpckit.report.escape import escaped, escaped_cell
-from hpckit.report.failures import failure_line, group_failures, user_traceback
+from hpckit.report.failures import failure_line, group_failures, group_object, user_traceback
+from hpckit.report.machine import run_object
 from hpckit.report.results import shown_cells, shown_header
 from hpckit.report.text import number, percent
 
@@ -128,3 +135,25 @@ def _row(texts: Iterable[str]) -> str:
 def _inline(text: str) -> str:
     """Return a text on one line, with every sign of Markdown's taken as itself."""
     return _SIGNS.sub(r"\\\1", escaped_cell(text))
+
+
+def report_object(document: ReportDocument) -> dict[str, Any]:
+    """Return the document that `report --json` prints; fields may only be added."""
+    goal = document.goal
+    best = None if goal is None else best_row(document.results.rows, goal)
+    return {
+        "title": document.title,
+        "written_at": to_plain(document.written_at),
+        "launches": [
+            {**description_document(one.about), "packages": dict(one.packages)}
+            for one in document.launches
+        ],
+        "runs": [run_object(row) for row in document.rows],
+        "failures": [group_object(group) for group in group_failures(document.rows)],
+        "best": None if goal is None else best_object(best, goal),
+        "goal": to_plain(goal),
+        "overrides": list(document.results.overrides),
+        **plain_fields(document, "timelines", "curves", "metrics_left_out"),
+        "gpu_activity": to_plain(document.activity),
+        **plain_fields(document, "gpus", "ranks"),
+    }
