@@ -10,6 +10,8 @@ from datetime import datetime, timedelta
 from cli_world import NOW, START, Desk
 
 from hpckit.context import Context
+from hpckit.features.reporting.document import ReportDocument
+from hpckit.features.reporting.gather import report_document
 from hpckit.model import events
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.failure import Cause, Failure
@@ -31,9 +33,7 @@ from hpckit.model.telemetry.vocabulary import (
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_event, append_line, make_folder, write_json
-from hpckit.report.document.model import ReportDocument
 from hpckit.views.freshness import Freshness
-from hpckit.views.report.gather import report_document
 
 TRACEBACK = """\
 Traceback (most recent call last):

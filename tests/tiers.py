@@ -38,7 +38,6 @@ EXACT = (
     "cli/commands/test_plan.py",
     "cli/commands/test_plan_experiment.py",
     "cli/commands/test_plan_from.py",
-    "cli/commands/test_plot.py",
     "cli/commands/test_profile.py",
     "cli/commands/test_results.py",
     "cli/commands/test_status.py::test_status_adds_up_the_parts_of_a_run",
@@ -65,9 +64,10 @@ EXACT = (
     "observe/test_host.py::test_the_job_is_slurms_cgroup_around_this_process",
     "observe/test_retention.py",
     "observe/test_totals.py",
-    "operations/export",
     "features/capacity",
+    "features/exporting",
     "features/interconnect",
+    "features/reporting",
     "planning",
     "record/metrics",
     "record/nodes",
@@ -104,7 +104,12 @@ EXACT = (
 )
 """Folders, files and tests of tests/ that are exact; properties (hypothesis) are, wherever."""
 
-NOT_EXACT = ("report/test_report_browser.py", "features/interconnect/test_bench.py")
+NOT_EXACT = (
+    "features/exporting/test_export.py",
+    "features/interconnect/test_bench.py",
+    "features/reporting/test_report.py",
+    "features/reporting/test_report_browser.py",
+)
 """What in those folders waits for another program: a browser, or ranks."""
 
 

@@ -89,6 +89,9 @@ _MODULES = {
     **dict.fromkeys(HIDDEN_VERBS, "cli.commands.hidden"),
     "plan": "features.capacity.verb",
     "bench": "features.interconnect.verb",
+    "report": "features.reporting.verb_report",
+    "plot": "features.reporting.verb_plot",
+    "export": "features.exporting.verb",
 }
 """Where each verb lives: in the folder of its group, or in the room of a feature."""
 _TITLES = {

@@ -12,7 +12,6 @@ from typing import IO
 
 from hpckit.errors import UsageError
 from hpckit.record.store import PRIVATE_FILE, open_plain, write_chunks
-from hpckit.report.export.value_lines import COLUMNS
 from hpckit.values import dataclass
 
 _BEGINNING, _END = 4096, 65536
@@ -34,8 +33,11 @@ REPORT = OutputKind(noun="report", marks=(b'content="hpckit report"',))
 FIGURE = OutputKind(
     noun="figure", marks=(b"/Creator (hpckit)", b"Software\0hpckit", b"<dc:title>hpckit<")
 )
+VALUE_COLUMNS = ("launch", "run", "attempt", "round", "step", "at", "key", "value", "undone")
+"""Of logged values, in an export of their own."""
+
 EXPORT_MARKS = {
-    "csv": ",".join(COLUMNS).encode(),
+    "csv": ",".join(VALUE_COLUMNS).encode(),
     "jsonl": b'{"launch": "',
     "openmetrics": b"hpckit_run_info",
     "trace": b'"otherData": {"by": "hpckit"',

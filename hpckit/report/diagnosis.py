@@ -21,8 +21,10 @@ from hpckit.model.telemetry.usage import RunTelemetry
 from hpckit.report.escape import escaped_cell, shortened
 from hpckit.report.failures import shown_ranges
 from hpckit.report.rows import RunRow
+from hpckit.values import dataclass
 
 _DIGITS = 6
+_SEVERITIES = tuple(VerdictSeverity)
 _SHOWN_PHASES, _PHASE_NAME = 6, 32
 
 
@@ -30,7 +32,9 @@ def verdict_lines(found: RunFindings | None) -> list[str]:
     """Return the verdicts on a run as lines, each with its remedy below it."""
     if found is None:
         return []
-    return [f"\n{_head(one)}: {one.message}\n  {one.remedy}" for one in found.diagnosis.verdicts]
+    return [
+        f"\n{verdict_head(one)}: {one.message}\n  {one.remedy}" for one in found.diagnosis.verdicts
+    ]
 
 
 def held_back_line(rows: Iterable[RunRow]) -> list[str]:
@@ -46,6 +50,52 @@ def held_back_line(rows: Iterable[RunRow]) -> list[str]:
         f"{kind.replace('_', ' ')} (.{shown_ranges(some)})" for kind, some in runs.items()
     )
     return [f"held back: {found}; `hpckit status RUN` says more"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictGroup:
+    """Runs with a verdict of one kind; `worst` is the one of them that matters most."""
+
+    worst: Verdict
+    example: RunRow
+    rows: tuple[RunRow, ...]
+
+
+def verdict_groups(rows: Iterable[RunRow]) -> list[VerdictGroup]:
+    """Return the verdicts on runs by kind, the worst first."""
+    found: dict[str, list[tuple[Verdict, RunRow]]] = {}
+    for row in rows:
+        for verdict in () if row.findings is None else row.findings.diagnosis.verdicts:
+            found.setdefault(verdict.kind, []).append((verdict, row))
+    groups = []
+    for some in found.values():
+        worst, example = min(some, key=lambda one: _weight(one[0]))
+        groups.append(VerdictGroup(worst=worst, example=example, rows=tuple(r for _, r in some)))
+    return sorted(groups, key=lambda one: _weight(one.worst))
+
+
+def verdict_head(one: Verdict) -> str:
+    """Return the kind and severity of a verdict: `input bound (high)`."""
+    words = one.kind.replace("_", " ")
+    return words if one.severity is VerdictSeverity.info else f"{words} ({one.severity})"
+
+
+def _weight(one: Verdict) -> tuple[int, float]:
+    return _SEVERITIES.index(one.severity), -one.loss
+
+
+def held_back_lines(rows: Sequence[RunRow]) -> list[str]:
+    """Return a line for each kind of what costs runs a tenth of their time or more, worst first."""
+    return [
+        f"held back: {verdict_head(group.worst)}{_among(group, len(rows))}; "
+        f"`hpckit status {group.example.run}` says more"
+        for group in verdict_groups(rows)
+        if group.worst.severity in {VerdictSeverity.high, VerdictSeverity.medium}
+    ]
+
+
+def _among(group: VerdictGroup, total: int) -> str:
+    return "" if total == 1 else f", run .{shown_ranges(row.index for row in group.rows)}"
 
 
 def usage_lines(found: RunFindings | None) -> list[str]:
@@ -130,11 +180,6 @@ def _site_words(bill: EnergyBill) -> str:
     if not bill.kwh or bill.site_kwh is None or bill.site_kwh == bill.kwh:
         return ""
     return f"{bill.site_kwh:.3g} kWh with cooling and losses (PUE {bill.site_kwh / bill.kwh:.3g})"
-
-
-def _head(one: Verdict) -> str:
-    words = one.kind.replace("_", " ")
-    return words if one.severity is VerdictSeverity.info else f"{words} ({one.severity})"
 
 
 def findings_object(found: RunFindings | None) -> dict[str, Any]:

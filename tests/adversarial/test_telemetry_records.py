@@ -17,6 +17,7 @@ import pytest
 from cli_world import START, Desk, Writer
 from telemetry_records import read_telemetry
 
+from hpckit.features.reporting import hardware
 from hpckit.model.telemetry.json_form import decode_telemetry, encode_telemetry
 from hpckit.model.telemetry.settings import Observe
 from hpckit.model.telemetry.usage import NodeUsage
@@ -47,7 +48,6 @@ from hpckit.record.telemetry import (
     telemetry_devices,
 )
 from hpckit.views import telemetry as telemetry_view
-from hpckit.views.report import gpu_rows, hardware
 from hpckit.views.telemetry import nccl_transport, run_usage
 
 BEGIN = START + timedelta(minutes=1)
@@ -299,7 +299,7 @@ def test_a_report_of_many_runs_reads_little_of_each(
         return decode_telemetry(line)
 
     monkeypatch.setattr(telemetry_view, "latest_telemetry", looking)
-    monkeypatch.setattr(gpu_rows, "decode_telemetry", decoding)
+    monkeypatch.setattr(hardware, "decode_telemetry", decoding)
     monkeypatch.setattr(hardware, "_MOST_ROWS", 10 * runs)
     said = json.loads(desk.say("report", launch.id, "--json").out)
     assert looked == [NODE] * runs

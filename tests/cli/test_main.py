@@ -12,7 +12,7 @@ import pytest
 
 import hpckit
 from hpckit.cli.main import VERB_GROUPS, VERBS
-from hpckit.operations.export.documents import ExportKind
+from hpckit.features.exporting.documents import ExportKind
 
 
 def test_main_help_lists_every_verb(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:

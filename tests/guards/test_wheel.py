@@ -74,6 +74,6 @@ def test_wheel_ships_conf_and_templates(tmp_path: Path) -> None:
 
 
 def _templates(package: Path) -> set[str]:
-    """Return the templates inside the package: those of the report."""
-    files = (package / "report").rglob("*.j2")
+    """Return the templates inside the package: those of the report, with its style and script."""
+    files = [*package.glob("features/*/templates/**/*.*")]
     return {file.relative_to(package).as_posix() for file in files}

@@ -22,7 +22,7 @@ from hpckit.operations.next_step import only_a_view
 from hpckit.operations.notices.unsent import say_unsent
 from hpckit.record.launches import Launch
 from hpckit.record.logs import LogFile, other_logs, rank_logs
-from hpckit.report.document.words import held_back_lines
+from hpckit.report.diagnosis import held_back_lines
 from hpckit.report.overrides import common_words, override_cells
 from hpckit.report.pending import say_lasting
 from hpckit.report.rows import RunRow, run_row

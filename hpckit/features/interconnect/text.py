@@ -13,10 +13,9 @@ from hpckit.features.interconnect.model import (
     OperationTimes,
     OperationVerdict,
 )
+from hpckit.features.reporting.figure import XY, CurveAxis, CurveFigure, FigureLine, FigurePanel
 from hpckit.model.counted import counted, size_text, whole_percent
 from hpckit.model.plain import plain_fields, to_plain, without_nan
-from hpckit.report.document.figure import XY, CurveFigure, FigureLine, FigurePanel
-from hpckit.report.document.run_clock import CurveAxis
 from hpckit.report.text import Page, TextTable
 
 _MICRO = 1e-6

@@ -23,9 +23,8 @@ from hpckit.features.interconnect.request import (
     read_time,
 )
 from hpckit.features.interconnect.text import bench_figure, interconnect_document, interconnect_page
-from hpckit.operations.export.figure import FigureLook, drawn
+from hpckit.features.reporting.drawing import FigureLook, drawn, form_of
 from hpckit.operations.output_file import FIGURE, check_output_file, write_output_file
-from hpckit.operations.plot import form_of
 
 EPILOG = """\
 examples:

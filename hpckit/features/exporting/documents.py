@@ -1,0 +1,185 @@
+"""The kinds of export that are one text: CSV and JSON lines here, OpenMetrics and traces beside."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from enum import StrEnum
+from itertools import groupby
+from types import ModuleType
+from typing import Any
+
+from hpckit.errors import UsageError
+from hpckit.features.exporting.exported_run import ExportedRun, Written
+from hpckit.features.exporting.open_metrics import RunGauges, open_metrics_lines
+from hpckit.features.exporting.trace import trace_text
+from hpckit.model.goodput import Goodput
+from hpckit.model.ids import split_run_id
+from hpckit.model.metrics.rows import MetricValue, number_of
+from hpckit.operations.output_file import EXPORT_MARKS, VALUE_COLUMNS, OutputKind
+from hpckit.record.metrics.history import last_live_numbers
+from hpckit.report.escape import escaped_cell, escaped_json, escaped_name, guarded
+from hpckit.report.rows import run_row
+from hpckit.views.accounts import accounts
+
+
+class ExportKind(StrEnum):
+    """The forms that an export can have."""
+
+    csv = "csv"
+    jsonl = "jsonl"
+    openmetrics = "openmetrics"
+    trace = "trace"
+    tensorboard = "tensorboard"
+    wandb = "wandb"
+    mlflow = "mlflow"
+
+    @property
+    def is_tracker(self) -> bool:
+        """Whether the target is a folder that a tracker's own library writes."""
+        return self in _TRACKERS
+
+    @property
+    def marks_undone(self) -> bool:
+        """Whether the form can hold values that were undone."""
+        return self in {ExportKind.csv, ExportKind.jsonl}
+
+
+_TRACKERS = {
+    ExportKind.tensorboard: "tensorboard_files",
+    ExportKind.wandb: "wandb_folders",
+    ExportKind.mlflow: "mlflow_store",
+}
+
+
+def tracker_module(kind: ExportKind) -> ModuleType:
+    """Import the module that writes a tracker's files; raises UsageError without its library.
+
+    Only when it is asked for: trackers are slow to import, and optional.
+    """
+    try:
+        return importlib.import_module(f"hpckit.features.exporting.{_TRACKERS[kind]}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("hpckit"):
+            raise
+        raise UsageError(
+            f"an export to {kind} needs {error.name}, which is not installed",
+            hint=f"pip install 'hpckit-slurm[{kind}]'; csv and jsonl need nothing",
+        ) from error
+
+
+class ExportDocument:
+    """The text of an export, piece by piece; `written` is complete once all was taken."""
+
+    def __init__(
+        self, kind: ExportKind, runs: Sequence[ExportedRun], now: datetime, *, undone: bool
+    ) -> None:
+        self.written = Written()
+        self._kind, self._runs, self._now, self._undone = kind, runs, now, undone
+
+    def __iter__(self) -> Iterator[str]:
+        match self._kind:
+            case ExportKind.openmetrics:
+                yield from open_metrics_lines(list(map(self._gauges, self._runs, self._accounts())))
+            case ExportKind.trace:
+                yield trace_text(self._runs, self._now)
+            case _:
+                lines = csv_lines if self._kind is ExportKind.csv else json_lines
+                yield from lines((run.id, self._values(run)) for run in self._runs)
+
+    def _values(self, run: ExportedRun) -> Iterator[MetricValue]:
+        count = 0
+        for one in run.values(undone=self._undone):
+            count += 1
+            yield one
+        self.written += Written(values=count)
+
+    def _accounts(self) -> Iterator[Goodput]:
+        """Yield the account of each run, in order; what its launch records is read once."""
+        for _, group in groupby(self._runs, key=lambda run: run.launch.folder):
+            runs = list(group)
+            known = accounts(runs[0].launch, [run.view for run in runs], self._now)
+            yield from (known[run.view.record.index] for run in runs)
+
+    def _gauges(self, run: ExportedRun, account: Goodput) -> RunGauges:
+        found = last_live_numbers(run.history())
+        self.written += Written(values=len(found))
+        return run, run_row(run.view, account), found
+
+
+def output_kind(kind: ExportKind) -> OutputKind:
+    """Return what an earlier document of this kind is known by."""
+    return OutputKind(noun=f"export to {kind}", marks=(EXPORT_MARKS[kind],))
+
+
+RunValues = tuple[str, Iterable[MetricValue]]
+"""The id of a run, and its values."""
+
+
+def csv_lines(runs: Iterable[RunValues]) -> Iterator[str]:
+    """Yield a header and a line per value; numbers in full, null as an empty field.
+
+    No text is one that a spreadsheet computes, and keys that differ stay different.
+    """
+    line = io.StringIO()
+    writer = csv.writer(line, lineterminator="\n")
+    writer.writerow(VALUE_COLUMNS)
+    for run, values in runs:
+        launch = split_run_id(run)[0]
+        for one in values:
+            writer.writerow(_cells(launch, run, one))
+            yield _taken(line)
+    yield _taken(line)
+
+
+def _taken(line: io.StringIO) -> str:
+    text = line.getvalue()
+    line.seek(0)
+    line.truncate()
+    return text
+
+
+def _cells(launch: str, run: str, one: MetricValue) -> tuple[Any, ...]:
+    attempt, round_number = one.place
+    undone = "true" if one.undone else "false"
+    names = (guarded(escaped_cell(launch)), guarded(escaped_cell(run)))
+    place = (attempt, round_number, one.step, guarded(escaped_cell(one.at)))
+    return (*names, *place, guarded(escaped_name(one.key)), _cell(one.value), undone)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float) or value is None:
+        return value
+    return guarded(escaped_cell(_text(value)))
+
+
+def _text(value: Any) -> str:
+    """Return a text as it is, and what `run.log` never writes, such as a list, as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def json_lines(runs: Iterable[RunValues]) -> Iterator[str]:
+    """Yield a JSON object per value; NaN and infinite numbers are null, named by `not_finite`."""
+    for run, values in runs:
+        launch = split_run_id(run)[0]
+        for one in values:
+            text = json.dumps(_object(launch, run, one), ensure_ascii=False, allow_nan=False)
+            yield escaped_json(text) + "\n"
+
+
+def _object(launch: str, run: str, one: MetricValue) -> dict[str, Any]:
+    attempt, round_number = one.place
+    number = number_of(one.value)
+    odd = number is not None and not math.isfinite(number)
+    own = (launch, run, attempt, round_number, one.step, one.at, one.key)
+    plain = one.value is None or isinstance(one.value, bool | int | float)
+    value = None if odd else one.value if plain else _text(one.value)
+    found = dict(zip(VALUE_COLUMNS, (*own, value, one.undone), strict=True))
+    return found | ({"not_finite": str(float(number or 0))} if odd else {})

@@ -1,0 +1,161 @@
+"""One run as an exporter sees it: its rows with what was undone, its points, and its names."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from hpckit.model.metrics.rows import JudgedRow, MetricValue, each_value, number_of
+from hpckit.model.run import RunView
+from hpckit.record.attempts import attempt_numbers
+from hpckit.record.launches import Launch
+from hpckit.record.metrics.history import metric_history
+from hpckit.record.metrics.log import metrics_size
+from hpckit.values import dataclass, field
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedRun:
+    """A run of a launch, as it was seen at the beginning of the export."""
+
+    launch: Launch
+    view: RunView
+
+    @property
+    def id(self) -> str:
+        """Return the run's id."""
+        return self.view.record.id
+
+    @property
+    def name(self) -> str:
+        """Return the id in letters that are safe in a path and in a question to a store."""
+        return _UNSAFE.sub("-", self.id).lstrip(".")
+
+    def history(self) -> Iterator[JudgedRow]:
+        """Yield all rows, with what was undone."""
+        return metric_history(self.launch.paths.run(self.view.record.index))
+
+    def values(self, *, undone: bool) -> Iterator[MetricValue]:
+        """Yield every value that holds, and with `undone` those that do not as well."""
+        for judged in self.history():
+            for one in each_value(judged):
+                if undone or not one.undone:
+                    yield one
+
+    def stamp(self) -> tuple[Any, ...]:
+        """Return what changes whenever an export of the run would."""
+        run = self.launch.paths.run(self.view.record.index)
+        sizes = [metrics_size(run.attempt(number)) for number in attempt_numbers(run.attempts)]
+        record = self.view.record
+        return self.view.state, record.attempt, record.round, record.step, sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One number at one whole step, as trackers take it; `at` is seconds since 1970."""
+
+    key: str
+    step: int
+    at: float
+    number: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Points:
+    """The points of a run that hold, for trackers that have a number at each step and no more.
+
+    Iterate it once. Values without a step come last, one per key, at step 0, if the key has no
+    other value. `left_out` then counts what has no place there: texts, null, values at fractions of
+    a step, further values without a step, and what does not `fit` this tracker.
+    """
+
+    run: ExportedRun
+    fits: Callable[[Point], bool] = field(default=lambda _: True)
+    left_out: int = 0
+    written: int = 0
+
+    def __iter__(self) -> Iterator[Point]:
+        stepless: dict[str, Point] = {}
+        stepped = set[str]()
+        for one in self.run.values(undone=False):
+            number = number_of(one.value)
+            if number is None or isinstance(one.step, float):
+                self.left_out += 1
+                continue
+            key = one.key.encode(errors="backslashreplace").decode()  # JSON has half characters
+            point = Point(key=key, step=one.step or 0, at=_seconds(one.at), number=float(number))
+            if not self.fits(point):
+                self.left_out += 1
+                continue
+            if one.step is None:
+                self.left_out += key in stepless
+                stepless[key] = point
+                continue
+            stepped.add(key)
+            self.written += 1
+            yield point
+        last = [point for key, point in stepless.items() if key not in stepped]
+        self.left_out += len(stepless) - len(last)
+        self.written += len(last)
+        yield from last
+
+
+def _seconds(at: str) -> float:
+    try:
+        return datetime.fromisoformat(at).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What an export wrote last: of which runs, and how many values of those that had changed.
+
+    `left_out` counts values that its form has no place for.
+    """
+
+    runs: tuple[str, ...] = ()
+    values: int = 0
+    left_out: int = 0
+
+    def __add__(self, other: Written) -> Written:
+        return Written(values=self.values + other.values, left_out=self.left_out + other.left_out)
+
+
+_LONGEST = 250
+_DIGITS = 8
+_NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_. :/-]")
+_NO_PART = frozenset({"", ".", ".."})
+
+
+def mlflow_names(keys: Collection[str]) -> Mapping[str, str]:
+    """Return the name of each key: the key itself, or one in the letters that MLflow allows.
+
+    Keys whose names would be the same or too long have some letters of a digest at their end.
+    """
+    names = {key: _allowed(key) for key in keys}
+    numbers = Counter(names.values())
+    return {
+        key: _with_digest(name, key)
+        if len(name) > _LONGEST or (numbers[name] > 1 and name != key)
+        else name
+        for key, name in names.items()
+    }
+
+
+def _allowed(key: str) -> str:
+    """Return a key in allowed letters; MLflow takes it for a path, which has to be the shortest."""
+    parts = _NOT_ALLOWED.sub("_", key).split("/")
+    name = "/".join("_" if part in _NO_PART else part for part in parts)
+    return f"_{name[1:]}" if name.startswith("..") else name
+
+
+def _with_digest(name: str, key: str) -> str:
+    digest = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:_DIGITS]
+    return f"{name[: _LONGEST - _DIGITS - 1]}_{digest}"

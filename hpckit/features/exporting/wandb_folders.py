@@ -1,0 +1,89 @@
+"""Writes runs as offline runs of Weights & Biases, with its own library; `wandb sync` uploads them.
+
+One folder for each run, which an export replaces. The id of a run is made from hpckit's own id, so
+that every export of it, on any host, is the same run there.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import wandb
+
+from hpckit.features.exporting.exported_run import ExportedRun, Point, Points, Written
+from hpckit.operations.output_file import part_folder
+from hpckit.planning.tracker import wandb_id
+from hpckit.record.launches import load_settings
+from hpckit.record.store import make_folder
+
+_DROPPED = frozenset({"", "_step", "_timestamp", "_runtime"})
+"""Names that W&B gives to values of its own, and the one that it passes over."""
+
+
+def write_run(run: ExportedRun, target: Path) -> Written:
+    """Write a run to a folder below `target`/wandb; raises OSError.
+
+    All its points are held in memory: W&B takes steps in ascending order only.
+    """
+    name = wandb_id(run.id)
+    folder = make_folder(target / "wandb")
+    points = Points(run=run, fits=_fits)
+    with part_folder(target) as part:
+        tracked = _begin(run, name, part)
+        for row in _rows(points):
+            step = row.pop("_step")
+            tracked.log(row, step=step)
+        made = Path(tracked.dir).parent
+        tracked.finish(exit_code=0)
+        for earlier in folder.glob(f"offline-run-*-{name}"):
+            shutil.rmtree(earlier)
+        made.rename(folder / made.name)
+    return Written(values=points.written, left_out=points.left_out)
+
+
+def _begin(run: ExportedRun, name: str, folder: Path) -> Any:
+    """Begin an offline run that reads nothing of this machine and prints nothing."""
+    _, config = load_settings(run.launch, run.view.record.index)
+    return wandb.init(
+        id=name,
+        name=run.id,
+        project=run.launch.name,
+        group=run.launch.id,
+        job_type=run.view.record.stage,
+        config=config,
+        reinit="finish_previous",
+        settings=wandb.Settings(
+            mode="offline",
+            root_dir=str(folder),
+            silent=True,
+            console="off",
+            disable_git=True,
+            save_code=False,
+            x_disable_stats=True,
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+        ),
+    )
+
+
+def _fits(point: Point) -> bool:
+    """Whether W&B keeps a point: its steps begin at 0."""
+    return point.step >= 0 and point.key not in _DROPPED
+
+
+def _rows(points: Points) -> Iterator[dict[str, Any]]:
+    """Yield a row for each step, in ascending order, at the time of its last value."""
+    for step, found in groupby(sorted(points, key=_step), key=_step):
+        at, row = 0.0, dict[str, Any]()
+        for point in found:
+            at = max(at, point.at)
+            row[point.key] = point.number
+        yield {**row, "_timestamp": at, "_step": step}
+
+
+def _step(point: Point) -> int:
+    return point.step

@@ -1,0 +1,211 @@
+"""Draws a figure of curves as PDF, SVG or PNG: matplotlib's only home.
+
+Nothing of the user's own settings of matplotlib counts, no window is opened, and the same figure is
+the same bytes whenever it is drawn.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import logging
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from hpckit.errors import UsageError
+from hpckit.features.reporting.document import CurveBand
+from hpckit.features.reporting.figure import (
+    CurveAxis,
+    CurveFigure,
+    FigureLine,
+    FigurePanel,
+)
+from hpckit.features.reporting.page_parts import COLOURS
+from hpckit.report.escape import escaped_cell, shortened
+from hpckit.values import dataclass
+
+_MOST_NAME = 60
+_BAND_COLOUR = "#7f7f7f"
+_TRIANGLE = 7.0
+"""The size of a restart's mark in points, on paper: it has to stand out from a noisy curve."""
+
+
+class FigureStyle(StrEnum):
+    """How large a figure and its letters are: a column of a paper, or a slide."""
+
+    paper = "paper"
+    slides = "slides"
+
+
+class FigureForm(StrEnum):
+    """The forms of a figure, by the suffix of its file."""
+
+    pdf = "pdf"
+    svg = "svg"
+    png = "png"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureLook:
+    """The size in inches (None: that of the style), and which axes are logarithmic."""
+
+    form: FigureForm
+    style: FigureStyle = FigureStyle.paper
+    width: float | None = None
+    height: float | None = None
+    log: bool = False
+    log_x: bool = False
+
+
+def form_of(target: Path) -> FigureForm:
+    """Return the form that a file's name asks for; raises UsageError."""
+    suffix = target.suffix.lower().removeprefix(".")
+    if suffix not in set(FigureForm):
+        raise UsageError(
+            f"-o {target.name}: a figure is a file whose name ends with "
+            f"{', '.join(f'.{one}' for one in FigureForm)}",
+            hint=f"-o {target.stem or 'figure'}.pdf",
+        )
+    return FigureForm(suffix)
+
+
+_SIZES = {FigureStyle.paper: (5.5, 3.2), FigureStyle.slides: (10.0, 5.6)}
+_LETTERS = {FigureStyle.paper: 8.0, FigureStyle.slides: 15.0}
+_WIDTHS = {FigureStyle.paper: 1.0, FigureStyle.slides: 2.0}
+_DPI = 200
+SETTINGS = {
+    "pdf.fonttype": 42,  # TrueType, embedded: what publishers ask for, and what can be searched
+    "ps.fonttype": 42,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "hpckit",
+    "text.parse_math": False,  # names are the user's, and `$` is a letter in them
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+}
+_METADATA: dict[FigureForm, dict[str, Any]] = {
+    FigureForm.pdf: {"CreationDate": None, "ModDate": None, "Creator": "hpckit"},
+    FigureForm.svg: {"Date": None, "Creator": "hpckit"},
+    FigureForm.png: {"Software": "hpckit"},
+}
+
+
+def drawn(figure: CurveFigure, look: FigureLook) -> bytes:
+    """Return the file of a figure; raises UsageError without matplotlib."""
+    matplotlib, figures = _libraries()
+    letters = _LETTERS[look.style]
+    settings = {**SETTINGS, "font.size": letters, "legend.fontsize": letters * 0.85}
+    file = io.BytesIO()
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(settings)
+        made = figures.Figure(figsize=_size(figure, look), layout="constrained")
+        axes = made.subplots(len(figure.panels), 1, sharex=True, squeeze=False)
+        for panel, (place,) in zip(figure.panels, axes, strict=True):
+            _draw(place, panel, look)
+        axes[-1][0].set_xlabel(figure.x_label)
+        if look.log_x:
+            axes[-1][0].set_xscale("log")
+            _label_plainly(axes[-1][0].xaxis)
+        if figure.axis is not CurveAxis.step:
+            axes[-1][0].set_xlim(left=0)
+        _legend(made, axes[0][0], figure)
+        made.savefig(file, format=look.form.value, metadata=_METADATA[look.form], dpi=_DPI)
+    return file.getvalue()
+
+
+def _libraries() -> tuple[Any, Any]:
+    try:
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # of fonts, and of their cache
+        return importlib.import_module("matplotlib"), importlib.import_module("matplotlib.figure")
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"a figure needs {error.name}, which is not installed",
+            hint="pip install 'hpckit-slurm[plot]'",
+        ) from error
+
+
+def _size(figure: CurveFigure, look: FigureLook) -> tuple[float, float]:
+    width, height = _SIZES[look.style]
+    return look.width or width, look.height or height * (1 + 0.7 * (len(figure.panels) - 1))
+
+
+def _draw(axes: Any, panel: FigurePanel, look: FigureLook) -> None:
+    width = _WIDTHS[look.style]
+    if panel.band is not None:
+        _draw_band(axes, panel.band, width)
+    for one in panel.lines:
+        _draw_line(axes, one, width)
+    if look.log:
+        axes.set_yscale("log", nonpositive="mask")
+        _label_plainly(axes.yaxis)
+    axes.set_ylabel(_text(panel.metric))
+    axes.margins(x=0.01)
+
+
+def _label_plainly(axis: Any) -> None:
+    """Have the ticks of a logarithmic axis say `0.5` and `1e-05`: mathematics is not parsed."""
+    ticker = importlib.import_module("matplotlib.ticker")
+    chosen = ticker.LogFormatter()
+    chosen.set_axis(axis)
+
+    def text(value: float, _: object = None) -> str:
+        chosen.set_locs()
+        return f"{value:g}" if chosen(value) else ""
+
+    axis.set_major_formatter(ticker.FuncFormatter(text))
+    axis.set_minor_formatter(ticker.FuncFormatter(text))
+
+
+def _draw_line(axes: Any, one: FigureLine, width: float) -> None:
+    colour = COLOURS[one.colour % len(COLOURS)]
+    for x, values in one.undone:
+        axes.plot(x, values, color=colour, linewidth=0.8 * width, linestyle=":", alpha=0.6)
+    mark = "o" if len(one.live[0]) == 1 else None
+    axes.plot(*one.live, color=colour, linewidth=1.2 * width, marker=mark, markersize=3 * width)
+    axes.plot(
+        *one.restarts,
+        color=colour,
+        linestyle="none",
+        marker="v",
+        markersize=_TRIANGLE * width,
+        markeredgecolor="white",
+        markeredgewidth=0.6 * width,
+        zorder=3,
+    )
+
+
+def _draw_band(axes: Any, one: CurveBand, width: float) -> None:
+    axes.fill_between(one.steps, one.low, one.high, color=_BAND_COLOUR, alpha=0.25, linewidth=0)
+    axes.plot(one.steps, one.middle, color=_BAND_COLOUR, linewidth=width)
+
+
+def _legend(made: Any, axes: Any, figure: CurveFigure) -> None:
+    """Add a legend below the figure, unless there is one line without restarts."""
+    entries: list[tuple[str, dict[str, Any]]] = [
+        (_text(name), {"color": COLOURS[colour % len(COLOURS)]}) for name, colour in figure.entries
+    ]
+    lines = [one for panel in figure.panels for one in panel.lines]
+    bands = [panel.band for panel in figure.panels if panel.band is not None]
+    if bands:
+        entries.append((f"{bands[0].runs} other runs: median, 4/5", {"color": _BAND_COLOUR}))
+    if any(one.undone for one in lines):
+        entries.append(("undone by a restart", {"color": "#444444", "linestyle": ":"}))
+    if any(one.restarts[0] for one in lines):
+        entries.append(("restart", {"color": "#444444", "linestyle": "none", "marker": "v"}))
+    if len(entries) < 2:  # noqa: PLR2004  # one line needs no name
+        return
+    handles = [axes.plot([], [], label=name, **given)[0] for name, given in entries]
+    made.legend(handles=handles, loc="outside lower center", ncols=_columns(entries))
+
+
+def _columns(entries: Sequence[tuple[str, object]]) -> int:
+    longest = max(len(name) for name, _ in entries)
+    return max(1, min(len(entries), 75 // (longest + 6)))
+
+
+def _text(name: str) -> str:
+    """Return a user's text on one line, as it can be drawn."""
+    return shortened(escaped_cell(name), _MOST_NAME)

@@ -1,0 +1,200 @@
+"""Gathers what a report says of launches and runs, whatever state they are in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from hpckit import __version__
+from hpckit.context import Context
+from hpckit.features.reporting.curves import read_curves
+from hpckit.features.reporting.document import (
+    HIGHLIGHTED_RUNS,
+    ReportDocument,
+    ReportGoal,
+    ReportLaunch,
+    RunTimeline,
+)
+from hpckit.features.reporting.hardware import gpu_activity, used_gpus, used_ranks
+from hpckit.model.goodput import Goodput
+from hpckit.model.launch import Direction
+from hpckit.model.run import RunView
+from hpckit.model.states import RunState
+from hpckit.model.telemetry.usage import NodeUsage
+from hpckit.record.frozen import read_environment
+from hpckit.record.launches import Launch
+from hpckit.record.trials import read_search
+from hpckit.report.best import best_first
+from hpckit.report.results import Results, make_results
+from hpckit.report.rows import RunRow, run_row
+from hpckit.values import replace
+from hpckit.views.accounts import accounts, run_spans
+from hpckit.views.describe import describe_view
+from hpckit.views.diagnosis import findings
+from hpckit.views.freshness import Freshness
+from hpckit.views.launch_view import Ask, LaunchView, launch_views, note_warnings
+from hpckit.views.telemetry import run_usage
+
+MOST_LANES = 100
+"""The timeline has at most as many runs: those that did not end well first."""
+
+_ENDED_WELL = frozenset({RunState.completed})
+_BEST = HIGHLIGHTED_RUNS // 2
+
+
+class _Seen(NamedTuple):
+    """A run, with its row and with what it used of each node."""
+
+    launch: Launch
+    view: RunView
+    row: RunRow
+    usages: Sequence[NodeUsage]
+
+
+def report_document(
+    named: Sequence[tuple[Launch, Sequence[int] | None]], context: Context, freshness: Freshness
+) -> ReportDocument:
+    """Return the report of these launches, each with all its runs (None) or with some."""
+    views = launch_views(named, context, ask=Ask.open_runs, freshness=freshness)
+    note_warnings(views, context)
+    now = context.now()
+    seen = [one for view in views for one in _seen(view, now)]
+    rows = tuple(one.row for one in seen)
+    results, goal, own = ordered_results(views, rows, now)
+    curves, left_out = read_curves(
+        [(one.launch, one.view) for one in seen],
+        own,
+        None if goal is None else goal.metric,
+        now,
+    )
+    return ReportDocument(
+        title=_title(views),
+        written_at=now,
+        version=__version__,
+        launches=tuple(map(_launch, views)),
+        rows=rows,
+        results=results,
+        goal=goal,
+        timelines=_timelines(views, rows, now),
+        curves=curves,
+        metrics_left_out=left_out,
+        activity=gpu_activity((one.launch, one.view, one.usages) for one in seen if one.usages),
+        gpus=tuple(gpu for one in seen for gpu in used_gpus(one.row.run, one.usages)),
+        ranks=tuple(rank for one in seen for rank in used_ranks(one.view, one.usages)),
+    )
+
+
+def _seen(view: LaunchView, now: datetime) -> list[_Seen]:
+    kept: dict[int, Goodput] = dict(accounts(view.launch, view.runs, now, view.kept))
+    usages = {one.record.index: run_usage(view.launch, one.record.index) for one in view.runs}
+    known = findings(view.launch, view.runs, kept, usages)
+    return [
+        _Seen(
+            launch=view.launch,
+            view=one,
+            row=replace(
+                run_row(one, kept.get(one.record.index)), findings=known.get(one.record.index)
+            ),
+            usages=usages[one.record.index].nodes,
+        )
+        for one in view.runs
+    ]
+
+
+def _title(views: Sequence[LaunchView]) -> str:
+    if len(views) == 1:
+        (view,) = views
+        whole = len(view.runs) == len(view.launch.runs)
+        return view.launch.id if whole or len(view.runs) > 1 else view.runs[0].record.id
+    return f"{len(views)} launches: {', '.join(dict.fromkeys(one.launch.name for one in views))}"
+
+
+def ordered_results(
+    views: Sequence[LaunchView], rows: Sequence[RunRow], now: datetime
+) -> tuple[Results, ReportGoal | None, frozenset[str]]:
+    """Return the results, the best first, by which goal, and the runs with curves of their own."""
+    results = make_results(rows, now, spans=len(views) > 1)
+    goal = _goal(views, results)
+    if goal is not None:
+        results = best_first(results, goal)
+    return results, goal, _highlighted_runs(results, goal)
+
+
+def _goal(views: Sequence[LaunchView], results: Results) -> ReportGoal | None:
+    """Return what makes a run the best: by the search of the launch, else by a metric's name."""
+    if len(views) == 1 and views[0].launch.searched:
+        search = read_search(views[0].launch.paths)
+        return ReportGoal(metric=search.metric, direction=search.direction, guessed=False)
+    return guessed_goal(results.metrics)
+
+
+def _highlighted_runs(results: Results, goal: ReportGoal | None) -> frozenset[str]:
+    """Return the runs with curves of their own: the best, those with trouble, then any others."""
+    best = [row.run for row in results.rows[:_BEST]] if goal is not None else []
+    trouble = [row.run for row in results.rows if row.state not in _ENDED_WELL]
+    by_index = sorted(results.rows, key=lambda row: (row.launch, row.index))
+    order = dict.fromkeys([*best, *trouble, *(row.run for row in by_index)])
+    return frozenset(list(order)[:HIGHLIGHTED_RUNS])
+
+
+def _timelines(
+    views: Sequence[LaunchView], rows: Sequence[RunRow], now: datetime
+) -> tuple[RunTimeline, ...]:
+    chosen = sorted(rows, key=lambda row: row.state in _ENDED_WELL)[:MOST_LANES]
+    ids = {row.run for row in chosen}
+    found: list[RunTimeline] = []
+    for view in views:
+        some = [one for one in view.runs if one.record.id in ids]
+        spans = run_spans(view.launch, some, now)
+        found += [
+            RunTimeline(run=one.record.id, spans=spans[one.record.index])
+            for one in some
+            if spans[one.record.index]
+        ]
+    return tuple(found)
+
+
+def _launch(view: LaunchView) -> ReportLaunch:
+    packages = read_environment(view.launch.paths).get("packages") or {}
+    about = describe_view(view)
+    alone = len(view.runs) == 1 < len(view.launch.runs)
+    return ReportLaunch(
+        about=about,
+        reference=view.runs[0].record.id if alone else view.launch.id,
+        packages={str(name): str(version) for name, version in packages.items()},
+    )
+
+
+_HELD_OUT = re.compile(r"(?<![a-z])(val|valid|validation|eval|test|dev)(?![a-z])", re.IGNORECASE)
+_LOW = re.compile(
+    r"(?<![a-z])(loss|nll|perplexity|ppl|error|err|mse|rmse|mae|wer|cer|fid|bpb|bpc)(?![a-z])",
+    re.IGNORECASE,
+)
+_HIGH = re.compile(
+    r"(?<![a-z])(acc|acc1|accuracy|f1|auc|auroc|bleu|rouge|map|miou|iou|dice|reward|return|psnr|ssim|"
+    r"score|top1|top5|r2|precision|recall)(?![a-z])",
+    re.IGNORECASE,
+)
+
+
+def guessed_goal(metrics: Iterable[str]) -> ReportGoal | None:
+    """Return the goal of the first metric whose name tells it; None if none does.
+
+    Metrics of held-out data come before others, and qualities before losses.
+    """
+    known = [(name, direction) for name in metrics if (direction := _direction(name))]
+    if not known:
+        return None
+    metric, direction = min(
+        known,
+        key=lambda one: (not _HELD_OUT.search(one[0]), one[1] is not Direction.maximize),
+    )
+    return ReportGoal(metric=metric, direction=direction, guessed=True)
+
+
+def _direction(name: str) -> Direction | None:
+    if _LOW.search(name):
+        return Direction.minimize
+    return Direction.maximize if _HIGH.search(name) else None

@@ -1,0 +1,320 @@
+"""Reads what runs did with GPUs and what their ranks waited for, from the telemetry of nodes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from hpckit.features.reporting.document import GpuActivity, GpuLane, GpuUsed, RankUsed
+from hpckit.model.run import RunView
+from hpckit.model.telemetry.json_form import decode_telemetry
+from hpckit.model.telemetry.usage import NodeUsage
+from hpckit.model.telemetry.vocabulary import (
+    ClockReason,
+    GpuDevice,
+    GpuGauge,
+    GpuRow,
+    TelemetryRow,
+)
+from hpckit.planning.diagnosis.usage import gpu_uses, rank_steps
+from hpckit.record.attempts import attempt_numbers
+from hpckit.record.launches import Launch
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.store import open_plain, parsed_line
+from hpckit.record.telemetry import NO_ROW, closed_segments, lines_backwards, telemetry_nodes
+from hpckit.values import replace
+
+COLUMNS = 240
+"""Of the same length: what was measured over time is put into these."""
+
+MOST_LANES = 64
+_HOUR_S = 3600.0
+
+_MOST_ROWS = 4000
+"""Rows that are read for a chart: seconds, with eight GPUs a node."""
+
+_SHOWN = frozenset(
+    {GpuGauge.busy_share, GpuGauge.graphics_share, GpuGauge.power_w, GpuGauge.temperature_c}
+)
+
+
+def used_gpus(run: str, usages: Sequence[NodeUsage]) -> tuple[GpuUsed, ...]:
+    """Return what a run used of each GPU."""
+    devices = {device.uuid: device for usage in usages for device in usage.devices}
+    return tuple(
+        GpuUsed(
+            run=run,
+            node=one.node,
+            gpu=gpu_name(one.uuid, devices.get(one.uuid)),
+            name="" if one.uuid not in devices else devices[one.uuid].name,
+            hours=one.seconds / _HOUR_S,
+            utilization=one.utilization,
+            memory_peak_bytes=one.memory_peak_bytes,
+            memory_bytes=one.memory_bytes,
+            power_w=one.power_w,
+            heat_share=one.heat_share,
+            power_share=one.power_share,
+        )
+        for one in gpu_uses(usages)
+    )
+
+
+def used_ranks(view: RunView, usages: Sequence[NodeUsage]) -> tuple[RankUsed, ...]:
+    """Return what the steps of each rank of a run went to."""
+    slow = {(one.rank, one.node): one.slower_by for one in view.record.stragglers}
+    ranks = sorted(rank_steps(usages), key=lambda one: (one.rank, one.node))
+    return tuple(
+        RankUsed(run=view.record.id, steps=one, slower_by=slow.get((one.rank, one.node)))
+        for one in ranks
+        if one.steps
+    )
+
+
+def gpu_name(uuid: str, device: GpuDevice | None) -> str:
+    """Return the number of a GPU on its node, as nvidia-smi has it, or the end of its UUID."""
+    if device is None:
+        return uuid[-8:]
+    return f"GPU {device.index}" if device.parent is None else f"MIG {uuid[-8:]}"
+
+
+class _Reading(NamedTuple):
+    """What a GPU (its node and name) did between two moments, in seconds since 1970.
+
+    Its `values` are in the order of the numbers below; null is unknown.
+    """
+
+    gpu: tuple[str, str]
+    begin_s: float
+    end_s: float
+    values: tuple[float | None, ...]
+
+
+_BUSY, _POWER_W, _TEMPERATURE_C, _SLOWED = range(4)
+
+
+def gpu_activity(
+    runs: Iterable[tuple[Launch, RunView, Sequence[NodeUsage]]],
+) -> GpuActivity | None:
+    """Return the GPUs of all runs over time; None if none was measured.
+
+    Of many or long runs only some rows are read, evenly over time.
+    """
+    places = [place for launch, view, usages in runs for place in _places(launch, view, usages)]
+    most = max(_MOST_ROWS // max(len(places), 1), 1)
+    readings = [reading for place in places for reading in _readings(place, most)]
+    if not readings:
+        return None
+    begin_s, end_s = min(one.begin_s for one in readings), max(one.end_s for one in readings)
+    means = _column_means(readings, begin_s, end_s)
+    gpus = sorted({gpu for gpu, quantity in means if quantity in {_BUSY, _POWER_W}})
+    return GpuActivity(
+        begin=datetime.fromtimestamp(begin_s, UTC),
+        end=datetime.fromtimestamp(end_s, UTC),
+        lanes=tuple(
+            GpuLane(
+                node=gpu[0],
+                gpu=gpu[1],
+                busy=_row(means.get((gpu, _BUSY)), 3) or (None,) * COLUMNS,
+                temperature_c=_row(means.get((gpu, _TEMPERATURE_C)), 0),
+                slowed=_row(means.get((gpu, _SLOWED)), 3),
+            )
+            for gpu in gpus[:MOST_LANES]
+        ),
+        power_w=_summed([row for (_, quantity), row in means.items() if quantity == _POWER_W]),
+        left_out=max(len(gpus) - MOST_LANES, 0),
+    )
+
+
+def _column_means(
+    readings: Iterable[_Reading], begin_s: float, end_s: float
+) -> dict[tuple[tuple[str, str], int], dict[int, float]]:
+    """Return by GPU and number of the value the means in each of COLUMNS columns.
+
+    Readings weigh by how much of the column they cover.
+    """
+    sums: dict[tuple[tuple[str, str], int], dict[int, tuple[float, float]]] = {}
+    width = (end_s - begin_s) / COLUMNS
+    for one in readings:
+        first = max(int((one.begin_s - begin_s) / width), 0)
+        last = min(int((one.end_s - begin_s) / width), COLUMNS - 1)
+        for column in range(first, last + 1):
+            low = begin_s + column * width
+            weight = min(one.end_s, low + width) - max(one.begin_s, low)
+            for quantity, value in enumerate(one.values):
+                if value is not None and weight > 0:
+                    row = sums.setdefault((one.gpu, quantity), {})
+                    total, of = row.get(column, (0.0, 0.0))
+                    row[column] = (total + value * weight, of + weight)
+    return {
+        key: {column: total / of for column, (total, of) in row.items()}
+        for key, row in sums.items()
+    }
+
+
+def _row(means: Mapping[int, float] | None, digits: int) -> tuple[float | None, ...]:
+    """Return the means by column, null where nothing was measured; empty if there is none."""
+    if not means:
+        return ()
+    found = map(means.get, range(COLUMNS))
+    return tuple(None if mean is None else round(mean, digits) for mean in found)
+
+
+def _summed(rows: Iterable[Mapping[int, float]]) -> tuple[float | None, ...]:
+    """Return the sums of all rows by column."""
+    sums: dict[int, float] = {}
+    for row in rows:
+        for column, mean in row.items():
+            sums[column] = sums.get(column, 0.0) + mean
+    return _row(sums, 1) or (None,) * COLUMNS
+
+
+class _Place(NamedTuple):
+    """A node in an attempt of a run, with what is known of its GPUs."""
+
+    attempt: AttemptPaths
+    node: str
+    devices: Mapping[str, GpuDevice]
+
+
+def _places(launch: Launch, view: RunView, usages: Sequence[NodeUsage]) -> Iterator[_Place]:
+    run = launch.paths.run(view.record.index)
+    devices = {usage.node: {one.uuid: one for one in usage.devices} for usage in usages}
+    for number in attempt_numbers(run.attempts):
+        attempt = run.attempt(number)
+        with suppress(OSError):
+            for node in telemetry_nodes(attempt):
+                yield _Place(attempt, node, devices.get(node, {}))
+
+
+def _readings(place: _Place, most: int) -> Iterator[_Reading]:
+    parents = {device.parent for device in place.devices.values()}
+    with suppress(OSError):
+        for row in some_gpu_rows(place.attempt, place.node, _SHOWN, most=most):
+            for gpu in row.gpus:
+                if gpu.uuid not in parents and row.end > row.start:
+                    yield _Reading(
+                        (place.node, gpu_name(gpu.uuid, place.devices.get(gpu.uuid))),
+                        row.start.timestamp(),
+                        row.end.timestamp(),
+                        (
+                            _mean(gpu, GpuGauge.busy_share, GpuGauge.graphics_share),
+                            _mean(gpu, GpuGauge.power_w),
+                            _mean(gpu, GpuGauge.temperature_c),
+                            _slowed(gpu),
+                        ),
+                    )
+
+
+_SLOWING = (
+    ClockReason.hardware_slowdown,
+    ClockReason.software_thermal,
+    ClockReason.hardware_thermal,
+    ClockReason.power_brake,
+)
+
+
+def _slowed(gpu: GpuRow) -> float | None:
+    """Return the share of the samples with lower clocks; several reasons often hold at once."""
+    if GpuGauge.temperature_c not in gpu.gauges and not gpu.reasons:
+        return None
+    return max((gpu.reasons.get(one, 0.0) for one in _SLOWING), default=0.0)
+
+
+def _mean(gpu: GpuRow, *names: GpuGauge) -> float | None:
+    return next((gpu.gauges[name].mean for name in names if name in gpu.gauges), None)
+
+
+_SHORTEST_ROW = 1000
+"""Bytes. Files with fewer bytes for each row that is asked for are read whole."""
+
+_LONGEST_ROW = 1_000_000
+
+_LEAST = 2
+"""Rows of a file: the first stands for all up to the last."""
+
+
+def some_gpu_rows(
+    attempt: AttemptPaths, node: str, gauges: frozenset[GpuGauge], *, most: int
+) -> Iterator[TelemetryRow]:
+    """Yield about `most` rows of a node in an attempt, the oldest first; raises OSError.
+
+    They have GPUs only, with these gauges and the reasons of their clocks. Each lasts until the
+    next one of its file begins, as it stands for those between them.
+    """
+    files = [*closed_segments(attempt, node), attempt.telemetry(node)]
+    step = -(-len(files) * _LEAST // max(most, _LEAST))
+    chosen = files[::-1][::step][::-1]
+    for file in chosen:
+        yield from _stretched(_rows_of(file, gauges, max(most // len(chosen), _LEAST)))
+
+
+def _stretched(rows: Iterator[TelemetryRow]) -> Iterator[TelemetryRow]:
+    held: TelemetryRow | None = None
+    for row in rows:
+        if held is not None:
+            # The first row of an attempt spans no time, and a clock may be set.
+            until = row.start if held.start < held.end <= row.start else held.end
+            yield replace(held, end=until)
+        held = row
+    if held is not None:
+        yield held
+
+
+def _rows_of(file: Path, gauges: frozenset[GpuGauge], most: int) -> Iterator[TelemetryRow]:
+    with suppress(FileNotFoundError), open_plain(file) as opened:
+        for line in _some_lines(opened, most):
+            row = _decoded(line, gauges)
+            if row is not None:
+                yield row
+
+
+def _some_lines(opened: BinaryIO, most: int) -> Iterator[bytes]:
+    """Yield lines of rows: all of a short file, else those at places of equal distance."""
+    size = opened.seek(0, os.SEEK_END)
+    if size <= most * _SHORTEST_ROW:
+        opened.seek(0)
+        yield from filter(_may_be_row, opened)
+        return
+    last = next(filter(_may_be_row, lines_backwards(opened)), b"")
+    reached = 0
+    for number in range(most - 1):
+        place = size * number // (most - 1)
+        if place < reached:
+            continue
+        opened.seek(max(place - 1, 0))
+        if place:
+            opened.readline(_LONGEST_ROW)  # the rest of a line, or the end of the one before
+        line = next(filter(_may_be_row, iter(lambda: opened.readline(_LONGEST_ROW), b"")), b"")
+        reached = opened.tell()
+        if line.rstrip(b"\n") == last:
+            break
+        yield line
+    yield last
+
+
+def _may_be_row(line: bytes) -> bool:
+    return len(line) > 1 and not line.startswith(NO_ROW)
+
+
+def _decoded(line: bytes, gauges: frozenset[GpuGauge]) -> TelemetryRow | None:
+    plain = parsed_line(line)
+    if plain is None or plain.get("kind") != "row":
+        return None
+    record = decode_telemetry({**_ends(plain), "gpus": _only(plain.get("gpus"), gauges)})
+    return record if isinstance(record, TelemetryRow) else None
+
+
+def _ends(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: plain.get(name) for name in ("kind", "start", "end")}
+
+
+def _only(gpus: object, gauges: frozenset[GpuGauge]) -> object:
+    """Return the GPUs of a row with these gauges and no counters: decoding is most of the cost."""
+    if not isinstance(gpus, dict) or not isinstance(gpus.get("gauges"), dict):
+        return None
+    kept = {name: values for name, values in gpus["gauges"].items() if name in gauges}
+    return {**gpus, "gauges": kept, "counters": {}}

@@ -1,0 +1,283 @@
+"""The third and the fourth section: what runs did when, and their metrics over steps. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from hpckit.features.reporting.document import (
+    CurvePoints,
+    MetricCurves,
+    ReportDocument,
+    RunCurve,
+    RunTimeline,
+)
+from hpckit.features.reporting.figure import CurveAxis, unit_name, unit_s
+from hpckit.features.reporting.page_parts import (
+    COLOURS,
+    Cell,
+    Chart,
+    Figure,
+    Section,
+    Table,
+    duration,
+    label,
+    table,
+)
+from hpckit.features.reporting.words import interruptions, short_name, summed_parts
+from hpckit.model.counted import counted
+from hpckit.model.goodput import Interruption, TimePart, TimeParts
+from hpckit.report.account import PART_LABELS, span_text
+from hpckit.report.rows import RunRow
+from hpckit.report.text import percent
+
+_PART_COLOURS = {
+    TimePart.productive: "#009e73",
+    TimePart.checkpoint: "#56b4e9",
+    TimePart.start: "#e69f00",
+    TimePart.restart: "#d55e00",
+    TimePart.lost: "#cc3f5c",
+    TimePart.suspended: "#7b6fa6",
+    TimePart.queue: "#a9a9a9",
+    TimePart.idle: "#d0d0d0",
+}
+_PATTERNS = {TimePart.queue: "/", TimePart.lost: "x", TimePart.restart: "\\"}
+"""So that no part is told by its colour alone."""
+
+_LANE, _AROUND, _MOST_HIGH = 24, 96, 960
+
+
+def timeline_section(document: ReportDocument) -> Section:
+    """Return a lane per run, and the account of each run's time."""
+    rows = [row for row in document.rows if row.goodput is not None and row.goodput.parts.wall]
+    if not rows:
+        why = "No time line: no run was submitted or has begun."
+        return Section(name="timeline", title="Timeline", why_empty=why)
+    lanes = [one for one in document.timelines if one.spans]
+    drawn = {span.part for one in lanes for span in one.spans}
+    chart = _lane_chart(lanes, document) if lanes else None
+    values = {
+        "legend": [
+            (PART_LABELS[part], _PART_COLOURS[part], _PATTERNS.get(part, ""))
+            for part in TimePart
+            if part in drawn
+        ],
+        "chart": chart,
+        "left": len(rows) - len(lanes),
+        "parts": _parts_table(rows, document),
+    }
+    charts = () if chart is None else (chart,)
+    return Section(name="timeline", title="Timeline", values=values, charts=charts)
+
+
+def _lane_chart(lanes: Sequence[RunTimeline], document: ReportDocument) -> Chart:
+    names = {one.run: label(short_name(document, one.run)) for one in lanes}
+    return Chart(
+        id="chart-timeline",
+        template="timeline",
+        height=_AROUND + min(_LANE * max(len(lanes), 2), max(_MOST_HIGH, 9 * len(lanes))),
+        values={
+            "names": list(names.values()),
+            "parts": [bars for part in TimePart if (bars := _bars(part, lanes, names))],
+            "marks": _marks(names, document.rows),
+        },
+    )
+
+
+def _bars(
+    part: TimePart, lanes: Sequence[RunTimeline], names: Mapping[str, str]
+) -> Mapping[str, Any] | None:
+    found = [(one.run, span) for one in lanes for span in one.spans if span.part is part]
+    if not found:
+        return None
+    return {
+        "name": PART_LABELS[part],
+        "colour": _PART_COLOURS[part],
+        "pattern": _PATTERNS.get(part, ""),
+        "runs": [names[run] for run, _ in found],
+        "begins": [_moment(span.begin) for _, span in found],
+        "lengths": [_milliseconds(span.end - span.begin) for _, span in found],
+        "words": [
+            f"{PART_LABELS[part]} {span_text(span.end - span.begin)}, "
+            + (f"attempt {span.attempt}" if span.attempt else "before the first attempt")
+            + ("" if span.round is None else f", round {span.round}")
+            for _, span in found
+        ],
+    }
+
+
+def _marks(names: Mapping[str, str], rows: Sequence[RunRow]) -> Mapping[str, Any]:
+    """Return a mark for each interruption."""
+    found = [(row.run, one) for row, one in interruptions(rows) if row.run in names]
+    return {
+        "runs": [names[run] for run, _ in found],
+        "times": [_moment(one.at) for _, one in found],
+        "words": [_mark_words(one) for _, one in found],
+        "colours": ["#7f7f7f" if one.planned else "#b2182b" for _, one in found],
+    }
+
+
+def _mark_words(one: Interruption) -> str:
+    where = "" if one.rank is None else f" of rank {one.rank}"
+    step = "" if one.step is None else f" at step {one.step}"
+    message = one.message.strip().splitlines()[:1]
+    return label(f"{one.cause}{where}{step}: {''.join(message)}", 90)
+
+
+def _moment(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def _milliseconds(span: timedelta) -> float:
+    return round(span.total_seconds() * 1000, 1)
+
+
+def _parts_table(rows: Sequence[RunRow], document: ReportDocument) -> Table:
+    accounts = [
+        (short_name(document, row.run), row.goodput.parts)
+        for row in rows
+        if row.goodput is not None
+    ]
+    whole = summed_parts(row.goodput for row in rows if row.goodput is not None)
+    names = [name for name in PART_LABELS if getattr(whole, name)]
+    header = ("run", *(PART_LABELS[name] for name in names), "wall")
+    body = [(run, *_cells(parts, names)) for run, parts in accounts]
+    return table(header, body, ("together", *_cells(whole, names)) if len(body) > 1 else ())
+
+
+def _cells(parts: TimeParts, names: Sequence[str]) -> list[Cell]:
+    spans = [getattr(parts, name) for name in names]
+    shares = [
+        Figure(
+            f"{span_text(span)} ({percent(span / parts.wall)})" if span else "",
+            span.total_seconds(),
+        )
+        for span in spans
+    ]
+    return [*shares, duration(parts.wall)]
+
+
+_HEIGHT = 340
+_BAND_TRACES = 3
+"""Its edges, and the median."""
+
+
+def curves_section(document: ReportDocument) -> Section:
+    """Return a chart for each metric."""
+    if not document.curves:
+        why = "No curves: no metric has numbers at two steps of a run, or more."
+        return Section(name="curves", title="Curves", why_empty=why)
+    every = [one for metric in document.curves for one in metric.runs]
+    styles = {
+        run: _Style(label(short_name(document, run)), COLOURS[place % len(COLOURS)])
+        for place, run in enumerate(dict.fromkeys(one.run for one in every))
+    }
+    charts = [_chart(place, curves, styles) for place, curves in enumerate(document.curves)]
+    values = {
+        "undone": any(one.undone for one in every),
+        "timed": any(one.live.wall_s for one in every),
+        "band": any(metric.band for metric in document.curves),
+        "metrics": [
+            {
+                "metric": curves.metric,
+                "chart": chart,
+                "not_finite": sum(one.not_finite for one in curves.runs),
+            }
+            for curves, chart in zip(document.curves, charts, strict=True)
+        ],
+        "left": document.metrics_left_out,
+    }
+    return Section(name="curves", title="Curves", values=values, charts=charts)
+
+
+class _Style(NamedTuple):
+    """How a run is named and coloured in all charts."""
+
+    name: str
+    colour: str
+
+
+def _chart(place: int, curves: MetricCurves, styles: Mapping[str, _Style]) -> Chart:
+    many = len(curves.runs) > 1 or curves.band is not None
+    timed = any(one.live.wall_s for one in curves.runs)
+    return Chart(
+        id=f"chart-curve-{place}",
+        template="curve",
+        height=_HEIGHT + (18 * len(curves.runs) if many else 0),
+        values={
+            "metric": label(curves.metric, 40),
+            "many": many,
+            "fixed_range": _flat_range(curves),
+            "band": curves.band,
+            "band_name": counted(curves.band.runs, "other run") if curves.band else "",
+            "undone": [_undone(one, styles[one.run]) for one in curves.runs if one.undone],
+            "live": [
+                _line(styles[one.run], one.live.steps, one.live.values) for one in curves.runs
+            ],
+            "axes": [
+                (axis.value, _axis_title(axis, curves), _other_x(axis, curves))
+                for axis in (CurveAxis.wall, CurveAxis.productive)
+                if timed
+            ],
+        },
+    )
+
+
+def _undone(one: RunCurve, style: _Style) -> Mapping[str, Any]:
+    """Return all undone pieces as one line."""
+    steps = _joined(piece.steps for piece in one.undone)
+    return _line(style, steps, _joined(piece.values for piece in one.undone))
+
+
+def _joined(pieces: Iterable[Sequence[float | None]]) -> list[float | None]:
+    """Return the pieces one after the other, with a gap after each."""
+    return [one for piece in pieces for one in (*piece, None)]
+
+
+def _line(
+    style: _Style, steps: Sequence[float | None], values: Sequence[float | None]
+) -> Mapping[str, Any]:
+    return {"name": style.name, "colour": style.colour, "x": steps, "y": values}
+
+
+def _flat_range(curves: MetricCurves) -> tuple[float, float] | None:
+    """Return a range around a curve that is constant: plotly's own is two units high."""
+    pieces = [piece for one in curves.runs for piece in (one.live, *one.undone)]
+    values = {value for piece in pieces for value in piece.values if value is not None}
+    if curves.band is not None or len(values) != 1:
+        return None
+    (value,) = values
+    room = abs(value) / 2 or 1.0
+    return value - room, value + room
+
+
+def _axis_title(axis: CurveAxis, curves: MetricCurves) -> str:
+    return f"{axis.words} ({unit_name(_unit_s(curves))})"
+
+
+def _unit_s(curves: MetricCurves) -> float:
+    """Return the seconds of the unit of both axes of time."""
+    return unit_s(max((one.live.wall_s[-1] for one in curves.runs if one.live.wall_s), default=0))
+
+
+def _other_x(axis: CurveAxis, curves: MetricCurves) -> list[list[float | None] | None]:
+    """Return where the points of each trace are on this axis, in the order of the traces.
+
+    A band is one of steps. What was undone has no place in productive time.
+    """
+    unit = _unit_s(curves)
+    found: list[list[float | None] | None] = [None] * (0 if curves.band is None else _BAND_TRACES)
+    for one in curves.runs:
+        pieces = [_times(axis, piece, unit) for piece in one.undone]
+        if pieces and (axis is CurveAxis.productive or not all(pieces)):
+            found.append(None)
+        elif pieces:
+            found.append(_joined(pieces))
+    found += [_times(axis, one.live, unit) or None for one in curves.runs]
+    return found
+
+
+def _times(axis: CurveAxis, points: CurvePoints, unit: float) -> list[float | None]:
+    seconds = points.wall_s if axis is CurveAxis.wall else points.productive_s
+    return [float(f"{one / unit:.5g}") for one in seconds]

@@ -1,0 +1,253 @@
+"""The first two sections and the eighth: what holds runs back, how they ended, what ran. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from heapq import nlargest
+from typing import Any
+
+from hpckit.features.reporting.document import ReportDocument, ReportLaunch
+from hpckit.features.reporting.page_parts import (
+    Badge,
+    Cell,
+    Figure,
+    Section,
+    Table,
+    duration,
+    share,
+    table,
+)
+from hpckit.features.reporting.words import (
+    best_words,
+    interruptions,
+    no_verdict_words,
+    runs_words,
+    short_name,
+    summary_words,
+    verdict_runs,
+)
+from hpckit.model.cluster.nodes import compress_nodes
+from hpckit.model.counted import counted, steps_text
+from hpckit.model.moment import local_moment
+from hpckit.model.states import RunState
+from hpckit.report.account import first_line
+from hpckit.report.description import AttemptDescription, LaunchDescription
+from hpckit.report.diagnosis import verdict_groups, verdict_head
+from hpckit.report.failures import (
+    FailureGroup,
+    failure_line,
+    failure_words,
+    group_failures,
+    user_traceback,
+)
+from hpckit.report.rows import RunRow, count_states
+from hpckit.report.text import foreign_line
+
+SHOWN_FAILURES = 20
+SHOWN_REMARKS = 10
+SHOWN_INTERRUPTIONS = 20
+
+
+def verdicts_section(document: ReportDocument) -> Section:
+    """Return what holds runs back, in words, with numbers and remedies."""
+    values = {
+        "summary": summary_words(document),
+        "verdicts": [
+            {
+                "worst": group.worst,
+                "head": verdict_head(group.worst),
+                "runs": verdict_runs(group, len(document.rows)),
+            }
+            for group in verdict_groups(document.rows)
+        ],
+        "no_verdict": no_verdict_words(document.rows),
+    }
+    return Section(name="verdicts", title="Verdicts", values=values)
+
+
+def outcome_section(document: ReportDocument) -> Section:
+    """Return the states of runs, their failures by cause, the best run, and a table of all."""
+    rows = document.rows
+    groups = group_failures(rows)
+    values = {
+        "states": count_states(row.state for row in rows),
+        "best": best_words(document),
+        "failures": [_failure(group) for group in groups[:SHOWN_FAILURES]],
+        "failures_left": len(groups) - SHOWN_FAILURES,
+        "causes": _causes(rows),
+        "latest": _latest_interruptions(document),
+        "remarks": list(_remarks(rows)),
+        "runs": _runs_table(document),
+    }
+    return Section(name="outcome", title="Outcome", values=values)
+
+
+def _failure(group: FailureGroup) -> Mapping[str, Any]:
+    failure, run = group.failure, group.rows[0].run
+    alone = len(group.rows) == 1
+    return {
+        "head": f"{run}: {failure_words(failure)}" if alone else failure_line(group),
+        "several": not alone,
+        "run": run,
+        "traceback": "\n".join(user_traceback(failure.traceback or "")),
+    }
+
+
+def _causes(rows: Sequence[RunRow]) -> Table:
+    counts: dict[tuple[str, bool], list[RunRow]] = {}
+    for row, one in interruptions(rows):
+        counts.setdefault((one.cause.value, one.planned), []).append(row)
+    lines = [
+        (
+            cause,
+            "planned" if planned else "failure",
+            len(some),
+            runs_words([*{row.run: row for row in some}.values()]),
+        )
+        for (cause, planned), some in sorted(counts.items(), key=lambda one: -len(one[1]))
+    ]
+    return table(("cause", "kind", "how often", "runs"), lines)
+
+
+def _latest_interruptions(document: ReportDocument) -> Table:
+    """Return the latest interruptions, each with when, where and why, the newest first."""
+    every = interruptions(document.rows)
+    latest = nlargest(SHOWN_INTERRUPTIONS, every, key=lambda pair: pair[1].at)
+    lines = [
+        (
+            local_moment(one.at),
+            short_name(document, row.run),
+            one.attempt,
+            one.round,
+            one.rank,
+            one.node,
+            "" if one.step is None else str(one.step),
+            "" if one.action is None else one.action.replace("_", " "),
+            first_line(one.message),
+        )
+        for row, one in latest
+    ]
+    header = ("when", "run", "attempt", "round", "rank", "node", "step", "then", "what")
+    return table(header, lines)
+
+
+def _remarks(rows: Sequence[RunRow]) -> Iterator[str]:
+    """Yield what status would note below its table, each text once."""
+    texts: dict[str, list[RunRow]] = {}
+    for row in rows:
+        for text in (row.blocked, row.note, *row.warnings[-1:]):
+            if text:
+                texts.setdefault(text, []).append(row)
+    for text, some in list(texts.items())[:SHOWN_REMARKS]:
+        yield f"{runs_words(some)}: {text}"
+    left = len(texts) - SHOWN_REMARKS
+    if left > 0:
+        yield f"… and {counted(left, 'other remark')}"
+
+
+def _runs_table(document: ReportDocument) -> Table:
+    header = ("run", "state", "cause", "attempts", "steps", "time", "goodput", "nodes")
+    body = [
+        (short_name(document, row.run), *_run_cells(row, document.written_at))
+        for row in document.rows
+    ]
+    return table(header, body)
+
+
+def _run_cells(row: RunRow, now: datetime) -> Sequence[Cell]:
+    parts = None if row.goodput is None else row.goodput.parts
+    return (
+        Badge(f"{row.state} ({row.early})" if row.early else row.state.value, row.state),
+        "" if row.failure is None else row.failure.cause.value,
+        row.attempt,
+        Figure(steps_text(row.step, row.total), None if row.step is None else float(row.step)),
+        duration(row.elapsed(now) if parts is None else parts.wall),
+        share(None if row.goodput is None else row.goodput.goodput),
+        compress_nodes(row.nodes),
+    )
+
+
+_SHOWN_FILES = 50
+
+
+def provenance_section(document: ReportDocument) -> Section:
+    """Return the facts of each launch, and the jobs and nodes of each run."""
+    rows = [
+        (
+            short_name(document, row.run),
+            row.job or "",
+            row.attempt,
+            ", ".join(row.nodes),
+            " ".join(row.overrides),
+        )
+        for row in document.rows
+    ]
+    values = {
+        "launches": [_launch(one, document) for one in document.launches],
+        "jobs": table(("run", "Slurm job", "attempts", "nodes", "overrides"), rows),
+    }
+    return Section(name="provenance", title="Provenance", values=values)
+
+
+def _launch(one: ReportLaunch, document: ReportDocument) -> Mapping[str, Any]:
+    about = one.about
+    foreign, changed, run = about.head.foreign, about.code.changed_files, about.run
+    left = len(changed) - _SHOWN_FILES
+    packages = sorted(one.packages.items(), key=lambda pair: pair[0].lower())
+    attempts = () if run is None else run.attempts
+    rows = about.rows if run is None else (run.row,)
+    return {
+        "id": about.head.id,
+        "foreign": None if foreign is None else foreign_line(foreign),
+        "facts": _facts(about),
+        "changed": changed,
+        "changed_text": "\n".join(changed[:_SHOWN_FILES])
+        + (f"\n… and {left} more" if left > 0 else ""),
+        "packages": table(("package", "version"), packages),
+        "attempts": table(
+            ("attempt", "Slurm job", "nodes", "rounds", "state", "exit code", "began", "time"),
+            [_attempt_cells(attempt, document) for attempt in attempts],
+        ),
+        "reference": one.reference,
+        "unfinished": any(row.state is not RunState.completed for row in rows),
+    }
+
+
+def _facts(about: LaunchDescription) -> Iterable[tuple[str, str]]:
+    code, environment, run = about.code, about.environment, about.run
+    changed = " with changes" if code.dirty is True else ""  # the file may say anything
+    branch = f" on {code.branch}" if code.branch else ""
+    driver = f", driver {environment.driver}" if environment.driver else ""
+    yield "name", about.head.name
+    yield "created", local_moment(about.head.created_at)
+    yield "words", f"hpckit {shlex.join(about.arguments)}"
+    yield "commit", f"{code.commit}{branch}{changed}" if code.commit else "outside git"
+    yield "project", code.project + ("" if code.snapshot else " (no snapshot: it ran from there)")
+    yield "program", "" if run is None else run.program
+    yield "signature", "" if run is None else run.signature
+    yield "Slurm jobs", ", ".join(about.jobs)
+    yield "resources", ", ".join(f"{name}={value}" for name, value in about.resources.items())
+    yield "Python", ", ".join(filter(None, (environment.python, environment.executable)))
+    yield "torch", environment.torch or ""
+    yield "hpckit", environment.hpckit or ""
+    yield "frozen on", f"{environment.host}{driver}" if environment.host else ""
+    yield "modules", " ".join(environment.modules)
+    yield "folder", about.head.folder
+
+
+def _attempt_cells(one: AttemptDescription, document: ReportDocument) -> Sequence[Cell]:
+    took = None
+    if one.started_at is not None:
+        took = max((one.ended_at or document.written_at) - one.started_at, timedelta())
+    return (
+        one.attempt,
+        one.job or "",
+        ", ".join(one.nodes),
+        one.rounds,
+        "" if one.state is None else one.state.value,
+        one.exit_code,
+        "" if one.started_at is None else local_moment(one.started_at),
+        duration(took),
+    )

@@ -1,0 +1,112 @@
+"""`hpckit report`: how runs ended and why, in one HTML file that works anywhere."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+
+from hpckit.cli.gc_pause import gc_paused
+from hpckit.cli.options import add_fresh, add_output_dir, add_references, output_dir
+from hpckit.cli.value_types import seconds
+from hpckit.context import Context
+from hpckit.errors import UsageError
+from hpckit.features.reporting.document import ReportDocument
+from hpckit.features.reporting.forms import markdown_text, report_object
+from hpckit.features.reporting.gather import report_document
+from hpckit.features.reporting.page import page_chunks
+from hpckit.model.counted import counted
+from hpckit.operations.output_file import (
+    REPORT,
+    check_output_file,
+    check_suffix,
+    write_output_file,
+)
+from hpckit.views.across_launches import named_runs
+from hpckit.views.freshness import Freshness
+
+_LEAST_REFRESH_S = 1.0
+_MOST_REFRESH_S = 24 * 3600
+_HTML = (".html", ".htm")
+
+EPILOG = """\
+examples:
+  hpckit report   the latest launch, as LAUNCH.html
+  hpckit report digits.3 -o digits.html
+  hpckit report digits --markdown
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `report`."""
+    add_references(parser)
+    parser.add_argument(
+        *("-o", "--to"),
+        metavar="PATH",
+        help="the HTML file to write (default: LAUNCH.html or RUN.html in this folder; without -o, "
+        "--markdown and --json write no HTML)",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="print a short Markdown text")
+    form.add_argument("--json", action="store_true", help="print all of it as one JSON object")
+    parser.add_argument(
+        "--refresh",
+        metavar="TIME",
+        type=seconds,
+        help="make the page load itself again every so often, such as 60 or 2m, for a file that is "
+        "written again",
+    )
+    add_fresh(parser)
+    add_output_dir(parser)
+
+
+@gc_paused()
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Write a report, and say on standard error where it is; always returns 0."""
+    target = None if arguments.to is None else context.cwd / Path(arguments.to).expanduser()
+    writes_html = target is not None or not (arguments.markdown or arguments.json)
+    _check(target, arguments.refresh)
+    plotly = plotly_script() if writes_html else ""
+    named = named_runs(arguments.references, output_dir(arguments, context), context)
+    document = report_document(named, context, Freshness(now=arguments.fresh))
+    if writes_html:
+        target = target or _default_target(document, context)
+        chunks = page_chunks(document, plotly, refresh_s=arguments.refresh)
+        write_output_file(target, chunks, REPORT)
+    if arguments.markdown:
+        context.say(markdown_text(document).rstrip("\n"))
+    if arguments.json:
+        context.say_json(report_object(document))
+    if writes_html:
+        context.note(f"reported {counted(len(document.rows), 'run')} to {target}")
+    return 0
+
+
+def _check(target: Path | None, refresh_s: float | None) -> None:
+    """Raise UsageError for a page that cannot be written, or would load itself too often."""
+    if refresh_s is not None and not _LEAST_REFRESH_S <= refresh_s <= _MOST_REFRESH_S:
+        raise UsageError(
+            f"--refresh is {refresh_s:g}; it is in seconds, from {_LEAST_REFRESH_S:g} to "
+            f"{_MOST_REFRESH_S} (a day)"
+        )
+    if target is not None:
+        if not target.is_dir():
+            check_suffix(target, _HTML, "report in HTML")
+        check_output_file(target, REPORT)
+
+
+def plotly_script() -> str:
+    """Return plotly.js; raises UsageError without the Python package that brings it."""
+    try:
+        text: str = importlib.import_module("plotly.offline").get_plotlyjs()
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"a report in HTML needs {error.name}, which is not installed",
+            hint="pip install 'hpckit-slurm[report]'; --markdown and --json need nothing",
+        ) from error
+    return text
+
+
+def _default_target(document: ReportDocument, context: Context) -> Path:
+    name = document.title if len(document.launches) == 1 else "report"
+    return context.cwd / f"{name}.html"
