@@ -354,8 +354,7 @@ def skipped_document(skipped: Sequence[Skipped]) -> list[dict[str, object]]:
     """Return the runs that are left alone, as `resume --json` prints them."""
     return [
         {
-            **plain_fields(one, "run", "index", "state"),
-            "standing": one.why.standing,
+            **plain_fields(one, "run index state standing=why.standing"),
             "reason": standing_text(one.why),
         }
         for one in skipped

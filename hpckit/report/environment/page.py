@@ -52,16 +52,12 @@ def environment_document(
     """Return the object of `doctor --env --json`."""
     clock = comparison.clock
     return {
-        **plain_fields(comparison, "here", "node", "asked"),
+        **plain_fields(comparison, "here node asked"),
         "clock_offset_s": None if clock is None else [clock.least_s, clock.most_s],
         "same_output_folder": _same_folder(comparison),
         "findings": [
-            {
-                "level": one.severity.value,
-                "fact": one.key,
-                **plain_fields(one, "value", "message", "hint"),
-            }
-            for one in findings
+            plain_fields(finding, "level=severity fact=key value message hint")
+            for finding in findings
         ],
         "works": not any(one.is_error for one in findings),
     }
