@@ -42,16 +42,8 @@ class ReportRequest:
     fresh: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportOutcome:
-    """The report, and the file that was written."""
-
-    document: ReportDocument
-    html: Path | None
-
-
-def write_report(request: ReportRequest, context: Context) -> ReportOutcome:
-    """Write what was asked for; raises UsageError, and NotFoundError."""
+def write_report(request: ReportRequest, context: Context) -> tuple[ReportDocument, Path | None]:
+    """Return the report, and the HTML file that was written; raises UsageError, NotFoundError."""
     seconds = request.refresh_s
     if seconds is not None and not _LEAST_REFRESH_S <= seconds <= _MOST_REFRESH_S:
         raise UsageError(
@@ -70,7 +62,7 @@ def write_report(request: ReportRequest, context: Context) -> ReportOutcome:
         target = request.html or _default_target(document, context)
         chunks = page_chunks(document, plotly, refresh_s=request.refresh_s)
         write_output_file(target, chunks, REPORT)
-    return ReportOutcome(document=document, html=target)
+    return document, target
 
 
 def plotly_script() -> str:

@@ -48,18 +48,6 @@ class _Source:
     python: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedRerun:
-    """Runs ready to be started again: `code` describes where their code is from.
-
-    `differences` are the changes of the environment, one line each; None if unknown.
-    """
-
-    prepared: Prepared
-    code: str
-    differences: tuple[str, ...] | None
-
-
 @contextmanager
 def prepare_rerun(
     launch: Launch,
@@ -69,9 +57,10 @@ def prepare_rerun(
     *,
     exact: bool,
     overrides: Sequence[str] = (),
-) -> Iterator[PreparedRerun]:
-    """Give a rerun; its code may be in a temporary folder that exists only in the context.
+) -> Iterator[tuple[Prepared, str, tuple[str, ...] | None]]:
+    """Give a rerun, where its code is from, and what changed in the environment, None if unknown.
 
+    The code may be in a temporary folder that exists only in the context.
     `overrides` change the frozen configurations. With `exact`, code and Python are the frozen ones,
     not today's: they are the same for all runs of a launch. Writes no launch. Raises UsageError.
     """
@@ -88,9 +77,7 @@ def prepare_rerun(
             else _today(launch, points[0].settings, context)
         )
         prepared = _prepared(launch, points, source, words, context)
-        yield PreparedRerun(
-            prepared=prepared, code=source.words, differences=_differences(launch, prepared)
-        )
+        yield prepared, source.words, _differences(launch, prepared)
 
 
 def _check_stages(launch: Launch, indices: Sequence[int]) -> None:
@@ -177,15 +164,11 @@ def _exact(launch: Launch, settings: LaunchConfig, scratch: Path, context: Conte
             f"the Python that {launch.id} ran with is gone: {launch.python}",
             hint="bring that environment back, or leave --exact out to run with today's",
         )
-    restored = restore(launch.paths, Git(context.environ), scratch)
-    if restored.doubt is not None:
-        context.note(f"warning: {restored.doubt}; the code may not be all that ran")
-    return _Source(
-        snapshot=restored.snapshot,
-        words=f"as frozen ({restored.source})",
-        folders=None,
-        python=launch.python,
-    )
+    snapshot, origin, doubt = restore(launch.paths, Git(context.environ), scratch)
+    if doubt is not None:
+        context.note(f"warning: {doubt}; the code may not be all that ran")
+    words = f"as frozen ({origin})"
+    return _Source(snapshot=snapshot, words=words, folders=None, python=launch.python)
 
 
 def _today(launch: Launch, settings: LaunchConfig, context: Context) -> _Source:

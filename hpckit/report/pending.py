@@ -62,18 +62,11 @@ _REASONS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingNote:
-    """Why a job waits, in words; `lasts` if it starts only when somebody does something."""
+def pending_note(seen: Observation) -> tuple[str, bool] | None:
+    """Return why Slurm does not start a job, and whether somebody has to do something about it.
 
-    text: str
-    lasts: bool
-
-
-def pending_note(seen: Observation) -> PendingNote | None:
-    """Return why Slurm does not start a job; None if it is not waiting, or the reason is unknown.
-
-    Example of its text: `JobHeldUser: it is held. Let it start: scontrol release 7`.
+    None if it is not waiting, or the reason is unknown. Example:
+    `JobHeldUser: it is held. Let it start: scontrol release 7`.
     """
     if seen.state.base is not BaseState.pending:
         return None
@@ -81,4 +74,4 @@ def pending_note(seen: Observation) -> PendingNote | None:
     found = next((one for one in _REASONS if re.fullmatch(one.pattern, name)), None)
     if found is None:
         return None
-    return PendingNote(text=f"{name}: {found.words.format(job=seen.job)}", lasts=found.lasts)
+    return f"{name}: {found.words.format(job=seen.job)}", found.lasts

@@ -119,8 +119,8 @@ def _code(old: Launch, new: Launch, *, text: bool) -> CodeDifference:
         same=None if None in identities else identities[0] == identities[1],
         old_commit=read_code_record(old.paths).get("commit"),
         new_commit=read_code_record(new.paths).get("commit"),
-        files=None if changes is None else tuple((one.path, one.change) for one in changes),
-        diff=_text(old, new, [one.path for one in changes or ()]) if text else None,
+        files=changes,
+        diff=_text(old, new, [path for path, _ in changes or ()]) if text else None,
     )
 
 

@@ -167,9 +167,10 @@ class _Lines:
         """Print once why jobs wait, if they may do so for ever."""
         for view in self.watch.views:
             waits = None if view.observation is None else pending_note(view.observation)
-            if waits is not None and waits.lasts and waits.text not in self.noted:
-                self.noted.add(waits.text)
-                self.say(f"{view.record.id}  does not start: {waits.text}")
+            text, lasts = waits or ("", False)
+            if lasts and text not in self.noted:
+                self.noted.add(text)
+                self.say(f"{view.record.id}  does not start: {text}")
 
     def tell(self, row: RunRow) -> None:
         """Print the state of a run if it has changed."""

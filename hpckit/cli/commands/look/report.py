@@ -57,11 +57,11 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         refresh_s=arguments.refresh,
         fresh=arguments.fresh,
     )
-    outcome = write_report(request, context)
+    document, html = write_report(request, context)
     if arguments.markdown:
-        context.say(markdown_text(outcome.document).rstrip("\n"))
+        context.say(markdown_text(document).rstrip("\n"))
     if arguments.json:
-        context.say_json(report_object(outcome.document))
-    if outcome.html is not None:
-        context.note(f"reported {counted(len(outcome.document.rows), 'run')} to {outcome.html}")
+        context.say_json(report_object(document))
+    if html is not None:
+        context.note(f"reported {counted(len(document.rows), 'run')} to {html}")
     return 0
