@@ -26,7 +26,11 @@ from hpckit.planning.secrecy import masked_words
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.secret_variables import read_secrets
 from hpckit.record.snapshot import collect
-from hpckit.record.snapshot.environment import capture_of, environment_differences
+from hpckit.record.snapshot.environment import (
+    capture_of,
+    difference_words,
+    environment_differences,
+)
 from hpckit.record.snapshot.git import Git
 from hpckit.record.snapshot.identity import code_identity, frozen_identity
 from hpckit.record.snapshot.restore import restore
@@ -232,4 +236,5 @@ def _differences(launch: Launch, prepared: Prepared) -> tuple[str, ...] | None:
         return None
     if prepared.environment is None or not isinstance(then, dict):
         return None
-    return tuple(one.words for one in environment_differences(then, prepared.environment))
+    differences = environment_differences(then, prepared.environment)
+    return tuple(difference_words(*difference) for difference in differences)
