@@ -54,9 +54,9 @@ def _resume_alone(launch: Launch, mine: int, context: Context) -> None:
     """Resume under the lock; queue the next auto-resume job even if Slurm refuses the runs."""
     commands = slurm_commands(launch.cluster.bin_dir, context)
     with alone(launch, context) as fresh:
-        fed = feed(fresh, commands, context)
-        if fed.main_jobs:
-            context.say(f"submitted {counted(len(fed.jobs), 'run')}: {on_slurm(fed.main_jobs)}")
+        jobs, main_jobs, _ = feed(fresh, commands, context)
+        if main_jobs:
+            context.say(f"submitted {counted(len(jobs), 'run')}: {on_slurm(main_jobs)}")
         history = read_launch_history(fresh)
         if history.backlog is not None:
             backlog = keep_backlog_job(fresh, commands, context)

@@ -63,17 +63,12 @@ def _compare(arguments: argparse.Namespace, context: Context) -> EnvironmentComp
         context.note_more("hpckit doctor --env --here looks at this machine alone")
         return None
     try:
-        answer = look_at_node(prepared, context)
+        node, token, clock = look_at_node(prepared, context)
     except SchedulerError as error:
         hint = f"{error.hint}; hpckit doctor --env --here looks at this machine alone"
         raise type(error)(error.message, hint=hint.removeprefix("; ")) from error
-    return EnvironmentComparison(
-        here=_here(settings, context),
-        node=answer.facts,
-        asked=asked,
-        clock=answer.clock,
-        token=answer.token,
-    )
+    here = _here(settings, context)
+    return EnvironmentComparison(here=here, node=node, asked=asked, clock=clock, token=token)
 
 
 def _here(settings: LaunchConfig, context: Context) -> EnvironmentFacts:

@@ -167,21 +167,15 @@ def launch_document(
     """Return the fields that `--json` has in each verb that launches; nothing may be started."""
     jobs = {} if started is None else started.jobs
     runs = [
-        {
-            "run": run.id,
-            "index": run.index,
-            "overrides": run.overrides,
-            "job": jobs.get(run.index),
-            "stage": run.stage,
-        }
+        plain_fields(run, "run=id index overrides")
+        | {"job": jobs.get(run.index), "stage": run.stage}
         for run in launch.runs
     ]
     return {
-        "launch": launch.id,
-        "dir": str(launch.folder),
+        **plain_fields(launch, "launch=id dir=folder"),
         "runs": runs,
         "jobs": [] if started is None else list(started.main_jobs),
-        **plain_fields(started, "auto_resume_job", "backlog_job"),
+        **plain_fields(started, "auto_resume_job backlog_job"),
     }
 
 

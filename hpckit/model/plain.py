@@ -1,6 +1,7 @@
 """Conversion of dataclasses to plain JSON values and back.
 
-Datetimes are ISO 8601 in UTC, durations are seconds, enums their value, tuples lists. Unknown keys
+Datetimes are ISO 8601 in UTC, durations are seconds, enums their value, tuples lists,
+paths texts. Unknown keys
 are ignored when reading, so that an older hpckit can read what a newer one wrote. A value of
 another type than its field's is refused here, so that code that reads a record can trust it. So is
 a number that nothing measures or counts: NaN, infinity, a whole number beyond 64 bits, and in a
@@ -10,6 +11,7 @@ field of seconds (`_s`) more than a thousand years. JSON has all of them.
 from __future__ import annotations
 
 import math
+import os
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -81,11 +83,18 @@ def to_plain(value: Any) -> Any:
 
 
 def plain_fields(value: Any, *names: str) -> dict[str, Any]:
-    """Return the attributes of `value` with these names, as `to_plain` returns them.
+    """Return attributes of `value`, as `to_plain` returns them, by names of which a text has some.
 
-    All are null if `value` is None.
+    `run bytes=size memory=gpu.memory` renames two. What belongs to a None is null.
     """
-    return {name: None if value is None else to_plain(getattr(value, name)) for name in names}
+    pairs = (name.partition("=") for text in names for name in text.split())
+    return {name: to_plain(_at(value, path or name)) for name, _, path in pairs}
+
+
+def _at(value: Any, path: str) -> Any:
+    for name in path.split("."):
+        value = None if value is None else getattr(value, name)
+    return value
 
 
 def without_nan(value: Any) -> Any:
@@ -111,7 +120,7 @@ def _scalar(value: Any) -> Any:
         return value.astimezone(UTC).isoformat(timespec="milliseconds")
     if isinstance(value, timedelta):
         return value.total_seconds()
-    return value
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def from_plain(kind: type[T], record: Mapping[str, Any]) -> T:

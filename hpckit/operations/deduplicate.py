@@ -14,6 +14,7 @@ from hpckit.errors import HpckitError
 from hpckit.model.events import RunsKnown, SettingsChanged
 from hpckit.model.history import LaunchHistory
 from hpckit.model.ids import run_id
+from hpckit.model.plain import plain_fields
 from hpckit.model.plan import RunSpec
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
@@ -49,13 +50,8 @@ class KnownRun:
     @property
     def document(self) -> dict[str, object]:
         """The run as `launch --json` prints it; `index` is that of the earlier run."""
-        return {
-            "run": run_id(self.folder.name, self.earlier),
-            "index": self.earlier,
-            "overrides": list(self.overrides),
-            "state": self.state.value,
-            "dir": str(self.folder),
-        }
+        run = run_id(self.folder.name, self.earlier)
+        return {"run": run, **plain_fields(self, "index=earlier overrides state dir=folder")}
 
 
 @dataclass(slots=True, kw_only=True)

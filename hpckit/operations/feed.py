@@ -13,25 +13,20 @@ from hpckit.planning.jobs.arrays import throttle
 from hpckit.record.launches import Launch, load_settings, read_launch_history
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import queued_jobs
-from hpckit.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueBacklog:
-    """What was submitted: the Slurm job of each run and the main jobs; `left` did not fit."""
+def feed(
+    launch: Launch, commands: SlurmCommands, context: Context
+) -> tuple[dict[int, str], tuple[str, ...], tuple[JobSpec, ...]]:
+    """Submit the waiting jobs that fit; the caller must hold `alone`. Raises SchedulerError.
 
-    jobs: dict[int, str]
-    main_jobs: tuple[str, ...]
-    left: tuple[JobSpec, ...]
-
-
-def feed(launch: Launch, commands: SlurmCommands, context: Context) -> QueueBacklog:
-    """Submit the waiting jobs that fit; the caller must hold `alone`. Raises SchedulerError."""
+    Returns the Slurm job of each run that was submitted, the main jobs, and what did not fit.
+    """
     reconcile(launch, commands, context)
     history = read_launch_history(launch)
     waiting = history.waiting()
     if not waiting or launch.cluster.kind is not ClusterKind.slurm:
-        return QueueBacklog(jobs={}, main_jobs=(), left=())
+        return {}, (), ()
     now = what_fits(waiting, commands)
     submission = Submission(
         launch=launch,
@@ -44,11 +39,7 @@ def feed(launch: Launch, commands: SlurmCommands, context: Context) -> QueueBack
         behind=_latest(history, commands) if is_chained(launch) else None,
     )
     jobs = submission.submit()
-    return QueueBacklog(
-        jobs=jobs,
-        main_jobs=tuple(submission.accepted.values()),
-        left=read_launch_history(launch).waiting(),
-    )
+    return jobs, tuple(submission.accepted.values()), read_launch_history(launch).waiting()
 
 
 def is_chained(launch: Launch) -> bool:

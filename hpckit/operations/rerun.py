@@ -26,7 +26,11 @@ from hpckit.planning.secrecy import masked_words
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.secret_variables import read_secrets
 from hpckit.record.snapshot import collect
-from hpckit.record.snapshot.environment import capture_of, environment_differences
+from hpckit.record.snapshot.environment import (
+    capture_of,
+    difference_words,
+    environment_differences,
+)
 from hpckit.record.snapshot.git import Git
 from hpckit.record.snapshot.identity import code_identity, frozen_identity
 from hpckit.record.snapshot.restore import restore
@@ -48,18 +52,6 @@ class _Source:
     python: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedRerun:
-    """Runs ready to be started again: `code` describes where their code is from.
-
-    `differences` are the changes of the environment, one line each; None if unknown.
-    """
-
-    prepared: Prepared
-    code: str
-    differences: tuple[str, ...] | None
-
-
 @contextmanager
 def prepare_rerun(
     launch: Launch,
@@ -69,9 +61,10 @@ def prepare_rerun(
     *,
     exact: bool,
     overrides: Sequence[str] = (),
-) -> Iterator[PreparedRerun]:
-    """Give a rerun; its code may be in a temporary folder that exists only in the context.
+) -> Iterator[tuple[Prepared, str, tuple[str, ...] | None]]:
+    """Give a rerun, where its code is from, and what changed in the environment, None if unknown.
 
+    The code may be in a temporary folder that exists only in the context.
     `overrides` change the frozen configurations. With `exact`, code and Python are the frozen ones,
     not today's: they are the same for all runs of a launch. Writes no launch. Raises UsageError.
     """
@@ -88,9 +81,7 @@ def prepare_rerun(
             else _today(launch, points[0].settings, context)
         )
         prepared = _prepared(launch, points, source, words, context)
-        yield PreparedRerun(
-            prepared=prepared, code=source.words, differences=_differences(launch, prepared)
-        )
+        yield prepared, source.words, _differences(launch, prepared)
 
 
 def _check_stages(launch: Launch, indices: Sequence[int]) -> None:
@@ -177,15 +168,11 @@ def _exact(launch: Launch, settings: LaunchConfig, scratch: Path, context: Conte
             f"the Python that {launch.id} ran with is gone: {launch.python}",
             hint="bring that environment back, or leave --exact out to run with today's",
         )
-    restored = restore(launch.paths, Git(context.environ), scratch)
-    if restored.doubt is not None:
-        context.note(f"warning: {restored.doubt}; the code may not be all that ran")
-    return _Source(
-        snapshot=restored.snapshot,
-        words=f"as frozen ({restored.source})",
-        folders=None,
-        python=launch.python,
-    )
+    snapshot, origin, doubt = restore(launch.paths, Git(context.environ), scratch)
+    if doubt is not None:
+        context.note(f"warning: {doubt}; the code may not be all that ran")
+    words = f"as frozen ({origin})"
+    return _Source(snapshot=snapshot, words=words, folders=None, python=launch.python)
 
 
 def _today(launch: Launch, settings: LaunchConfig, context: Context) -> _Source:
@@ -249,4 +236,5 @@ def _differences(launch: Launch, prepared: Prepared) -> tuple[str, ...] | None:
         return None
     if prepared.environment is None or not isinstance(then, dict):
         return None
-    return tuple(one.words for one in environment_differences(then, prepared.environment))
+    differences = environment_differences(then, prepared.environment)
+    return tuple(difference_words(*difference) for difference in differences)

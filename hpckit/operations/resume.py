@@ -131,17 +131,17 @@ def _feed(launch: Launch, context: Context) -> Started | None:
     if not waits_for_room(launch):
         return None
     commands = slurm_commands(launch.cluster.bin_dir, context)
-    fed = feed(launch, commands, context)
-    backlog = keep_backlog_job(launch, commands, context) if fed.left else None
-    if not fed.main_jobs:
+    jobs, main_jobs, left = feed(launch, commands, context)
+    backlog = keep_backlog_job(launch, commands, context) if left else None
+    if not main_jobs:
         return None
     return Started(
         launch=load_launch(launch.folder),
-        jobs=fed.jobs,
-        main_jobs=fed.main_jobs,
-        where=on_slurm(fed.main_jobs),
+        jobs=jobs,
+        main_jobs=main_jobs,
+        where=on_slurm(main_jobs),
         backlog_job=backlog,
-        left=sum(len(job.runs) for job in fed.left),
+        left=sum(len(job.runs) for job in left),
     )
 
 
@@ -354,8 +354,7 @@ def skipped_document(skipped: Sequence[Skipped]) -> list[dict[str, object]]:
     """Return the runs that are left alone, as `resume --json` prints them."""
     return [
         {
-            **plain_fields(one, "run", "index", "state"),
-            "standing": one.why.standing,
+            **plain_fields(one, "run index state standing=why.standing"),
             "reason": standing_text(one.why),
         }
         for one in skipped

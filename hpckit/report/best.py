@@ -47,8 +47,8 @@ def best_object(row: ResultRow | None, search: Goal) -> dict[str, Any] | None:
     if row is None:
         return None
     return {
-        **plain_fields(row, "run", "index"),
-        **plain_fields(search, "metric", "direction"),
+        **plain_fields(row, "run index"),
+        **plain_fields(search, "metric direction"),
         "value": row.metrics[search.metric],
     }
 

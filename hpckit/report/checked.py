@@ -59,8 +59,8 @@ def check_document(plan: LaunchPlan, checked: CheckReport) -> dict[str, object]:
         "ok": not checked.errors,
         "runs": len(plan.runs),
         "jobs": len(plan.jobs),
-        **plain_fields(checked, "findings", "starts", "estimate", "unchecked", "notices"),
-        **plain_fields(checked, "layouts", "models", "preemption"),
+        **plain_fields(checked, "findings starts estimate unchecked notices"),
+        **plain_fields(checked, "layouts models preemption"),
     }
 
 

@@ -79,15 +79,5 @@ def _cells(row: CheckpointRow) -> tuple[str, ...]:
 
 def checkpoints_object(rows: Sequence[CheckpointRow]) -> dict[str, Any]:
     """Return the document of `hpckit checkpoint --json`."""
-    return {"checkpoints": [_object(row) for row in rows]}
-
-
-def _object(row: CheckpointRow) -> dict[str, Any]:
-    sizes = None if row.layout is None else row.layout.sizes
-    return {
-        **plain_fields(row, "run", "name", "folder", "step", "samples"),
-        **plain_fields(row, "attempt", "state", "problem"),
-        "bytes": row.size,
-        "layout": None if sizes is None else {axis.value: size for axis, size in sizes.items()},
-        **plain_fields(row, "objects", "saved_at"),
-    }
+    fields = "run name folder step samples attempt state problem bytes=size layout objects saved_at"
+    return {"checkpoints": [plain_fields(row, fields) for row in rows]}

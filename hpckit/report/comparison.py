@@ -187,17 +187,17 @@ def comparison_document(found: RunComparison) -> dict[str, Any]:
     """Return the document that `diff --json` prints."""
     code, files = found.code, found.code.files
     return {
-        **plain_fields(found, "old", "new", "config", "resources"),
+        **plain_fields(found, "old new config resources"),
         "code": {
             "same": code.same,
-            "commit": _sides(code.old_commit, code.new_commit),
+            "commit": plain_fields(code, "old=old_commit new=new_commit"),
             "files": files and [{"path": path, "change": change} for path, change in files],
             "diff": code.diff,
         },
         "environment": [{"name": name, **_sides(*both)} for name, *both in found.environment],
         "results": [
             {
-                **plain_fields(one, "old", "new"),
+                **plain_fields(one, "old new"),
                 "state": _sides(*one.states),
                 "metrics": {name: _sides(*both) for name, both in one.metrics.items()},
             }

@@ -219,18 +219,14 @@ def _attempts_table(attempts: Sequence[AttemptDescription], now: datetime) -> Te
 
 def description_document(about: LaunchDescription) -> dict[str, Any]:
     """Return the document that `show --json` prints."""
-    head, run, of_run = about.head, about.run, dict[str, Any]()
-    if run is not None:
-        of_run = {
-            **plain_fields(run.row, "run", "index", "state", "failure", "stage"),
-            **plain_fields(run, "overrides", "program", "signature"),
-            **plain_fields(run, "attempts", "settings_changes", "config"),
-        }
-    return {
-        **head_object(head),
-        **plain_fields(about, "arguments", "jobs"),
-        "runs": [plain_fields(row, "run", "index", "state", "overrides") for row in about.rows],
-        **plain_fields(about, "resources", "code", "environment", "paths"),
-        "foreign": to_plain(head.foreign),
-        **of_run,
+    document = {
+        **head_object(about.head),
+        **plain_fields(about, "arguments jobs"),
+        "runs": [plain_fields(row, "run index state overrides") for row in about.rows],
+        **plain_fields(about, "resources code environment paths foreign=head.foreign"),
     }
+    if about.run is not None:
+        document |= plain_fields(about.run.row, "run index state failure stage")
+        more = "overrides program signature attempts settings_changes config"
+        document |= plain_fields(about.run, more)
+    return document

@@ -78,7 +78,7 @@ def _key(failure: Failure) -> str:
 def group_object(group: FailureGroup) -> dict[str, Any]:
     """Return the object for a group in `status --json`."""
     return {
-        **plain_fields(group.failure, "signature", "cause", "message"),
+        **plain_fields(group.failure, "signature cause message"),
         "count": len(group.rows),
         "runs": group.indices,
         "example": group.rows[0].run,

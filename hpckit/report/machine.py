@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from hpckit.model.goodput import Goodput
-from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.telemetry.energy import launch_bill
 from hpckit.report.diagnosis import energy_object, findings_object
@@ -23,19 +22,7 @@ from hpckit.report.spread import SpreadResults
 from hpckit.values import replace
 
 _RUN_FIELDS = (
-    "run",
-    "index",
-    "state",
-    "job",
-    "slurm_state",
-    "attempt",
-    "round",
-    "step",
-    "nodes",
-    "exit_code",
-    "failure",
-    "metrics",
-    "warnings",
+    "run index state job slurm_state attempt round step nodes exit_code failure metrics warnings"
 )
 
 
@@ -54,25 +41,17 @@ def status_document(launch: str, rows: Iterable[RunRow], scheduler: str) -> dict
 
 def run_object(row: RunRow) -> dict[str, Any]:
     """Return one run as it appears in `runs` of `status --json`."""
-    own = plain_fields(row, *_RUN_FIELDS)
-    account = None if row.goodput is None else goodput_object(row.goodput)
-    later = {"stage": row.stage, "blocked": row.blocked or None, "reason": row.early}
-    given = {
-        "overrides": assigned(row.overrides),
-        "total_steps": row.total,
-        **plain_fields(row, "satellites", "preflight"),
-    }
-    found = findings_object(row.findings)
-    return {**own, "goodput": account, **later, **given, **found, **layout_object(row.layout)}
-
-
-def layout_object(report: LayoutReport | None) -> dict[str, Any]:
-    """Return the fields of a run about its layout, as its ranks reported it; null until then."""
     return {
-        **plain_fields(report, "layout"),
-        "replicas": None if report is None else report.layout.replicate,
-        **plain_fields(report, "model_parameters"),
-        "parameters_per_rank": None if report is None else list(report.per_rank),
+        **plain_fields(row, _RUN_FIELDS),
+        "goodput": row.goodput and goodput_object(row.goodput),
+        **plain_fields(row, "stage"),
+        "blocked": row.blocked or None,
+        **plain_fields(row, "reason=early"),
+        "overrides": assigned(row.overrides),
+        **plain_fields(row, "total_steps=total satellites preflight"),
+        **findings_object(row.findings),
+        **plain_fields(row.layout, "layout replicas=layout.replicate"),
+        **plain_fields(row.layout, "model_parameters parameters_per_rank=per_rank"),
     }
 
 
@@ -80,9 +59,9 @@ def goodput_object(account: Goodput) -> dict[str, Any]:
     """Return the goodput of a run: durations in seconds, shares from 0 to 1."""
     return {
         **account_values(account),
-        **plain_fields(account, "failures", "planned"),
+        **plain_fields(account, "failures planned"),
         "measured": {f"{name}_s": span for name, span in to_plain(account.measured).items()},
-        "history": to_plain(account.interruptions),
+        **plain_fields(account, "history=interruptions"),
     }
 
 
@@ -90,37 +69,29 @@ def results_document(launch: str | None, results: Results) -> dict[str, Any]:
     """Return the document that `results --json` prints."""
     return {
         "launch": launch,
-        **plain_fields(results, "overrides", "metrics"),
+        **plain_fields(results, "overrides metrics"),
         "runs": [_result_object(row) for row in results.rows],
     }
 
 
 def spread_document(launch: str | None, results: SpreadResults) -> dict[str, Any]:
     """Return the document that `results --over --json` prints."""
-    columns = plain_fields(results, "over", "overrides", "metrics")
-    return {"launch": launch, **columns, "groups": to_plain(results.rows)}
+    return {"launch": launch, **plain_fields(results, "over overrides metrics groups=rows")}
 
 
 def _result_object(row: ResultRow) -> dict[str, Any]:
-    account = None if row.goodput is None else goodput_object(row.goodput)
+    account = row.goodput and goodput_object(row.goodput)
     return {**to_plain(replace(row, goodput=None)), "goodput": account}
 
 
 def launches_document(launches: Iterable[LaunchLine]) -> dict[str, Any]:
     """Return the document that `ls --json` prints."""
+    fields = "states=counts foreign=head.foreign"
     return {
-        "launches": [
-            {
-                **head_object(one.head),
-                "states": {str(state): count for state, count in one.counts.items()},
-                "foreign": to_plain(one.head.foreign),
-            }
-            for one in launches
-        ]
+        "launches": [{**head_object(one.head), **plain_fields(one, fields)} for one in launches]
     }
 
 
 def head_object(head: LaunchHead) -> dict[str, Any]:
     """Return the fields that name a launch."""
-    named = {"launch": head.id, "name": head.name, "dir": head.folder}
-    return {**named, **plain_fields(head, "created_at")}
+    return plain_fields(head, "launch=id name dir=folder created_at")

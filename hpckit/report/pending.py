@@ -63,18 +63,11 @@ _REASONS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingNote:
-    """Why a job waits, in words; `lasts` if it starts only when somebody does something."""
+def pending_note(seen: Observation) -> tuple[str, bool] | None:
+    """Return why Slurm does not start a job, and whether somebody has to do something about it.
 
-    text: str
-    lasts: bool
-
-
-def pending_note(seen: Observation) -> PendingNote | None:
-    """Return why Slurm does not start a job; None if it is not waiting, or the reason is unknown.
-
-    Example of its text: `JobHeldUser: it is held. Let it start: scontrol release 7`.
+    None if it is not waiting, or the reason is unknown. Example:
+    `JobHeldUser: it is held. Let it start: scontrol release 7`.
     """
     if seen.state.base is not BaseState.pending:
         return None
@@ -82,13 +75,14 @@ def pending_note(seen: Observation) -> PendingNote | None:
     found = next((one for one in _REASONS if re.fullmatch(one.pattern, name)), None)
     if found is None:
         return None
-    return PendingNote(text=f"{name}: {found.words.format(job=seen.job)}", lasts=found.lasts)
+    return f"{name}: {found.words.format(job=seen.job)}", found.lasts
 
 
 def say_lasting(views: Iterable[RunView], noted: set[str], say: Callable[[str], None]) -> None:
     """Say once why jobs wait that start only when somebody does something."""
     for view in views:
         waits = None if view.observation is None else pending_note(view.observation)
-        if waits is not None and waits.lasts and waits.text not in noted:
-            noted.add(waits.text)
-            say(f"{view.record.id}  does not start: {waits.text}")
+        text, lasts = waits or ("", False)
+        if lasts and text not in noted:
+            noted.add(text)
+            say(f"{view.record.id}  does not start: {text}")

@@ -145,21 +145,16 @@ def profile_object(
     return {
         "run": run,
         "attempt": attempt,
-        **plain_fields(answer, "round", "at", "id", "tool", "done"),
+        **plain_fields(answer, "round at id tool done"),
         "ranks": [
             {
                 "rank": one.result.rank,
                 "node": one.result.node or None,
-                **plain_fields(one.result, "first_step", "steps"),
-                "trace": None if one.file is None else str(one.file),
-                "bytes": one.result.size,
-                "problem": one.problem,
-                "summary": None if one.summary is None else _summary_object(one.summary),
+                **plain_fields(one.result, "first_step steps"),
+                **plain_fields(one, "trace=file bytes=result.size problem"),
+                "summary": one.summary
+                and to_plain(one.summary) | plain_fields(one.summary, "exposed_s"),
             }
             for one in ranks
         ],
     }
-
-
-def _summary_object(summary: TraceSummary) -> dict[str, Any]:
-    return {**to_plain(summary), "exposed_s": summary.exposed_s}

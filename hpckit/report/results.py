@@ -201,15 +201,11 @@ def account_values(account: Goodput | None) -> Mapping[str, Any]:
     """
     if account is None:
         return {}
-    spans = {f"{name}_s": getattr(account.parts, name).total_seconds() for name in _PARTS}
     return {
-        **plain_fields(account, "goodput", "ettr", "ettr_since_first_step", "ettr_expected"),
-        "wall_s": account.parts.wall.total_seconds(),
-        **spans,
-        **plain_fields(account, "attempts", "rounds"),
+        **plain_fields(account, "goodput ettr ettr_since_first_step ettr_expected"),
+        **plain_fields(account.parts, "wall_s=wall", *(f"{name}_s={name}" for name in _PARTS)),
+        **plain_fields(account, "attempts rounds"),
         "failures": sum(account.failures.values()),
         "planned": sum(account.planned.values()),
-        **plain_fields(account, "lost_steps", "saves", "saved_bytes"),
-        "writing_s": account.writing.total_seconds(),
-        "writing_share": account.writing_share,
+        **plain_fields(account, "lost_steps saves saved_bytes writing_s=writing writing_share"),
     }

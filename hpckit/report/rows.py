@@ -245,7 +245,7 @@ def _queued_note(view: RunView, seen: Observation) -> str:
     if record.state is RunState.interrupted:
         return _GOING_ON
     waits = pending_note(seen)
-    return f"Slurm: {waits.text}" if waits else ""
+    return f"Slurm: {waits[0]}" if waits else ""
 
 
 def _elsewhere(record: RunRecord) -> str:

@@ -86,8 +86,8 @@ def stacks_object(
     return {
         "run": run,
         "attempt": attempt,
-        **plain_fields(answer, "round", "at"),
-        "ranks": [to_plain(one) for one in stacks],
+        **plain_fields(answer, "round at"),
+        "ranks": to_plain(stacks),
         "groups": [[one.rank for one in group.ranks] for group in stack_groups(stacks)],
-        "silent_nodes": list(answer.silent),
+        **plain_fields(answer, "silent_nodes=silent"),
     }

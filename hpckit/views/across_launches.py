@@ -15,7 +15,6 @@ from hpckit.record.launches import Launch, load_launch
 from hpckit.record.lookup import Selection, find_evidence, list_launches
 from hpckit.record.snapshot.identity import frozen_identity
 from hpckit.report.selection import assigned
-from hpckit.values import dataclass
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, LaunchView, launch_views, note_warnings
 
@@ -23,26 +22,31 @@ ChosenRuns = tuple[LaunchView, Sequence[RunView]]
 """A launch, and the selected ones of its runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunsQuery:
-    """Which runs are selected: by name or experiment; the latest launch's by default."""
-
-    references: Sequence[str] = ()
-    experiment: str | None = None
-
-
 _GROUP = "experiment"
 
 
 def chosen_runs(
-    query: RunsQuery, base: Path, context: Context, freshness: Freshness
+    references: Sequence[str],
+    experiment: str | None,
+    base: Path,
+    context: Context,
+    freshness: Freshness,
 ) -> Sequence[ChosenRuns]:
     """Return the selected runs, oldest launch first; raises NotFoundError and UsageError.
 
+    They are selected by name or experiment; by default those of the latest launch.
     Of runs with the same computation in several launches, those of the newest launch that completed
     them are used, else those of the newest launch. Each scheduler is asked once.
     """
-    questions = _questions(query, base, context)
+    if experiment is None:
+        questions = named_runs(references, base, context)
+    elif references:
+        raise UsageError(
+            "--experiment looks through all launches, and some are named as well",
+            hint="leave one of the two out",
+        )
+    else:
+        questions = list(_of_experiment(experiment, base, context))
     views = launch_views(questions, context, ask=Ask.open_runs, freshness=freshness)
     note_warnings(views, context)
     if len(views) == 1:
@@ -50,19 +54,6 @@ def chosen_runs(
     chosen = _newest(sorted(views, key=lambda view: view.launch.created_at, reverse=True))[::-1]
     _note_code([view.launch for view, _ in chosen], context)
     return chosen
-
-
-def _questions(
-    query: RunsQuery, base: Path, context: Context
-) -> list[tuple[Launch, Sequence[int] | None]]:
-    if query.experiment is not None:
-        if query.references:
-            raise UsageError(
-                "--experiment looks through all launches, and some are named as well",
-                hint="leave one of the two out",
-            )
-        return list(_of_experiment(query.experiment, base, context))
-    return named_runs(query.references, base, context)
 
 
 def named_runs(

@@ -15,20 +15,14 @@ from hpckit.record.snapshot.comparison import file_changes, text_diff
 from hpckit.record.snapshot.environment import environment_differences
 from hpckit.record.snapshot.identity import frozen_identity
 from hpckit.report.comparison import CodeDifference, ResultPair, RunComparison, key_differences
-from hpckit.values import dataclass
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import launch_head, launch_views, note_warnings
 
 _RESOURCES = "resources."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Side:
-    """A launch, and its selected runs."""
-
-    launch: Launch
-    runs: Sequence[RunView]
-    name: str
+_Side = tuple[Launch, Sequence[RunView], str]
+"""A launch, its selected runs, and what is meant, by name."""
 
 
 def compare_selections(
@@ -39,9 +33,8 @@ def compare_selections(
     Runs of launches are paired if they have the same overrides; if equally many are left on both
     sides, also by their order. Raises UsageError if one run would be compared with several.
     """
-    sides = _sides(old, new, context, freshness)
-    pairs, alone = _pairs(*(side.runs for side in sides))
-    left, right = (side.launch for side in sides)
+    (left, old_runs, old_name), (right, new_runs, new_name) = _sides(old, new, context, freshness)
+    pairs, alone = _pairs(old_runs, new_runs)
     keys = key_differences(
         [
             (
@@ -51,14 +44,15 @@ def compare_selections(
             for one, other in pairs
         ]
     )
-    found = environment_differences(read_environment(left.paths), read_environment(right.paths))
     return RunComparison(
-        old=sides[0].name,
-        new=sides[1].name,
+        old=old_name,
+        new=new_name,
         config=tuple(one for one in keys if not one.key.startswith(_RESOURCES)),
         resources=tuple(one for one in keys if one.key.startswith(_RESOURCES)),
         code=_code(left, right, text=code),
-        environment=tuple((one.name, one.old, one.new) for one in found),
+        environment=environment_differences(
+            read_environment(left.paths), read_environment(right.paths)
+        ),
         results=tuple(_result(one, other) for one, other in pairs),
         alone=tuple(one.record.id for one in alone),
         foreign=(launch_head(left).foreign, launch_head(right).foreign),
@@ -73,18 +67,18 @@ def _sides(
     views = launch_views(questions, context, freshness=freshness)
     note_warnings(views, context)
     left, right = (
-        _Side(
-            launch=view.launch,
-            runs=view.runs,
-            name=view.launch.id if one.index is None else view.launch.runs[one.index].id,
+        (
+            view.launch,
+            view.runs,
+            view.launch.id if one.index is None else view.launch.runs[one.index].id,
         )
         for one, view in zip(chosen, views, strict=True)
     )
-    for side, other in ((left, right), (right, left)):
-        if len(side.runs) == 1 and len(other.runs) > 1:
+    for (_, one_side, name), (launch, runs, other) in ((left, right), (right, left)):
+        if len(one_side) == 1 and len(runs) > 1:
             raise UsageError(
-                f"{side.name} is one run, and {other.name} has {len(other.runs)}",
-                hint=f"name one of them, such as {other.launch.runs[0].id}, or two launches",
+                f"{name} is one run, and {other} has {len(runs)}",
+                hint=f"name one of them, such as {launch.runs[0].id}, or two launches",
             )
     return left, right
 
@@ -119,8 +113,8 @@ def _code(old: Launch, new: Launch, *, text: bool) -> CodeDifference:
         same=None if None in identities else identities[0] == identities[1],
         old_commit=read_code_record(old.paths).get("commit"),
         new_commit=read_code_record(new.paths).get("commit"),
-        files=None if changes is None else tuple((one.path, one.change) for one in changes),
-        diff=_text(old, new, [one.path for one in changes or ()]) if text else None,
+        files=changes,
+        diff=_text(old, new, [path for path, _ in changes or ()]) if text else None,
     )
 
 

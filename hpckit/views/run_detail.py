@@ -39,15 +39,6 @@ class _Events:
 
 
 @dataclass(slots=True, kw_only=True)
-class _LogEnd:
-    """The end of a log, read again when its size has changed."""
-
-    path: Path
-    seen: tuple[int, int] = (0, 0)
-    text: str = ""
-
-
-@dataclass(slots=True, kw_only=True)
 class RunDetail:
     """The run that was asked for last; `common` are overrides that all runs have."""
 
@@ -55,7 +46,9 @@ class RunDetail:
     common: frozenset[str]
     curve: MetricCurve | None = field(default=None, init=False)
     _events: _Events | None = field(default=None, init=False)
-    _log: _LogEnd | None = field(default=None, init=False)
+    _log: tuple[Path, int, int] | None = field(default=None, init=False)
+    """Path, size and time of the log whose end was read; it is read again when they change."""
+    _log_end: str = field(default="", init=False)
 
     def read(
         self,
@@ -126,12 +119,9 @@ class RunDetail:
             now = path.stat()
         except OSError:
             return ""
-        if self._log is None or self._log.path != path:
-            self._log = _LogEnd(path=path)
-        seen = (now.st_size, now.st_mtime_ns)
-        if seen != self._log.seen:
-            self._log.seen, self._log.text = seen, tail(path, KEPT_LINES)
-        return self._log.text
+        if self._log != (seen := (path, now.st_size, now.st_mtime_ns)):
+            self._log, self._log_end = seen, tail(path, KEPT_LINES)
+        return self._log_end
 
 
 def _noted(told: Iterable[Event]) -> list[EventNote]:

@@ -1,4 +1,7 @@
-"""Promises of records: a number is refused for what it means, not for how its name ends."""
+"""Promises of records: a number is refused for what it means, not for how its name ends.
+
+And of documents: they are made of names of fields.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ import importlib
 import inspect
 import pkgutil
 import re
+from pathlib import Path
 
 import pytest
 
 import hpckit.model
-from hpckit.model.plain import LONGEST_S, from_plain
+from hpckit.model.plain import LONGEST_S, from_plain, plain_fields
 from hpckit.model.preflight.health import DeviceSpeed
 
 OF_A_GPU = {
@@ -60,3 +64,23 @@ def test_time_of_a_thousand_years_is_refused() -> None:
 
     with pytest.raises(ValueError, match=r"took_s: .* is out of range"):
         from_plain(Timed, {"took_s": LONGEST_S * 2})
+
+
+def test_document_is_made_of_names_of_fields() -> None:
+    """In their order, with names of its own; what is within a None, or of one, is null."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Inner:
+        folder: Path
+
+    @dataclasses.dataclass(frozen=True)
+    class Outer:
+        size: int
+        inner: Inner | None
+
+    found = plain_fields(Outer(7, Inner(Path("/data"))), "dir=inner.folder bytes=size", "inner")
+    assert list(found.items()) == [("dir", "/data"), ("bytes", 7), ("inner", {"folder": "/data"})]
+    assert plain_fields(Outer(7, None), "dir=inner.folder size") == {"dir": None, "size": 7}
+    assert plain_fields(None, "size dir=inner.folder") == {"size": None, "dir": None}
+    with pytest.raises(AttributeError, match="length"):
+        plain_fields(Outer(7, None), "length")

@@ -15,20 +15,14 @@ from hpckit.model.plan import LaunchPlan
 from hpckit.operations.model_check import ModelChecks
 from hpckit.operations.prepare import prepare
 from hpckit.planning.layout import layout_of
-from hpckit.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountedModel:
-    """A model as its own code builds it, and the layout on all of its ranks."""
+def count_model(
+    request: ComposeRequest, context: Context, *, quiet: bool = False
+) -> tuple[CheckedModel, Layout]:
+    """Return the model as the code of the one run builds it, and the layout on all of its ranks.
 
-    model: CheckedModel
-    layout: Layout
-
-
-def count_model(request: ComposeRequest, context: Context, *, quiet: bool = False) -> CountedModel:
-    """Return the model of the one run that is asked for; raises any kind of UsageError.
-
+    Raises any kind of UsageError.
     Also if its code does not come as far as `run.parallelize`.
     """
     prepared = prepare(request, ("plan", *request.overrides), context, quiet=quiet)
@@ -62,7 +56,7 @@ def count_model(request: ComposeRequest, context: Context, *, quiet: bool = Fals
             hint="let it come to run.parallelize, or describe the model: --model "
             "'hidden=4096 layers=32 heads=32'",
         )
-    return CountedModel(model=checks.models[0], layout=layout_of(settings))
+    return checks.models[0], layout_of(settings)
 
 
 def _short_name(plan: LaunchPlan) -> str:

@@ -15,81 +15,60 @@ from hpckit.features.capacity.model_plan import (
 )
 from hpckit.features.capacity.model_setup import TrainingSetup
 from hpckit.model.plain import plain_fields, to_plain
-from hpckit.values import field_names
 
 SHOWN = 10
 """How many layouts are shown of those that are found."""
 
 
+_CALIBRATION = (
+    "run step_s predicted_step_s step_ratio memory_bytes predicted_memory_bytes memory_ratio"
+)
+"""What was measured of a run, and predicted for it."""
+
+
 def plan_object(plan: CapacityPlan) -> dict[str, Any]:
     """Return a plan for `--json`; what is not known is null."""
-    known = plan.setup is not None
-    bill, between = plan.bill, plan.days_between
+    known, between = plan.setup is not None, plan.days_between
     return {
-        "parameters": plan.parameters,
-        **plain_fields(plan.setup and plan.setup.shape, "active_parameters"),
-        "gpu": plan.gpu.name,
-        "gpus": plan.gpus,
-        "gpu_memory_bytes": plan.gpu.memory,
-        "layout": _layout(plan),
+        **plain_fields(plan, "parameters active_parameters=setup.shape.active_parameters"),
+        **plain_fields(plan, "gpu=gpu.name gpus gpu_memory_bytes=gpu.memory layout"),
+        **({} if plan.setup is None else {"layout": _layout(plan.setup)}),
         "unknown": plan.unknown or None,
-        "memory": memory_object(plan.memory, whole=known),
-        "fits": plan.fits,
-        **plain_fields(plan.rates, "step_s"),
-        "step_parts": to_plain(plan.time),
-        **plain_fields(plan.rates, "mfu", "mfu_masked", "hfu", "tokens_per_s_per_gpu"),
-        **plain_fields(plan, "tokens", "defaults"),
-        "calibration": plan.calibration and calibration_object(plan.calibration),
-        **plain_fields(bill, "steps", "days"),
+        "memory": _memory(plan.memory, whole=known),
+        **plain_fields(plan, "fits step_s=rates.step_s step_parts=time"),
+        **plain_fields(plan.rates, "mfu mfu_masked hfu tokens_per_s_per_gpu"),
+        **plain_fields(plan, "tokens defaults"),
+        "calibration": plan.calibration and plain_fields(plan.calibration, _CALIBRATION),
+        **plain_fields(plan.bill, "steps days"),
         "days_low": between and between[0],
         "days_high": between and between[1],
-        "experience": plan.experience and plan.experience.said,
-        "remarks": list(plan.remarks),
-        **plain_fields(bill, "gpu_hours", "lost_share"),
+        **plain_fields(plan, "experience=experience.said remarks"),
+        **plain_fields(plan.bill, "gpu_hours lost_share"),
         "moment": plan.moment or None,
-        **plain_fields(bill, "energy_j", "cost", "carbon_kg"),
+        **plain_fields(plan.bill, "energy_j cost carbon_kg"),
         **power_object(plan.power),
-        **_launch_object(plan.launch),
+        **_launch(plan.launch),
     }
 
 
 def power_object(power: PowerDraw) -> dict[str, float]:
     """Return watts: of the GPUs alone, of their nodes, of the facility."""
-    return {"power_w": power.gpus, "node_w": power.nodes, "facility_w": power.facility}
+    return plain_fields(power, "power_w=gpus node_w=nodes facility_w=facility")
 
 
-def memory_object(memory: MemoryParts, *, whole: bool) -> dict[str, Any]:
+def _memory(memory: MemoryParts, *, whole: bool) -> dict[str, Any]:
     """Return bytes per GPU by component; `whole` is whether more than the states is known."""
     states = ("weights", "gradients", "optimizer")
-    found: dict[str, Any] = {
-        name: getattr(memory, name) if whole or name in states else None
-        for name in field_names(memory)
-    }
-    return {**found, "total": plain_fields(memory, "low", "expected", "high")}
+    parts = to_plain(memory).items()
+    found = {name: size if whole or name in states else None for name, size in parts}
+    return {**found, "total": plain_fields(memory, "low expected high")}
 
 
-def _layout(plan: CapacityPlan) -> dict[str, Any] | None:
-    if plan.setup is not None:
-        return layout_object(plan.setup)
-    if plan.layout is None:
-        return None
-    return {axis.value: size for axis, size in plan.layout.sizes.items()}
-
-
-def layout_object(setup: TrainingSetup) -> dict[str, Any]:
+def _layout(setup: TrainingSetup) -> dict[str, Any]:
     """Return how a setup lays its model and its batch out."""
-    return {
-        **{axis.value: size for axis, size in setup.layout.sizes.items()},
-        **plain_fields(setup, "stages_per_rank", "micro_batch", "microbatches", "global_batch"),
-        **plain_fields(setup, "sequence", "precision", "recompute", "zero"),
-    }
-
-
-def calibration_object(calibration: Calibration) -> dict[str, Any]:
-    """Return what was measured of a run, and predicted for it."""
-    times = plain_fields(calibration, "run", "step_s", "predicted_step_s", "step_ratio")
-    memory = ("memory_bytes", "predicted_memory_bytes", "memory_ratio")
-    return {**times, **plain_fields(calibration, *memory)}
+    batch = "stages_per_rank micro_batch microbatches global_batch"
+    more = plain_fields(setup, batch, "sequence precision recompute zero")
+    return {**to_plain(setup.layout), **more}
 
 
 def search_object(found: FoundLayouts, calibration: Calibration | None = None) -> dict[str, Any]:
@@ -100,28 +79,25 @@ def search_object(found: FoundLayouts, calibration: Calibration | None = None) -
     return {
         "found": len(found.fitting),
         "fits": bool(found.fitting),
-        "calibration": calibration and calibration_object(calibration),
-        "fastest": [_found_object(one) for one in found.fitting[:SHOWN]],
-        "pareto": [_found_object(one) for one in found.smaller[:SHOWN]],
+        "calibration": calibration and plain_fields(calibration, _CALIBRATION),
+        "fastest": [_found(one) for one in found.fitting[:SHOWN]],
+        "pareto": [_found(one) for one in found.smaller[:SHOWN]],
         "best": found.best and plan_object(found.best),
-        "smallest": found.smallest and _found_object(found.smallest),
-        "help": list(found.help),
+        "smallest": found.smallest and _found(found.smallest),
+        **plain_fields(found, "help"),
     }
 
 
-def _found_object(one: PlannedSetup) -> dict[str, Any]:
+def _found(one: PlannedSetup) -> dict[str, Any]:
     return {
-        "layout": layout_object(one.setup),
+        "layout": _layout(one.setup),
         "step_s": one.time.total,
-        "memory": memory_object(one.memory, whole=True),
+        "memory": _memory(one.memory, whole=True),
         "days": one.days,
-        **_launch_object(one.launch),
+        **_launch(one.launch),
     }
 
 
-def _launch_object(launch: LaunchWords | None) -> dict[str, Any]:
-    return {
-        **plain_fields(launch, "overrides", "limits"),
-        "unplaced": (launch and launch.unplaced) or None,
-        **plain_fields(launch, "options"),
-    }
+def _launch(launch: LaunchWords | None) -> dict[str, Any]:
+    found = plain_fields(launch, "overrides limits unplaced options")
+    return found | {"unplaced": found["unplaced"] or None}

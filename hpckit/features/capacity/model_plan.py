@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpckit.features.capacity.model_setup import GpuSpec, NumberType, Recomputation, TrainingSetup
 from hpckit.model.parallel.layout import Layout
-from hpckit.values import dataclass, replace
+from hpckit.values import dataclass, field_names, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,24 +50,14 @@ class Calibration:
 
     def time(self, predicted: StepTime) -> StepTime:
         """Return a predicted time as the run makes one expect it."""
-        ratio = self.step_ratio
-        return StepTime(
-            compute=ratio * predicted.compute,
-            exposed=ratio * predicted.exposed,
-            bubble=ratio * predicted.bubble,
-            optimizer=ratio * predicted.optimizer,
-        )
+        parts = field_names(predicted)
+        return StepTime(**{name: self.step_ratio * getattr(predicted, name) for name in parts})
 
     def memory(self, predicted: MemoryParts) -> MemoryParts:
         """Return predicted memory as the run makes one expect it."""
         ratio = 1.0 if self.memory_ratio is None else self.memory_ratio
-        return replace(
-            predicted,
-            activations=ratio * predicted.activations,
-            logits=ratio * predicted.logits,
-            buffers=ratio * predicted.buffers,
-            fragmentation=ratio * predicted.fragmentation,
-        )
+        rest = ("activations", "logits", "buffers", "fragmentation")
+        return replace(predicted, **{name: ratio * getattr(predicted, name) for name in rest})
 
 
 _CONTEXT_LOW, _CONTEXT_HIGH = 0.6, 1.6

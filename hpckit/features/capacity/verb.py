@@ -291,10 +291,10 @@ def _counted(
     # Nothing runs: so many GPUs need not be those of the machine or the cluster here.
     anywhere = ("cluster.kind=slurm",) if ranks else ()
     request = compose_request(arguments, context, more=(*ranks, *anywhere))
-    found = count_model.count_model(request, context, quiet=arguments.json)
+    model, layout = count_model.count_model(request, context, quiet=arguments.json)
     words = launched_words(_shown(arguments, context), ranks, gpu)
     kind = OptimizerKind(arguments.optimizer)
-    return plan_counted(found.model, found.layout, gpu, kind, site, words)
+    return plan_counted(model, layout, gpu, kind, site, words)
 
 
 def _calibrated(

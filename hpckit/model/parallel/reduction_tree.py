@@ -36,23 +36,15 @@ class TreeNode:
         return TreeNode(self.level + 1, self.place // 2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
-    """A sum that one rank sends to another, which has the left sibling."""
-
-    node: TreeNode
-    sender: int
-    receiver: int
-
-
 def is_power_of_two(number: int) -> bool:
     """Return whether a number is 1, 2, 4, 8, …."""
     return number > 0 and number & (number - 1) == 0
 
 
-def transfers(leaves: Sequence[range]) -> Iterator[Transfer]:
-    """Yield what ranks send to each other, in order, until the first rank has the whole sum.
+def transfers(leaves: Sequence[range]) -> Iterator[tuple[TreeNode, int, int]]:
+    """Yield the sums that a rank sends to another, in order, until the first has the whole sum.
 
+    Each is a node, the rank that sends it, and the one that takes it, which has the left sibling.
     `leaves` are those of each rank: together all, in order, each once. Raises ValueError if their
     number is no power of two.
 
@@ -67,7 +59,7 @@ def transfers(leaves: Sequence[range]) -> Iterator[Transfer]:
             node = TreeNode(level, place)
             sender, receiver = owners[place << level], owners[(place - 1) << level]
             if sender != receiver:
-                yield Transfer(node=node, sender=sender, receiver=receiver)
+                yield node, sender, receiver
 
 
 def leaves_of_ranks(data_size: int, full_data_size: int, parts: int) -> list[range]:

@@ -13,25 +13,17 @@ from hpckit.runtime.checkpoint import manifest
 from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.folder import CheckpointEntry
 from hpckit.runtime.checkpoint.manifest import Manifest
-from hpckit.values import dataclass
 
 _MODEL = OutputKind(noun="model")
 SAFETENSORS = ".safetensors"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelExport:
-    """What was exported: how many tensors, in bytes, of which step, and what is no tensor."""
-
-    step: int
-    tensors: int
-    size: int
-    left_out: tuple[str, ...]
-
-
-def export_model(found: RunCheckpoints, step: int | None, target: Path) -> ModelExport:
+def export_model(
+    found: RunCheckpoints, step: int | None, target: Path
+) -> tuple[int, int, tuple[str, ...]]:
     """Write the models of the newest checkpoint, or of that of a step, into `target`.
 
+    Returns the step, how many tensors there are, and the names of what is no tensor.
     All files are verified first. A damaged one is not passed over: an older model would be taken
     for the newest. Raises NotFoundError, UsageError, CheckpointError.
     """
@@ -50,12 +42,7 @@ def export_model(found: RunCheckpoints, step: int | None, target: Path) -> Model
     )
     with replaced_file(target, _MODEL) as file:
         write(weights, file)
-    return ModelExport(
-        step=entry.step,
-        tensors=len(weights.keys),
-        size=target.stat().st_size,
-        left_out=weights.left_out,
-    )
+    return entry.step, len(weights.keys), weights.left_out
 
 
 def _chosen(found: RunCheckpoints, step: int | None) -> tuple[CheckpointEntry, Manifest]:

@@ -27,7 +27,7 @@ from hpckit.operations.environment.collect import TOKEN_BYTES, collect_facts
 from hpckit.operations.prepare import Prepared, prepare
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.store import make_folder, write_json, write_text
-from hpckit.values import dataclass, replace
+from hpckit.values import replace
 
 MOST_BYTES = 2**20
 """Facts take a few thousand bytes; nothing longer is read."""
@@ -39,15 +39,6 @@ _FORCED = (
 """The run is one process on one node, and nothing is kept of it."""
 _TIMEOUT_MIN = 2
 _WHAT, _DOING = "facts", "looking at a node"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeAnswer:
-    """What a compute node told of itself, the token it was to read, and what is known of clocks."""
-
-    facts: EnvironmentFacts
-    token: str
-    clock: ClockOffset
 
 
 def compose_asked(request: ComposeRequest) -> LaunchConfig:
@@ -92,18 +83,19 @@ def prepare_look(
     return prepare(own, words, context, quiet=quiet)
 
 
-def look_at_node(prepared: Prepared, context: Context) -> NodeAnswer:
+def look_at_node(prepared: Prepared, context: Context) -> tuple[EnvironmentFacts, str, ClockOffset]:
     """Launch, wait for the facts of the node, and remove the launch.
 
-    Raises RunError if the run ended without facts: its launch stays, and is named. Ctrl-C leaves
-    the job and says how to cancel it.
+    Returns the facts, the token that the node was to read, and what is known of clocks. Raises
+    RunError if the run ended without facts: its launch stays, and is named. Ctrl-C leaves the job
+    and says how to cancel it.
     """
     folder = Path(prepared.plan.folder)
     with _token(folder) as token:
         began = context.now()
         with answered(prepared, context, read_node_facts, _WHAT, _DOING) as (_, answer):
             clock = _offset(answer.value.at, began, answer.seen_at)
-    return NodeAnswer(facts=answer.value, token=token, clock=clock)
+    return answer.value, token, clock
 
 
 @contextmanager

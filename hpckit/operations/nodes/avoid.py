@@ -14,7 +14,7 @@ from hpckit.model.finding import Finding
 from hpckit.model.launch import ClusterKind
 from hpckit.model.nodes.incident import NodeStanding
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
-from hpckit.planning.nodes.standing import node_standings, nodes_to_avoid
+from hpckit.planning.nodes.standing import node_standings, nodes_to_avoid, why_used
 from hpckit.planning.nodes.usable import chooses_nodes, partitions_of, usable_nodes
 from hpckit.record.nodes.history import history_problem, read_incidents
 from hpckit.slurm.commands import SlurmCommands
@@ -122,3 +122,17 @@ def _nodes(commands: SlurmCommands) -> tuple[ClusterNode, ...]:
         return cluster_nodes(commands)
     except SchedulerError:
         return ()
+
+
+def ask_why_used(standings: Sequence[NodeStanding], context: Context) -> Mapping[str, str] | None:
+    """Return why launches use nodes with incidents nevertheless; None if Slurm does not answer.
+
+    It is asked only if there are nodes that might be left out.
+    """
+    if all(one.avoided_until is None for one in standings):
+        return {}
+    commands = SlurmCommands(bin_dir=None, environ=context.environ, timeout=_PATIENCE)
+    try:
+        return why_used(standings, cluster_nodes(commands))
+    except SchedulerError:
+        return None

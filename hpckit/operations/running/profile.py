@@ -46,14 +46,8 @@ class ProfileOrder:
     wait: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunProfile:
-    """A profile of a run, and where its traces are."""
-
-    record: RunRecord
-    attempt: int
-    answer: ProfileAnswer
-    ranks: tuple[ProfiledRank, ...]
+RunProfile = tuple[str, int, ProfileAnswer, tuple[ProfiledRank, ...]]
+"""A run, the attempt that was profiled, its answer, and where the traces of ranks are."""
 
 
 def profile_run(selection: Selection, order: ProfileOrder, context: Context) -> RunProfile:
@@ -232,7 +226,7 @@ def _summed_up(
     missing = "it has not reported yet" if not answer.done else "it reported nothing"
     results = [known.get(rank, RankProfile(rank=rank, problem=missing)) for rank in answer.ranks]
     ranks = tuple(_of_rank(one, paths, answer) for one in results)
-    return RunProfile(record=record, attempt=attempt, answer=answer, ranks=ranks)
+    return record.id, attempt, answer, ranks
 
 
 def _of_rank(result: RankProfile, paths: AttemptPaths, answer: ProfileAnswer) -> ProfiledRank:

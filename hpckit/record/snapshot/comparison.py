@@ -13,29 +13,20 @@ from hpckit.record.layout import LaunchPaths
 from hpckit.record.remove import is_plain
 from hpckit.record.snapshot.changes import frozen_sums
 from hpckit.record.store import open_plain
-from hpckit.values import dataclass
 
 _MOST_BYTES = 2_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileChange:
-    """A file of the code that differs: `added`, `removed` or `changed`."""
+def file_changes(old: LaunchPaths, new: LaunchPaths) -> tuple[tuple[str, str], ...] | None:
+    """Return the files that differ, without links, each with `added`, `removed` or `changed`.
 
-    path: str
-    change: str
-
-
-def file_changes(old: LaunchPaths, new: LaunchPaths) -> tuple[FileChange, ...] | None:
-    """Return the files that differ, without links; None if a launch has no list of its files."""
+    None if a launch has no list of its files.
+    """
     before, after = _sums(old), _sums(new)
     if before is None or after is None:
         return None
     return tuple(
-        FileChange(
-            path=path,
-            change="added" if path not in before else "removed" if path not in after else "changed",
-        )
+        (path, "added" if path not in before else "removed" if path not in after else "changed")
         for path in sorted(before.keys() | after.keys())
         if before.get(path) != after.get(path)
     )

@@ -81,19 +81,11 @@ def names_like(source: str, attribute: str) -> list[str]:
     return difflib.get_close_matches(attribute, dict(_bound(ast.parse(source).body)), n=2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slip:
-    """Why a function cannot be an entry point, and what to do."""
+def uncallable(source: str, name: str) -> tuple[str, str] | None:
+    """Return why `function(config, run)` would fail or run nothing, and what to do about it.
 
-    why: str
-    cure: str
-
-
-def uncallable(source: str, name: str) -> Slip | None:
-    """Return why `function(config, run)` would fail or run nothing; None if it is not certain.
-
-    Only names bound once, by a plain `def`, are judged: a decorator replaces the function. An
-    exception is Hydra's own decorator, which never takes two arguments.
+    None if it is not certain. Only names bound once, by a plain `def`, are judged: a decorator
+    replaces the function. An exception is Hydra's own decorator, which never takes two arguments.
     """
     named = [node for bound, node in _bound(ast.parse(source).body) if bound == name]
     if len(named) != 1 or not isinstance(named[0], ast.FunctionDef | ast.AsyncFunctionDef):
@@ -101,23 +93,23 @@ def uncallable(source: str, name: str) -> Slip | None:
     function = named[0]
     decorators = [ast.unparse(one) for one in function.decorator_list]
     if any(_HYDRA.match(one) for one in decorators):
-        return Slip(
-            why="is a Hydra application: @hydra.main composes a configuration by itself",
-            cure=f"take the decorator off, as hpckit composes: def {name}(config, run)",
+        return (
+            "is a Hydra application: @hydra.main composes a configuration by itself",
+            f"take the decorator off, as hpckit composes: def {name}(config, run)",
         )
     if decorators:
         return None
     if isinstance(function, ast.AsyncFunctionDef) or _is_generator(function):
-        return Slip(
-            why="is a coroutine or generator function: calling it runs none of it",
-            cure="make it a plain `def` without `yield`; inside it, asyncio.run() runs a coroutine",
+        return (
+            "is a coroutine or generator function: calling it runs none of it",
+            "make it a plain `def` without `yield`; inside it, asyncio.run() runs a coroutine",
         )
     if _takes_two(function.args):
         return None
-    return Slip(
-        why=f"is {name}({ast.unparse(function.args)}), which cannot be called with a "
-        "configuration and a run",
-        cure=f"let it take both: def {name}(config, run)",
+    takes = f"{name}({ast.unparse(function.args)})"
+    return (
+        f"is {takes}, which cannot be called with a configuration and a run",
+        f"let it take both: def {name}(config, run)",
     )
 
 

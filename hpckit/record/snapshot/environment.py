@@ -19,7 +19,6 @@ from typing import Any
 
 from hpckit.model.finding import Finding, error
 from hpckit.record.process import this_host
-from hpckit.values import dataclass
 
 VERSION = 1
 _DISTRIBUTION = "hpckit-slurm"
@@ -122,22 +121,15 @@ def capture_of(python: str, environ: Mapping[str, str]) -> dict[str, object] | N
     return answer if isinstance(answer, dict) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvironmentDifference:
-    """One difference between two environments; None is not recorded, or not there."""
+EnvironmentDifference = tuple[str, str | None, str | None]
+"""What differs between two environments, and its values; None is not recorded, or not there."""
 
-    name: str
-    old: str | None
-    new: str | None
 
-    @property
-    def words(self) -> str:
-        """The difference as a phrase about then and now."""
-        if self.old is None:
-            return f"{self.name}: {self.new}, and none was recorded"
-        if self.new is None:
-            return f"{self.name}: was {self.old}, and is not here"
-        return f"{self.name}: was {self.old}, is {self.new}"
+def difference_words(name: str, old: str | None, new: str | None) -> str:
+    """Return a difference as a phrase about then and now."""
+    if old is None:
+        return f"{name}: {new}, and none was recorded"
+    return f"{name}: was {old}, {'and is not here' if new is None else f'is {new}'}"
 
 
 def environment_differences(
@@ -170,7 +162,7 @@ def _differing(
 ) -> Iterator[EnvironmentDifference]:
     for name in sorted(old.keys() | new.keys(), key=str.lower):
         if old.get(name) != new.get(name):
-            yield EnvironmentDifference(name=f"{what}{name}", old=old.get(name), new=new.get(name))
+            yield f"{what}{name}", old.get(name), new.get(name)
 
 
 def _driver() -> str | None:

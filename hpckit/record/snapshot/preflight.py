@@ -217,7 +217,7 @@ class Machine:
             )
         else:
             if slip is not None:
-                yield error("entry_point", text, f"entry_point {text} {slip.why}", slip.cure)
+                yield error("entry_point", text, f"entry_point {text} {slip[0]}", slip[1])
             if not there:
                 near = " or ".join(
                     f"entry_point={text.partition(':')[0]}:{name}"

@@ -24,23 +24,15 @@ from hpckit.values import dataclass
 _TODAY = "leave --exact out to run the same configuration with today's code"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoredCode:
-    """Restored code: `source` says where it is from, `doubt` what may still be missing."""
+def restore(paths: LaunchPaths, git: Git, scratch: Path) -> tuple[CodeSnapshot, str, str | None]:
+    """Return the code of a launch, where it is from, and what may still be missing.
 
-    snapshot: CodeSnapshot
-    source: str
-    doubt: str | None = None
-
-
-def restore(paths: LaunchPaths, git: Git, scratch: Path) -> RestoredCode:
-    """Return the code of a launch; a commit is written to `scratch`, an empty folder.
-
-    Raises UsageError if the code is not available, or not as it was.
+    A commit is written to `scratch`, an empty folder. Raises UsageError if the code is not
+    available, or not as it was.
     """
     frozen = _Frozen.read(paths)
     if frozen.of_snapshot and paths.code.is_dir():
-        return RestoredCode(snapshot=_from_snapshot(frozen, git), source="its own snapshot")
+        return _from_snapshot(frozen, git), "its own snapshot", None
     return _from_commit(frozen, git, scratch)
 
 
@@ -137,7 +129,7 @@ def _files(root: Path, sums: Mapping[str, str] | None) -> Iterator[CodeFile]:
                 yield CodeFile(path=inside, size=status.st_size, executable=executable)
 
 
-def _from_commit(frozen: _Frozen, git: Git, scratch: Path) -> RestoredCode:
+def _from_commit(frozen: _Frozen, git: Git, scratch: Path) -> tuple[CodeSnapshot, str, str | None]:
     commit, project = frozen.commit, frozen.project
     why = "its snapshot is gone" if frozen.of_snapshot else "it was launched without a snapshot"
     if commit is None:
@@ -156,10 +148,10 @@ def _from_commit(frozen: _Frozen, git: Git, scratch: Path) -> RestoredCode:
     sums = dict(frozen_sums(frozen.paths)) if frozen.of_snapshot else None
     _check_sums(frozen, root, sums or {})
     unsure = sums is None and bool(frozen.record.get("dirty"))
-    return RestoredCode(
-        snapshot=frozen.snapshot(root, _files(root, sums)),
-        source=f"commit {commit} of {project}" + (", with its changes" if frozen.diff else ""),
-        doubt="what git did not track was not recorded" if unsure else None,
+    return (
+        frozen.snapshot(root, _files(root, sums)),
+        f"commit {commit} of {project}" + (", with its changes" if frozen.diff else ""),
+        "what git did not track was not recorded" if unsure else None,
     )
 
 

@@ -94,15 +94,9 @@ def _avoided(standing: NodeStanding, used: Used, now: datetime) -> str:
 
 def nodes_document(standings: Sequence[NodeStanding], used: Used) -> dict[str, object]:
     """Return the object of `nodes --json`."""
-    return {
-        "nodes": [
-            {
-                **to_plain(one),
-                "left_out": None
-                if used is None and one.avoided_until is not None
-                else one.avoided_until is not None and not (used or {}).get(one.node),
-                "why_used": (used or {}).get(one.node) or None,
-            }
-            for one in standings
-        ]
-    }
+    found = []
+    for standing in standings:
+        avoided, why = standing.avoided_until is not None, (used or {}).get(standing.node)
+        left_out = None if used is None and avoided else avoided and not why
+        found.append({**to_plain(standing), "left_out": left_out, "why_used": why or None})
+    return {"nodes": found}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from hpckit.model.counted import counted, size_text
@@ -12,7 +12,6 @@ from hpckit.model.environment.facts import EnvironmentFacts, FileSystemFacts, Fo
 from hpckit.model.finding import Finding
 from hpckit.model.plain import plain_fields
 from hpckit.report.text import Page, TextTable
-from hpckit.values import dataclass
 
 
 def environment_page(comparison: EnvironmentComparison, findings: Sequence[Finding]) -> Page:
@@ -20,8 +19,12 @@ def environment_page(comparison: EnvironmentComparison, findings: Sequence[Findi
 
     Of one machine alone all facts are shown.
     """
-    rows = fact_rows(comparison, findings)
-    shown = [row for row in rows if row.shown]
+    rows, told = _fact_rows(comparison), {one.key for one in findings} | _ALWAYS
+    shown = [
+        (name, here, node)
+        for name, here, node in rows
+        if name in told or node is None or here != node
+    ]
     page: list[TextTable | str] = [_table(comparison, shown)]
     if alike := len(rows) - len(shown):
         page.append(f"{counted(alike, 'more fact')} alike on both sides; --json has all")
@@ -33,15 +36,15 @@ def environment_page(comparison: EnvironmentComparison, findings: Sequence[Findi
     return page
 
 
-def _table(comparison: EnvironmentComparison, rows: Sequence[FactRow]) -> TextTable:
+def _table(comparison: EnvironmentComparison, rows: Sequence[_Fact]) -> TextTable:
     if comparison.node is None:
-        cells = tuple((row.name, row.here) for row in rows)
+        cells = tuple((name, here) for name, here, _ in rows)
         return TextTable(header=("FACT", "HERE"), rows=cells, flexible=("HERE",))
     node = comparison.node.host.upper()
     node = "NODE" if node == "HERE" else node
     return TextTable(
         header=("FACT", "HERE", node),
-        rows=tuple((row.name, row.here, row.node or "") for row in rows),
+        rows=tuple((name, here, there or "") for name, here, there in rows),
         flexible=("HERE", node),
     )
 
@@ -52,16 +55,12 @@ def environment_document(
     """Return the object of `doctor --env --json`."""
     clock = comparison.clock
     return {
-        **plain_fields(comparison, "here", "node", "asked"),
+        **plain_fields(comparison, "here node asked"),
         "clock_offset_s": None if clock is None else [clock.least_s, clock.most_s],
         "same_output_folder": _same_folder(comparison),
         "findings": [
-            {
-                "level": one.severity.value,
-                "fact": one.key,
-                **plain_fields(one, "value", "message", "hint"),
-            }
-            for one in findings
+            plain_fields(finding, "level=severity fact=key value message hint")
+            for finding in findings
         ],
         "works": not any(one.is_error for one in findings),
     }
@@ -81,45 +80,20 @@ _ALWAYS = frozenset({"host", "torch", "driver", "GPUs"})
 """Rows that are shown although both sides agree: what people look for first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FactRow:
-    """A fact of both machines; `node` is None if there is one alone. `remarkable`: shown anyway."""
-
-    name: str
-    here: str
-    node: str | None
-    remarkable: bool
-
-    @property
-    def shown(self) -> bool:
-        """Whether the row is part of the short table."""
-        return self.remarkable or self.node is None or self.here != self.node
+_Fact = tuple[str, str, str | None]
+"""The name of a fact, and what it is here and on the node, None if there is one machine alone."""
 
 
-def fact_rows(comparison: EnvironmentComparison, findings: Sequence[Finding]) -> list[FactRow]:
-    """Return a row for each fact; rows that a finding is about are remarkable."""
+def _fact_rows(comparison: EnvironmentComparison) -> list[_Fact]:
     here = _texts(comparison.here)
     node = None if comparison.node is None else _texts(comparison.node)
-    told = {one.key for one in findings} | _ALWAYS
-    names = dict.fromkeys([*here, *(node or {})])
-    rows = [
-        FactRow(
-            name=name,
-            here=here.get(name, NONE),
-            node=None if node is None else node.get(name, NONE),
-            remarkable=name in told,
-        )
-        for name in names
+    rows: list[_Fact] = [
+        (name, here.get(name, NONE), None if node is None else node.get(name, NONE))
+        for name in dict.fromkeys([*here, *(node or {})])
     ]
-    return [*rows, *_clock_rows(comparison, told)]
-
-
-def _clock_rows(comparison: EnvironmentComparison, told: Collection[str]) -> list[FactRow]:
-    clock = comparison.clock
-    if clock is None:
-        return []
-    ahead = f"{clock.least_s:+.1f} to {clock.most_s:+.1f} s"
-    return [FactRow(name="clock", here="0", node=ahead, remarkable="clock" in told)]
+    if (clock := comparison.clock) is not None:
+        rows.append(("clock", "0", f"{clock.least_s:+.1f} to {clock.most_s:+.1f} s"))
+    return rows
 
 
 def _texts(facts: EnvironmentFacts) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from hpckit.model.elastic import Satellite
 from hpckit.model.moment import duration, local_minute
-from hpckit.model.plain import to_plain
+from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.states import RunState
 from hpckit.report.account import bar
 from hpckit.report.live_view.satellites import satellites_line
@@ -90,12 +90,12 @@ def live_object(launch: str, progress: Progress) -> dict[str, Any]:
     remaining = progress.remaining
     return {
         "launch": launch,
-        "at": to_plain(progress.at),
+        **plain_fields(progress, "at"),
         "total": len(progress.states),
-        "states": {str(state): count for state, count in count_states(progress.states).items()},
+        "states": to_plain(count_states(progress.states)),
         "share": round(progress.share, 6),
         "remaining_s": None if remaining is None else round(remaining.total_seconds(), 3),
-        "satellites": to_plain(progress.satellites),
+        **plain_fields(progress, "satellites"),
     }
 
 

@@ -6,7 +6,7 @@ Which samples a batch has follows from the step alone. It decides nothing about 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from fractions import Fraction
 from itertools import count
@@ -20,9 +20,8 @@ from hpckit.model.counted import counted
 from hpckit.model.parallel.sample_order import SampleOrder
 from hpckit.model.parallel.share import BatchShare
 from hpckit.model.telemetry.rank_steps import DATA_PHASE
-from hpckit.runtime.data.indexed import IndexedBatches
 from hpckit.runtime.data.streamed import StreamedBatches, can_jump
-from hpckit.runtime.generators import derived_seed
+from hpckit.runtime.generators import derived_seed, kept_generators, seed_sample
 from hpckit.values import dataclass, field
 
 _DEATH_S = 0.5
@@ -353,3 +352,38 @@ def _check_number(name: str, value: object, *, least: int) -> None:
 
 def _as_it_is(batch: Any) -> Any:
     return batch
+
+
+@dataclass(slots=True, kw_only=True)
+class IndexedBatches(Dataset[Any]):
+    """Batches of a dataset whose samples have an index: `dataset[7]`.
+
+    `batches[first]` is a data rank's share of the batch that begins with the sample `first`.
+    Samples are numbered from the run's first, over all epochs. It keeps no position.
+    """
+
+    dataset: Any
+    order: SampleOrder
+    share: BatchShare
+    collate: Callable[[list[Any]], Any]
+
+    def __getitem__(self, first: int) -> Any:
+        """Return this rank's rows of a batch, put together by `collate`."""
+        numbers = self.share.numbers(first)
+        with kept_generators():
+            samples = self._samples(numbers)
+            seed_sample(self.order.seed, numbers.start)
+            return self.collate(samples)
+
+    def _samples(self, numbers: range) -> list[Any]:
+        indices = self.order.indices(numbers)
+        # As torch's DataLoader does: datasets that read many samples at once have this method.
+        at_once: Callable[[Sequence[int]], Any] | None = getattr(self.dataset, "__getitems__", None)
+        if at_once is not None:
+            seed_sample(self.order.seed, numbers.start)
+            return list(at_once(indices))
+        samples = []
+        for number, index in zip(numbers, indices, strict=True):
+            seed_sample(self.order.seed, number)
+            samples.append(self.dataset[index])
+        return samples

@@ -369,9 +369,9 @@ class ModelTraining:
         measured = torch.zeros(2, dtype=torch.float64, device=inputs.device)
 
         def compute(outputs: Any, wanted: Any, _part: float) -> Tensor:
-            found = measure(loss, outputs, wanted)
-            measured.copy_(torch.stack([found.value, found.weight]))
-            return found.value
+            value, weight, _ = measure(loss, outputs, wanted)
+            measured.copy_(torch.stack([value, weight]))
+            return value
 
         parts = [] if self.model.pipeline is None else self.model.pipeline.parts
         try:

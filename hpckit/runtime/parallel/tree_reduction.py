@@ -123,15 +123,15 @@ class TreeReduction:
 
     def _meet(self) -> None:
         """Send sums along the tree, until the first rank has that of all leaves."""
-        for one in transfers(self.leaves):
-            if one.sender == self.rank:
-                for tensor in self._sums.pop(one.node):
-                    dist.send(tensor, one.receiver)
-            elif one.receiver == self.rank:
-                taken = [torch.empty_like(part) for part in self._sums[one.node.sibling]]
+        for node, sender, receiver in transfers(self.leaves):
+            if sender == self.rank:
+                for tensor in self._sums.pop(node):
+                    dist.send(tensor, receiver)
+            elif receiver == self.rank:
+                taken = [torch.empty_like(part) for part in self._sums[node.sibling]]
                 for tensor in taken:
-                    dist.recv(tensor, one.sender)
-                self._add(one.node, taken)
+                    dist.recv(tensor, sender)
+                self._add(node, taken)
 
     def _give(self, before: Sequence[Tensor | None]) -> None:
         """Hand the sum to all ranks, and add it to the gradients that were there."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from hpckit.cli.commands.look import stacks
 from hpckit.errors import RunError, UsageError
-from hpckit.operations.running import ask_stacks
 
 
 def test_silent_supervisor_is_an_error_after_a_bounded_wait(desk: Any, writer: Any) -> None:
@@ -34,7 +34,7 @@ def test_run_that_ends_meanwhile_is_said_to_have_ended(
     def ends(*_: object) -> None:
         attempt.complete()
 
-    monkeypatch.setattr(ask_stacks, "read_stacks", ends)
+    monkeypatch.setattr(stacks, "read_stacks", ends)
     with pytest.raises(RunError, match=r"completed before it could answer") as caught:
         desk.say("stacks")
     assert f"hpckit logs {launch.id}.0" in caught.value.hint

@@ -29,8 +29,8 @@ def summed(leaves: list[range]) -> Tree:
     for rank, own in enumerate(leaves):
         for leaf in own:
             add(rank, TreeNode(0, leaf), str(leaf))
-    for one in transfers(leaves):
-        add(one.receiver, one.node, ranks[one.sender].pop(one.node))
+    for node, sender, receiver in transfers(leaves):
+        add(receiver, node, ranks[sender].pop(node))
     assert all(not left for left in ranks[1:])
     ((_, tree),) = ranks[0].items()
     return tree

@@ -103,7 +103,7 @@ def test_methods_are_seen_and_inherited_ones_assumed() -> None:
 def test_function_that_runs_nothing_when_called_is_seen(source: str, lazy: bool) -> None:  # noqa: FBT001  # parametrized
     """Coroutine and generator functions are known without importing them."""
     slip = uncallable(source, "main")
-    assert (slip is not None and "coroutine" in slip.why) == lazy
+    assert (slip is not None and "coroutine" in slip[0]) == lazy
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_function_that_cannot_take_both_is_shown(source: str, shown: str | None)
         assert slip is None
         return
     assert slip is not None
-    assert f"is {shown}, which cannot be called" in slip.why
-    assert "def main(config, run)" in slip.cure
+    assert f"is {shown}, which cannot be called" in slip[0]
+    assert "def main(config, run)" in slip[1]
 
 
 @pytest.mark.parametrize(
@@ -152,4 +152,4 @@ def test_hydra_application_is_no_entry_point(decorator: str) -> None:
     """It would compose once more, and takes one argument at most."""
     slip = uncallable(f"{decorator}\ndef main(cfg): ...", "main")
     assert slip is not None
-    assert "take the decorator off" in slip.cure
+    assert "take the decorator off" in slip[1]

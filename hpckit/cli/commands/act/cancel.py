@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import Any
 
 from hpckit.cli.options import (
     add_filters,
@@ -15,12 +16,12 @@ from hpckit.cli.options import (
 )
 from hpckit.context import Context
 from hpckit.model.counted import counted
+from hpckit.model.plain import plain_fields
 from hpckit.model.ranges import ranges
 from hpckit.model.run import RunView
 from hpckit.operations.cancel import Cancellation, cancel_runs, plan_cancellation
 from hpckit.report.rows import count_states
 from hpckit.report.text import states_text
-from hpckit.values import dataclass
 from hpckit.views.launch_view import (
     Ask,
     launch_views,
@@ -81,17 +82,6 @@ def _announce(cancellations: Sequence[Cancellation], context: Context) -> None:
         context.note("there is nothing to cancel")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcome:
-    """A run as `cancel --json` prints it: `state` is the state before."""
-
-    run: str
-    index: int
-    state: str
-    job: str | None
-    outcome: str
-
-
 def _report(
     cancellations: Sequence[Cancellation], arguments: argparse.Namespace, context: Context
 ) -> None:
@@ -102,8 +92,8 @@ def _report(
         launch = cancellations[0].launch.id if cancellations and not arguments.all else None
         context.say_json({"launch": launch, "runs": outcomes})
         return
-    for one in outcomes:
-        context.say(f"{one.run}: {_SAID[one.outcome]} ({one.state})")
+    for outcome in outcomes:
+        context.say(f"{outcome['run']}: {_SAID[outcome['outcome']]} ({outcome['state']})")
 
 
 _SAID = {
@@ -113,11 +103,8 @@ _SAID = {
 }
 
 
-def _outcome(view: RunView, *, dry: bool) -> _Outcome:
-    return _Outcome(
-        run=view.record.id,
-        index=view.record.index,
-        state=view.state.value,
-        job=view.record.job,
-        outcome="already_ended" if view.settled else "would_request" if dry else "requested",
-    )
+def _outcome(view: RunView, *, dry: bool) -> dict[str, Any]:
+    """Return a run as `cancel --json` prints it: `state` is the state before."""
+    outcome = "already_ended" if view.settled else "would_request" if dry else "requested"
+    fields = "run=record.id index=record.index state job=record.job"
+    return plain_fields(view, fields) | {"outcome": outcome}

@@ -73,13 +73,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _document(growth: Growth) -> dict[str, object]:
-    answer, satellite = growth.answer, growth.satellite
-    return {
-        "run": growth.record.id,
-        **plain_fields(answer, "replicas", "standing"),
-        "job": growth.slurm_job,
-        "nodes": 0 if satellite is None else satellite.job.resources.nodes,
-    }
+    satellite = growth.satellite
+    fields = "run=record.id replicas=answer.replicas standing=answer.standing job=slurm_job"
+    nodes = 0 if satellite is None else satellite.job.resources.nodes
+    return plain_fields(growth, fields) | {"nodes": nodes}
 
 
 def _show(growth: Growth, launch: Launch, context: Context, *, as_json: bool) -> None:

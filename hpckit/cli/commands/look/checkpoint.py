@@ -104,11 +104,11 @@ def _export(arguments: argparse.Namespace, selection: Selection, context: Contex
             f"{target} exists already, and an export would replace it",
             hint="name another file, or replace it with --force",
         )
-    done = export_model(one_run(selection), arguments.step, target)
+    step, tensors, left_out = export_model(one_run(selection), arguments.step, target)
     context.note(
-        f"exported {counted(done.tensors, 'tensor')} of step {done.step}, "
-        f"{size_text(done.size)}, to {target}"
+        f"exported {counted(tensors, 'tensor')} of step {step}, "
+        f"{size_text(target.stat().st_size)}, to {target}"
     )
-    if done.left_out:
-        context.note(f"left out {', '.join(done.left_out[:3])}: no tensors")
+    if left_out:
+        context.note(f"left out {', '.join(left_out[:3])}: no tensors")
     return 0

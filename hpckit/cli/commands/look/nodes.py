@@ -9,7 +9,7 @@ from hpckit.cli.options import add_json, add_output_dir, output_dir
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
-from hpckit.operations.nodes.choices import ask_why_used
+from hpckit.operations.nodes.avoid import ask_why_used
 from hpckit.planning.nodes.standing import KEPT, node_standings
 from hpckit.record.nodes.history import (
     forget_node,

@@ -60,11 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Print a profile; returns 0, 1 if no rank was profiled. Raises HpckitError."""
     found = _found(arguments, context)
+    _, _, answer, ranks = found
     if arguments.json:
-        context.say_json(profile_object(found.record.id, found.attempt, found.answer, found.ranks))
+        context.say_json(profile_object(*found))
     else:
-        context.say(profile_text(found.record.id, found.attempt, found.answer, found.ranks))
-    return 0 if not found.answer.done or any(one.result.steps for one in found.ranks) else 1
+        context.say(profile_text(*found))
+    return 0 if not answer.done or any(rank.result.steps for rank in ranks) else 1
 
 
 def _found(arguments: argparse.Namespace, context: Context) -> RunProfile:

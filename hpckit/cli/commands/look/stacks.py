@@ -7,10 +7,15 @@ import argparse
 from hpckit.cli.options import add_json, add_output_dir, add_reference, output_dir
 from hpckit.context import Context
 from hpckit.errors import NotFoundError
+from hpckit.model.failure import StacksAnswer
+from hpckit.model.plain import to_plain
 from hpckit.model.ranges import ranges
-from hpckit.operations.running.ask_stacks import ask_stacks
-from hpckit.record.lookup import find
+from hpckit.model.run import RunRecord
+from hpckit.record.lookup import Selection, find
+from hpckit.record.process import this_host
 from hpckit.report.stacks import stacks_object, stacks_text
+from hpckit.runtime.mailbox import read_stacks
+from hpckit.views.awaited_answer import await_answer, put_request, running_run
 
 EPILOG = """\
 examples:
@@ -32,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Print the stacks of the ranks; returns 0. Raises HpckitError."""
     selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
-    (record, answer), rank = ask_stacks(selection, context), arguments.rank
+    (record, answer), rank = _ask_stacks(selection, context), arguments.rank
     stacks = [one for one in answer.stacks if rank in {None, one.rank}]
     if rank is not None and answer.round is not None and not stacks:
         known = ranges(one.rank for one in answer.stacks)
@@ -42,3 +47,17 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     else:
         context.say(stacks_text(record.id, record.attempt, answer, rank))
     return 0
+
+
+def _ask_stacks(selection: Selection, context: Context) -> tuple[RunRecord, StacksAnswer]:
+    """Return the selected run, which continues, and the stacks of all its ranks.
+
+    Raises UsageError if it is not running, RunError if it ends meanwhile, or its
+    supervisor does not answer.
+    """
+    launch = selection.launch
+    record = running_run(selection, context, "asked for its stacks").record
+    paths = launch.paths.run(record.index).attempt(record.attempt)
+    asked = {"at": to_plain(context.now()), "host": this_host()}
+    request = put_request(paths.stacks_requests, asked)
+    return record, await_answer(lambda: read_stacks(paths, request), launch, record, context)

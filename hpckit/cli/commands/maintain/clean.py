@@ -26,6 +26,7 @@ from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import HpckitError, RunError, UsageError
 from hpckit.model.counted import counted, listed, size_text
+from hpckit.model.plain import plain_fields
 from hpckit.operations.add_job import alone
 from hpckit.operations.cleanup import Category, Cleanup, CleanupRequest, Item, look
 from hpckit.record.lookup import Selection
@@ -192,28 +193,20 @@ def _document(found: Sequence[Cleanup], removed: Collection[Path]) -> dict[str, 
     return {
         "launches": [
             {
-                "launch": one.launch.id,
-                "dir": str(one.launch.folder),
-                "items": [_item_object(item, removed) for item in one.items],
+                **plain_fields(one.launch, "launch=id dir=folder"),
+                "items": [
+                    plain_fields(item, "category run path why bytes=size")
+                    | {"removed": item.path in removed}
+                    for item in one.items
+                ],
                 "left": one.left,
             }
             for one in found
         ],
         "bytes": {
-            str(category): sum(item.size for item in items if item.category is category)
+            category.value: sum(item.size for item in items if item.category is category)
             for category in Category
         },
         "total_bytes": sum(item.size for item in items),
         "removed_bytes": sum(item.size for item in items if item.path in removed),
-    }
-
-
-def _item_object(item: Item, removed: Collection[Path]) -> dict[str, object]:
-    return {
-        "category": item.category,
-        "run": item.run,
-        "path": str(item.path),
-        "why": item.why,
-        "bytes": item.size,
-        "removed": item.path in removed,
     }

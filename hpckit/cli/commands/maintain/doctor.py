@@ -10,6 +10,7 @@ from hpckit.cli.compose_options import add_configuration
 from hpckit.cli.options import add_json, add_output_dir, output_dir
 from hpckit.context import Context
 from hpckit.errors import UsageError
+from hpckit.model.plain import plain_fields
 from hpckit.operations.unconfirmed_jobs import SettledAs, UnconfirmedJob, find_unconfirmed, settle
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.lookup import find, list_launches
@@ -110,14 +111,8 @@ def _launches(arguments: argparse.Namespace, context: Context) -> Iterator[Launc
 
 
 def _document(found: UnconfirmedJob, outcome: SettledAs) -> dict[str, object]:
-    return {
-        "launch": found.launch.id,
-        "dir": str(found.launch.folder),
-        "job_index": found.job.index,
-        "job_name": found.job.name,
-        "jobs": found.jobs,
-        "outcome": outcome,
-    }
+    fields = "launch=launch.id dir=launch.folder job_index=job.index job_name=job.name jobs"
+    return plain_fields(found, fields) | {"outcome": outcome}
 
 
 def _say(settled: Sequence[tuple[UnconfirmedJob, SettledAs]], context: Context) -> None:

@@ -14,6 +14,7 @@ from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
 from hpckit.model.counted import counted, size_text
+from hpckit.model.plain import plain_fields
 from hpckit.operations.remove_launches import (
     LaunchRemoval,
     plan_begun_removal,
@@ -160,11 +161,9 @@ def _document(
     return {
         "launches": [
             {
-                "launch": one.id,
-                "dir": str(one.folder),
-                "paths": [{"path": str(part.path), "bytes": part.size} for part in one.parts],
-                "bytes": one.size,
-                "left": one.left,
+                **plain_fields(one, "launch=id dir=folder"),
+                "paths": [plain_fields(part, "path bytes=size") for part in one.parts],
+                **plain_fields(one, "bytes=size left"),
                 "refused": refused.get(one.id),
                 "removed": one.folder in gone,
             }

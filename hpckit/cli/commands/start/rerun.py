@@ -6,7 +6,7 @@ Overrides among the words change these.
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from hpckit.cli.launch_output import print_scripts, say_checked, say_started
 from hpckit.cli.options import add_json, add_output_dir
@@ -18,10 +18,6 @@ from hpckit.model.counted import counted
 from hpckit.model.ranges import ranges
 from hpckit.views.launch_view import Ask, launch_view
 from hpckit.views.scheduler import Scheduler
-
-if TYPE_CHECKING:
-    from hpckit.operations.rerun import PreparedRerun
-
 
 EPILOG = """\
 examples:
@@ -69,15 +65,14 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         exact=arguments.exact,
         overrides=overrides,
     )
-    with source as found:
-        _say_differences(found, context)
+    with source as (prepared, code, differences):
+        _say_differences(code, differences, context)
         more = {
             "rerun_of": [chosen.launch.runs[index].id for index in indices],
             "exact": arguments.exact,
-            "code": found.code,
-            "differences": found.differences,
+            "code": code,
+            "differences": differences,
         }
-        prepared = found.prepared
         if arguments.dry_run:
             print_scripts(prepared, context, as_json=arguments.json, more=more)
             return 0
@@ -116,13 +111,13 @@ def _filtered(chosen: RunChoice, context: Context) -> tuple[int, ...]:
     return found
 
 
-def _say_differences(found: PreparedRerun, context: Context) -> None:
+def _say_differences(code: str, differences: Sequence[str] | None, context: Context) -> None:
     """Print where the code is from and what has changed in the environment."""
-    context.note(f"code: {found.code}")
-    for line in found.differences or ():
+    context.note(f"code: {code}")
+    for line in differences or ():
         context.note(f"environment: {line}")
-    if not found.differences:
-        known = found.differences is not None
+    if not differences:
+        unknown = differences is None
         context.note(
-            f"environment: {'nothing differs' if known else 'could not compare the environments'}"
+            f"environment: {'could not compare the environments' if unknown else 'nothing differs'}"
         )

@@ -40,23 +40,17 @@ def count_targets(targets: Tensor) -> Tensor:
     return (targets != _IGNORED).sum()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredLoss:
-    """The loss of some rows: a sum over its weight, float64. `pair`: a function told the weight."""
+def measure(
+    function: LossFunction | None, outputs: Any, targets: Any
+) -> tuple[Tensor, Tensor, bool]:
+    """Return the loss of some rows, a sum and its weight in float64, and if a function told both.
 
-    value: Tensor
-    weight: Tensor
-    pair: bool
-
-
-def measure(function: LossFunction | None, outputs: Any, targets: Any) -> MeasuredLoss:
-    """Return the loss of some rows; without a function it is the cross entropy.
-
+    Without a function it is the cross entropy.
     Raises UsageError if a function returns neither a number nor a sum and its weight.
     """
     if function is None:
         summed, count = summed_cross_entropy(outputs, targets), count_targets(targets)
-        return MeasuredLoss(value=summed, weight=count.double(), pair=False)
+        return summed, count.double(), False
     found = function(outputs, targets)
     pair = isinstance(found, tuple) and len(found) == len(("sum", "weight"))
     given: Any = found[0] if pair else found
@@ -70,7 +64,7 @@ def measure(function: LossFunction | None, outputs: Any, targets: Any) -> Measur
         )
     value = given.double().reshape(())
     weight = torch.as_tensor(weight).detach().to(value).reshape(())
-    return MeasuredLoss(value=value, weight=weight, pair=pair)
+    return value, weight, pair
 
 
 def _check_graph(value: Tensor) -> None:
@@ -139,8 +133,7 @@ class StepLoss:
         if self.function is None:  # the targets of the whole batch are counted once, for the scale
             self.pair, value = False, summed_cross_entropy(outputs, targets)
         else:
-            found = measure(self.function, outputs, targets)
-            self.pair, value = found.pair, found.value
+            value, weight, self.pair = measure(self.function, outputs, targets)
         _check_graph(value)
         if not part:  # also what is NaN
             return torch.nan_to_num(value) * 0.0
@@ -150,8 +143,8 @@ class StepLoss:
             if self.check is not None:
                 self.check.trace(value, outputs, targets)
                 self.check.see(self.function, outputs, targets)
-            if found.pair:
-                self.weights.append(found.weight)
+            if self.pair:
+                self.weights.append(weight)
             else:
                 value = value * (self.settle() * part)
         self.total = self.total.to(value.device) + value.detach()
