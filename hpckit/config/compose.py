@@ -27,9 +27,9 @@ from hpckit.config.points.word import Word
 from hpckit.config.request import ComposeRequest
 from hpckit.config.sampled import sampled_points
 from hpckit.config.session import open_session
+from hpckit.config.slips import refuse_near_misses
 from hpckit.config.staged import check_addressed, for_all, read_words, staged_points
 from hpckit.config.sweep import Composer, composer, point_of
-from hpckit.config.typos import refuse_near_misses
 from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain, to_plain

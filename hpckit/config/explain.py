@@ -16,12 +16,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from hpckit.config import explain_file
 from hpckit.config.failures import FAILURES, NOT_LISTED, inner, reason, unknown_key
-from hpckit.config.names import dotted_keys, nearest, question, siblings
+from hpckit.config.names import dotted_keys, meant_by, nearest, question, siblings
 from hpckit.config.overrides import parse
 from hpckit.config.primary import is_ours
 from hpckit.config.session import Session
 from hpckit.config.types import known_in, takes
-from hpckit.config.typos import meant_by
 from hpckit.errors import ConfigError
 from hpckit.model.failure import RESTARTABLE
 from hpckit.model.launch import Cluster
