@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -76,15 +76,6 @@ def dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> tuple[str, ...]:
         if isinstance(value, Mapping):
             keys.extend(dotted_keys(value, f"{path}."))
     return tuple(keys)
-
-
-def leaves(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value of a nested mapping that is not a mapping, with its dotted key."""
-    if not isinstance(values, Mapping):
-        yield path, values
-        return
-    for key, value in values.items():
-        yield from leaves(value, f"{path}.{key}".lstrip("."))
 
 
 def siblings(name: str, keys: Iterable[str]) -> tuple[str, ...]:

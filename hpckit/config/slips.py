@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from hpckit.config.failures import FAILURES
 from hpckit.config.names import RESOURCES, meant_by
 from hpckit.config.points.columns import KEY
-from hpckit.config.points.word import Word
+from hpckit.config.points.expansion import Word
 from hpckit.config.request import ComposeRequest
 from hpckit.config.session import Session, open_session
 from hpckit.config.staged import for_all, read_words

@@ -18,6 +18,7 @@ from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig, Sampler
 from hpckit.model.outside.tracker import TrackerKind
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.settings import SizeWord
+from hpckit.model.plain import leaves
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.model.rank import RANK_VARIABLES
 from hpckit.planning.checks.command_slips import command_slips
@@ -58,15 +59,7 @@ def _every_slip(plan: LaunchPlan) -> Iterator[Finding]:
 
 def value_keys(config: Mapping[str, Any]) -> frozenset[str]:
     """Return the keys of a configuration that hold values, such as `params.lr`."""
-    return frozenset(_dotted(config, ""))
-
-
-def _dotted(config: Mapping[str, Any], above: str) -> Iterator[str]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _dotted(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}"
+    return frozenset(key for key, _ in leaves(config))
 
 
 def _in_variables(settings: LaunchConfig) -> Iterator[Finding]:
