@@ -20,10 +20,10 @@ from hpckit.cli.launch_output import (
 )
 from hpckit.cli.terminal.foreground import foreground
 from hpckit.context import Context
-from hpckit.operations import check, deduplicate, launch, local, prepare
+from hpckit.operations import check, launch
 from hpckit.operations.deduplicate import KnownRuns
 from hpckit.operations.prepare import Prepared
-from hpckit.planning.checks.foreground import check_foreground
+from hpckit.planning.checks.slips import check_foreground
 from hpckit.values import replace
 
 _CLUSTER = re.compile(r"\+{0,2}cluster(\.kind)?=")
@@ -32,17 +32,18 @@ _CLUSTER = re.compile(r"\+{0,2}cluster(\.kind)?=")
 def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
     """Launch, or with --dry-run print the scripts; returns the exit code of the verb."""
     request = compose_request(arguments, context, more=_implied(arguments))
-    words = recorded_words(arguments, context)
     with gc_paused():
-        whole = prepare.prepare(request, words, context, quiet=arguments.json)
-    local.refuse_if_ruled_out(whole.plan.cluster.kind, context.environ)
-    division = deduplicate.KnownRuns()
-    if arguments.foreground:  # the user wants to see the run even if its result is known
+        whole, division, prepared = launch.plan_launch(
+            request,
+            recorded_words(arguments, context),
+            context,
+            known=not (arguments.foreground or arguments.rerun),  # the user wants to see the run
+            any_code=arguments.any_code,
+            quiet=arguments.json,
+        )
+    if arguments.foreground:
         check_foreground(whole.plan, request.overrides)
-    elif not arguments.rerun:
-        division = deduplicate.divide(whole, context, any_code=arguments.any_code)
     say_known(division, context, whole.plan.cluster.kind, dry=arguments.dry_run)
-    prepared = deduplicate.without_known(whole, division, context)
     if prepared is None:
         return nothing_left(whole, division, context, arguments)
     auto_resume = launch.auto_resume_script(prepared) if arguments.auto_resume else None
@@ -82,8 +83,9 @@ def _launch(
         with foreground(context) as terminal:
             started = launch.start_launch(prepared, context, terminal=terminal.device)
             return terminal.attend(started.launch)
-    started = launch.start_launch(prepared, context, auto_resume=arguments.auto_resume)
-    deduplicate.record_known(division, started.launch, context)
+    started = launch.start_launch(
+        prepared, context, division=division, auto_resume=arguments.auto_resume
+    )
     more = left_out(prepared, division)
     say_started(started, context, as_json=arguments.json, more=more)
     if not arguments.wait:

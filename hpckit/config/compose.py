@@ -5,10 +5,8 @@ It submits and writes nothing, and reads only configuration files.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -18,19 +16,20 @@ from hpckit.config.overrides import parse
 from hpckit.config.points.columns import check_no_points
 from hpckit.config.points.expansion import (
     Listed,
+    Word,
     check_multirun,
     first_point,
     list_points,
     present,
 )
-from hpckit.config.points.word import Word
 from hpckit.config.request import ComposeRequest
 from hpckit.config.sampled import sampled_points
 from hpckit.config.session import open_session
+from hpckit.config.slips import refuse_near_misses
 from hpckit.config.staged import check_addressed, for_all, read_words, staged_points
 from hpckit.config.sweep import Composer, composer, point_of
-from hpckit.config.typos import refuse_near_misses
 from hpckit.errors import ConfigError
+from hpckit.model.command import override_value
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import SweepPoint
@@ -146,13 +145,4 @@ def compose_sections(
 
 def _as_words(section: str, present: LaunchConfig) -> list[str]:
     plain = to_plain(getattr(present, section))
-    return [f"{section}.{key}={_as_word(value)}" for key, value in plain.items()]
-
-
-def _as_word(value: Any) -> str:
-    """Return a plain value in the grammar of overrides, where keys have no quotes."""
-    if isinstance(value, list):
-        return f"[{','.join(map(_as_word, value))}]"
-    if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{_as_word(one)}' for key, one in value.items())}}}"
-    return json.dumps(value)
+    return [f"{section}.{key}={override_value(value)}" for key, value in plain.items()]

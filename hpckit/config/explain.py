@@ -16,12 +16,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from hpckit.config import explain_file
 from hpckit.config.failures import FAILURES, NOT_LISTED, inner, reason, unknown_key
-from hpckit.config.names import dotted_keys, nearest, question, siblings
+from hpckit.config.names import dotted_keys, meant_by, nearest, question, siblings
 from hpckit.config.overrides import parse
 from hpckit.config.primary import is_ours
 from hpckit.config.session import Session
 from hpckit.config.types import known_in, takes
-from hpckit.config.typos import meant_by
 from hpckit.errors import ConfigError
 from hpckit.model.failure import RESTARTABLE
 from hpckit.model.launch import Cluster
@@ -110,7 +109,7 @@ def _fault(
         return _in_group(override, error)
     keys = dotted_keys(cast("dict[str, Any]", OmegaConf.to_container(base)))
     if "/" in key or override.package is not None:
-        return _no_group(override, groups)
+        return explain_file.no_group(str(override.input_line), f"group {key}", key, groups)
     if unknown_key(error):
         cause = inner(error)
         lost = str(cause.full_key) if cause is not None and key in keys else key
@@ -140,23 +139,14 @@ def _in_group(override: Override, error: Exception) -> ConfigError | None:
     )
 
 
-def _no_group(override: Override, groups: _Groups) -> ConfigError:
-    group = override.key_or_group
-    return ConfigError(
-        f"{override.input_line}: there is no group {override.get_key_element().lstrip('+~')} "
-        f"to choose from.{question(nearest(group, groups))}",
-        hint=f"Groups: {', '.join(groups)}.",
-    )
-
-
 def _unknown(override: Override, key: str, keys: Sequence[str], groups: _Groups) -> ConfigError:
     section = key.rpartition(".")[0]
     beside = siblings(key, keys)
     message = (
         f"{override.input_line}: there is no key {key}.{question(nearest(key, [*groups, *keys]))}"
     )
-    if section == "recovery.restarts" and key.rpartition(".")[2] not in RESTARTABLE:
-        cause = key.rpartition(".")[2]
+    cause = key.rpartition(".")[2]
+    if section == "recovery.restarts" and cause not in RESTARTABLE:
         return ConfigError(
             f"{override.input_line}: {cause} is no cause that a run is started again after."
             f"{question(nearest(cause, RESTARTABLE))}",

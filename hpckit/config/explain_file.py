@@ -113,7 +113,7 @@ def explain_missing_file(
     place = place or (_path(session, inside[1]) if inside else session.config_name)
     groups = session.groups()
     if group not in groups:
-        return _no_group(group or option, option, place, groups)
+        return _missing_group(group or option, option, place, groups)
     other = _misnamed(session.folders, f"{group}/{option}")
     if other is not None:
         return ConfigError(
@@ -141,7 +141,15 @@ def _who_asked(group: str, option: str, session: Session, overrides: Sequence[st
     return None if found is None else found[0]
 
 
-def _no_group(
+def no_group(place: str, said: str, name: str, groups: Mapping[str, Sequence[str]]) -> ConfigError:
+    """Return the error for a group that there is not; `said` is what it is called in words."""
+    return ConfigError(
+        f"{place}: there is no {said}.{question(nearest(name, groups))}",
+        hint=f"Groups: {', '.join(groups)}.",
+    )
+
+
+def _missing_group(
     name: str, option: str, place: str, groups: Mapping[str, Sequence[str]]
 ) -> ConfigError:
     last = name.rpartition("/")[2]
@@ -150,10 +158,7 @@ def _no_group(
             f"{place}: there is no {name}: without a slash, a group belongs next to the file.",
             hint=f"Write - override /{last}: {option}",
         )
-    return ConfigError(
-        f"{place}: there is no {name}.{question(nearest(name, groups))}",
-        hint=f"Groups: {', '.join(groups)}.",
-    )
+    return no_group(place, name, name, groups)
 
 
 def _rename(file: Path) -> str:

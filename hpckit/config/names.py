@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher
 from typing import Any
+
+from hpckit.model.launch import LaunchConfig, Resources
+from hpckit.values import field_names
 
 _OF_SLURM = {
     "resources.time": "resources.timeout_min",
@@ -21,6 +24,12 @@ _SHOWN = 3
 _ALIKE = 0.7
 _SAME_LAST_PART = 0.95
 _FIRST_WORD = 0.9
+_ROOT = (*field_names(LaunchConfig), "experiment")
+RESOURCES = frozenset(field_names(Resources))
+_LIKE_ROOT = 0.84
+"""`recovry`, `param`, `clustr` are above it, `mode` and `node` (for `code`) are not."""
+_SHORT = 4
+"""Names this short are similar to many unrelated words: `speed` is not a typo of `seed`."""
 
 
 def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -41,6 +50,17 @@ def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
     return tuple(other for _, other in likely[:_SHOWN])
 
 
+def meant_by(key: str) -> str | None:
+    """Return the key that an added one was probably meant to be; None if it is not a typo."""
+    root, dot, rest = key.partition(".")
+    if root in _ROOT:
+        return None
+    if root in RESOURCES and not dot:
+        return f"resources.{root}"
+    near = [(_alike(root, name), name) for name in _ROOT if _is_near(root, name)]
+    return f"{max(near)[1]}{dot}{rest}" if near else None
+
+
 def question(candidates: Iterable[str]) -> str:
     """Return ` Did you mean a or b?`, or nothing if there is no candidate."""
     listed = list(candidates)
@@ -56,15 +76,6 @@ def dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> tuple[str, ...]:
         if isinstance(value, Mapping):
             keys.extend(dotted_keys(value, f"{path}."))
     return tuple(keys)
-
-
-def leaves(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value of a nested mapping that is not a mapping, with its dotted key."""
-    if not isinstance(values, Mapping):
-        yield path, values
-        return
-    for key, value in values.items():
-        yield from leaves(value, f"{path}.{key}".lstrip("."))
 
 
 def siblings(name: str, keys: Iterable[str]) -> tuple[str, ...]:
@@ -86,4 +97,14 @@ def _likeness(name: str, other: str) -> float:
 def _ratio(one: str, other: str) -> float:
     if other.startswith(f"{one}_"):
         return _FIRST_WORD  # `gpus` for `gpus_per_node`
+    return _alike(one, other)
+
+
+def _is_near(root: str, name: str) -> bool:
+    if len(name) <= _SHORT:
+        return sorted(root) == sorted(name) or root == f"{name}s"
+    return _alike(root, name) >= _LIKE_ROOT
+
+
+def _alike(one: str, other: str) -> float:
     return SequenceMatcher(None, one.lower(), other.lower()).ratio()

@@ -15,10 +15,11 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
-from hpckit.config.names import dotted_keys, leaves, nearest, question, siblings
+from hpckit.config.names import dotted_keys, nearest, question, siblings
 from hpckit.config.schema import typed_sections
 from hpckit.errors import ConfigError, causes
 from hpckit.model.launch import MISSING, ClusterKind
+from hpckit.model.plain import leaves
 from hpckit.values import field_names
 
 _NOT_FOUND = re.compile(r"Interpolation key '([^']+)' not found")

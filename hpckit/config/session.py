@@ -29,12 +29,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.resolvers import oc
 
-from hpckit.config.names import leaves
 from hpckit.config.primary import import_modules, primary_of
 from hpckit.config.request import ComposeRequest, conf_folders, shipped_folder
 from hpckit.config.schema import SCHEMA_NAME, register_schema
 from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING
+from hpckit.model.plain import leaves
 from hpckit.planning.secrecy import masked_text, masked_word
 from hpckit.values import dataclass, field
 

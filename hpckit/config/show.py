@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from hpckit.config.command_values import mark_command
+from hpckit.config.command import mark_command
 from hpckit.config.explain import load_config
 from hpckit.config.names import dotted_keys, nearest, question
 from hpckit.config.points.expansion import check_multirun, first_point, list_points, present

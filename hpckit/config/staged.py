@@ -13,12 +13,11 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from hpckit.config.command_word import with_command
+from hpckit.config.command import with_command
 from hpckit.config.names import nearest, question
 from hpckit.config.overrides import parse, quote_as_text, refuse_program
 from hpckit.config.points.columns import check_unlike, is_points, read_columns
-from hpckit.config.points.expansion import Listed, check_multirun, list_points, present
-from hpckit.config.points.word import Word
+from hpckit.config.points.expansion import Listed, Word, check_multirun, list_points, present
 from hpckit.config.request import ComposeRequest
 from hpckit.config.resolve import stage_words, without_words
 from hpckit.config.session import Session

@@ -12,11 +12,10 @@ from typing import Any
 
 from hydra.core.override_parser.types import OverrideType
 
-from hpckit.config.command_values import mark_command
+from hpckit.config.command import mark_command
 from hpckit.config.explain import load_config
 from hpckit.config.overrides import parse, parse_plain_value
-from hpckit.config.points.expansion import line_of
-from hpckit.config.points.word import Word
+from hpckit.config.points.expansion import Word, line_of
 from hpckit.config.resolve import resolve
 from hpckit.config.session import Session
 from hpckit.config.shared_composition import SharedComposition

@@ -89,6 +89,8 @@ class Trait(Flag):
     """a rank may fail so because another node is lost"""
     suspect = auto()
     """a GPU or a link may be behind it, on nodes that still stand"""
+    of_the_job = auto()
+    """ends what runs in the job, whatever that is"""
     by_circumstance = auto()
     """the place in the code where it shows is chance: the next allocation, the next write"""
 
@@ -111,14 +113,14 @@ _TRAITS = {
     Cause.agents_missing: _LOST,
     Cause.node_lost: _LOST,
     Cause.frozen_folder: Trait.lasting,
-    Cause.preempted: Trait.planned,
+    Cause.preempted: Trait.planned | Trait.of_the_job,
     Cause.drained: Trait.planned,
     Cause.straggler: Trait.planned | Trait.of_a_node | Trait.strikes_out,
     Cause.unhealthy: (_LOST & ~Trait.gone) | Trait.planned,
     Cause.resized: Trait.planned,
     Cause.left: Trait.planned | Trait.external | Trait.before_loading,
     Cause.time_limit: Trait.planned,
-    Cause.notice: Trait.planned | Trait.external,
+    Cause.notice: Trait.planned | Trait.external | Trait.of_the_job,
     Cause.launcher_lost: Trait.external,
     Cause.scheduler: Trait.external | Trait.lasting,
 }

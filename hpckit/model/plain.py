@@ -14,7 +14,7 @@ import math
 import os
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import cache
@@ -80,6 +80,27 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_plain(item) for item in value]
     return _scalar(value)
+
+
+def leaves(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value of a nested mapping that is not a mapping, with its dotted key."""
+    if not isinstance(values, Mapping):
+        yield path, values
+        return
+    for key, value in values.items():
+        yield from leaves(value, f"{path}.{key}".lstrip("."))
+
+
+def texts(value: Any, key: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield every text of a configuration with the parts of its key, or of that of its list."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from texts(inner, (*key, str(name)))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from texts(inner, key)
 
 
 def plain_fields(value: Any, *names: str) -> dict[str, Any]:

@@ -16,10 +16,7 @@ from hpckit.model.finding import CheckReport
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import LaunchPlan
 from hpckit.operations.answering.slurm_check import Asked, as_submitted
-from hpckit.operations.layout.plain_commands import (
-    warn_of_plain_commands,
-    warn_of_unread_values,
-)
+from hpckit.operations.layout.plain_commands import warn_of_plain_commands
 from hpckit.operations.model_check import ModelChecks
 from hpckit.operations.prepare import Prepared
 from hpckit.planning.checks.cost import estimate_cost, over_budget
@@ -64,7 +61,6 @@ def check_launch(
     findings += [*plan_slips(plan), *asked.findings, *over_budget(plan, expected)]
     findings += preemption_findings(plan, asked.site)
     findings += warn_of_plain_commands(plan, machine.working_dir)
-    findings += warn_of_unread_values(plan, machine.working_dir)
     checks = ModelChecks(plan=plan, snapshot=prepared.snapshot, context=context)
     if models is ModelDepth.sure:
         checks = replace(checks, most=1, patience=_SECONDS, fallback=False)

@@ -1,10 +1,11 @@
-"""Starts a prepared launch: freezes it and hands it to Slurm or to the local executor."""
+"""The order of a launch: prepared, without known runs, frozen, handed to Slurm or executor."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
 
+from hpckit.config.request import ComposeRequest
 from hpckit.context import Context
 from hpckit.errors import SchedulerError, SchedulerRefusedError, UsageError
 from hpckit.model.finding import Finding
@@ -13,9 +14,10 @@ from hpckit.model.plan import JobSpec
 from hpckit.operations import local
 from hpckit.operations.add_job import alone
 from hpckit.operations.cluster_limits import what_fits
+from hpckit.operations.deduplicate import KnownRuns, divide, record_known, without_known
 from hpckit.operations.feed import is_chained
 from hpckit.operations.next_step import only_a_view, reference
-from hpckit.operations.prepare import Prepared, write
+from hpckit.operations.prepare import Prepared, prepare, write
 from hpckit.operations.service_jobs import keep_backlog_job, queue_auto_resume_job
 from hpckit.operations.started import Started, on_slurm, on_this_machine
 from hpckit.operations.submit import Submission, slurm_commands
@@ -29,6 +31,26 @@ from hpckit.values import replace
 
 _OTHERS = timedelta(minutes=2)
 """How long running supervisors may take to add their successors before a service job is queued."""
+
+
+def plan_launch(
+    request: ComposeRequest,
+    words: Sequence[str],
+    context: Context,
+    *,
+    known: bool = True,
+    any_code: bool = False,
+    quiet: bool = False,
+) -> tuple[Prepared, KnownRuns, Prepared | None]:
+    """Return a launch, which of its runs are known from others, and what is left: None if nothing.
+
+    Without `known` no run of another launch counts; with `any_code` also those of changed code do.
+    Writes nothing; raises HpckitError.
+    """
+    whole = prepare(request, words, context, quiet=quiet)
+    local.refuse_if_ruled_out(whole.plan.cluster.kind, context.environ)
+    division = divide(whole, context, any_code=any_code) if known else KnownRuns()
+    return whole, division, without_known(whole, division, context)
 
 
 def auto_resume_script(prepared: Prepared) -> str:
@@ -98,20 +120,26 @@ def start_launch(
     prepared: Prepared,
     context: Context,
     *,
+    division: KnownRuns | None = None,
     auto_resume: bool = False,
     terminal: str | None = None,
 ) -> Started:
     """Freeze a launch and hand it to Slurm or to the local executor; raises HpckitError.
 
-    With `auto_resume` (Slurm only), a small job resumes runs when all have ended. `terminal` is the
-    device for a local run in the foreground.
+    The runs that `division` leaves out are recorded. With `auto_resume` (Slurm only), a small job
+    resumes runs when all have ended. `terminal` is the device for a local run in the foreground.
     """
     if prepared.plan.cluster.kind is not ClusterKind.slurm:
-        return _start_here(prepared, context, terminal)
-    started = _start_on_slurm(prepared, context)
-    if started.left:
-        started = _with_backlog_job(started, context)
-    return _with_auto_resume_job(started, context) if auto_resume else started
+        started = _start_here(prepared, context, terminal)
+    else:
+        started = _start_on_slurm(prepared, context)
+        if started.left:
+            started = _with_backlog_job(started, context)
+        if auto_resume:
+            started = _with_auto_resume_job(started, context)
+    if division is not None:
+        record_known(division, started.launch, context)
+    return started
 
 
 def _start_here(prepared: Prepared, context: Context, terminal: str | None) -> Started:

@@ -9,17 +9,17 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hpckit.config.compose import compose
-from hpckit.config.number_slips import texts_for_numbers
 from hpckit.config.request import ComposeRequest, template_folders
-from hpckit.config.typos import slips
+from hpckit.config.slips import input_slips
 from hpckit.context import Context
 from hpckit.errors import ConfigError
 from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.counted import listed
+from hpckit.model.finding import Finding, warning
 from hpckit.model.ids import launch_id, slug
 from hpckit.model.launch import ClusterKind, Code, LaunchConfig
 from hpckit.model.outside.notices import Notify
@@ -30,7 +30,6 @@ from hpckit.operations.notices.addresses import check_commands, find_destination
 from hpckit.operations.output_file import is_output_file
 from hpckit.planning.jobs.arrays import LEARNING
 from hpckit.planning.jobs.shared_jobs import in_order, shares_jobs
-from hpckit.planning.masking import exposed_keys
 from hpckit.planning.notices.destinations import Destination
 from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan, resource_spec
 from hpckit.planning.secrecy import masked_words
@@ -57,7 +56,7 @@ class Prepared:
 
     `templates` are the folders its scripts are rendered from, in order of priority. `environment`
     is that of the launch's Python if it is not the current one. `destinations` are those of its
-    notices. With `quiet` no progress is drawn.
+    notices. `warnings` have been said. With `quiet` no progress is drawn.
     """
 
     plan: LaunchPlan
@@ -67,6 +66,7 @@ class Prepared:
     templates: Sequence[Path]
     environment: Mapping[str, object] | None = None
     destinations: tuple[Destination, ...] = ()
+    warnings: tuple[Finding, ...] = ()
     quiet: bool = False
 
 
@@ -79,8 +79,7 @@ def prepare(
     """
     with context.progress("composing", quiet=quiet) as tell:
         points = compose(replace(request, tell=tell))
-    for line in _input_slips(request, points):
-        context.note(f"warning: {line}")
+    warnings = _warn(input_slips(request, points), context)
     templates = template_folders(request)
     plan = _plan(points, tuple(words), context, templates)
     if plan.cluster.kind is not ClusterKind.slurm:
@@ -91,8 +90,8 @@ def prepare(
     scripts = {job.index: render_script(plan, job, templates) for job in plan.jobs}
     outputs = Path(plan.folder).parent
     snapshot = take_snapshot(points[0].settings.code, context.cwd, outputs, context)
-    for line in (*_unused_templates(templates[:-1], plan), *_left_out(snapshot.left_out)):
-        context.note(f"warning: {line}")
+    found = (*_unused_templates(templates[:-1], plan), *_left_out(snapshot.left_out))
+    warnings += _warn(found, context)
     notify = points[0].settings.notify
     _refuse_in_snapshot(notify, snapshot)
     destinations = find_destinations(notify, context.environ) if notify.events else ()
@@ -104,8 +103,17 @@ def prepare(
         points=points,
         templates=templates,
         destinations=destinations,
+        warnings=warnings,
         quiet=quiet,
     )
+
+
+def _warn(found: Iterable[Finding], context: Context) -> tuple[Finding, ...]:
+    """Say these warnings at once, as what follows may be refused; return them."""
+    warnings = tuple(found)
+    for finding in warnings:
+        context.note(f"warning: {finding.message}")
+    return warnings
 
 
 def take_snapshot(
@@ -116,27 +124,17 @@ def take_snapshot(
     return replace(found, uncounted=uncounted_files(found, output_dir, is_output_file))
 
 
-def _input_slips(request: ComposeRequest, points: Sequence[SweepPoint]) -> Iterator[str]:
-    """Yield what words and files of the user say that they may not mean."""
-    for key, meant in sorted(slips(points[0].config, request.overrides)):
-        yield f"nothing of hpckit reads {key}, which your files set; meant {meant}?"
-    for word, number in texts_for_numbers(request):
-        yield f"{word} is a text; without it the value is the number {number:g}"
-    if request.multirun and len(points) == 1 and points[0].search is None:
-        yield "-m makes a sweep, but no word has several values (lr=0.1,0.2): this is one run"
-    for key in exposed_keys(points[0]):
-        yield f"{key} has a copy of a secret variable, which is not masked there"
-
-
-def _unused_templates(folders: Sequence[Path], plan: LaunchPlan) -> Iterator[str]:
-    """Yield the folders of templates that have none which is used."""
+def _unused_templates(folders: Sequence[Path], plan: LaunchPlan) -> Iterator[Finding]:
+    """Warn of folders of templates that have none which is used."""
     used = (plan.cluster.template, AUTO_RESUME, SATELLITE)
     for folder in folders:
         found = sorted(one.name for one in folder.iterdir() if _TEMPLATE.search(one.name))
         if found and not any((folder / name).is_file() for name in used):
-            yield (
+            yield warning(
+                "cluster.template",
+                plan.cluster.template,
                 f"nothing of {folder} is used: it has no file {plan.cluster.template} "
-                f"(cluster.template), but {', '.join(found[:_SHOWN])}"
+                f"(cluster.template), but {', '.join(found[:_SHOWN])}",
             )
 
 
@@ -157,11 +155,13 @@ def _check_search(plan: LaunchPlan, context: Context) -> None:
         )
 
 
-def _left_out(names: Sequence[str]) -> Iterator[str]:
+def _left_out(names: Sequence[str]) -> Iterator[Finding]:
     if names:
-        yield (
+        yield warning(
+            "code.secrets",
+            names[0],
             f"not in the code snapshot, as they look like secrets: {listed(names, _SHOWN)}"
-            f" (code.secrets=[{names[0]}] takes it anyway)"
+            f" (code.secrets=[{names[0]}] takes it anyway)",
         )
 
 

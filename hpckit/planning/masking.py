@@ -6,12 +6,12 @@ of `masked_point` can be shown, hashed and written to files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.plain import MASK
+from hpckit.model.plain import MASK, texts
 from hpckit.model.plan import SecretVariables, SweepPoint
 from hpckit.planning.secrecy import SEARCHED_FROM, is_secret, masked_words
 from hpckit.values import replace
@@ -105,17 +105,5 @@ def _masked_stage(stage: Any, secrets: SecretVariables) -> Any:
 def exposed_keys(point: SweepPoint) -> tuple[str, ...]:
     """Return the keys of a masked point that still contain one of its secrets."""
     secrets = [text for text in point.secrets.texts if len(text) >= SEARCHED_FROM]
-    found = (key for key, text in _texts(point.config, "") if any(one in text for one in secrets))
-    return tuple(dict.fromkeys(found))
-
-
-def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield every text of a configuration with its dotted key, or with the key of its list."""
-    if isinstance(value, str):
-        yield key, value
-    elif isinstance(value, Mapping):
-        for name, one in value.items():
-            yield from _texts(one, f"{key}.{name}".lstrip("."))
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _texts(one, key)
+    found = (key for key, text in texts(point.config) if any(one in text for one in secrets))
+    return tuple(dict.fromkeys(map(".".join, found)))

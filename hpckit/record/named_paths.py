@@ -15,6 +15,7 @@ from typing import Any
 
 from hpckit.model.command import invocation, shell_commands
 from hpckit.model.finding import Finding, warning
+from hpckit.model.plain import texts
 from hpckit.values import dataclass, field
 
 _READ = frozenset(
@@ -81,8 +82,9 @@ class ProjectFolder:
 def configured_paths(config: Mapping[str, Any], project: ProjectFolder) -> Iterator[Finding]:
     """Yield warnings for paths in the user's own keys."""
     own = {name: one for name, one in config.items() if name not in _OURS}
-    for key, text in _texts(own, ()):
-        yield from _looked_at(_Named(key=".".join(key), text=text, words=_words(key)), project)
+    for key, text in texts(own):
+        if len(text) > 1:
+            yield from _looked_at(_Named(key=".".join(key), text=text, words=_words(key)), project)
 
 
 def commanded_paths(words: Sequence[str], project: ProjectFolder) -> Iterator[Finding]:
@@ -201,15 +203,3 @@ def _absent(named: _Named, where: str, unless: str) -> Finding:
         f"{what} names {named.text}, which does not exist {where}",
         f"look for a typing mistake; {unless}",
     )
-
-
-def _texts(value: object, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    if isinstance(value, str):
-        if len(value) > 1:
-            yield key, value
-    elif isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _texts(inner, (*key, str(name)))
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _texts(inner, key)

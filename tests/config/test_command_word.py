@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hpckit.config.command_word import command_override
+from hpckit.config.command import command_override
 from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest
 from hpckit.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from config.conftest import Requester
 
-from hpckit.config.number_slips import texts_for_numbers
+from hpckit.config.slips import texts_for_numbers
 from hpckit.errors import ConfigError
 
 

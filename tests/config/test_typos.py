@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpckit.config.typos import slips
+from hpckit.config.slips import slips
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 
 from hpckit.config.overrides import parse, parse_plain_value
-from hpckit.config.points.word import Column, Word
+from hpckit.config.points.expansion import Column, Word
 from hpckit.errors import ConfigError
 from hpckit.model.launch import Sweep
 from hpckit.planning.secrecy import masked_word

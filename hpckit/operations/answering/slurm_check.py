@@ -13,9 +13,9 @@ from hpckit.model.cluster.site import NodeGroup, Site
 from hpckit.model.finding import ExpectedStart, Finding
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.planning.checks.cluster import preflight
-from hpckit.planning.checks.dependencies import dependency_findings, followed_jobs
 from hpckit.planning.checks.limits import chosen_of, partition_names
 from hpckit.planning.checks.node_shape import asks_of_nodes
+from hpckit.planning.checks.sbatch_options import dependency_findings, followed_jobs
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import observe
 from hpckit.slurm.site_query import PATIENCE, read_nodes, read_site

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from hpckit.config.command_word import literal_word
+from hpckit.config.command import literal_word
 from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest, with_something_to_run
 from hpckit.context import Context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from hpckit.model.command import command_words, script_of
@@ -17,21 +18,24 @@ _HPCKITS = frozenset(field_names(LaunchConfig)) - {"params", "seed"}
 
 
 def warn_of_plain_commands(plan: LaunchPlan, working_dir: Path) -> Iterator[Finding]:
-    """Yield a warning for each command with a layout whose Python file does not name hpckit.
+    """Yield a warning for a layout, or values of a sweep, that a Python file of a command ignores.
 
-    `working_dir` is where the runs start. Other programs, and files that are not there, are left
-    alone, as nothing is known of them.
+    It does not mention hpckit, by which it could read them; values reach it if its words, variables
+    or resources differ. `working_dir` is where the runs start. Other programs, and files that are
+    not there, are left alone, as nothing is known of them.
     """
-    seen: set[str] = set()
+    ignores = cache(lambda script: _reads_nothing(working_dir / script))
+    alike: dict[str, RunSpec] = {}
+    warned: set[str] = set()
     for run in plan.checked_runs:
         settings = run.settings
-        if settings.command is None or (layout := layout_of(settings)).is_data_parallel:
+        words = () if settings.command is None else command_words(settings.command)
+        script = (script_of(words) if words else None) or ""
+        if not script.endswith(".py") or not ignores(script):
             continue
-        script = script_of(command_words(settings.command)) or ""
-        if script in seen or not script.endswith(".py"):
-            continue
-        seen.add(script)
-        if _reads_nothing(working_dir / script):
+        layout = layout_of(settings)
+        if not layout.is_data_parallel and script not in warned:
+            warned.add(script)
             yield warning(
                 "parallel",
                 script,
@@ -40,42 +44,20 @@ def warn_of_plain_commands(plan: LaunchPlan, working_dir: Path) -> Iterator[Find
                 "in the script: run = hpckit.attach(), and run.parallelize(…); or leave parallel "
                 "out, for a script that lays its model out itself",
             )
-
-
-def warn_of_unread_values(plan: LaunchPlan, working_dir: Path) -> Iterator[Finding]:
-    """Yield a warning if runs of a sweep differ in values that their command does not get.
-
-    Their words, variables and resources are the same, and the Python file does not mention hpckit,
-    by which it could read the configuration.
-    """
-    seen: dict[str, RunSpec] = {}
-    read: set[str] = set()
-    for run in plan.checked_runs:
-        settings = run.settings
-        if settings.command is None:
-            continue
-        words = command_words(settings.command)
-        script = script_of(words) or ""
-        first = seen.setdefault(repr((words, settings.env, settings.resources)), run)
-        differing = dict(zip(first.overrides, run.overrides, strict=False))
-        keys = [
-            one.partition("=")[0].lstrip("+") for one, other in differing.items() if one != other
-        ]
-        keys = [one for one in keys if one.partition(".")[0] not in _HPCKITS]
-        if not keys or script in read or not script.endswith(".py"):
-            continue
-        read.add(script)
-        if not _reads_nothing(working_dir / script):
-            continue
-        yield warning(
-            "command",
-            script,
-            f"runs {first.index} and {run.index} differ in {', '.join(keys)}, and start the same "
-            f"command; {script} does not mention hpckit: unless a module of it reads the "
-            "configuration, these runs are the same",
-            f"hand {keys[0]} on, for example --{keys[0].rpartition('.')[2]} '${{{keys[0]}}}'",
-        )
-        return
+        first = alike.setdefault(repr((words, settings.env, settings.resources)), run)
+        pairs = zip(first.overrides, run.overrides, strict=False)
+        keys = [old.partition("=")[0].lstrip("+") for old, new in pairs if old != new]
+        keys = [key for key in keys if key.partition(".")[0] not in _HPCKITS]
+        if keys and "" not in warned:
+            warned.add("")  # once is enough
+            yield warning(
+                "command",
+                script,
+                f"runs {first.index} and {run.index} differ in {', '.join(keys)}, and start the "
+                f"same command; {script} does not mention hpckit: unless a module of it reads the "
+                "configuration, these runs are the same",
+                f"hand {keys[0]} on, for example --{keys[0].rpartition('.')[2]} '${{{keys[0]}}}'",
+            )
 
 
 def _reads_nothing(script: Path) -> bool:

@@ -7,7 +7,7 @@ refuses or leaves waiting indefinitely.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
 
 from hpckit.model.cluster.site import Partition, Site
@@ -52,12 +52,7 @@ def _partitions(known: Mapping[str, Partition], job: JobSpec, site: Site) -> Ite
         if name in known:
             against.append(list(_against(known[name], job, site)))
             continue
-        yield error(
-            "resources.partition",
-            name,
-            f"there is no partition {name!r}; there are {_list(known)}",
-            _did_you_mean("resources.partition", name, known),
-        )
+        yield _unknown(error, "resources.partition", name, "there is no partition {}", known)
     fits = any(not any(one.is_error for one in each) for each in against)
     for finding in (one for each in against for one in each):
         yield replace(finding, severity=Severity.warning) if fits else finding
@@ -122,12 +117,8 @@ def _account(resources: ResourceSpec, site: Site) -> Iterator[Finding]:
     accounts = dict.fromkeys(one.account for one in mine)
     if chosen_of(resources).account in accounts:
         return
-    yield error(
-        "resources.account",
-        resources.account,
-        f"you have no account {resources.account!r} here; yours are {_list(accounts)}",
-        _did_you_mean("resources.account", resources.account, accounts),
-    )
+    said = "you have no account {} here"
+    yield _unknown(error, "resources.account", resources.account, said, accounts, "yours")
 
 
 def _qos(resources: ResourceSpec, site: Site) -> Iterator[Finding]:
@@ -136,12 +127,7 @@ def _qos(resources: ResourceSpec, site: Site) -> Iterator[Finding]:
         return
     say = error if "qos" in _words(site) else warning
     if name not in site.qos:
-        yield say(
-            "resources.qos",
-            name,
-            f"there is no QOS {name!r}; there are {_list(site.qos)}",
-            _did_you_mean("resources.qos", name, site.qos),
-        )
+        yield _unknown(say, "resources.qos", name, "there is no QOS {}", site.qos)
         return
     for partition in partition_names(site, chosen_of(resources)):
         mine = association(site, chosen_of(resources), partition)
@@ -225,6 +211,15 @@ def _list(names: Collection[str]) -> str:
     return listed(sorted(names), _SHOWN) or "none"
 
 
-def _did_you_mean(key: str, name: str, known: Collection[str]) -> str:
+def _unknown(
+    say: Callable[[str, object, str, str], Finding],
+    key: str,
+    name: str,
+    said: str,
+    known: Collection[str],
+    which: str = "there",
+) -> Finding:
+    """Say that there is nothing of a name, what there is, and what may be meant."""
     near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {key}={near[0]}?" if near else f"choose one of them with {key}=NAME"
+    hint = f"did you mean {key}={near[0]}?" if near else f"choose one of them with {key}=NAME"
+    return say(key, name, f"{said.format(repr(name))}; {which} are {_list(known)}", hint)

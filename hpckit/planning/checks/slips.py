@@ -1,14 +1,16 @@
 """Warnings about what a plan will do, but was probably not meant to do. Pure.
 
-The warnings follow from the configuration alone; nothing is refused.
+They follow from the configuration alone. Refused is only what cannot run in the foreground.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
+from hpckit.errors import UsageError
 from hpckit.model.command import command_words
 from hpckit.model.counted import counted, listed
 from hpckit.model.finding import Finding, warning
@@ -16,6 +18,7 @@ from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig, Sampler
 from hpckit.model.outside.tracker import TrackerKind
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.settings import SizeWord
+from hpckit.model.plain import leaves
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.model.rank import RANK_VARIABLES
 from hpckit.planning.checks.command_slips import command_slips
@@ -23,6 +26,11 @@ from hpckit.planning.layout import layout_of, shape_of
 from hpckit.values import dataclass
 
 _SHOWN = 5
+_HARMLESS = frozenset(
+    {"cluster.bin_dir", "cluster.template", "cluster.service_partition", "cluster.service_qos"}
+    | {"resources.comment", "resources.mail_user", "resources.min_nodes"}
+)
+"""Keys that can be ignored on this machine without harm."""
 
 _OF_SHELLS = re.compile(r"\$(?:[A-Z_][A-Z0-9_]*|\{[A-Za-z_]\w*\})|\A~/")
 
@@ -51,15 +59,7 @@ def _every_slip(plan: LaunchPlan) -> Iterator[Finding]:
 
 def value_keys(config: Mapping[str, Any]) -> frozenset[str]:
     """Return the keys of a configuration that hold values, such as `params.lr`."""
-    return frozenset(_dotted(config, ""))
-
-
-def _dotted(config: Mapping[str, Any], above: str) -> Iterator[str]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _dotted(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}"
+    return frozenset(key for key, _ in leaves(config))
 
 
 def _in_variables(settings: LaunchConfig) -> Iterator[Finding]:
@@ -200,4 +200,39 @@ def idle_sizes(settings: LaunchConfig) -> Iterator[Finding]:
                 word,
                 f"parallel.{axis}={word} has no effect: the {shape} are all in {layout}",
                 "take more ranks, or smaller sizes of the other axes",
+            )
+
+
+def check_foreground(plan: LaunchPlan, overrides: Sequence[str]) -> None:
+    """Raise UsageError if a plan is more than one rank here, or an override is only for Slurm."""
+    if plan.stages:
+        names = ", ".join(stage.name for stage in plan.stages)
+        raise UsageError(
+            f"--foreground takes one run, and this launch has stages: {names}",
+            hint="launch the experiment of one stage",
+        )
+    if len(plan.runs) > 1 or plan.search is not None:
+        raise UsageError(
+            f"--foreground takes one run, and this is a sweep of {len(plan.runs)}",
+            hint="leave -m out and give each swept key one value",
+        )
+    settings = plan.runs[0].settings
+    if plan.cluster.kind is ClusterKind.slurm:
+        raise UsageError(
+            "--foreground runs on this machine, and the cluster chosen is Slurm's",
+            hint="leave cluster=... out, or write cluster=local",
+        )
+    tasks = settings.resources.tasks_per_node  # this machine is one node; that was checked before
+    if tasks > 1:
+        raise UsageError(
+            f"--foreground starts one rank, and resources.tasks_per_node is {tasks}",
+            hint="add resources=cpu (one rank), or resources.tasks_per_node=1",
+        )
+    # Only typed ones: in files, they are for other launches.
+    typed = {word.lstrip("+").partition("=")[0] for word in overrides} - _HARMLESS
+    for key in sorted(typed.intersection(SLURM_ONLY)):
+        if key.startswith(("cluster.", "resources.")) and attrgetter(key)(settings):
+            raise UsageError(
+                f"--foreground runs on this machine, where nothing reads {key}",
+                hint=f"leave {key}=... out",
             )

@@ -11,7 +11,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.cluster.gpus_asked import gpus_asked
 from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.counted import counted
-from hpckit.model.failure import Cause
+from hpckit.model.failure import Cause, Trait
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, SharedJobSpec
@@ -25,8 +25,6 @@ _OF_A_JOB = frozenset({"gpus", "mem", "ntasks-per-gpu", "tres-per-job"})
 
 _NEARLY = 0.95
 """A run that used this share of its time limit reached its own limit, not that of its job."""
-
-_STOPPED_WITH_JOB = frozenset({Cause.notice, Cause.preempted})
 
 
 def shares_jobs(settings: LaunchConfig) -> bool:
@@ -281,4 +279,4 @@ def comes_back(ended: EndedAttempt, spec: SharedJobSpec) -> bool:
         # At its own time limit a run is over, like a run that has a job to itself.
         limit = spec.each.timeout
         return ended.stopped and limit is not None and ended.took < limit * _NEARLY
-    return ended.stopped and ended.cause in _STOPPED_WITH_JOB
+    return ended.stopped and ended.cause is not None and ended.cause.has(Trait.of_the_job)

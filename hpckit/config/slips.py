@@ -1,34 +1,100 @@
-"""Finds overrides that set a text where the files have a number: Hydra accepts `lr=abc` silently.
+"""Finds what words and files of the user say, and they may not mean.
 
-A text may be intended (`lr=auto`), and is only reported. One that begins like a number (`lr=0.1x`)
-is a typo that would waste a queue slot and a run: it is refused unless it is quoted.
+`+key=value` adds a key of the user's own at the root, whatever its name: `+resource.nodes=2` would
+compose without error, and have no effect. `++key=value` adds it anyway. Hydra accepts a text for a
+number (`lr=abc`) silently. It may be intended (`lr=auto`), and is only reported; one that begins
+like a number (`lr=0.1x`) is a typo that would waste a queue slot and a run: it is refused unless it
+is quoted.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from hydra.core.override_parser.types import OverrideType
+from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import OmegaConf
 
 from hpckit.config.failures import FAILURES
+from hpckit.config.names import RESOURCES, meant_by
 from hpckit.config.points.columns import KEY
-from hpckit.config.points.word import Word
+from hpckit.config.points.expansion import Word
 from hpckit.config.request import ComposeRequest
 from hpckit.config.session import Session, open_session
 from hpckit.config.staged import for_all, read_words
 from hpckit.errors import ConfigError
+from hpckit.model.finding import Finding, warning
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import is_number
+from hpckit.model.plan import SweepPoint
+from hpckit.planning.masking import exposed_keys
 from hpckit.planning.sweep.point_file import place
 from hpckit.values import field_names
 
 _TYPED = frozenset(field_names(LaunchConfig)) - {"params"}
 """Keys that hpckit reads itself: Hydra refuses other types there."""
 
-
 _HALF_NUMBER = re.compile(r"[+-]?\.?[0-9]")
+
+
+def input_slips(request: ComposeRequest, points: Sequence[SweepPoint]) -> Iterator[Finding]:
+    """Yield what words and files of the user say that they may not mean, once it is composed."""
+    for key, meant in sorted(slips(points[0].config, request.overrides)):
+        words = f"nothing of hpckit reads {key}, which your files set; meant {meant}?"
+        yield warning(key, points[0].config[key], words)
+    for word, number in texts_for_numbers(request):
+        words = f"{word} is a text; without it the value is the number {number:g}"
+        key, _, value = word.partition("=")
+        yield warning(key, value, words)
+    if request.multirun and len(points) == 1 and points[0].search is None:
+        words = "-m makes a sweep, but no word has several values (lr=0.1,0.2): this is one run"
+        yield warning("-m", "", words)
+    for key in exposed_keys(points[0]):
+        yield warning(key, "", f"{key} has a copy of a secret variable, which is not masked there")
+
+
+def slips(config: Mapping[str, Any], words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield root keys of a composed configuration that hpckit does not read, and what was meant.
+
+    A file may contain the user's own keys, so only likely typos are reported: a misspelt name of
+    hpckit's, or a compound one that belongs in `resources`. Keys forced on the command line
+    (`++key`) are skipped.
+    """
+    forced = {word.lstrip("+").partition("=")[0] for word in words if word.startswith("++")}
+    for key in config.keys() - {one.partition(".")[0] for one in forced}:
+        meant = meant_by(key)
+        if meant is not None and ("_" in key or key not in RESOURCES):
+            yield key, meant
+
+
+def refuse_near_misses(session: Session, words: Sequence[Override]) -> None:
+    """Raise ConfigError for the first override that adds a key that must be a typo.
+
+    A key that exists in the user's own files is not a typo.
+    """
+    for word in words:
+        key = word.key_or_group
+        meant = meant_by(key) if word.type is OverrideType.ADD and "/" not in key else None
+        if meant is None or word.package is not None or _exists(session, word, words):
+            continue
+        line = str(word.input_line)
+        raise ConfigError(
+            f"{line} adds a key that hpckit does not read. Did you mean {meant}?",
+            hint=f"Write {meant}=..., or ++{line.lstrip('+')} for a key of your own by that name.",
+        )
+
+
+def _exists(session: Session, word: Override, words: Sequence[Override]) -> bool:
+    """Return whether the files have the key's root, or the override selects from a group."""
+    if word.key_or_group in session.groups():
+        return True
+    others = [str(other.input_line) for other in words if other is not word]
+    try:
+        files = session.load([line for line in others if not line.startswith("+")])
+    except FAILURES:
+        return True  # the error is reported during composition
+    return word.key_or_group.partition(".")[0] in files
 
 
 def texts_for_numbers(request: ComposeRequest) -> Iterator[tuple[str, float]]:
