@@ -21,7 +21,8 @@ from report_launches import swept_launch, troubled_launch
 from hpckit.cli.commands.act import grow
 from hpckit.cli.commands.maintain import clean, doctor, rm
 from hpckit.features.capacity.machine import plan_object, search_object
-from hpckit.model.interconnect.measurement import SlowLink
+from hpckit.features.interconnect.model import SlowLink
+from hpckit.features.interconnect.text import interconnect_document
 from hpckit.model.plain import to_plain
 from hpckit.operations.resume import skipped_document
 from hpckit.report.checked import check_document
@@ -31,7 +32,6 @@ from hpckit.report.description import description_document
 from hpckit.report.diagnosis import findings_object
 from hpckit.report.environment.nodes import nodes_document
 from hpckit.report.environment.page import environment_document
-from hpckit.report.interconnect import interconnect_document
 from hpckit.report.live_view.live import live_object
 from hpckit.report.machine import (
     launches_document,

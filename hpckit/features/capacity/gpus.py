@@ -26,8 +26,8 @@ _NUMBERS: Mapping[str, tuple[float, tuple[str, ...]]] = {
     "memory_gb_per_s": (1e9, ("bandwidth",)),
     "link_gb_per_s": (1e9, ("link",)),
     "network_gb_per_s": (1e9, ("network",)),
-    "power_w": (1.0, ("power_w",)),
-    "node_w": (1.0, ("node_w",)),
+    "power_w": (1, ("power_w",)),
+    "node_w": (1, ("node_w",)),
 }
 """What a site says of its own GPU: the factor to GpuSpec's unit, and the fields that it sets."""
 _NEEDED = tuple(one for one in _NUMBERS if one != "node_w")
