@@ -54,7 +54,9 @@ def open_metrics_lines(runs: Sequence[RunGauges]) -> Iterator[str]:
             for key, number in metrics.items()
         ),
     )
-    yield from _account([(labels, row.goodput) for labels, row, _ in rows if row.goodput])
+    yield from _account(
+        [(labels, row.goodput) for labels, row, _ in rows if row.goodput is not None]
+    )
     yield "# EOF\n"
 
 
