@@ -51,6 +51,7 @@ class ForkServerClient:
     """The connection to a fork server. When it ends, so do all ranks that came over it."""
 
     connection: socket.socket
+    keeper: int | None = field(default=None, init=False)
     _pids: dict[int, asyncio.Future[int]] = field(default_factory=dict, init=False)
     _ends: dict[int, asyncio.Future[int]] = field(default_factory=dict, init=False)
     _numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
@@ -99,6 +100,7 @@ class ForkServerClient:
         self._lose()
 
     def _take(self, answer: ForkAnswer) -> None:
+        self.keeper = answer.keeper or self.keeper
         if answer.pid is not None:
             _settle(self._pids.pop(answer.number, None), answer.pid)
         if answer.code is not None:
@@ -106,6 +108,7 @@ class ForkServerClient:
 
     def _lose(self) -> None:
         """Its ranks have ended with the fork server, as the kernel sees to it."""
+        self.keeper = None  # its number may be that of another process
         for pid in self._pids.values():
             if not pid.done():
                 pid.set_exception(ConnectionResetError("the fork server has ended"))

@@ -45,10 +45,14 @@ class ForkOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkAnswer:
-    """About the order of this number: its process, or how it ended (negative: the signal)."""
+    """About the order of this number: its process, or how it ended (negative: the signal).
+
+    `keeper` is the process that forked it, and that adopts what it leaves behind.
+    """
 
     number: int
     pid: int | None = None
+    keeper: int | None = None
     code: int | None = None
 
 
