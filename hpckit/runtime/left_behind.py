@@ -16,13 +16,12 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from hpckit.record.process import start_mark
-
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_S = 5.0
 """A process that is still there after that is held by a driver or belongs to another user."""
 _LOOK_S = 0.01
-_STATE, _PARENT, _SESSION, _START = 0, 1, 3, 19
+_QUIET = 2
+_STATE, _PARENT, _SESSION = 0, 1, 3
 
 
 def adopt_orphans() -> None:
@@ -42,51 +41,48 @@ def bury_orphans(ranks: Collection[int]) -> None:
             os.waitpid(dead.si_pid, 0)
 
 
-def end_left_behind(adopters: Collection[int], grace_s: float = 0.0) -> list[int]:
-    """End all that ranks below these processes have left behind; return what cannot be ended.
+def end_left_behind(ranks: Collection[int] = (), grace_s: float = 0.0) -> list[int]:
+    """End the orphans of this process, and what becomes one then; return what cannot be ended.
 
-    Call it when the ranks have ended, or should. Without a grace period nothing is asked to leave.
+    Call it when the ranks have ended, and bury nothing meanwhile. Without a grace period nothing is
+    asked to leave. One that forks and ends, again and again, may slip through a look; what it ended
+    as is then a zombie at the next look, so that two looks without either prove that none is left.
     """
-    asked: set[tuple[int, str]] = set()
-    begin = time.monotonic()
-    while left := list(_left_behind(adopters)):
+    asked: set[int] = set()
+    begin, quiet = time.monotonic(), 0
+    while quiet < _QUIET:
+        met, quiet = [], quiet + 1
         waited_s = time.monotonic() - begin
-        if waited_s > grace_s + _KILL_S:
-            break
-        for process in left:
-            if waited_s >= grace_s:
-                _send(*process, signal.SIGKILL)
-            elif process not in asked:
-                asked.add(process)
-                _send(*process, signal.SIGTERM)
-        time.sleep(_LOOK_S if waited_s < grace_s else 0)
-    return [pid for pid, _ in left]
+        for pid, is_zombie in _orphans(ranks):
+            met.append(pid)
+            with contextlib.suppress(OSError):
+                if is_zombie:
+                    os.waitpid(pid, os.WNOHANG)
+                elif waited_s >= grace_s:
+                    os.kill(pid, signal.SIGKILL)
+                elif pid not in asked:
+                    asked.add(pid)
+                    os.kill(pid, signal.SIGTERM)
+        if met and waited_s > grace_s + _KILL_S:
+            return met
+        quiet = 0 if met else quiet
+        time.sleep(_LOOK_S if met and waited_s < grace_s else 0)
+    return []
 
 
-def _left_behind(adopters: Collection[int]) -> Iterator[tuple[int, str]]:
-    """Yield pid and start mark of living processes below these and in other sessions than theirs.
+def _orphans(ranks: Collection[int]) -> Iterator[tuple[int, bool]]:
+    """Yield this process's children in other sessions than its own, and whether they are zombies.
 
-    The newest come first: one that forks and ends, again and again, is met while it is there.
+    Their numbers belong to no other process before this one waits for them. The newest come first:
+    one that forks and ends is met while it is there.
     """
-    found = {}
-    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):  # noqa: PTH208  # thrice as fast
-        with contextlib.suppress(OSError):
-            # The command's name, field 2, may itself contain blanks and parentheses.
-            found[pid] = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    own = {found[pid][_SESSION] for pid in adopters if pid in found}
-    below = set(adopters)
-    while new := {pid for pid in found.keys() - below if int(found[pid][_PARENT]) in below}:
-        below |= new
-    for pid in sorted(below & found.keys(), key=lambda pid: int(found[pid][_START]), reverse=True):
-        if found[pid][_SESSION] not in own and found[pid][_STATE] not in {b"Z", b"X"}:
-            yield pid, found[pid][_START].decode()
-
-
-def _send(pid: int, mark: str, number: signal.Signals) -> None:
-    with contextlib.suppress(OSError):
-        held = os.pidfd_open(pid)
+    own, session = str(os.getpid()).encode(), str(os.getsid(0)).encode()
+    numbers = map(int, filter(str.isdecimal, os.listdir("/proc")))  # noqa: PTH208  # thrice as fast
+    for pid in sorted(numbers, reverse=True):
         try:
-            if start_mark(pid) == mark:  # else its number belongs to another process by now
-                signal.pidfd_send_signal(held, number)
-        finally:
-            os.close(held)
+            # The command's name, field 2, may itself contain blanks and parentheses.
+            found = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        if found[_PARENT] == own and found[_SESSION] != session and pid not in ranks:
+            yield pid, found[_STATE] in {b"Z", b"X"}

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NotFoundError
+from hpckit.model.counted import counted
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
 from hpckit.model.launch import ClusterKind
 from hpckit.model.rank import RankInfo
@@ -206,14 +207,16 @@ class Agent:
         """End what the ranks of the round before have started; at once if one of them failed."""
         if self.ranks is None:
             return
-        codes = {process.returncode for process in self.ranks.processes.values()}
+        processes, self.ranks = self.ranks.processes.values(), None
+        codes = {process.returncode for process in processes}
         grace_s = _LEAVE_S if codes <= {0, LEFT_CODE} else 0.0
-        keeper = None if self.fork_server is None else self.fork_server.keeper
-        adopters = {os.getpid(), keeper or os.getpid()}
-        stay = await aside(lambda: end_left_behind(adopters, grace_s))
+        pids = {process.pid for process in processes}
+        stay = len(await aside(lambda: end_left_behind(pids, grace_s)))
+        if self.fork_server is not None:
+            stay += await self.fork_server.end_left_behind(grace_s)
         if stay:
-            words = f"{', '.join(map(str, stay))} on {self.outlook.node}, which ranks have started"
-            await self.tell(messages.Warn(message=f"cannot end process {words}"))
+            words = f"{counted(stay, 'process')} that ranks have started cannot be ended"
+            await self.tell(messages.Warn(message=f"{words} on {self.outlook.node}"))
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -51,7 +51,6 @@ class ForkServerClient:
     """The connection to a fork server. When it ends, so do all ranks that came over it."""
 
     connection: socket.socket
-    keeper: int | None = field(default=None, init=False)
     _pids: dict[int, asyncio.Future[int]] = field(default_factory=dict, init=False)
     _ends: dict[int, asyncio.Future[int]] = field(default_factory=dict, init=False)
     _numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
@@ -91,6 +90,18 @@ class ForkServerClient:
         finally:
             os.close(file)
 
+    async def end_left_behind(self, grace_s: float) -> int:
+        """Have ended what ranks have left behind; return how many processes stay."""
+        if self._listening.done():
+            return 0  # it has ended all of it, or was killed
+        number = next(self._numbers)
+        end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._ends[number] = end
+        with contextlib.suppress(OSError):
+            send_order(self.connection, ForkOrder(number=number, grace_s=grace_s), ())
+            return max(await end, 0)
+        return 0
+
     async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError, ValueError, TypeError):
@@ -100,7 +111,6 @@ class ForkServerClient:
         self._lose()
 
     def _take(self, answer: ForkAnswer) -> None:
-        self.keeper = answer.keeper or self.keeper
         if answer.pid is not None:
             _settle(self._pids.pop(answer.number, None), answer.pid)
         if answer.code is not None:
@@ -108,7 +118,6 @@ class ForkServerClient:
 
     def _lose(self) -> None:
         """Its ranks have ended with the fork server, as the kernel sees to it."""
-        self.keeper = None  # its number may be that of another process
         for pid in self._pids.values():
             if not pid.done():
                 pid.set_exception(ConnectionResetError("the fork server has ended"))

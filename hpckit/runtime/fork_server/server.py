@@ -183,12 +183,17 @@ class _Keeper(_Forking):
                 if received is None:
                     self._end_ranks()
                     return None
+                number, grace_s = received.order.number, received.order.grace_s
+                if grace_s is not None:
+                    stay = end_left_behind(self.ranks, grace_s)
+                    self._answer(ForkAnswer(number=number, code=len(stay)))
+                    continue
                 pid = os.fork()
                 if not pid:
                     return self._begin_rank(received)
                 received.close()
-                number = self.ranks[pid] = received.order.number
-                self._answer(ForkAnswer(number=number, pid=pid, keeper=os.getpid()))
+                self.ranks[pid] = number
+                self._answer(ForkAnswer(number=number, pid=pid))
             for pid, code in self.ended():
                 if pid in self.ranks:
                     self._answer(ForkAnswer(number=self.ranks.pop(pid), code=code))
@@ -205,7 +210,7 @@ class _Keeper(_Forking):
         for pid in self.ranks:  # it may not lead its session yet
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        end_left_behind([os.getpid()])
+        end_left_behind()
 
     def _answer(self, answer: ForkAnswer) -> None:
         with contextlib.suppress(OSError):

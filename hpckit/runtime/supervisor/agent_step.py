@@ -91,7 +91,7 @@ class Steps:
         prefix = self.command.prefix if again is None else again(nodes)
         command = replace(self.command, prefix=prefix, ready=None)
         if not prefix:  # what the agent's ranks have started is now below this process
-            await aside(lambda: end_left_behind([os.getpid()]))
+            await aside(end_left_behind)
         with contextlib.suppress(OSError):
             step = await start_agents(command, self.attempt)
             self._steps.append(step)
