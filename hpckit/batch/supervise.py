@@ -38,6 +38,7 @@ from hpckit.record.launches import Launch, load_settings
 from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
 from hpckit.runtime.environ import job_key, without_rank
 from hpckit.runtime.foreground import in_foreground
+from hpckit.runtime.left_behind import adopt_orphans
 from hpckit.runtime.supervisor.supervisor import supervise
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.job_limits import LimitsOfJob, ending
@@ -100,6 +101,7 @@ def _supervise_here(assignment: Assignment) -> int:
     """Supervise with an agent from a fork instead of a launcher: such runs are many and short."""
     from hpckit.runtime.agent.prefork import ready_agent  # noqa: PLC0415  # not needed with srun
 
+    adopt_orphans()  # of an agent that is killed
     with ready_agent() as ready:
         agents = replace(assignment.agents, ready=ready)
         return supervise(replace(assignment, agents=agents))

@@ -143,7 +143,8 @@ def _counts_line(account: Goodput) -> str:
         if counts
     ]
     tries = f"{counted(account.rounds, 'round')} in {counted(account.attempts, 'attempt')}"
-    repeated = "steps unknown: none were reported, and each round starts the program again"
+    again = "a restart begins at the start: work is repeated unless the program loads its own state"
+    repeated = f"steps unknown: none were reported; {again}"
     if account.lost_steps is not None:
         repeated = counted(account.lost_steps, "repeated step")
     return f"{', '.join(words)} over {tries}; {repeated}"

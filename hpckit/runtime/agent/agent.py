@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NotFoundError
+from hpckit.model.counted import counted
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
 from hpckit.model.launch import ClusterKind
 from hpckit.model.rank import RankInfo
@@ -29,6 +30,7 @@ from hpckit.observe.event_words import event_words
 from hpckit.observe.gpu_choice import GPUS_ASKED, OF_SLURM, VISIBLE, gpu_choice
 from hpckit.observe.sampler import NodeSampler
 from hpckit.planning.network_order import switches_above
+from hpckit.planning.recovery.ends import LEFT_CODE
 from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.secret_variables import read_secrets
@@ -44,10 +46,12 @@ from hpckit.runtime.environ import ON_SUPERVISOR_LOST, SATELLITE, environment, e
 from hpckit.runtime.foreground import in_foreground
 from hpckit.runtime.fork_server.client import ForkServerClient
 from hpckit.runtime.fork_server.owner import node_fork_server
+from hpckit.runtime.left_behind import adopt_orphans, bury_orphans, end_left_behind
 from hpckit.runtime.pauses import SilenceTimer
 from hpckit.runtime.run_variables import run_variables
 from hpckit.runtime.signals import NOTICES
 from hpckit.runtime.tasks import start_vital
+from hpckit.runtime.threads import aside
 from hpckit.values import dataclass, field, replace
 
 FOLDER_WAIT_S = 30.0
@@ -62,6 +66,8 @@ SUPERVISOR_LOST = 70
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 0.0)
 """Longest waits of an agent before it connects again; after the last one it gives up."""
 _TURN_S = 3.0
+_LEAVE_S = 2.0
+"""How long what ranks have left behind may take to leave in order; a supervisor waits longer."""
 _MOST_WARNINGS = 20
 """Warnings of one node in an attempt; all that happened is in its telemetry."""
 
@@ -102,6 +108,7 @@ class Agent:
             if isinstance(message, messages.Shutdown):
                 beating.cancel()
                 await asyncio.gather(*self._tasks)
+                await self._end_left_behind()
                 return 0
             if self.on_taken is not None:
                 self.on_taken()
@@ -109,6 +116,7 @@ class Agent:
         beating.cancel()
         self._alone = True
         await self._stop(self.outlook.settings.runtime.stop_grace_s)
+        await self._end_left_behind()
         return SUPERVISOR_LOST
 
     async def _receive(self) -> messages.Message | None:
@@ -135,6 +143,7 @@ class Agent:
             for begin, end in self.reports.pauses.new():
                 await self.tell(messages.Paused(seconds=end - begin))
             if self.ranks is not None:
+                bury_orphans([process.pid for process in self.ranks.processes.values()])
                 await self.ranks.tell_newest()
                 if (hung := self.ranks.hung()) is not None:
                     await self.tell(hung)
@@ -154,6 +163,7 @@ class Agent:
                 await self.channel.send(messages.PortReserved(port=self._reserve()))
             case messages.StartRound():
                 earlier = None if self.ranks is None else self.ranks.hangs
+                await self._end_left_behind()
                 self.ranks = LocalRanks(
                     outlook=self.outlook,
                     order=message,
@@ -192,6 +202,21 @@ class Agent:
     async def _stop(self, grace_s: float) -> None:
         if self.ranks is not None:
             await self.ranks.stop(grace_s)
+
+    async def _end_left_behind(self) -> None:
+        """End what the ranks of the round before have started; at once if one of them failed."""
+        if self.ranks is None:
+            return
+        processes, self.ranks = self.ranks.processes.values(), None
+        codes = {process.returncode for process in processes}
+        grace_s = _LEAVE_S if codes <= {0, LEFT_CODE} else 0.0
+        pids = {process.pid for process in processes}
+        stay = len(await aside(lambda: end_left_behind(pids, grace_s)))
+        if self.fork_server is not None:
+            stay += await self.fork_server.end_left_behind(grace_s)
+        if stay:
+            words = f"{counted(stay, 'process')} that ranks have started cannot be ended"
+            await self.tell(messages.Warn(message=f"{words} on {self.outlook.node}"))
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -360,6 +385,7 @@ def main(arguments: list[str]) -> int:
     folder, index, attempt = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     try:
         allow_many_files()
+        adopt_orphans()
         launch = load_launch(folder)
         with node_fork_server(launch, index, environment()) as forks:
             return asyncio.run(attend(launch, index, attempt, forks))

@@ -124,7 +124,7 @@ async def _answer(module: str, order: object, mark: str, limit_s: float) -> tupl
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(
-            *words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment(), start_new_session=True
+            *words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment(), process_group=0
         )
     except OSError as error:
         return None, f"its inspection could not be started: {error.strerror or error}"

@@ -90,6 +90,18 @@ class ForkServerClient:
         finally:
             os.close(file)
 
+    async def end_left_behind(self, grace_s: float) -> int:
+        """Have ended what ranks have left behind; return how many processes stay."""
+        if self._listening.done():
+            return 0  # it has ended all of it, or was killed
+        number = next(self._numbers)
+        end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._ends[number] = end
+        with contextlib.suppress(OSError):
+            send_order(self.connection, ForkOrder(number=number, grace_s=grace_s), ())
+            return max(await end, 0)
+        return 0
+
     async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError, ValueError, TypeError):

@@ -117,7 +117,7 @@ def start_fork_server(
         env={**variables, **named},
         stdin=subprocess.DEVNULL,
         pass_fds=(listener.fileno(), owner),
-        start_new_session=True,
+        process_group=0,  # but in the session of its owner: sessions of their own are ranks'
     )
 
 

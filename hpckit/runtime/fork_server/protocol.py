@@ -34,13 +34,16 @@ class ForkOrder:
     """A rank to start. `lines` are the variables that name open files, in the order of the files.
 
     The first two files are the rank's variables and its log. `cpus` are those it may run on.
+    With `grace_s` it has no files, and is to end what earlier ranks have left behind; the answer's
+    code says how much of it stays.
     """
 
     number: int
-    python: str
-    folder: str
-    cpus: tuple[int, ...]
-    lines: tuple[str, ...]
+    python: str = ""
+    folder: str = ""
+    cpus: tuple[int, ...] = ()
+    lines: tuple[str, ...] = ()
+    grace_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +81,7 @@ def receive_order(connection: socket.socket) -> ReceivedOrder | None:
     )
     try:
         order = from_plain(ForkOrder, json.loads(data))
-        if len(files) == len(order.lines) + 2:
+        if len(files) == (len(order.lines) + 2 if order.grace_s is None else 0):
             return ReceivedOrder(order=order, files=list(files))
     except (ValueError, TypeError):
         pass

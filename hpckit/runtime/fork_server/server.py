@@ -15,7 +15,7 @@ import selectors
 import signal
 import socket
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from hpckit.runtime.environ import become
@@ -37,6 +37,7 @@ from hpckit.runtime.fork_server.protocol import (
     receive_order,
 )
 from hpckit.runtime.imports import imports_to_keep
+from hpckit.runtime.left_behind import adopt_orphans, end_left_behind
 from hpckit.runtime.signals import NOTICES
 from hpckit.values import dataclass, field
 
@@ -76,35 +77,66 @@ def serve(environ: Mapping[str, str], modules: Iterable[str]) -> ForkedStart | N
 
 
 @dataclass(slots=True, kw_only=True)
-class _ForkServer:
-    """`children` maps a process to the connection that ordered it, and the order's number."""
+class _Forking:
+    """What waits for its connections, and for the ends of what it has forked."""
 
-    listener: socket.socket
-    owner: int
     at_start: Mapping[str, str]
     path: list[str]
-    owned: bool = True
-    children: dict[int, tuple[socket.socket, int]] = field(default_factory=dict, init=False)
-    connections: set[socket.socket] = field(default_factory=set, init=False)
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector, init=False)
     wakers: tuple[socket.socket, socket.socket] = field(
         default_factory=socket.socketpair, init=False
     )
 
-    def serve(self) -> ForkedStart | None:
+    def wait_for(self, *sources: socket.socket | int) -> None:
         for number in NOTICES:
             signal.signal(number, signal.SIG_IGN)
         for waker in self.wakers:
             waker.setblocking(False)  # noqa: FBT003  # the socket's own signature
         signal.set_wakeup_fd(self.wakers[1].fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # it wakes, and need not do more
-        for source in (self.listener, self.owner, self.wakers[0]):
+        for source in (*sources, self.wakers[0]):
             self.selector.register(source, selectors.EVENT_READ)
-        while self.owned or self.connections:
-            for key, _ in self.selector.select():
-                started = self._heed(key.fileobj)
-                if started is not None:
-                    return started
+
+    def ready(self) -> set[object]:
+        """Wait, and return what can be read."""
+        sources: set[object] = {key.fileobj for key, _ in self.selector.select()}
+        with contextlib.suppress(BlockingIOError):
+            self.wakers[0].recv(4096)
+        return sources
+
+    def ended(self) -> Iterator[tuple[int, int]]:
+        """Yield children that have ended, adopted ones too, and their exit codes."""
+        with contextlib.suppress(ChildProcessError):
+            while (child := os.waitpid(-1, os.WNOHANG))[0]:
+                yield child[0], os.waitstatus_to_exitcode(child[1])
+
+    def close(self) -> None:
+        """Leave nothing of this in a fork."""
+        self.selector.close()
+        for waker in self.wakers:
+            waker.close()
+
+
+@dataclass(slots=True, kw_only=True)
+class _ForkServer(_Forking):
+    """Forks one process for each agent, which forks that agent's ranks: `keepers`."""
+
+    listener: socket.socket
+    owner: int
+    owned: bool = True
+    keepers: set[int] = field(default_factory=set, init=False)
+
+    def serve(self) -> ForkedStart | None:
+        self.wait_for(self.listener, self.owner)
+        while self.owned or self.keepers:
+            ready = self.ready()
+            if self.owner in ready:
+                self.owned = False
+                self.selector.unregister(self.owner)
+            keeper = self._accept() if self.listener in ready else None
+            if keeper is not None:
+                return keeper.serve()
+            self.keepers -= {pid for pid, _ in self.ended()}
         self._remove_socket()
         return None
 
@@ -115,70 +147,74 @@ class _ForkServer:
             path.unlink()
             path.parent.rmdir()
 
-    def _heed(self, source: object) -> ForkedStart | None:
-        if source is self.listener:
-            self._accept()
-        elif source is self.wakers[0]:
-            with contextlib.suppress(BlockingIOError):
-                self.wakers[0].recv(4096)
-            self._tell_ends()
-        elif isinstance(source, socket.socket):
-            return self._receive(source)
-        else:
-            self.owned = False
-            self.selector.unregister(self.owner)
-        return None
-
-    def _accept(self) -> None:
+    def _accept(self) -> _Keeper | None:
+        """Fork a process for an agent that calls; return what that is in it."""
         connection, _ = self.listener.accept()
-        _, user = peer(connection)
-        if user != os.geteuid():
-            connection.close()
-            return
-        self.connections.add(connection)
-        self.selector.register(connection, selectors.EVENT_READ)
-
-    def _receive(self, connection: socket.socket) -> ForkedStart | None:
-        if connection not in self.connections:
-            return None
-        try:
-            received = receive_order(connection)
-        except OSError:
-            received = None
-        if received is None:
-            self._drop(connection)
-            return None
-        pid = os.fork()
-        if not pid:
-            return self._begin_rank(received)
-        received.close()
-        self.children[pid] = (connection, received.order.number)
-        self._answer(connection, ForkAnswer(number=received.order.number, pid=pid))
+        with connection:
+            _, user = peer(connection)
+            pid = os.fork() if user == os.geteuid() else None
+            if pid == 0:
+                self.close()
+                self.listener.close()
+                os.close(self.owner)
+                own = socket.socket(fileno=connection.detach())
+                return _Keeper(connection=own, at_start=self.at_start, path=self.path)
+            if pid is not None:
+                self.keepers.add(pid)
         return None
 
-    def _drop(self, connection: socket.socket) -> None:
-        """End the ranks of an agent that is gone."""
-        self.selector.unregister(connection)
-        self.connections.discard(connection)
-        connection.close()
-        for pid, (orderer, _) in self.children.items():
-            if orderer is connection:
-                for end in (os.killpg, os.kill):  # it may not lead its group yet
-                    with contextlib.suppress(ProcessLookupError, PermissionError):
-                        end(pid, signal.SIGKILL)
 
-    def _tell_ends(self) -> None:
-        for pid in tuple(self.children):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                connection, number = self.children.pop(pid)
-                code = os.waitstatus_to_exitcode(status)
-                self._answer(connection, ForkAnswer(number=number, code=code))
+@dataclass(slots=True, kw_only=True)
+class _Keeper(_Forking):
+    """Forks the ranks of one agent, adopts what they leave behind, and leaves with the agent.
 
-    def _answer(self, connection: socket.socket, answer: ForkAnswer) -> None:
-        if connection in self.connections:
-            with contextlib.suppress(OSError):
-                connection.send(encode_answer(answer))
+    `ranks` maps a process to the number of the order that it was forked for.
+    """
+
+    connection: socket.socket
+    ranks: dict[int, int] = field(default_factory=dict, init=False)
+
+    def serve(self) -> ForkedStart | None:
+        adopt_orphans()
+        self.wait_for(self.connection)
+        while True:
+            if self.connection in self.ready():
+                received = self._receive()
+                if received is None:
+                    self._end_ranks()
+                    return None
+                number, grace_s = received.order.number, received.order.grace_s
+                if grace_s is not None:
+                    stay = end_left_behind(self.ranks, grace_s)
+                    self._answer(ForkAnswer(number=number, code=len(stay)))
+                    continue
+                pid = os.fork()
+                if not pid:
+                    return self._begin_rank(received)
+                received.close()
+                self.ranks[pid] = number
+                self._answer(ForkAnswer(number=number, pid=pid))
+            for pid, code in self.ended():
+                if pid in self.ranks:
+                    self._answer(ForkAnswer(number=self.ranks.pop(pid), code=code))
+
+    def _receive(self) -> ReceivedOrder | None:
+        try:
+            return receive_order(self.connection)
+        except OSError:
+            return None
+
+    def _end_ranks(self) -> None:
+        """End the ranks of an agent that is gone, and what they have started."""
+        self.connection.close()
+        for pid in self.ranks:  # it may not lead its session yet
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        end_left_behind()
+
+    def _answer(self, answer: ForkAnswer) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.send(encode_answer(answer))
 
     def _begin_rank(self, received: ReceivedOrder) -> ForkedStart:
         """Become the rank that was ordered; in a fresh Python where a fork would differ."""
@@ -188,10 +224,8 @@ class _ForkServer:
             default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.signal(number, default)
         signal.set_wakeup_fd(-1)
-        self.selector.close()
-        for one in (self.listener, *self.connections, *self.wakers):
-            one.close()
-        os.close(self.owner)
+        self.close()
+        self.connection.close()
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (log, 1), (log, 2)):
             os.dup2(source, target)

@@ -19,6 +19,7 @@ from hpckit.model.failure import FROZEN_FOLDER_UNREADABLE, Cause, Failure
 from hpckit.record.store import PRIVATE_FILE, tail
 from hpckit.runtime.assignment import AgentCommand, Step
 from hpckit.runtime.environ import ON_SUPERVISOR_LOST
+from hpckit.runtime.left_behind import end_left_behind
 from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.attempt import Attempt
 from hpckit.runtime.supervisor.patience import patiently
@@ -89,6 +90,8 @@ class Steps:
         nodes, again = tuple(agents.left), self.command.again
         prefix = self.command.prefix if again is None else again(nodes)
         command = replace(self.command, prefix=prefix, ready=None)
+        if not prefix:  # what the agent's ranks have started is now below this process
+            await aside(end_left_behind)
         with contextlib.suppress(OSError):
             step = await start_agents(command, self.attempt)
             self._steps.append(step)

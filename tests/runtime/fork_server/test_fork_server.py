@@ -198,8 +198,8 @@ def _group(leader: int) -> list[int]:
     return members
 
 
-def test_rank_of_a_killed_fork_server_counts_as_killed(server: Server) -> None:
-    """And no later rank is forked, so that the agent starts Python instead."""
+def test_rank_whose_forking_process_is_killed_counts_as_killed(server: Server) -> None:
+    """And no later rank of that agent is forked, so that it starts Python instead."""
     program = (
         "from hpckit.runtime.rank.parent_watch import die_with_parent\nimport time\n"
         "die_with_parent(); print('here', flush=True); time.sleep(60)"
@@ -211,11 +211,32 @@ def test_rank_of_a_killed_fork_server_counts_as_killed(server: Server) -> None:
         rank = await start(server, client, program)
         mark = start_mark(rank.pid)
         await until(lambda: server.log.read_text() == "here\n")
-        server.process.kill()
+        os.kill(_parent(rank.pid), signal.SIGKILL)
         assert await rank.wait() == -signal.SIGKILL
         await until(lambda: start_mark(rank.pid) != mark)
         assert await client.start({}, 1, {}, []) is None
+        assert await client.end_left_behind(0.0) == 0
+
+    run(work())
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_agents_keep_their_ranks_when_the_fork_server_is_killed(server: Server) -> None:
+    """Each is served by a process of its own; later agents find no fork server."""
+
+    async def work() -> None:
+        client = server.client()
+        assert client is not None
+        rank = await start(server, client, "import time; time.sleep(60)")
+        server.process.kill()
+        assert await (await start(server, client, "raise SystemExit(3)")).wait() == 3
+        assert rank.returncode is None
         assert server.client() is None
+        client.close()
+        await until(lambda: start_mark(rank.pid) is None)
 
     run(work())
 
