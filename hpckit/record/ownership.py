@@ -21,6 +21,8 @@ from hpckit.errors import ForeignError
 from hpckit.record.layout import LaunchPaths
 from hpckit.values import dataclass
 
+WEIGHTS_FILES = ("model.safetensors.index.json", "model.safetensors")
+"""What `checkpoint.weights` takes in a folder that others may have made; the first there counts."""
 _ROOT = 0
 _NOBODY = frozenset({65534, 2**32 - 2})
 _OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH

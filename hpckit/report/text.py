@@ -317,12 +317,11 @@ def launches_page(launches: Sequence[LaunchLine], key: SortKey | None = None) ->
             states_text(one.counts),
             value,
             "" if one.head.foreign is None else one.head.foreign.owner,
-            one.head.folder,
         )
         for one, value in zip(launches, values, strict=True)
     )
-    header = ("launch", "created", "runs", metric, "of", "folder")
-    return [TextTable(header=header, rows=rows, spare=("folder", "created")).filled("", "of")]
+    header = ("launch", "created", "runs", metric, "of")
+    return [TextTable(header=header, rows=rows, spare=("created",)).filled("", "of")]
 
 
 def plain(page: Page) -> str:

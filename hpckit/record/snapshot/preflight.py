@@ -23,7 +23,7 @@ from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig, WorkingFo
 from hpckit.model.plan import LaunchPlan
 from hpckit.model.rank import THREADS
 from hpckit.record.named_paths import ProjectFolder, commanded_paths, configured_paths
-from hpckit.record.ownership import judge_data, path_status, place_stranger
+from hpckit.record.ownership import WEIGHTS_FILES, judge_data, path_status, place_stranger
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.snapshot.entry_point import (
     FoundModule,
@@ -357,8 +357,8 @@ def _weights(settings: LaunchConfig) -> Iterator[Finding]:
         return
     if stranger is not None:
         yield error(key, value, f"{key}: {stranger.reason}", f"{stranger.hint}; or copy the file")
-    elif path.is_dir():
-        yield error(key, value, f"{key}: {path} is a folder", "name one file of weights")
+    elif path.is_dir() and not any((path / name).exists() for name in WEIGHTS_FILES):
+        yield error(key, value, f"{key}: {path} holds no {WEIGHTS_FILES[1]}", "name a file")
 
 
 def _checkpoints(settings: LaunchConfig) -> Iterator[Finding]:
