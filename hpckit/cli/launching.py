@@ -52,6 +52,7 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
             prepared = replace(prepared, scripts=scripts)
         more = left_out(prepared, division)
         print_scripts(prepared, context, as_json=arguments.json, more=more)
+        prepare.with_destinations(prepared, context)
         fits = arguments.no_check or say_checked(check.check_launch(prepared, context), context)
         if division.repeated and not arguments.changed_code:
             context.note(
@@ -59,6 +60,7 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
             )
             return 2
         return 0 if fits else 2
+    prepared = prepare.with_destinations(prepared, context)
     if not may_repeat(division, arguments, context):
         return 2
     return _launch(prepared, division, arguments, context)

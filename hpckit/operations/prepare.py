@@ -93,19 +93,23 @@ def prepare(
     snapshot = take_snapshot(points[0].settings.code, context.cwd, outputs, context)
     for line in (*_unused_templates(templates[:-1], plan), *_left_out(snapshot.left_out)):
         context.note(f"warning: {line}")
-    notify = points[0].settings.notify
-    _refuse_in_snapshot(notify, snapshot)
-    destinations = find_destinations(notify, context.environ) if notify.events else ()
-    check_commands(notify, destinations, context.environ)
+    _refuse_in_snapshot(points[0].settings.notify, snapshot)
     return Prepared(
         plan=plan,
         scripts=scripts,
         snapshot=snapshot,
         points=points,
         templates=templates,
-        destinations=destinations,
         quiet=quiet,
     )
+
+
+def with_destinations(prepared: Prepared, context: Context) -> Prepared:
+    """Return the launch with the places its notices go to; raises ConfigError."""
+    notify = prepared.points[0].settings.notify
+    found = find_destinations(notify, context.environ) if notify.events else ()
+    check_commands(notify, found, context.environ)
+    return replace(prepared, destinations=found)
 
 
 def take_snapshot(

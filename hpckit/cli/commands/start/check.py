@@ -46,6 +46,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     request = compose_request(arguments, context)
     words = recorded_words(arguments, context)
     prepared = prepare.prepare(request, words, context, quiet=arguments.json)
+    prepared = prepare.with_destinations(prepared, context)
     local.refuse_if_ruled_out(prepared.plan.cluster.kind, context.environ)
     depth = check.ModelDepth.nothing if arguments.no_model else check.ModelDepth.everything
     checked = check.check_launch(prepared, context, models=depth)
