@@ -16,6 +16,7 @@ from hpckit.report.document.model import (
 from hpckit.report.document.run_clock import CurveAxis
 from hpckit.report.document.words import short_name
 from hpckit.report.html.charts import COLOURS, Chart, Section, label
+from hpckit.report.overrides import common_words, override_cells
 from hpckit.values import dataclass
 
 _HEIGHT = 340
@@ -29,8 +30,14 @@ def curves_section(document: ReportDocument) -> Section:
         why = "No curves: no metric has numbers at two steps of a run, or more."
         return Section(name="curves", title="Curves", why_empty=why)
     every = [one for metric in document.curves for one in metric.runs]
+    sweep = [row.overrides for row in document.rows]
+    cells = override_cells(sweep, common_words(sweep))
+    words = {row.run: cell for row, cell in zip(document.rows, cells, strict=True)}
     styles = {
-        run: _Style(label(short_name(document, run)), COLOURS[place % len(COLOURS)])
+        run: _Style(
+            label(f"{short_name(document, run)} {words.get(run, '')}".strip()),
+            COLOURS[place % len(COLOURS)],
+        )
         for place, run in enumerate(dict.fromkeys(one.run for one in every))
     }
     charts = [_chart(place, curves, styles) for place, curves in enumerate(document.curves)]

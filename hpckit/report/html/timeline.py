@@ -131,7 +131,7 @@ def _parts_table(rows: Sequence[RunRow], document: ReportDocument) -> Table:
     names = [name for name in PART_LABELS if getattr(whole, name)]
     header = ("run", *(PART_LABELS[name] for name in names), "wall")
     body = [(run, *_cells(parts, names)) for run, parts in accounts]
-    return table(header, body, ("together", *_cells(whole, names)) if len(body) > 1 else ())
+    return table(header, body, ("sum of all runs", *_cells(whole, names)) if len(body) > 1 else ())
 
 
 def _cells(parts: TimeParts, names: Sequence[str]) -> list[Cell]:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hpckit.record.ownership import WEIGHTS_FILES, PathStatus, judge_data, place_stranger
+from hpckit.record.ownership import PathStatus, judge_data, place_stranger, weights_file
 from hpckit.runtime.checkpoint.errors import CheckpointError, ForeignFolderError
 from hpckit.runtime.checkpoint.weights import SAFETENSORS_TYPES
 
@@ -39,8 +39,7 @@ def map_weights(path: Path) -> dict[str, torch.Tensor]:
     Raises ForeignFolderError for a file that another user could have changed, CheckpointError for
     one that is damaged or holds something else, and OSError.
     """
-    if path.is_dir():
-        path = _file_in(path)
+    path = weights_file(path)
     with _opened(path) as handle:
         if path.suffix == ".json":
             return _of_parts(path, handle)
@@ -65,21 +64,13 @@ def _opened(path: Path) -> Iterator[int]:
                 hint=f"{stranger.hint}; or copy the file",
             )
         if not stat.S_ISREG(seen.st_mode):
-            raise CheckpointError(f"{path} is a folder", hint="name a file of weights")
+            raise CheckpointError(
+                f"{path} is a folder", hint="name a file of weights, or a folder of safetensors"
+            )
         yield handle
     finally:
         if handle >= 0:
             os.close(handle)
-
-
-def _file_in(folder: Path) -> Path:
-    for name in WEIGHTS_FILES:
-        if (folder / name).exists():
-            return folder / name
-    raise CheckpointError(
-        f"{folder} is a folder without {' or '.join(WEIGHTS_FILES)}",
-        hint="name a file of weights; of several parts those of safetensors are read, by an index",
-    )
 
 
 def _of_parts(path: Path, handle: int) -> dict[str, torch.Tensor]:
