@@ -358,8 +358,7 @@ def _weights(settings: LaunchConfig) -> Iterator[Finding]:
     if stranger is not None:
         yield error(key, value, f"{key}: {stranger.reason}", f"{stranger.hint}; or copy the file")
     elif path.is_dir():
-        hint = "name a file of weights, or a folder of safetensors"
-        yield error(key, value, f"{key}: {path} is a folder", hint)
+        yield error(key, value, f"{key}: {path} is a folder", "name a file of weights")
 
 
 def _checkpoints(settings: LaunchConfig) -> Iterator[Finding]:
