@@ -20,7 +20,7 @@ from hpckit.cli.launch_output import (
 )
 from hpckit.cli.terminal.foreground import foreground
 from hpckit.context import Context
-from hpckit.operations import check, launch
+from hpckit.operations import check, launch, prepare
 from hpckit.operations.deduplicate import KnownRuns
 from hpckit.operations.prepare import Prepared
 from hpckit.planning.checks.slips import check_foreground
@@ -53,11 +53,13 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
             prepared = replace(prepared, scripts=scripts)
         more = left_out(prepared, division)
         print_scripts(prepared, context, as_json=arguments.json, more=more)
+        prepare.with_destinations(prepared, context)
         fits = arguments.no_check or say_checked(check.check_launch(prepared, context), context)
         if division.repeated and not arguments.changed_code:
             context.note(WOULD_ASK)
             return 2
         return 0 if fits else 2
+    prepared = prepare.with_destinations(prepared, context)
     if not may_repeat(division, arguments, context):
         return 2
     return _launch(prepared, division, arguments, context)

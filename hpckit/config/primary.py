@@ -14,15 +14,41 @@ from hpckit.config.failures import first_line
 from hpckit.config.names import nearest
 from hpckit.config.request import PRIMARY, ComposeRequest
 from hpckit.config.schema import SCHEMA_NAME
+from hpckit.config.types import known_in
 from hpckit.errors import ConfigError
+from hpckit.model.counted import listed
 
 _FOR_COMMANDS = "hpckit_command"
+_SHOWN = 3
 
 
 def primary_of(request: ComposeRequest, folders: Sequence[Path]) -> str:
     """Return the primary configuration; for a command not config.yaml if another program's."""
     foreign = request.config_name is None and request.command and not is_ours(folders, PRIMARY)
+    if foreign:
+        _refuse_unread(folders)
     return _FOR_COMMANDS if foreign else request.config_name or PRIMARY
+
+
+def _refuse_unread(folders: Sequence[Path]) -> None:
+    """Raise ConfigError if a file that will not be read sets keys that only hpckit has."""
+    file = find_file(folders, PRIMARY)
+    held = None if file is None else document(file)
+    sections = held if isinstance(held, dict) else {}
+    unread = [
+        f"{section}.{key}"
+        for section in ("cluster", "resources", "recovery")
+        if isinstance(sections.get(section), dict)
+        for key in sections[section]
+        if key in known_in(section)
+    ]
+    if unread:
+        raise ConfigError(
+            f"{file} sets {listed(unread, _SHOWN)}, and has no `hpckit` in its defaults list: it "
+            "would not be read.",
+            hint="Put `defaults: [hpckit, _self_]` first in it; if it is another program's, write "
+            "one of your own, such as hpc.yaml with that line, and choose it: --config-name hpc",
+        )
 
 
 def is_ours(folders: Sequence[Path], name: str) -> bool:

@@ -32,6 +32,7 @@ from omegaconf.resolvers import oc
 from hpckit.config.primary import import_modules, primary_of
 from hpckit.config.request import ComposeRequest, conf_folders, shipped_folder
 from hpckit.config.schema import SCHEMA_NAME, register_schema
+from hpckit.config.types import in_own_unit
 from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING
 from hpckit.model.plain import leaves
@@ -57,6 +58,7 @@ class _ComposingLoader(ConfigLoaderImpl):
         self, defaults: list[ResultDefault], repo: IConfigRepository
     ) -> DictConfig:
         # Before Hydra merges the files: it may put their nodes into the result.
+        _take_units(defaults, repo)
         self.declared_missing = _declared_missing(defaults, repo)
         config = super()._compose_config_from_defaults_list(defaults, repo)
         if config.get("params"):  # so that a mistyped name of one is an error
@@ -203,15 +205,32 @@ def _declared_missing(
 ) -> frozenset[str]:
     """Return the keys that these of the files finally set to `???`."""
     missing: set[str] = set()
-    for default in defaults:
-        path = str(default.config_path)
-        if path == SCHEMA_NAME or path.startswith("hydra/"):
-            continue
-        for key, value in leaves(_values(files, path), default.package or ""):
+    for path, package in _files_of(defaults):
+        for key, value in leaves(_values(files, path), package):
             # A value fills the mappings around it, too.
             missing.difference_update(accumulate(key.split("."), "{}.{}".format))
             missing.update([key] if value == MISSING else [])
     return frozenset(missing)
+
+
+def _files_of(defaults: Sequence[ResultDefault]) -> Iterator[tuple[str, str]]:
+    """Yield the files and their packages, without the schema and Hydra's own."""
+    for default in defaults:
+        path = str(default.config_path)
+        if path != SCHEMA_NAME and not path.startswith("hydra/"):
+            yield path, default.package or ""
+
+
+def _take_units(defaults: Sequence[ResultDefault], files: IConfigRepository) -> None:
+    """Put numbers in place of what the files write with a unit, as overrides may."""
+    for path, package in _files_of(defaults):
+        loaded = files.load_config(path)
+        for key, value in leaves(_values(files, path)):
+            word = f"{package}.{key}={value}".lstrip(".")
+            taken = in_own_unit(word) if isinstance(value, str) else word
+            if loaded is not None and taken != word:
+                number = float(taken.partition("=")[2])
+                OmegaConf.update(loaded.config, key, int(number) if number % 1 == 0 else number)
 
 
 def _restore_missing(config: DictConfig, missing: frozenset[str], overrides: Sequence[str]) -> None:

@@ -13,10 +13,10 @@ from hpckit.model.parallel.settings import SCHEDULES, SIZE_WORDS
 from hpckit.values import field_names, is_dataclass
 
 _UNITS = {
-    "_min": ": minutes, a day is 1440 (2h as an override)",
+    "_min": ": minutes, a day is 1440, or 2h",
     "_s": ": seconds",
     "_hours": ": hours",
-    "_gb": ": gigabytes (512MB as an override)",
+    "_gb": ": gigabytes, or 512MB",
     "_mb": ": megabytes",
 }
 """The unit of a number, by the end of its key."""

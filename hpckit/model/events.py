@@ -133,6 +133,15 @@ class RunsKnown(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunsRerun(Event):
+    """Run i of this launch is run `runs[i]` of another one (its id), started again."""
+
+    kind: ClassVar[str] = "runs_rerun"
+    launch: str
+    runs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStarted(Event):
     """A supervisor began an attempt. `job` is null on the local executor."""
 

@@ -33,8 +33,9 @@ class LaunchHistory:
     by hand, `idle` the number of consecutive jobs since then in which it never began. `auto_resume`
     is the index of the latest auto-resume job, `backlog` that of the latest backlog job.
     `untouched` are frozen jobs whose submission was never tried, or was deferred. `known` are runs
-    of other launches that replace requested ones, by launch. `settings_changes` are those that
-    resumes gave a run, the present one last. `satellites` are the indices of the jobs that bring
+    of other launches that replace requested ones, by launch. `rerun_of` is the run that a run
+    starts again, with its launch. `settings_changes` are those that resumes gave a run, the present
+    one last. `satellites` are the indices of the jobs that bring
     nodes to a run.
     """
 
@@ -53,6 +54,7 @@ class LaunchHistory:
     backlog_jobs: set[int] = field(default_factory=set)
     untouched: set[int] = field(default_factory=set)
     known: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    rerun_of: dict[int, tuple[str, int]] = field(default_factory=dict)
     settings_changes: dict[int, tuple[events.SettingsChanged, ...]] = field(default_factory=dict)
     satellites: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
@@ -120,10 +122,14 @@ class LaunchHistory:
             case events.SettingsChanged():
                 for run in event.runs:
                     self.settings_changes[run] = (*self.settings_changes.get(run, ()), event)
-            case events.RunsKnown():
-                self.known[event.launch] = event.runs
-            case _:
-                pass
+            case events.RunsKnown() | events.RunsRerun():
+                self._relate(event)
+
+    def _relate(self, event: events.RunsKnown | events.RunsRerun) -> None:
+        if isinstance(event, events.RunsKnown):
+            self.known[event.launch] = event.runs
+        else:
+            self.rerun_of |= {run: (event.launch, of) for run, of in enumerate(event.runs)}
 
     def _knows(self, job_index: int) -> bool:
         return 0 <= job_index < len(self.jobs)

@@ -227,9 +227,9 @@ class Checkpoint:
     patience_s: float = 60.0
     """Seconds during which saving the last state is tried again, before the run fails."""
     weights: str | None = None
-    """File of weights that a run begins with, as long as it has no checkpoint of its own:
-    safetensors, or a state dict of `torch.save`. Absolute, or from `~` on. Null: the model begins
-    as it is built."""
+    """Weights that a run begins with, as long as it has no checkpoint of its own: a file of
+    safetensors or of `torch.save`, an index of parts, or a folder of these. Absolute, or from `~`
+    on. Null: the model begins as it is built."""
     weights_strict: bool = True
     """Refuse `weights` whose names or shapes are not those of the model. False: load what fits."""
 

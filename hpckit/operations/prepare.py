@@ -18,7 +18,7 @@ from hpckit.config.slips import input_slips
 from hpckit.context import Context
 from hpckit.errors import ConfigError
 from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
-from hpckit.model.counted import listed
+from hpckit.model.counted import counted, listed
 from hpckit.model.finding import Finding, warning
 from hpckit.model.ids import launch_id, slug
 from hpckit.model.launch import ClusterKind, Code, LaunchConfig
@@ -43,7 +43,7 @@ from hpckit.record.snapshot.uncounted import uncounted_files
 from hpckit.slurm.clusters import refuse_other_clusters
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.script import AUTO_RESUME, SATELLITE, render_script
-from hpckit.slurm.site_query import PATIENCE
+from hpckit.slurm.site_query import PATIENCE, read_nodes
 from hpckit.values import dataclass, replace
 
 _SHOWN = 8
@@ -79,6 +79,10 @@ def prepare(
     """
     with context.progress("composing", quiet=quiet) as tell:
         points = compose(replace(request, tell=tell))
+        gpus = _gpus_of_nodes(points, context)
+        if gpus:
+            words_of_gpus = (*request.overrides, f"cluster.gpus_per_node={gpus}")
+            points = compose(replace(request, overrides=words_of_gpus, tell=tell))
     warnings = _warn(input_slips(request, points), context)
     templates = template_folders(request)
     plan = _plan(points, tuple(words), context, templates)
@@ -92,17 +96,13 @@ def prepare(
     snapshot = take_snapshot(points[0].settings.code, context.cwd, outputs, context)
     found = (*_unused_templates(templates[:-1], plan), *_left_out(snapshot.left_out))
     warnings += _warn(found, context)
-    notify = points[0].settings.notify
-    _refuse_in_snapshot(notify, snapshot)
-    destinations = find_destinations(notify, context.environ) if notify.events else ()
-    check_commands(notify, destinations, context.environ)
+    _refuse_in_snapshot(points[0].settings.notify, snapshot)
     return Prepared(
         plan=plan,
         scripts=scripts,
         snapshot=snapshot,
         points=points,
         templates=templates,
-        destinations=destinations,
         warnings=warnings,
         quiet=quiet,
     )
@@ -114,6 +114,39 @@ def _warn(found: Iterable[Finding], context: Context) -> tuple[Finding, ...]:
     for finding in warnings:
         context.note(f"warning: {finding.message}")
     return warnings
+
+
+def with_destinations(prepared: Prepared, context: Context) -> Prepared:
+    """Return the launch with the places its notices go to; raises ConfigError."""
+    notify = prepared.points[0].settings.notify
+    found = find_destinations(notify, context.environ) if notify.events else ()
+    check_commands(notify, found, context.environ)
+    return replace(prepared, destinations=found)
+
+
+def _gpus_of_nodes(points: Sequence[SweepPoint], context: Context) -> int | None:
+    """Return what Slurm says a node has where a group such as one_node needs it, and none says it.
+
+    None if nodes differ in it, or points in their cluster or partition.
+    """
+    asking = [one.settings for one in points if one.settings.resources.tasks_per_node == 0]
+    needs = asking and asking[0].cluster.gpus_per_node == 0
+    if not needs or asking[0].cluster.kind is not ClusterKind.slurm:
+        return None
+    cluster = asking[0].cluster
+    partitions = {one.resources.partition or one.cluster.partition for one in asking}
+    if len(partitions) > 1 or any(one.cluster != cluster for one in asking):
+        return None
+    names = (partitions.pop() or "").split(",")
+    groups = read_nodes(
+        SlurmCommands(bin_dir=cluster.bin_dir, environ=context.environ, timeout=PATIENCE)
+    )
+    there = [one for one in groups or () if one.partition in names or names == [""]]
+    counts = {one.gres.get("gpu", 0) for one in there} - {0}
+    if len(counts) != 1:
+        return None
+    context.note(f"Slurm says that its nodes have {counted(min(counts), 'GPU')}")
+    return counts.pop()
 
 
 def take_snapshot(

@@ -21,6 +21,8 @@ from hpckit.errors import ForeignError
 from hpckit.record.layout import LaunchPaths
 from hpckit.values import dataclass
 
+WEIGHTS_FILES = ("model.safetensors.index.json", "model.safetensors")
+"""An index of parts, or all weights, as Hugging Face names them."""
 _ROOT = 0
 _NOBODY = frozenset({65534, 2**32 - 2})
 _OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -117,6 +119,12 @@ def place_stranger(folder: Path) -> ForeignFolder | None:
     real = Path(os.path.realpath(folder))
     above = (judge_above(path_status(parent)) for parent in reversed(real.parents))
     return _first([*_links(folder), *above])
+
+
+def weights_file(path: Path) -> Path:
+    """Return the file that `checkpoint.weights` means: in a folder, the first of WEIGHTS_FILES."""
+    found = (path / name for name in WEIGHTS_FILES)
+    return next((one for one in found if os.path.exists(one)), path)  # noqa: PTH110  # never raises
 
 
 def own_folders(outputs: Path, folders: Iterable[Path]) -> Iterator[Path]:

@@ -6,7 +6,7 @@ added.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hpckit.model.goodput import Goodput
@@ -17,8 +17,8 @@ from hpckit.report.failures import group_failures, group_object
 from hpckit.report.launches import LaunchLine
 from hpckit.report.results import ResultRow, Results, account_values
 from hpckit.report.rows import LaunchHead, RunRow
-from hpckit.report.selection import assigned
-from hpckit.report.spread import SpreadResults
+from hpckit.report.selection import assigned, typed_value
+from hpckit.report.spread import SpreadResults, SpreadRow
 from hpckit.values import replace
 
 _RUN_FIELDS = (
@@ -47,7 +47,7 @@ def run_object(row: RunRow) -> dict[str, Any]:
         **plain_fields(row, "stage"),
         "blocked": row.blocked or None,
         **plain_fields(row, "reason=early"),
-        "overrides": assigned(row.overrides),
+        "overrides": _typed(assigned(row.overrides)),
         **plain_fields(row, "total_steps=total satellites preflight"),
         **findings_object(row.findings),
         **plain_fields(row.layout, "layout replicas=layout.replicate"),
@@ -76,12 +76,21 @@ def results_document(launch: str | None, results: Results) -> dict[str, Any]:
 
 def spread_document(launch: str | None, results: SpreadResults) -> dict[str, Any]:
     """Return the document that `results --over --json` prints."""
-    return {"launch": launch, **plain_fields(results, "over overrides metrics groups=rows")}
+    columns = plain_fields(results, "over overrides metrics")
+    return {"launch": launch, **columns, "groups": [_typed_row(row) for row in results.rows]}
 
 
 def _result_object(row: ResultRow) -> dict[str, Any]:
     account = row.goodput and goodput_object(row.goodput)
-    return {**to_plain(replace(row, goodput=None)), "goodput": account}
+    return {**_typed_row(replace(row, goodput=None)), "goodput": account}
+
+
+def _typed_row(row: ResultRow | SpreadRow) -> dict[str, Any]:
+    return {**to_plain(row), "overrides": _typed(row.overrides)}
+
+
+def _typed(overrides: Mapping[str, str]) -> dict[str, Any]:
+    return {key: typed_value(text) for key, text in overrides.items()}
 
 
 def launches_document(launches: Iterable[LaunchLine]) -> dict[str, Any]:

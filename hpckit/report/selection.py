@@ -6,6 +6,7 @@ Filters and sort keys mean the same in every verb.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -22,6 +23,8 @@ FAILED = (RunState.failed, RunState.interrupted, RunState.unknown)
 """The states of `--failed`: ended, but not successfully. `resume` would submit these again."""
 
 _GLOB = frozenset("*?[")
+_NUMBER = re.compile(r"[+-]?((0|[1-9](_?\d)*)(\.(\d(_?\d)*)?)?|\.\d(_?\d)*)([eE][+-]?\d+)?")
+"""A number in Hydra's syntax, but for nan and inf, which JSON does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +121,21 @@ def _split(override: str) -> tuple[str, str]:
         return override[1:].partition("=")[0], "~"
     key, _, value = override.lstrip("+").partition("=")
     return key, value
+
+
+_WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None}
+
+
+def typed_value(text: str) -> bool | float | str | None:
+    """Return a value of Hydra's syntax as it has it: number, boolean, null; else its text."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if not text.isascii() or not _NUMBER.fullmatch(text):
+        return text
+    value = float(text)
+    if not math.isfinite(value):
+        return text
+    return value if {".", "e", "E"} & {*text} else int(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

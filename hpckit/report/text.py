@@ -236,6 +236,7 @@ def number(value: Any) -> str:
 
 def results_page(results: sweep.Results) -> Page:
     """Return the page of `results`."""
+    results, left_out = _short(results)
     header = (*sweep.shown_header(results), "failures", "goodput")
     state = header.index("state", 1 + len(results.overrides))
     lines = (
@@ -253,7 +254,26 @@ def results_page(results: sweep.Results) -> Page:
         spare=(*_SPARE, *results.metrics[:0:-1], "cause", *results.metrics[:1], *results.overrides),
         flexible=("state", *results.overrides, *results.metrics),
     ).filled("failures", "goodput", "steps")
-    return [sheet, *_blocked_lines(results.rows)]
+    return [sheet, *left_out, *_blocked_lines(results.rows)]
+
+
+def _short(results: sweep.Results) -> tuple[sweep.Results, list[str]]:
+    """Return the results without overrides that fill a table in vain, and a line that names them.
+
+    These are the same in all rows, or wide; one that tells the rows apart stays.
+    """
+    texts = {
+        name: [row.overrides.get(name) or "" for row in results.rows] for name in results.overrides
+    }
+    same = [name for name, cells in texts.items() if len(cells) > 1 and len(set(cells)) == 1]
+    wide = [name for name in texts if any(len(one) > NAME_WIDTH for one in texts[name])]
+    wide = [name for name in wide if name not in same]
+    wide = [] if len(same) + len(wide) == len(texts) else wide
+    kept = tuple(name for name in texts if name not in (*same, *wide))
+    said = [f"{name}={shortened(texts[name][0], NAME_WIDTH)} in all rows" for name in same]
+    said += [f"{name} is wide" for name in wide]
+    line = [f"not shown: {', '.join(said)} (--csv and --json have all)"] if said else []
+    return replace(results, overrides=kept), line
 
 
 def spread_page(results: SpreadResults) -> Page:
@@ -297,12 +317,11 @@ def launches_page(launches: Sequence[LaunchLine], key: SortKey | None = None) ->
             states_text(one.counts),
             value,
             "" if one.head.foreign is None else one.head.foreign.owner,
-            one.head.folder,
         )
         for one, value in zip(launches, values, strict=True)
     )
-    header = ("launch", "created", "runs", metric, "of", "folder")
-    return [TextTable(header=header, rows=rows, spare=("folder", "created")).filled("", "of")]
+    header = ("launch", "created", "runs", metric, "of")
+    return [TextTable(header=header, rows=rows, spare=("created",)).filled("", "of")]
 
 
 def plain(page: Page) -> str:

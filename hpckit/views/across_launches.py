@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -11,10 +11,11 @@ from hpckit.errors import HpckitError, NotFoundError, UsageError
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.record.frozen import RunHead
-from hpckit.record.launches import Launch, load_launch
+from hpckit.record.launches import Launch, load_launch, read_launch_history
 from hpckit.record.lookup import Selection, find_evidence, list_launches
 from hpckit.record.snapshot.identity import frozen_identity
 from hpckit.report.selection import assigned
+from hpckit.values import dataclass, replace
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, LaunchView, launch_views, note_warnings
 
@@ -22,38 +23,54 @@ ChosenRuns = tuple[LaunchView, Sequence[RunView]]
 """A launch, and the selected ones of its runs."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsQuery:
+    """Which runs are selected: by name or experiment; the latest launch's by default.
+
+    With `reruns`, later launches that started these runs again count, too.
+    """
+
+    references: Sequence[str] = ()
+    experiment: str | None = None
+    reruns: bool = False
+
+
 _GROUP = "experiment"
 
 
 def chosen_runs(
-    references: Sequence[str],
-    experiment: str | None,
-    base: Path,
-    context: Context,
-    freshness: Freshness,
+    query: RunsQuery, base: Path, context: Context, freshness: Freshness
 ) -> Sequence[ChosenRuns]:
     """Return the selected runs, oldest launch first; raises NotFoundError and UsageError.
 
-    They are selected by name or experiment; by default those of the latest launch.
     Of runs with the same computation in several launches, those of the newest launch that completed
     them are used, else those of the newest launch. Each scheduler is asked once.
     """
-    if experiment is None:
-        questions = named_runs(references, base, context)
-    elif references:
-        raise UsageError(
-            "--experiment looks through all launches, and some are named as well",
-            hint="leave one of the two out",
-        )
-    else:
-        questions = list(_of_experiment(experiment, base, context))
+    questions = _questions(query, base, context)
+    again: set[tuple[str, int]] = set()
+    if query.reruns:
+        again = _add_reruns(questions, context)
     views = launch_views(questions, context, ask=Ask.open_runs, freshness=freshness)
     note_warnings(views, context)
     if len(views) == 1:
         return [(view, view.runs) for view in views]
-    chosen = _newest(sorted(views, key=lambda view: view.launch.created_at, reverse=True))[::-1]
+    kept = (_without(view, again) for view in views)
+    chosen = _newest(sorted(kept, key=lambda view: view.launch.created_at, reverse=True))[::-1]
     _note_code([view.launch for view, _ in chosen], context)
     return chosen
+
+
+def _questions(
+    query: RunsQuery, base: Path, context: Context
+) -> list[tuple[Launch, Sequence[int] | None]]:
+    if query.experiment is not None:
+        if query.references:
+            raise UsageError(
+                "--experiment looks through all launches, and some are named as well",
+                hint="leave one of the two out",
+            )
+        return list(_of_experiment(query.experiment, base, context))
+    return named_runs(query.references, base, context)
 
 
 def named_runs(
@@ -78,6 +95,44 @@ def _merged(
     for launch, indices in found.values():
         whole = len(indices) == len(launch.runs)
         yield launch, None if whole else sorted(indices)
+
+
+def _add_reruns(
+    questions: list[tuple[Launch, Sequence[int] | None]], context: Context
+) -> set[tuple[str, int]]:
+    """Add the runs that are one of these again, by `rerun` or the same words; return which were."""
+    wanted = {
+        (launch.id, index): launch.runs[index].signature
+        for launch, indices in questions
+        for index in (range(len(launch.runs)) if indices is None else indices)
+    }
+    again: set[tuple[str, int]] = set()
+    named = {launch.id for launch, _ in questions}
+    later = _readable(list_launches(questions[0][0].folder.parent), context)
+    for launch in sorted(later, key=lambda launch: launch.created_at):
+        history = read_launch_history(launch)
+        signatures = {wanted[one] for one in wanted if one[0] in history.known}
+        found = [
+            run
+            for run in launch.runs
+            if history.rerun_of.get(run.index) in wanted or run.signature in signatures
+        ]
+        if not found or launch.id in named:
+            continue
+        questions.append((launch, [run.index for run in found]))
+        again |= {history.rerun_of[run.index] for run in found if run.index in history.rerun_of}
+        wanted |= {(launch.id, run.index): run.signature for run in found}
+    return again
+
+
+def _without(view: LaunchView, again: Collection[tuple[str, int]]) -> LaunchView:
+    """Return the view without runs that did not complete and were started again elsewhere."""
+    kept = (
+        one
+        for one in view.runs
+        if one.state is RunState.completed or (view.launch.id, one.record.index) not in again
+    )
+    return replace(view, runs=tuple(kept))
 
 
 def _of_experiment(

@@ -41,7 +41,7 @@ def test_every_key_is_explained_without_pythons_names(key: str) -> None:
         ("observe.profile.ranks", "a list of whole numbers."),
         (
             "checkpoint.interval_min",
-            "a number, such as 1.5, or null: minutes, a day is 1440 (2h as an override).",
+            "a number, such as 1.5, or null: minutes, a day is 1440, or 2h.",
         ),
         ("env", "a mapping of names to texts."),
     ],

@@ -266,3 +266,37 @@ def test_user_values_are_made_plain(request_for: Requester, write_conf: Writer) 
     write_conf({"config": "defaults: [hpckit, _self_]\ntable: {1: a, x: [b, {2: c}]}\n"})
     (point,) = compose(request_for())
     assert point.config["table"] == {"1": "a", "x": ["b", {"2": "c"}]}
+
+
+def test_files_take_units_as_overrides_do(request_for: Requester, write_conf: Writer) -> None:
+    """What works on the command line works where people keep it: in every file, at any package."""
+    mine = "# @package _global_\nentry_point: train:main\nresources: {mem_gb: 512MB}\nwait_s: 2h\n"
+    group = "defaults: [cpu]\ntimeout_min: 2h\n"
+    write_conf({"experiment/mine": mine, "resources/long": group})
+    for _ in range(2):
+        (point,) = compose(request_for("experiment=mine", "resources=long"))
+        resources = point.settings.resources
+        assert (resources.timeout_min, resources.mem_gb) == (120, 0.5)
+    assert point.config["wait_s"] == "2h"
+    write_conf({"resources/long": "timeout_min: 2 parsecs\n"})
+    with pytest.raises(ConfigError, match="timeout_min"):
+        compose(request_for("experiment=mine", "resources=long"))
+
+
+def test_file_of_ours_that_a_command_would_not_read_is_refused(
+    request_for: Requester, write_conf: Writer
+) -> None:
+    """Without `hpckit` in its defaults list it counts as another program's: nothing of it holds."""
+    request = replace(request_for(), command=("true",))
+    write_conf({"config": "lr: 0.1\nresources: {of: cpu}\n"})
+    (point,) = compose(request)
+    assert "lr" not in point.config
+    write_conf({"config": "resources: {timeout_min: 60}\ncluster: {partition: batch}\n"})
+    with pytest.raises(ConfigError) as caught:
+        compose(request)
+    assert (
+        "sets cluster.partition, resources.timeout_min, and has no `hpckit`" in caught.value.message
+    )
+    write_conf({"config": "defaults: [hpckit, _self_]\nresources: {timeout_min: 60}\n"})
+    (point,) = compose(request)
+    assert point.settings.resources.timeout_min == 60

@@ -15,12 +15,14 @@ from hpckit.model.states import RoundAction, RunState
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.vocabulary import GaugeSpread, GpuDevice, GpuGauge, GpuRow, GpuVendor
 from hpckit.report.live_view.event_lines import event_words
+from hpckit.report.live_view.live import Progress
 from hpckit.report.live_view.top import (
     GpuNow,
     RunActivity,
     TopColumn,
     TopDetail,
     gpu_now,
+    head_lines,
     mean_step_s,
     metric_names,
     top_rows,
@@ -34,7 +36,7 @@ from hpckit.report.live_view.top_detail import (
     state_changes,
 )
 from hpckit.report.live_view.top_order import TopOrder, arranged, filled_columns, fitting_columns
-from hpckit.report.rows import RunRow
+from hpckit.report.rows import LaunchHead, RunRow
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 EVIL = "\x1b]0;owned\x07[red]\x1b[2J\u202e[/red]\nline"
@@ -77,11 +79,23 @@ def test_row_shows_what_a_run_does_while_it_runs() -> None:
     rows = [row(0, total=5000), row(1, state=RunState.completed)]
     first, second = top_rows(rows, {0: ACTIVITY, 1: ACTIVITY}, {0: 0.931}, metric="loss")
     assert [first.cells[name] for name in TopColumn] == [
-        *("0", "lr=0.0 seed=1", "running", "1/5000", "0.25", "1", "93 %", "80 %", "700"),
+        *("0", "lr=0.0 seed=1", "running", "", "1/5000", "0.25", "1", "93 %", "80 %", "700"),
     ]
     assert second.cells[TopColumn.gpu] == second.cells[TopColumn.power] == ""
     assert second.cells[TopColumn.metric] == "0.5"
     assert second.values[TopColumn.step_time] is None
+
+
+def test_failures_are_told_first_and_why() -> None:
+    """A terminal of 80 columns cuts the end of the line, and failures are what one looks for."""
+    states = [RunState.completed] * 180 + [RunState.failed] * 20
+    head = LaunchHead(id="a-1", name="a", folder="/o/a-1", created_at=AT)
+    progress = Progress(at=AT, states=tuple(states), share=1.0, remaining=None)
+    _, line = head_lines(head, progress, 200)
+    assert line.endswith("200 runs: 20 failed, 180 completed")
+    lost = Failure(cause=Cause.node_lost, message="")
+    (one,) = top_rows([row(0, state=RunState.failed, failure=lost)], {}, {}, metric="")
+    assert one.cells[TopColumn.cause] == "node_lost"
 
 
 def test_filter_takes_words_of_overrides_and_states() -> None:
@@ -140,7 +154,7 @@ def test_columns_fit(width: int) -> None:
     columns = fitting_columns(width)
     assert sum(size + 1 for _, size in columns) <= width
     assert columns[0][0] is TopColumn.run
-    assert width < 90 or [name for name, _ in columns] == list(TopColumn)
+    assert width < 104 or [name for name, _ in columns] == list(TopColumn)
 
 
 def test_empty_columns_make_room() -> None:

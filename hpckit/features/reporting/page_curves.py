@@ -29,6 +29,7 @@ from hpckit.features.reporting.words import interruptions, short_name, summed_pa
 from hpckit.model.counted import counted
 from hpckit.model.goodput import Interruption, TimePart, TimeParts
 from hpckit.report.account import PART_LABELS, span_text
+from hpckit.report.overrides import common_words, override_cells
 from hpckit.report.rows import RunRow
 from hpckit.report.text import percent
 
@@ -143,7 +144,7 @@ def _parts_table(rows: Sequence[RunRow], document: ReportDocument) -> Table:
     names = [name for name in PART_LABELS if getattr(whole, name)]
     header = ("run", *(PART_LABELS[name] for name in names), "wall")
     body = [(run, *_cells(parts, names)) for run, parts in accounts]
-    return table(header, body, ("together", *_cells(whole, names)) if len(body) > 1 else ())
+    return table(header, body, ("sum of all runs", *_cells(whole, names)) if len(body) > 1 else ())
 
 
 def _cells(parts: TimeParts, names: Sequence[str]) -> list[Cell]:
@@ -169,8 +170,14 @@ def curves_section(document: ReportDocument) -> Section:
         why = "No curves: no metric has numbers at two steps of a run, or more."
         return Section(name="curves", title="Curves", why_empty=why)
     every = [one for metric in document.curves for one in metric.runs]
+    sweep = [row.overrides for row in document.rows]
+    cells = override_cells(sweep, common_words(sweep))
+    words = {row.run: cell for row, cell in zip(document.rows, cells, strict=True)}
     styles = {
-        run: _Style(label(short_name(document, run)), COLOURS[place % len(COLOURS)])
+        run: _Style(
+            label(f"{short_name(document, run)} {words.get(run, '')}".strip()),
+            COLOURS[place % len(COLOURS)],
+        )
         for place, run in enumerate(dict.fromkeys(one.run for one in every))
     }
     charts = [_chart(place, curves, styles) for place, curves in enumerate(document.curves)]

@@ -23,7 +23,7 @@ from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig, WorkingFo
 from hpckit.model.plan import LaunchPlan
 from hpckit.model.rank import THREADS
 from hpckit.record.named_paths import ProjectFolder, commanded_paths, configured_paths
-from hpckit.record.ownership import judge_data, path_status, place_stranger
+from hpckit.record.ownership import judge_data, path_status, place_stranger, weights_file
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.snapshot.entry_point import (
     FoundModule,
@@ -344,7 +344,7 @@ def _weights(settings: LaunchConfig) -> Iterator[Finding]:
     key, value = "checkpoint.weights", settings.checkpoint.weights
     if value is None:
         return
-    path = Path(value).expanduser()
+    path = weights_file(Path(value).expanduser())
     try:
         stranger = place_stranger(path) or judge_data(path_status(path.resolve()), os.geteuid())
     except OSError as problem:
@@ -358,7 +358,7 @@ def _weights(settings: LaunchConfig) -> Iterator[Finding]:
     if stranger is not None:
         yield error(key, value, f"{key}: {stranger.reason}", f"{stranger.hint}; or copy the file")
     elif path.is_dir():
-        yield error(key, value, f"{key}: {path} is a folder", "name one file of weights")
+        yield error(key, value, f"{key}: {path} is a folder", "name a file of weights")
 
 
 def _checkpoints(settings: LaunchConfig) -> Iterator[Finding]:

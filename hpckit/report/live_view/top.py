@@ -22,6 +22,7 @@ from hpckit.report.live_view.plot import Point
 from hpckit.report.live_view.satellites import satellites_line
 from hpckit.report.overrides import override_cells
 from hpckit.report.rows import LaunchHead, RunRow, count_states
+from hpckit.report.selection import FAILED
 from hpckit.report.text import number, percent, states_text
 from hpckit.values import dataclass, field
 
@@ -32,6 +33,7 @@ class TopColumn(StrEnum):
     run = "run"
     overrides = "overrides"
     state = "state"
+    cause = "cause"
     step = "step"
     step_time = "s/step"
     metric = "metric"
@@ -162,10 +164,12 @@ def _top_row(
     busy = activity.utilization if runs else None
     power = activity.power_w if runs else None
     steps, value = steps_text(row.step, row.total).replace(" of ", "/"), row.metrics.get(metric)
+    cause = "" if row.failure is None else row.failure.cause.value
     shown: Mapping[TopColumn, tuple[Any, str]] = {
         TopColumn.run: (row.index, str(row.index)),
         TopColumn.overrides: (words or None, words),
         TopColumn.state: (row.state.value, row.state.value),
+        TopColumn.cause: (cause or None, cause),
         TopColumn.step: (row.step, steps),
         TopColumn.step_time: (step_s, "" if step_s is None else f"{step_s:.3g}"),
         TopColumn.metric: (value, number(value)),
@@ -185,7 +189,9 @@ def _top_row(
 
 def head_lines(head: LaunchHead, progress: Progress, runs: int) -> tuple[str, ...]:
     """Return the two lines on top: the launch, and how its runs stand."""
-    counts = states_text(count_states(progress.states))
+    states = count_states(progress.states)
+    # What went wrong first: a narrow terminal cuts the end.
+    counts = states_text({**{one: states[one] for one in FAILED if one in states}, **states})
     parts = [f"{percent(progress.share)} done"]
     if progress.remaining is not None:
         parts.append(f"{duration(progress.remaining)} to go")

@@ -18,6 +18,7 @@ from hpckit.values import dataclass
 _WIDTHS = {
     TopColumn.run: 4,
     TopColumn.state: 11,
+    TopColumn.cause: 13,
     TopColumn.step: 11,
     TopColumn.step_time: 7,
     TopColumn.metric: 9,
@@ -27,7 +28,8 @@ _WIDTHS = {
 }
 _LEAST_OVERRIDES, _MOST_OVERRIDES = 10, 40
 _IN_ORDER = (
-    *(TopColumn.run, TopColumn.state, TopColumn.step, TopColumn.metric, TopColumn.gpu),
+    *(TopColumn.run, TopColumn.state, TopColumn.step, TopColumn.cause, TopColumn.metric),
+    TopColumn.gpu,
     *(TopColumn.step_time, TopColumn.power, TopColumn.goodput),
 )
 """What a narrow terminal keeps longest, first."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.slurm.store import GPUS
 
 from hpckit.record.snapshot.preflight import cpu_build
 
@@ -225,6 +226,10 @@ def test_weights_of_others_are_refused_and_missing_ones_warned_about(
     file.chmod(0o666)
     assert findings(shell("check", *asked)) == [("error", "checkpoint.weights")]
     asked = (*task, f"checkpoint.weights={tmp_path}")
+    assert findings(shell("check", *asked)) == [("error", "checkpoint.weights")]
+    file.chmod(0o600)
+    assert findings(shell("check", *asked)) == []
+    file.unlink()
     assert findings(shell("check", *asked)) == [("error", "checkpoint.weights")]
 
 
@@ -485,3 +490,16 @@ def test_cpus_by_gpu_count_as_those_of_a_rank(slurm_shell: Any) -> None:
     assert "--cpus-per-task" not in script["text"]
     both = slurm_shell("check", "--json", *SLURM, *words, "resources.cpus_per_task=2")
     assert ("error", "resources.additional_parameters.cpus_per_gpu") in findings(both)
+
+
+def test_slurm_is_asked_how_many_gpus_a_node_has(slurm_shell: Any) -> None:
+    """`one_node` on a cluster of which nobody wrote a file takes what its nodes have."""
+    said = slurm_shell("launch", "--dry-run", "--json", *SLURM, "resources=one_node")
+    (script,) = json.loads(said.out)["scripts"]
+    assert f"--gpus-per-node={GPUS}\n#SBATCH" in script["text"]
+    assert f"--ntasks-per-node={GPUS}\n" in script["text"]
+    assert f"Slurm says that its nodes have {GPUS} GPUs" in said.err
+    elsewhere = ("resources=one_node", "resources.partition=none")
+    refused = slurm_shell("launch", "--dry-run", *SLURM, *elsewhere)
+    assert refused.code == 2
+    assert "cluster.gpus_per_node, which is not stated" in refused.err

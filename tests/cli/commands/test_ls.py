@@ -12,7 +12,7 @@ from hpckit.model.launch import ClusterKind
 
 
 def test_ls_lists_launches_newest_first(desk: Any, writer: Any) -> None:
-    """Each line has the id, the moment, the runs by state and the folder."""
+    """Each line has the id, the moment and the runs by state; where they lie is said once."""
     old = desk.freeze("old", sweep=[("a=1",), ("a=2",)])
     new = desk.freeze("new", minute=5)
     writer(launch=old).start()
@@ -79,7 +79,7 @@ def test_ls_asks_no_scheduler(desk: Any, fake_slurm: Any) -> None:
     launch = desk.freeze(kind=ClusterKind.slurm)
     said = desk.say("ls")
     assert launch.id in said.out
-    assert said.err == ""
+    assert said.err == f"hpckit: in {desk.folder}\n"
 
 
 @pytest.fixture

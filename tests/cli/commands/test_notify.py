@@ -323,3 +323,20 @@ def test_check_says_that_addresses_are_well_formed(shell: Any, told: NoticeServe
     document = json.loads(shell("check", "--json", "notify=ends", *TASK, "--", "true").out)
     assert document["notices"] == ["web hook"]
     assert told.received == []
+
+
+def test_only_what_starts_needs_an_address(shell: Any) -> None:
+    """The words of a completed launch again, in a new shell: nothing starts, and nothing is told.
+
+    A dry run prints its scripts, and then says what launch would refuse.
+    """
+    shell.environ["HPCKIT_NOTIFY"] = "exec:true"
+    words = ("notify=ends", "cluster=local", "observe=off", "--", "true")
+    assert run(shell, "launch", "--wait", *words) == 0
+    shell.environ.pop("HPCKIT_NOTIFY")
+    assert run(shell, "launch", *words) == 0
+    assert run(shell, "launch", "--dry-run", *words) == 0
+    said = shell("launch", "--dry-run", "--rerun", *words)
+    assert said.code == 2
+    assert "HPCKIT_NOTIFY holds no address" in said.err
+    assert "1 run on this machine" in said.out

@@ -13,6 +13,7 @@ from hpckit.errors import UsageError
 from hpckit.model import events
 from hpckit.record.launches import load_launch
 from hpckit.report.results import ACCOUNT_COLUMNS
+from hpckit.report.selection import typed_value
 
 SWEEP = [
     ("experiment=digits", "+lr=0.1", "seed=1"),
@@ -48,7 +49,8 @@ def test_results_show_what_differs_beside_what_came_out(swept: Any) -> None:
 
 def test_results_csv_is_read_back_by_any_program(swept: Any) -> None:
     """--csv has a header and full numbers, with nothing where there is nothing."""
-    rows = list(csv.DictReader(io.StringIO(swept.say("results", "--csv").out)))
+    said = swept.say("results", "--csv", "--goodput").out
+    rows = list(csv.DictReader(io.StringIO(said)))
     account = {name: rows[1].pop(name) for name in ACCOUNT_COLUMNS}
     assert (account["goodput"], account["failures"]) == (str(119 / 120), "0")
     assert rows[1] == {
@@ -61,6 +63,8 @@ def test_results_csv_is_read_back_by_any_program(swept: Any) -> None:
         "time": "120.0",
     }
     assert rows[2]["accuracy"] == ""
+    plain = swept.say("results", "--csv").out.splitlines()
+    assert plain[0] == "index,lr,state,loss,accuracy,step,time"
 
 
 def test_results_json_has_the_documented_fields(swept: Any) -> None:
@@ -76,7 +80,7 @@ def test_results_json_has_the_documented_fields(swept: Any) -> None:
         *("run", "index", "overrides", "state", "step", "wall_s", "metrics", "goodput"),
         *("launch", "attempt", "stage", "blocked", "reason", "cause"),
     ]
-    assert (first["overrides"], first["wall_s"]) == ({"lr": "0.1"}, 120.0)
+    assert (first["overrides"], first["wall_s"]) == ({"lr": 0.1}, 120.0)
 
 
 @pytest.mark.parametrize(
@@ -108,8 +112,8 @@ def test_results_of_a_single_run_need_no_columns_of_overrides(desk: Any) -> None
     """Where nothing differs, no override is shown."""
     desk.freeze(sweep=[("seed=1",)])
     head, row = desk.say("results", "--csv").out.splitlines()
-    assert head.startswith("index,state,step,time,goodput,ettr,")
-    assert row.startswith("0,pending,,,,,")
+    assert head == "index,state,step,time"
+    assert row == "0,pending,,"
 
 
 def test_results_have_no_columns_of_how_runs_were_watched(desk: Any) -> None:
@@ -117,7 +121,7 @@ def test_results_have_no_columns_of_how_runs_were_watched(desk: Any) -> None:
     watched = ["lr=1", "+tracker.project=x", "notify.events=[failed]", "observe=deep", "name=a"]
     desk.freeze(sweep=[watched, ["lr=2"]])
     found = json.loads(desk.say("results", "--json").out)
-    assert [one["overrides"] for one in found["runs"]] == [{"lr": "1"}, {"lr": "2"}]
+    assert [one["overrides"] for one in found["runs"]] == [{"lr": 1}, {"lr": 2}]
 
 
 def test_results_draw_a_table_on_a_terminal(swept: Any) -> None:
@@ -191,14 +195,14 @@ def test_results_over_seeds_are_means_of_completed_runs(seeds: Any) -> None:
     document = read(seeds, "--over", "seed")
     assert (document["over"], document["overrides"], document["matching"]) == (["seed"], ["lr"], 6)
     first = document["groups"][0]
-    assert (first["overrides"], len(first["runs"])) == ({"lr": "0.1"}, 3)
+    assert (first["overrides"], len(first["runs"])) == ({"lr": 0.1}, 3)
     assert first["metrics"]["accuracy"]["std"] == pytest.approx(0.01)
 
 
 def test_results_over_seeds_are_filtered_sorted_and_limited(seeds: Any) -> None:
     """As other results are; what --over does not know is refused."""
     said = seeds.say("results", "--over=seed", "--sort=-accuracy", "--limit=1", "--json")
-    assert [one["overrides"] for one in json.loads(said.out)["groups"]] == [{"lr": "0.2"}]
+    assert [one["overrides"] for one in json.loads(said.out)["groups"]] == [{"lr": 0.2}]
     assert "1 more not shown" in said.err
     assert len(read(seeds, "--over", "seed", "--state", "completed")["groups"][1]["runs"]) == 1
     assert len(read(seeds, "--over", "seed,lr")["groups"]) == 1
@@ -235,3 +239,64 @@ def test_results_are_sorted_by_the_last_part_of_a_key(desk: Any) -> None:
     assert last.out == whole.out
     with pytest.raises(UsageError, match="have no column 'a'"):
         desk.say("results", "--sort", "a")
+
+
+def test_results_with_reruns_have_the_newest_completed_run_of_each_point(
+    desk: Any, writer: Any
+) -> None:
+    """What a rerun of a rerun completed stands in the place of what failed, also with changes."""
+    old = desk.freeze("old", sweep=[("lr=2",), ("lr=3",)], seed=1)
+    same = desk.freeze("same", minute=1, sweep=[("lr=2",)], seed=1)
+    changed = desk.freeze("changed", minute=2, sweep=[("lr=4",)], seed=2)
+    other = desk.freeze("other", minute=3, sweep=[("lr=2",)], seed=1)
+    for launch, good in ((old, False), (same, False), (changed, True), (other, True)):
+        attempt = writer(launch=launch)
+        attempt.start()
+        attempt.complete() if good else attempt.fail()
+    writer(launch=old, index=1).start()
+    desk.tell(same, events.RunsRerun(at=same.created_at, launch=old.id, runs=(0,)))
+    desk.tell(changed, events.RunsRerun(at=changed.created_at, launch=same.id, runs=(0,)))
+    runs = read(desk, f"{old.id}.0", "--with-reruns")["runs"]
+    assert [one["launch"] for one in runs] == [changed.id]
+    desk.tell(changed, events.RunsKnown(at=changed.created_at, launch="gone", runs=(0,)))
+    desk.tell(other, events.RunsKnown(at=other.created_at, launch=old.id, runs=(1,)))
+    runs = read(desk, old.id, "--with-reruns")["runs"]
+    assert {(one["launch"], one["state"]) for one in runs} == {
+        (changed.id, "completed"),
+        (other.id, "completed"),
+    }
+
+
+def test_results_leave_out_what_is_the_same_or_wide_and_say_so(desk: Any) -> None:
+    """A column that tells no rows apart only pushes the others off the screen."""
+    word = "w" * 60
+    desk.freeze(sweep=[(f"a={place}", f"x={word}{place}", f"b={place // 2}") for place in range(4)])
+    said = desk.say("results", "--override", "b=1").out
+    assert said.splitlines()[0].split()[:2] == ["index", "a"]
+    assert "not shown: b=1 in all rows, x is wide (--csv and --json have all)" in said
+    assert f"{word}3" in desk.say("results", "--csv").out
+
+
+def test_results_without_metrics_say_how_to_log_one(swept: Any, desk: Any, writer: Any) -> None:
+    """An unchanged script has no metric, and its author looks here."""
+    assert "no metrics" not in swept.say("results").err
+    launch = desk.freeze("bare", minute=1)
+    assert "no metrics" not in desk.say("results").err
+    attempt = writer(launch=launch, index=0)
+    attempt.start()
+    attempt.complete()
+    assert "$HPCKIT_ATTEMPT_DIR/metrics.jsonl" in desk.say("results").err
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *(("0.2", 0.2), ("1e-3", 0.001), ("1_000", 1000), ("-3", -3), ("True", True)),
+        *(("null", None), ("007", "007"), ("nan", "nan"), ("1e999", "1e999"), ("'1'", "'1'")),
+        *(("9" * 5000, "9" * 5000), ("[1,2]", "[1,2]"), ("", "")),
+    ],
+)
+def test_values_of_overrides_have_their_type(text: str, value: object) -> None:
+    """A program need not parse again what Hydra has parsed."""
+    found = typed_value(text)
+    assert (found, type(found)) == (value, type(value))

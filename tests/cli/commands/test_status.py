@@ -131,7 +131,7 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
         "stage": None,
         "blocked": None,
         "reason": "",
-        "overrides": {"model.lr": "0.1", "seed": "1"},
+        "overrides": {"model.lr": 0.1, "seed": 1},
         "total_steps": None,
         "satellites": [],
         "preflight": [],

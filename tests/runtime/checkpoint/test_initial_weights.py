@@ -342,6 +342,55 @@ def test_file_of_something_else_is_refused(tmp_path: Path, content: Any, words: 
     assert "model.state_dict()" in caught.value.hint
 
 
+def sharded(folder: Path, parts: dict[str, str], **content: torch.Tensor) -> Path:
+    """Write tensors in parts, and their index; `parts` leads from names to files."""
+    folder.mkdir()
+    for part in {*parts.values()}:
+        of_part = {name: one for name, one in content.items() if parts.get(name) == part}
+        write(folder / f"for-{part}" / part, of_part).rename(folder / part)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 8}, "weight_map": parts}))
+    return index
+
+
+def test_weights_in_parts_are_read_by_their_index(tmp_path: Path) -> None:
+    """As a large model of Hugging Face comes: the folder, or the index in it, is enough."""
+    parts = {"x": "model-00001-of-00002.safetensors", "y": "model-00002-of-00002.safetensors"}
+    index = sharded(tmp_path / "m", parts, x=torch.ones(2), y=torch.zeros(3))
+    for named in (index, index.parent):
+        found = map_weights(named)
+        assert (found["x"].tolist(), found["y"].tolist()) == ([1.0, 1.0], [0.0, 0.0, 0.0])
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    write(whole / "model.safetensors", {"x": torch.ones(1)})
+    assert list(map_weights(whole)) == ["x"]
+    (index.parent / parts["y"]).chmod(0o664)
+    with pytest.raises(ForeignFolderError):
+        map_weights(index)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"weight_map": {"x": "../other/model.safetensors"}}', "files of safetensors beside it"),
+        ('{"weight_map": {"x": "pytorch_model-00001.bin"}}', "files of safetensors beside it"),
+        ('{"weight_map": {"x": 3}}', "files of safetensors beside it"),
+        ('{"weight_map": ["x"]}', "no weight_map"),
+        ("[" * 100_000, "no weight_map"),
+        ('{"weight_map": {"z": "a.safetensors"}}', "z is not in a.safetensors"),
+    ],
+)
+def test_index_that_leads_elsewhere_or_nowhere_is_refused(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    """No name in an index leaves its folder, and none is passed over."""
+    index = sharded(tmp_path / "m", {"x": "a.safetensors"}, x=torch.ones(1))
+    index.write_text(text)
+    with pytest.raises(CheckpointError) as caught:
+        map_weights(index.parent)
+    assert words in caught.value.message
+
+
 def test_folder_and_missing_file_are_told_apart(tmp_path: Path) -> None:
     """Neither is a traceback of torch's."""
     with pytest.raises(CheckpointError, match="is a folder"):

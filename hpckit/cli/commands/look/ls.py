@@ -88,6 +88,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             context,
             paged=True,
         )
+        context.note(f"in {base}")
         if unseen:
             context.note(
                 f"{unseen} {'more' if arguments.sort else 'older'} not shown; -n 0 shows all"

@@ -46,23 +46,37 @@ from hpckit.report.spread import make_spread, over_keys, sort_spread, spread_cel
 from hpckit.report.text import Page, results_page, spread_page
 from hpckit.values import dataclass, replace
 from hpckit.views.accounts import accounts
-from hpckit.views.across_launches import ChosenRuns, chosen_runs
+from hpckit.views.across_launches import ChosenRuns, RunsQuery, chosen_runs
 from hpckit.views.freshness import Freshness
 
 EPILOG = """\
 examples:
   hpckit results --sort -accuracy --limit 10
   hpckit results --over seed   mean and standard deviation over seeds
+  hpckit results digits --with-reruns   after `hpckit rerun digits --failed`
   hpckit results --experiment digits --csv > digits.csv
 """
+
+_NO_METRICS = (
+    """no metrics: rank 0 logs them by lines such as {"step": 10, "loss": 0.3}, appended to """
+    "$HPCKIT_ATTEMPT_DIR/metrics.jsonl, or by run.log(...)"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `results`."""
     add_launches(parser)
+    parser.add_argument(
+        "--with-reruns",
+        action="store_true",
+        help="of each run the newest that completed, in later launches too that started it again",
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print comma-separated values")
     form.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser.add_argument(
+        "--goodput", action="store_true", help="with --csv: also columns of where the time went"
+    )
     parser.add_argument(
         "--over",
         metavar="KEY[,KEY]",
@@ -94,14 +108,17 @@ class _Answer:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Show the results of launches, or of some of their runs; always returns 0."""
     freshness = Freshness(now=arguments.fresh)
-    base, experiment = output_dir(arguments, context), arguments.experiment
-    chosen = chosen_runs(arguments.references, experiment, base, context, freshness)
+    query = RunsQuery(
+        references=arguments.references,
+        experiment=arguments.experiment,
+        reruns=arguments.with_reruns,
+    )
+    chosen = chosen_runs(query, output_dir(arguments, context), context, freshness)
     results = _results(chosen, arguments, context)
     answer = (
         _over(chosen, results, arguments) if arguments.over else _each(chosen, results, arguments)
     )
-    several = arguments.experiment is not None or len(arguments.references) > 1
-    elsewhere = {} if several else _elsewhere(chosen)
+    elsewhere = {} if _spans(arguments) else _elsewhere(chosen)
     if arguments.json:
         known = [{"launch": launch, "runs": runs} for launch, runs in elsewhere.items()]
         context.say_json({**answer.document, "elsewhere": known})
@@ -110,6 +127,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         context.stdout.flush()
     else:
         show_page(answer.page, context, paged=True)
+        if results.rows and not results.metrics and any(row.state.ended for row in results.rows):
+            context.note(_NO_METRICS)
     if elsewhere and not arguments.json:
         context.note(_rest_line(chosen, elsewhere, context))
     note_unshown(answer.total, answer.shown, context)
@@ -131,7 +150,7 @@ def _each(chosen: Sequence[ChosenRuns], results: Results, arguments: argparse.Na
     return _Answer(
         page=[*results_page(shown), *last],
         document={**document, **_counts(chosen, results), "best": first},
-        table=_csv(shown),
+        table=_csv(shown, ACCOUNT_COLUMNS if arguments.goodput else ()),
         shown=len(shown.rows),
         total=len(results.rows),
     )
@@ -196,8 +215,14 @@ def _results(
         rows,
         now,
         sweep=every,
-        spans=arguments.experiment is not None or len(arguments.references) > 1,
+        spans=_spans(arguments),
     )
+
+
+def _spans(arguments: argparse.Namespace) -> bool:
+    """Whether runs of several launches may be shown."""
+    several = arguments.experiment is not None or len(arguments.references) > 1
+    return several or arguments.with_reruns
 
 
 def _elsewhere(chosen: Sequence[ChosenRuns]) -> dict[str, tuple[int, ...]]:
@@ -214,12 +239,12 @@ def _rest_line(
     return f"{count} of this sweep: {places}. All together: `{command}`"
 
 
-def _csv(results: Results) -> Iterable[Sequence[Any]]:
+def _csv(results: Results, more: Sequence[str]) -> Iterable[Sequence[Any]]:
     """Yield a header and a line per run: full numbers, `time` in seconds, no value as empty."""
-    yield (*map(_safe_name, header(results)), *ACCOUNT_COLUMNS)
+    yield (*map(_safe_name, header(results)), *more)
     for line, row in zip(cells(results), results.rows, strict=True):
         account = account_values(row.goodput)
-        yield (*map(_safe, line), *(account.get(name) for name in ACCOUNT_COLUMNS))
+        yield (*map(_safe, line), *(account.get(name) for name in more))
 
 
 def _safe(value: Any) -> Any:

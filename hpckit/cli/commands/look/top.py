@@ -36,8 +36,8 @@ examples:
   hpckit top --once     one look, as text
 
 Keys: arrows select a run, / filters by words of overrides, s sorts, m changes the metric; l, g, e
-show the log, the GPUs and ranks, the events of the run; c cancels it (asks first); q leaves. The
-runs continue when you leave.
+show the log, the GPUs and ranks, the events of the run (those of all runs are shown at first);
+c cancels it (asks first); q leaves. The runs continue when you leave.
 """
 
 

@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     request = compose_request(arguments, context)
     words = recorded_words(arguments, context)
     prepared = prepare.prepare(request, words, context, quiet=arguments.json)
+    prepared = prepare.with_destinations(prepared, context)
     local.refuse_if_ruled_out(prepared.plan.cluster.kind, context.environ)
     division = deduplicate.divide(prepared, context)
     say_known(division, context, prepared.plan.cluster.kind, dry=True)

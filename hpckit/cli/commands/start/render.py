@@ -45,6 +45,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     request = compose_request(arguments, context)
     words = recorded_words(arguments, context)
     prepared = prepare.prepare(request, words, context, quiet=arguments.json)
+    prepared = prepare.with_destinations(prepared, context)
     launch = prepare.write(prepared, context)
     scripts = script_paths(launch)
     if arguments.json:

@@ -15,7 +15,10 @@ from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.counted import counted
+from hpckit.model.events import RunsRerun
 from hpckit.model.ranges import ranges
+from hpckit.operations.next_step import reference
+from hpckit.record.launch_events import record_event
 from hpckit.views.launch_view import Ask, launch_view
 from hpckit.views.scheduler import Scheduler
 
@@ -81,7 +84,12 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             if not say_checked(checked, context):
                 return 2
         started = launch.start_launch(prepared, context)
+    told = RunsRerun(at=context.now(), launch=chosen.launch.id, runs=tuple(indices))
+    record_event(started.launch.paths, told)
     say_started(started, context, as_json=arguments.json, more=more)
+    if not arguments.json:
+        name = reference(chosen.launch, context)
+        context.note(f"with the runs before: `hpckit results {name} --with-reruns`")
     return wait(started.launch, context, Waiting(quiet=arguments.json)) if arguments.wait else 0
 
 

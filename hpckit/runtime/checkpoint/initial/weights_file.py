@@ -1,8 +1,9 @@
 """A file of weights that others may have written: safetensors, or what `torch.save` writes.
 
-The file is opened once, and what is open is checked and mapped: only a file of the user or of root
-that nobody else can write to is read. No code in it runs: safetensors has none, and torch unpickles
-tensors only. Tensors are mapped; what is not used is never read.
+Weights in several parts have an index, as Hugging Face models do. Each file is opened once, and
+what is open is checked and mapped: only a file of the user or of root that nobody else can write to
+is read. No code in it runs: safetensors has none, and torch unpickles tensors only. Tensors are
+mapped; what is not used is never read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hpckit.record.ownership import PathStatus, judge_data, place_stranger
+from hpckit.record.ownership import PathStatus, judge_data, place_stranger, weights_file
 from hpckit.runtime.checkpoint.errors import CheckpointError, ForeignFolderError
 from hpckit.runtime.checkpoint.weights import SAFETENSORS_TYPES
 
@@ -33,12 +34,15 @@ _DTYPES = {name: dtype for dtype, name in SAFETENSORS_TYPES.items()}
 
 
 def map_weights(path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors in a file by their names, mapped, on the CPU.
+    """Return the tensors in a file, a folder, or the parts of an index by their names, mapped.
 
     Raises ForeignFolderError for a file that another user could have changed, CheckpointError for
     one that is damaged or holds something else, and OSError.
     """
+    path = weights_file(path)
     with _opened(path) as handle:
+        if path.suffix == ".json":
+            return _of_parts(path, handle)
         head = os.pread(handle, len(_ZIP), 0)
         return _of_torch(path, handle) if head == _ZIP else _of_safetensors(path, handle)
 
@@ -60,11 +64,44 @@ def _opened(path: Path) -> Iterator[int]:
                 hint=f"{stranger.hint}; or copy the file",
             )
         if not stat.S_ISREG(seen.st_mode):
-            raise CheckpointError(f"{path} is a folder", hint="name a file of weights")
+            raise CheckpointError(
+                f"{path} is a folder", hint="name a file of weights, or a folder of safetensors"
+            )
         yield handle
     finally:
         if handle >= 0:
             os.close(handle)
+
+
+def _of_parts(path: Path, handle: int) -> dict[str, torch.Tensor]:
+    """Map the tensors that an index names in files beside it.
+
+    https://huggingface.co/docs/transformers/big_models#sharded-checkpoints
+    """
+    size = os.fstat(handle).st_size
+    try:
+        index = json.loads(os.pread(handle, min(size, _LONGEST_HEADER), 0))
+        wanted = dict(index["weight_map"])
+        found = {name: str(part) for name, part in wanted.items()}
+    except (ValueError, RecursionError, TypeError, KeyError):
+        raise _damaged(path, "it has no weight_map of names and files") from None
+    tensors: dict[str, torch.Tensor] = {}
+    for part in sorted({*found.values()}):
+        if "/" in part or not part.endswith(".safetensors"):
+            raise CheckpointError(
+                f"{path} names {part!r}; parts are files of safetensors beside it",
+                hint="save the model again: model.save_pretrained(FOLDER)",
+            )
+        with _opened(path.parent / part) as opened:
+            tensors |= {
+                name: tensor
+                for name, tensor in _of_safetensors(path.parent / part, opened).items()
+                if found.get(name) == part
+            }
+    lost = sorted(found.keys() - tensors.keys())
+    if lost:
+        raise _damaged(path, f"{lost[0]} is not in {found[lost[0]]}, where the index has it")
+    return tensors
 
 
 def _of_torch(path: Path, handle: int) -> dict[str, torch.Tensor]:
