@@ -96,8 +96,9 @@ _VALUED_LONG = frozenset({"--check-hash-based-pycs", "--rcfile", "--init-file"})
 
 MPI_CURE = (
     "hpckit starts no ranks of MPI: on one node, launch one rank (resources.nodes=1 "
-    "resources.tasks_per_node=1 resources.cpus_per_task=N) that runs mpirun; over several nodes "
-    "use a batch script of your own, with srun --mpi=pmix or mpirun"
+    "resources.tasks_per_node=1 resources.cpus_per_task=N) that runs mpirun -np N (Open MPI's with "
+    "--oversubscribe, as Slurm counts one task); over several nodes use a batch script of your "
+    "own, with srun --mpi=pmix or mpirun"
 )
 """What to do with a program of MPI."""
 

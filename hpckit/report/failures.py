@@ -104,7 +104,7 @@ def _text(group: FailureGroup) -> str:
         head = [failure_line(group), f"  for example run {example.index}{_place(failure)}"]
     traceback = [f"    {line}" for line in user_traceback(failure.traceback or "")]
     hints = f"{_missing_file_hint(failure)}{_memory_hint(failure)}{_worker_hint(failure)}"
-    hints += _frozen_code_hint(failure, example.run)
+    hints += _frozen_code_hint(failure, example.run) + _library_hint(failure)
     log = f"{hints}  whole log: hpckit logs {example.run}"
     return "\n".join([*head, *traceback, log])
 
@@ -132,8 +132,8 @@ def _frozen_code_hint(failure: Failure, run: str) -> str:
     if denied is None or f"/{launch}/code/" not in denied[1]:
         return ""
     return (
-        "  the frozen code cannot be written to: make the program's outputs relative, or put them "
-        "below $HPCKIT_RUN_DIR\n"
+        "  the frozen code cannot be written to: make the program's outputs relative (mostly by "
+        "an option\n  of its own for their folder), or put them below $HPCKIT_RUN_DIR\n"
     )
 
 
@@ -150,6 +150,22 @@ def _worker_hint(failure: Failure) -> str:
     if told is None and ", in _try_get_data\n" not in (failure.traceback or ""):
         return ""
     return "  mostly memory, or /dev/shm, is short: fewer num_workers, or more resources.mem_gb\n"
+
+
+def _library_hint(failure: Failure) -> str:
+    """Return a line about Open MPI, which takes a rank for a task that `srun --mpi` started.
+
+    Or about torch 2.13 on gloo, which may abort a script that is through.
+    """
+    if "was killed by SIGABRT" in failure.message:
+        return (
+            "  if its log ends as it should: dist.destroy_process_group() is missing at its end\n"
+        )
+    if "abort before MPI_INIT completed" not in failure.message:
+        return ""
+    return (
+        "  one process of MPI: mpirun -np 1 in front of it; several: mpirun --oversubscribe -np N\n"
+    )
 
 
 def short_failure_lines(rows: Sequence[RunRow]) -> tuple[str, ...]:

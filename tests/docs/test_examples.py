@@ -89,7 +89,7 @@ def folder(page: str, tmp_path: Path) -> Path:
     return Path(shutil.copytree(example(page), tmp_path / "project"))
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "lightning", "trainer"])  # which need more to run
 def test_page_shows_the_files_of_its_example(page: str) -> None:
     """Every file of an example stands in its page, to the letter."""
     files = [file for file in example(page).rglob("*") if file.suffix in {".py", ".yaml"}]

@@ -57,6 +57,19 @@ def test_program_that_may_not_write_next_to_its_code_is_told_where(place: str, h
     assert "\n".join(failure_texts(rows(denied))).count("below $HPCKIT_RUN_DIR") == hints
 
 
+def test_script_that_torch_aborts_at_its_end_is_told_of_the_process_group() -> None:
+    """Torch 2.13 on gloo says `terminate called without an active exception`."""
+    aborted = replace(GONE, cause=Cause.crash, message="rank 1 was killed by SIGABRT")
+    assert "destroy_process_group() is missing" in "\n".join(failure_texts(rows(aborted)))
+
+
+def test_process_of_mpi_that_finds_no_launcher_is_told_of_one() -> None:
+    """The last line that Open MPI 4 prints then."""
+    line = "[n1:02095] Local abort before MPI_INIT completed completed successfully, but am not"
+    said = "\n".join(failure_texts(rows(replace(GONE, message=f"exit code 1\n{line}"))))
+    assert "mpirun -np 1 in front" in said
+
+
 def test_runs_that_failed_alike_are_one_entry_with_one_traceback() -> None:
     """Largest first, with which runs, the cause, and the first of them as an example."""
     other = replace(BOOM, message="ValueError: loss 9")

@@ -63,7 +63,11 @@ def read_end(exits: Sequence[RankExit], *, told: bool) -> RoundOutcome:
 
 def _read(exit_: RankExit, *, told: bool) -> RoundOutcome:
     if exit_.reason is ExitReason.returned:
-        return RoundOutcome.unsaved if exit_.kept is StateKept.unsaved else RoundOutcome.completed
+        if exit_.kept is StateKept.unsaved:
+            return RoundOutcome.unsaved
+        # A trainer with handlers and state of its own (Lightning) ends its loop, with exit code 0.
+        stopped = told and exit_.kept is StateKept.nothing and returned_early((exit_,))
+        return RoundOutcome.left if stopped else RoundOutcome.completed
     if exit_.reason is ExitReason.ended:
         # Many scripts end with exit code 0 when they are asked to stop.
         return RoundOutcome.left if told else RoundOutcome.completed

@@ -44,6 +44,15 @@ class FrozenFiles:
             return OUTSIDE
         return self.missing(path)
 
+    def leads_out(self, name: str) -> bool:
+        """Return whether a path leads out of the project, also if it comes back into it."""
+        depth = len(Path(self.snapshot.working_dir).parts)
+        for part in Path(name).parts if self.snapshot.files is not None else ():
+            depth += -1 if part == ".." else 1
+            if depth < 0:
+                return True
+        return False
+
     @cached_property
     def _files(self) -> frozenset[str]:
         return frozenset(file.path for file in self.snapshot.files or ())

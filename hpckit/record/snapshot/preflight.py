@@ -22,7 +22,12 @@ from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig, WorkingFolder
 from hpckit.model.plan import LaunchPlan
 from hpckit.model.rank import THREADS
-from hpckit.record.named_paths import ProjectFolder, commanded_paths, configured_paths
+from hpckit.record.named_paths import (
+    ProjectFolder,
+    commanded_paths,
+    configured_paths,
+    unfrozen_code,
+)
 from hpckit.record.ownership import judge_data, path_status, place_stranger, weights_file
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.snapshot.entry_point import (
@@ -162,6 +167,8 @@ class Machine:
             yield from self._command(words, in_place=project.in_place)
             yield from mpi_findings(words, settings.resources, self._find)
             yield from commanded_paths(words, project)
+            if self.snapshot.files is not None:
+                yield from unfrozen_code(words, project)
 
     def _entry_point(self, text: str, env: Mapping[str, str]) -> Iterator[Finding]:
         name, _, attribute = text.partition(":")
@@ -294,7 +301,7 @@ class Machine:
         file = self.working_dir / name
         if Path(name).is_absolute():
             return
-        if file.is_file() and not in_place and self._leads_out(name):
+        if file.is_file() and not in_place and self.frozen.leads_out(name):
             yield _left_out("command", name, file, OUTSIDE)
             return
         if not file.is_file():
@@ -315,17 +322,6 @@ class Machine:
                 f"{file} is not executable",
                 f"chmod +x {name}, or name what runs it, for example: python {name}",
             )
-
-    def _leads_out(self, name: str) -> bool:
-        """Return whether a path leads out of the project, also if it comes back into it."""
-        if self.snapshot.files is None:
-            return False
-        depth = len(self.working_dir.relative_to(self.snapshot.root).parts)
-        for part in Path(name).parts:
-            depth += -1 if part == ".." else 1
-            if depth < 0:
-                return True
-        return False
 
 
 def _left_out(key: str, value: str, file: Path, why: str) -> Finding:

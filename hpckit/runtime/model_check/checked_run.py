@@ -142,12 +142,14 @@ class CheckedRun(Run):
         trained = {id(one) for one in nn.ModuleList(self.parts).parameters() if one.requires_grad}
         self.adam = bool(trained) and trained <= updated
 
-    def steps(self, total: int, *, start: int = 0, samples_per_step: int = 0) -> Iterator[int]:
+    def steps(
+        self, total: int, *, start: int | None = None, samples_per_step: int = 0
+    ) -> Iterator[int]:
         """Yield one step."""
         del samples_per_step
-        self.step = start
-        if start < total:
-            yield start
+        self.step = start or 0
+        if self.step < total:
+            yield self.step
 
     def log(self, *, step: int | None = None, **metrics: Any) -> None:
         """Write nothing."""

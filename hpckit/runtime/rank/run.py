@@ -42,6 +42,7 @@ from hpckit.runtime.rank.steps import (
     begun_without,
     never_saved,
     nothing_saved,
+    unknown_position,
     unused_weights,
 )
 from hpckit.runtime.rank.trained_steps import TrainedSteps
@@ -194,14 +195,17 @@ class Run(ParallelRun):
         self._expecting = True
         self._tell(messages.Working(over=False))
 
-    def steps(self, total: int, *, start: int = 0, samples_per_step: int = 0) -> Iterator[int]:
+    def steps(
+        self, total: int, *, start: int | None = None, samples_per_step: int = 0
+    ) -> Iterator[int]:
         """Yield the numbers of the remaining steps, up to `total - 1`.
 
         If `state()` registered something, load the newest good checkpoint first and continue from
-        there; otherwise start at `start`. Between two steps is a step boundary: state is saved
-        there, and after a notice all ranks leave there together (SystemExit is raised out of the
-        loop). `samples_per_step`, counted over all ranks, keeps `run.samples` correct, and
-        tells the energy of a sample; by default that of the `batches()` made before.
+        there; otherwise from `start`, for code that restored state of its own. Between two steps is
+        a step boundary: state is saved there, and after a notice all ranks leave there together
+        (SystemExit is raised out of the loop). `samples_per_step`, counted over all ranks, keeps
+        `run.samples` correct, and tells the energy of a sample; by default that of the `batches()`
+        made before.
 
         Raises RuntimeError on a second loop over registered state, and CheckpointError.
         """
@@ -213,13 +217,13 @@ class Run(ParallelRun):
         if self._farewell is not None:
             raise SystemExit(LEFT_CODE)
         if start and self.batch_fraction != 1 and self._batches.made:
-            raise _unknown_position(start)
+            raise unknown_position(start)
         self.check_layout_in_use(self.registered.values())
         self._check_weights_used()
         self.expect_steps()
         samples_per_step = samples_per_step or self._batches.batch_size
         self._profiler.finish()
-        if self.is_main and self.step is None and not (self.registered or start):
+        if self.is_main and self.step is None and start is None and not self.registered:
             # The first loop of ranks that replace earlier ones begins again.
             self._warn(nothing_saved(again=self.round > 0 or self.attempt > 1))
         if self._measures_steps:
@@ -228,7 +232,7 @@ class Run(ParallelRun):
             )
         if self._loop is None:
             self._tell(layout_told(self.rank, self.layout, self.registered.values(), self._pairs))
-        loop = self._loop = self._new_loop(total, start, samples_per_step)
+        loop = self._loop = self._new_loop(total, start or 0, samples_per_step)
         self._batches.compare(loop.boundary.is_alike)
         self._stepping = True
         try:
@@ -494,12 +498,3 @@ class Run(ParallelRun):
         if self._expecting and not self._stepping and at - self._told_at >= _STEP_INTERVAL_S:
             self._tell(messages.Working(over=self._loop is not None))
             self._told_at = at
-
-
-def _unknown_position(start: int) -> UsageError:
-    return UsageError(
-        f"run.steps(start={start}) with parallel.batch=scale: which samples the steps before it "
-        "had is not known",
-        hint="register state with run.state(), whose checkpoints know it, or take "
-        "parallel.batch=keep",
-    )

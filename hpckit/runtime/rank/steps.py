@@ -214,6 +214,16 @@ def never_saved(names: Iterable[str]) -> UsageError:
     )
 
 
+def unknown_position(start: int) -> UsageError:
+    """Return the error for a start whose samples cannot be counted."""
+    return UsageError(
+        f"run.steps(start={start}) with parallel.batch=scale: which samples the steps before it "
+        "had is not known",
+        hint="register state with run.state(), whose checkpoints know it, or take "
+        "parallel.batch=keep",
+    )
+
+
 def unused_weights(path: str) -> UsageError:
     """Return the error for weights that no registered model takes."""
     return UsageError(

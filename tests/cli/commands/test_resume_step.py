@@ -58,3 +58,12 @@ def test_run_without_state_is_told_that_nothing_is_saved(shell: Any) -> None:
     assert f"warning: {words} at step 0" in said.out
     (run,) = json.loads(shell("status", "--json").out)["runs"]
     assert [one for one in run["warnings"] if one.startswith(words)]
+
+
+def test_run_that_names_its_start_has_state_of_its_own(shell: Any) -> None:
+    """A framework restored it, or begins: it is not told that nothing is saved."""
+    script = SCRIPT.replace("run.attempt == 1", "False").replace("steps(9)", "steps(9, start=0)")
+    (shell.cwd / "t.py").write_text(script)
+    assert shell("launch", *TASK, "+keep=false", "--wait").code == 0
+    (run,) = json.loads(shell("status", "--json").out)["runs"]
+    assert (run["state"], run["warnings"]) == ("completed", [])

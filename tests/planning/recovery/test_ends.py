@@ -81,6 +81,26 @@ rounds = st.fixed_dictionaries(
 budgets = st.dictionaries(st.sampled_from([str(cause) for cause in Cause]), st.integers(0, 3))
 
 
+@pytest.mark.parametrize(
+    ("kept", "step", "told", "outcome"),
+    [
+        (StateKept.nothing, 39, True, RoundOutcome.left),
+        (StateKept.nothing, 99, True, RoundOutcome.completed),
+        (StateKept.nothing, 39, False, RoundOutcome.completed),
+        (StateKept.saved, 39, True, RoundOutcome.completed),
+    ],
+)
+def test_loop_that_ends_early_when_told_to_stop_is_not_completed(
+    kept: StateKept,
+    step: int,
+    told: bool,  # noqa: FBT001  # parametrized
+    outcome: RoundOutcome,
+) -> None:
+    """Lightning leaves with exit code 0 at SIGTERM; who registered state chose to return."""
+    early = replace(exit_(ExitReason.returned, kept), step=step, total=100)
+    assert read_end([early], told=told) is outcome
+
+
 @given(about=rounds, restarts=budgets)
 def test_decide_completes_only_where_every_rank_returned(
     about: dict[str, Any], restarts: dict[str, int]

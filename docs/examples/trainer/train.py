@@ -1,0 +1,28 @@
+"""Train a tiny language model: a script for Hugging Face's Trainer that continues by itself."""
+
+from pathlib import Path
+
+import torch
+from reports import Reports
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+
+class Tokens(torch.utils.data.Dataset):
+    def __len__(self):
+        return 256
+
+    def __getitem__(self, index):
+        tokens = torch.randint(0, 64, (16,), generator=torch.Generator().manual_seed(index))
+        return {"input_ids": tokens, "labels": tokens}
+
+
+config = GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=1, n_head=2)
+arguments = TrainingArguments(
+    output_dir="trained", max_steps=100, save_steps=20, logging_steps=5, report_to="none"
+)
+trainer = Trainer(
+    model=GPT2LMHeadModel(config), args=arguments, train_dataset=Tokens(), callbacks=[Reports()]
+)
+whole = Path("trained").glob("checkpoint-*/trainer_state.json")  # the file written last
+last = max(whole, key=lambda file: file.stat().st_mtime, default=None)
+trainer.train(resume_from_checkpoint=last and str(last.parent))
