@@ -372,9 +372,15 @@ def test_weights_in_parts_are_read_by_their_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"weight_map": {"x": "../other/model.safetensors"}}', "files of safetensors beside it"),
-        ('{"weight_map": {"x": "pytorch_model-00001.bin"}}', "files of safetensors beside it"),
-        ('{"weight_map": {"x": 3}}', "files of safetensors beside it"),
+        (
+            '{"weight_map": {"x": "../other/model.safetensors"}}',
+            "files of safetensors in the same folder",
+        ),
+        (
+            '{"weight_map": {"x": "pytorch_model-00001.bin"}}',
+            "files of safetensors in the same folder",
+        ),
+        ('{"weight_map": {"x": 3}}', "files of safetensors in the same folder"),
         ('{"weight_map": ["x"]}', "no weight_map"),
         ("[" * 100_000, "no weight_map"),
         ('{"weight_map": {"z": "a.safetensors"}}', "z is not in a.safetensors"),

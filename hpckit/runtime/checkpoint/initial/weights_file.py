@@ -89,7 +89,7 @@ def _of_parts(path: Path, handle: int) -> dict[str, torch.Tensor]:
     for part in sorted({*found.values()}):
         if "/" in part or not part.endswith(".safetensors"):
             raise CheckpointError(
-                f"{path} names {part!r}; parts are files of safetensors beside it",
+                f"{path} names {part!r}; parts are files of safetensors in the same folder",
                 hint="save the model again: model.save_pretrained(FOLDER)",
             )
         with _opened(path.parent / part) as opened:
