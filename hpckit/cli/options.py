@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from hpckit.cli.parsing import add_flag
 from hpckit.context import Context, default_output_dir
 from hpckit.errors import HpckitError, UsageError
 from hpckit.record.launches import load_launch
@@ -31,11 +32,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
         help="only runs in one of these states: pending, running, completed, failed, cancelled, "
         "interrupted, unknown",
     )
-    parser.add_argument(
-        "--failed",
-        action="store_true",
-        help="only runs that ended and not well: failed, interrupted, unknown",
-    )
+    add_flag(parser, "--failed", "only runs that ended and not well: failed, interrupted, unknown")
     parser.add_argument(
         "--override",
         metavar="KEY=GLOB",
@@ -138,10 +135,10 @@ def output_dir(arguments: argparse.Namespace, context: Context) -> Path:
 
 def add_fresh(parser: argparse.ArgumentParser) -> None:
     """Add `--fresh`."""
-    parser.add_argument(
+    add_flag(
+        parser,
         "--fresh",
-        action="store_true",
-        help=f"ask Slurm now, and read every run again (default: Slurm's answer may be "
+        f"ask Slurm now, and read every run again (default: Slurm's answer may be "
         f"{LEAST.seconds} s old, ${VARIABLE}, and ended runs are taken from an index)",
     )
 
@@ -170,34 +167,26 @@ def add_launches(parser: argparse.ArgumentParser) -> None:
 
 def add_identity(parser: argparse.ArgumentParser) -> None:
     """Add `--rerun`, `--any-code` and `--changed-code`."""
-    parser.add_argument(
-        "--rerun",
-        action="store_true",
-        help="launch also what has completed, or waits or runs, in an earlier launch",
+    add_flag(
+        parser, "--rerun", "launch also what has completed, or waits or runs, in an earlier launch"
     )
-    parser.add_argument(
-        "--any-code",
-        action="store_true",
-        help="also count runs of earlier launches whose code has changed since",
+    add_flag(
+        parser, "--any-code", "also count runs of earlier launches whose code has changed since"
     )
-    parser.add_argument(
+    add_flag(
+        parser,
         "--changed-code",
-        action="store_true",
-        help="run completed runs again whose code has changed since, without asking",
+        "run completed runs again whose code has changed since, without asking",
     )
 
 
 def add_judgement(parser: argparse.ArgumentParser) -> None:
     """Add the options for which runs count, and whether changed code is accepted."""
-    parser.add_argument(
-        "--cancelled",
-        action="store_true",
-        help="also resume cancelled runs (implied if you name one run)",
-    )
-    parser.add_argument(
+    add_flag(parser, "--cancelled", "also resume cancelled runs (implied if you name one run)")
+    add_flag(
+        parser,
         "--changed-code",
-        action="store_true",
-        help="continue even if the launch's own code, configuration or template was edited",
+        "continue even if the launch's own code, configuration or template was edited",
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.cli.options import add_output_dir, add_references, output_dir
+from hpckit.cli.parsing import add_flag
 from hpckit.context import Context
 from hpckit.errors import OutputError, UsageError
 from hpckit.features.exporting.documents import (
@@ -64,13 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the file or folder to write (default: standard output; of tensorboard, wandb and "
         "mlflow a folder ./exports/KIND)",
     )
-    parser.add_argument(
-        "--follow", action="store_true", help="repeat the export until all runs have ended"
-    )
-    parser.add_argument(
-        "--undone",
-        action="store_true",
-        help="also values that a restart has undone, marked as such (csv, jsonl)",
+    add_flag(parser, "--follow", "repeat the export until all runs have ended")
+    add_flag(
+        parser, "--undone", "also values that a restart has undone, marked as such (csv, jsonl)"
     )
     add_output_dir(parser)
 

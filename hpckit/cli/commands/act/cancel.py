@@ -14,6 +14,7 @@ from hpckit.cli.options import (
     filter_of,
     launches_of,
 )
+from hpckit.cli.parsing import add_flag
 from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.model.plain import plain_fields
@@ -37,13 +38,9 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cancel`."""
     add_reference(parser)
-    parser.add_argument(
-        "--all", action="store_true", help="of all launches there are, instead of one"
-    )
+    add_flag(parser, "--all", "of all launches there are, instead of one")
     add_filters(parser)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be cancelled, and change nothing"
-    )
+    add_flag(parser, "--dry-run", "say what would be cancelled, and change nothing")
     add_json(parser)
     add_output_dir(parser)
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from hpckit.cli.launch_output import script_documents
 from hpckit.cli.options import add_json, add_output_dir, add_reference, output_dir
+from hpckit.cli.parsing import add_flag
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.counted import counted
@@ -40,9 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time", metavar="MIN", type=int, help="time limit of the job in minutes (default: same)"
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the job's script, and change nothing"
-    )
+    add_flag(parser, "--dry-run", "print the job's script, and change nothing")
     add_json(parser)
     add_output_dir(parser)
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from hpckit.cli.options import add_json, add_output_dir, add_reference, output_dir
+from hpckit.cli.parsing import add_flag
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import UsageError
@@ -57,9 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step", metavar="N", type=int, help="export: of this step (default: the newest)"
     )
-    parser.add_argument(
-        "--force", action="store_true", help="export: replace the file if there is one"
-    )
+    add_flag(parser, "--force", "export: replace the file if there is one")
     add_json(parser)
     add_output_dir(parser)
 

@@ -6,6 +6,7 @@ import argparse
 from datetime import timedelta
 
 from hpckit.cli.options import add_json, add_output_dir, output_dir
+from hpckit.cli.parsing import add_flag
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
@@ -30,9 +31,7 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `nodes`."""
     parser.add_argument("node", nargs="?", metavar="NODE", help="one node (default: all)")
-    parser.add_argument(
-        "--forget", action="store_true", help="what happened there until now counts no more"
-    )
+    add_flag(parser, "--forget", "what happened there until now counts no more")
     add_json(parser)
     add_output_dir(parser)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from hpckit.cli.options import add_json, add_output_dir, add_reference, output_dir
+from hpckit.cli.parsing import add_flag
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.telemetry.settings import ProfileTool
@@ -45,14 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="torch (default), or nsys, if the ranks were started below it "
         "(observe.profile.tool=nsys)",
     )
-    parser.add_argument(
-        "--no-wait",
-        action="store_true",
-        help="return once the ranks are asked; --last shows the profile later",
-    )
-    parser.add_argument(
-        "--last", action="store_true", help="show the run's latest profile, and make none"
-    )
+    add_flag(parser, "--no-wait", "return once the ranks are asked; --last shows the profile later")
+    add_flag(parser, "--last", "show the run's latest profile, and make none")
     add_json(parser)
     add_output_dir(parser)
 

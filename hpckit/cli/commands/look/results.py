@@ -20,6 +20,7 @@ from hpckit.cli.options import (
     note_unknown_keys,
     output_dir,
 )
+from hpckit.cli.parsing import add_flag
 from hpckit.cli.terminal.pager import note_unshown, show_page
 from hpckit.context import Context
 from hpckit.model.counted import counted
@@ -66,17 +67,15 @@ _NO_METRICS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `results`."""
     add_launches(parser)
-    parser.add_argument(
+    add_flag(
+        parser,
         "--with-reruns",
-        action="store_true",
-        help="of each run the newest that completed, in later launches too that started it again",
+        "of each run the newest that completed, in later launches too that started it again",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print comma-separated values")
     form.add_argument("--json", action="store_true", help="print one JSON object instead")
-    parser.add_argument(
-        "--goodput", action="store_true", help="with --csv: also columns of where the time went"
-    )
+    add_flag(parser, "--goodput", "with --csv: also columns of where the time went")
     parser.add_argument(
         "--over",
         metavar="KEY[,KEY]",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from hpckit.cli.options import add_fresh, add_json, add_output_dir, add_reference, output_dir
+from hpckit.cli.parsing import add_flag
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import UsageError
@@ -24,9 +25,7 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `show`."""
     add_reference(parser)
-    parser.add_argument(
-        "--config", action="store_true", help="print its configuration as YAML, and nothing else"
-    )
+    add_flag(parser, "--config", "print its configuration as YAML, and nothing else")
     add_fresh(parser)
     add_json(parser)
     add_output_dir(parser)

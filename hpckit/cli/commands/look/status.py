@@ -24,7 +24,7 @@ from hpckit.cli.options import (
     note_unknown_keys,
     output_dir,
 )
-from hpckit.cli.parsing import OptionalValue
+from hpckit.cli.parsing import OptionalValue, add_flag
 from hpckit.cli.terminal.live_status import Look, follow, interval
 from hpckit.cli.terminal.pager import note_unshown, show_page
 from hpckit.cli.value_types import is_time
@@ -81,10 +81,8 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `status`."""
     add_reference(parser)
-    parser.add_argument(
-        "--goodput",
-        action="store_true",
-        help="show where the time went: of every run, and of the launch as a whole",
+    add_flag(
+        parser, "--goodput", "show where the time went: of every run, and of the launch as a whole"
     )
     parser.add_argument("--all", action="store_true", help="a row for each of many runs, too")
     parser.add_argument(

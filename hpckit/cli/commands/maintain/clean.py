@@ -21,7 +21,7 @@ from hpckit.cli.options import (
     is_agreed,
     launches_of,
 )
-from hpckit.cli.parsing import OptionalValue
+from hpckit.cli.parsing import OptionalValue, add_flag
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import HpckitError, RunError, UsageError
@@ -49,9 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reference(parser)
     parser.add_argument("--all", action="store_true", help="all launches there are, not one")
     add_filters(parser)
-    parser.add_argument(
-        "--attempts", action="store_true", help="what attempts before the latest one printed"
-    )
+    add_flag(parser, "--attempts", "what attempts before the latest one printed")
     parser.add_argument(
         "--checkpoints",
         action=OptionalValue,
@@ -61,9 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="unproved (the default): what no load would take; old: also what is older than the "
         "two newest; all: of completed runs, every one",
     )
-    parser.add_argument(
-        "--code", action="store_true", help="the code snapshot, once all runs have completed"
-    )
+    add_flag(parser, "--code", "the code snapshot, once all runs have completed")
     add_agreement(parser)
     add_json(parser)
     add_output_dir(parser)

@@ -8,6 +8,7 @@ from importlib import import_module
 
 from hpckit.cli.compose_options import add_configuration
 from hpckit.cli.options import add_json, add_output_dir, output_dir
+from hpckit.cli.parsing import add_flag
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.plain import plain_fields
@@ -35,14 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LAUNCH|OVERRIDE",
         help="one launch (default: all there are); with --env overrides, as for `launch`",
     )
-    parser.add_argument(
+    add_flag(
+        parser,
         "--env",
-        action="store_true",
-        help="compare this machine with a compute node: torch, CUDA, driver, folders, limits",
+        "compare this machine with a compute node: torch, CUDA, driver, folders, limits",
     )
-    parser.add_argument(
-        "--here", action="store_true", help="with --env: look at this machine alone"
-    )
+    add_flag(parser, "--here", "with --env: look at this machine alone")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--adopt", action="store_true", help="make what Slurm has part of its run")
     action.add_argument("--cancel", action="store_true", help="cancel what Slurm has")

@@ -14,6 +14,7 @@ from hpckit.cli.compose_options import (
     show_instead,
 )
 from hpckit.cli.launch_output import WOULD_ASK, say_known
+from hpckit.cli.parsing import add_flag
 from hpckit.context import Context
 from hpckit.report.checked import check_document, check_lines
 
@@ -31,10 +32,10 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that select a configuration, as for `launch`."""
     add_composing(parser)
-    parser.add_argument(
+    add_flag(
+        parser,
         "--no-model",
-        action="store_true",
-        help="do not run functions up to their first step to check models in their layouts",
+        "do not run functions up to their first step to check models in their layouts",
     )
 
 

@@ -10,6 +10,7 @@ from hpckit.cli.compose_options import (
 )
 from hpckit.cli.gc_pause import gc_paused
 from hpckit.cli.options import add_identity
+from hpckit.cli.parsing import add_flag
 from hpckit.cli.terminal.foreground import require_terminal
 from hpckit.context import Context
 from hpckit.errors import UsageError
@@ -28,32 +29,28 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that select a configuration, and the options of `launch`."""
     add_composing(parser)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the batch scripts, and leave nothing behind"
-    )
-    parser.add_argument(
+    add_flag(parser, "--dry-run", "print the batch scripts, and leave nothing behind")
+    add_flag(
+        parser,
         "--no-check",
-        action="store_true",
-        help="do not look beforehand whether it can run (`hpckit check` does nothing else)",
+        "do not look beforehand whether it can run (`hpckit check` does nothing else)",
     )
-    parser.add_argument(
+    add_flag(
+        parser,
         "--no-model",
-        action="store_true",
-        help="do not run a function up to its first step to see whether its model fits its GPUs",
+        "do not run a function up to its first step to see whether its model fits its GPUs",
     )
-    parser.add_argument(
+    add_flag(
+        parser,
         "--auto-resume",
-        action="store_true",
-        help="queue a small job that resumes runs once all have ended, within their budgets",
+        "queue a small job that resumes runs once all have ended, within their budgets",
     )
     afterwards = parser.add_mutually_exclusive_group()
-    afterwards.add_argument(
-        "--wait", action="store_true", help="wait for the end: exit code 1 unless all completed"
-    )
-    afterwards.add_argument(
+    add_flag(afterwards, "--wait", "wait for the end: exit code 1 unless all completed")
+    add_flag(
+        afterwards,
         "--foreground",
-        action="store_true",
-        help="run it here, in this terminal: one rank, for breakpoint() and the like",
+        "run it here, in this terminal: one rank, for breakpoint() and the like",
     )
     parser.add_argument(
         "--follow",

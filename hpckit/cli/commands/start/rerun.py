@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from hpckit.cli.launch_output import print_scripts, say_checked, say_started
 from hpckit.cli.options import add_json, add_output_dir
+from hpckit.cli.parsing import add_flag
 from hpckit.cli.run_choice import RunChoice, add_run_choice, run_choice, take_overrides
 from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
@@ -34,20 +35,10 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `rerun`."""
     add_run_choice(parser, also="; lr=0.2 and any other override changes their configuration")
-    parser.add_argument(
-        "--exact",
-        action="store_true",
-        help="with the code and the Python they were frozen with, not today's",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the batch scripts, and leave nothing behind"
-    )
-    parser.add_argument(
-        "--no-check", action="store_true", help="do not look beforehand whether they can run"
-    )
-    parser.add_argument(
-        "--wait", action="store_true", help="wait for the end: exit code 1 unless all completed"
-    )
+    add_flag(parser, "--exact", "with the code and the Python they were frozen with, not today's")
+    add_flag(parser, "--dry-run", "print the batch scripts, and leave nothing behind")
+    add_flag(parser, "--no-check", "do not look beforehand whether they can run")
+    add_flag(parser, "--wait", "wait for the end: exit code 1 unless all completed")
     add_json(parser)
     add_output_dir(parser)
 

@@ -11,6 +11,7 @@ import argparse
 
 from hpckit.cli.launch_output import launch_document, script_documents
 from hpckit.cli.options import add_json, add_judgement, add_output_dir
+from hpckit.cli.parsing import add_flag
 from hpckit.cli.run_choice import add_run_choice, run_choice, take_overrides
 from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
@@ -57,18 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         also="; resources.timeout_min=120 or parallel=hsdp continues them with other settings",
     )
     add_judgement(parser)
-    parser.add_argument(
+    add_flag(
+        parser,
         "--dry-run",
-        action="store_true",
-        help="say which runs would be resumed and why the others not, print the batch scripts, "
+        "say which runs would be resumed and why the others not, print the batch scripts, "
         "and change nothing",
     )
-    parser.add_argument(
-        "--no-check", action="store_true", help="do not ask beforehand whether Slurm would take it"
-    )
-    parser.add_argument(
-        "--wait", action="store_true", help="wait for the resumed runs: 1 unless all completed"
-    )
+    add_flag(parser, "--no-check", "do not ask beforehand whether Slurm would take it")
+    add_flag(parser, "--wait", "wait for the resumed runs: 1 unless all completed")
     add_json(parser)
     add_output_dir(parser)
 
