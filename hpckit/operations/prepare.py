@@ -39,6 +39,7 @@ from hpckit.record.launches import Launch, load_launch
 from hpckit.record.snapshot import collect
 from hpckit.record.snapshot.environment import capture_environment
 from hpckit.record.snapshot.git import Git
+from hpckit.record.snapshot.outside import outside_code
 from hpckit.record.snapshot.uncounted import uncounted_files
 from hpckit.slurm.clusters import refuse_other_clusters
 from hpckit.slurm.commands import SlurmCommands
@@ -94,6 +95,8 @@ def prepare(
     scripts = {job.index: render_script(plan, job, templates) for job in plan.jobs}
     outputs = Path(plan.folder).parent
     snapshot = take_snapshot(points[0].settings.code, context.cwd, outputs, context)
+    commands = (point.settings.command for point in points)
+    snapshot = replace(snapshot, outside=outside_code(commands, snapshot.root))
     found = (*_unused_templates(templates[:-1], plan), *_left_out(snapshot.left_out))
     warnings += _warn(found, context)
     _refuse_in_snapshot(points[0].settings.notify, snapshot)

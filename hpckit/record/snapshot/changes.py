@@ -90,21 +90,24 @@ def foreign_files(paths: LaunchPaths) -> Iterator[str]:
 def files_that_differ(snapshot: CodeSnapshot, paths: LaunchPaths) -> tuple[str, ...]:
     """Return the files in which code that is to be frozen differs from a launch's, without links.
 
-    Empty if either has no list of files.
+    Of those in the project there are none if either has no list of files.
     """
     try:
+        record = read_json(paths.code_record)
+        other = set(record.get("outside") or ()) ^ {*snapshot.outside}
+        outside = tuple(sorted({line.partition(_GAP)[2] for line in other}))
         before = dict(frozen_sums(paths))
-        uncounted = snapshot.uncounted.union(read_json(paths.code_record).get("uncounted") or ())
+        uncounted = snapshot.uncounted.union(record.get("uncounted") or ())
     except (OSError, ValueError, TypeError, AttributeError):
         return ()  # only for information
     if snapshot.files is None or not before:
-        return ()
+        return outside
     before = {path: digest for path, digest in before.items() if path not in uncounted}
     here = [file.path for file in snapshot.files if file.link is None]
     here = [path for path in here if path not in uncounted]
     now = {path: digest_of(snapshot.root / path) for path in here}
     both = sorted(before.keys() | now.keys())
-    return tuple(path for path in both if before.get(path) != now.get(path))
+    return (*(path for path in both if before.get(path) != now.get(path)), *outside)
 
 
 def edited_since(paths: LaunchPaths) -> tuple[str, ...]:

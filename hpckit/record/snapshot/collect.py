@@ -66,7 +66,8 @@ class CodeSnapshot:
     `files` is None if no snapshot is wanted: then the project itself is used. `origin` is the
     project that the files at `root` were taken from, if it is another folder. `left_out` are files
     and folders (with a slash) that look like secrets. `uncounted` are files that are no part of the
-    code when it is compared with other code.
+    code when it is compared with other code. `outside` is code that is not in the project, with its
+    checksums (`outside_code`).
     """
 
     root: Path
@@ -77,6 +78,7 @@ class CodeSnapshot:
     origin: Path | None = None
     left_out: tuple[str, ...] = ()
     uncounted: frozenset[str] = frozenset()
+    outside: tuple[str, ...] = ()
 
     @property
     def project(self) -> Path:
@@ -329,4 +331,5 @@ def describe_code(snapshot: CodeSnapshot) -> Mapping[str, object]:
         "dirty": git and git.dirty,
         "left_out": snapshot.left_out,
         "uncounted": sorted(snapshot.uncounted),
+        "outside": snapshot.outside,
     }

@@ -83,9 +83,10 @@ def code_identity(snapshot: CodeSnapshot, sums: str | None = None) -> str | None
 
     For a snapshot it is made from the content of its files that count (`sums`, if known, as from
     `changes.sums_text`); without one from the commit and the changes to what git tracks in the
-    project. Outside git nothing shows whether files are unchanged.
+    project. Outside git nothing shows whether files are unchanged. Code outside the project counts
+    by its content.
     """
-    places = (snapshot.working_dir, *snapshot.python_path)
+    places = (snapshot.working_dir, *snapshot.python_path, *snapshot.outside)
     if snapshot.files is not None:
         counted = [file for file in snapshot.files if file.path not in snapshot.uncounted]
         marks = {file.path: _mark(file, snapshot.project) for file in counted}
