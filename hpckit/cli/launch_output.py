@@ -47,8 +47,8 @@ def nothing_left(
     else:
         context.say(f"nothing to launch: {what} known already (--rerun launches anyway)")
         context.note(
-            "a run is known by what it computes: its name, tracker, notices, telemetry and "
-            "injected faults do not count"
+            "a run is known by its configuration and its code; the shell's variables, packages and "
+            "data do not count, nor do name, tracker, notices, telemetry and injected faults"
         )
     if not arguments.wait or arguments.dry_run:
         return 0
@@ -94,6 +94,9 @@ def say_known(
             if _elsewhere(folder, kind):
                 which += ", on this machine (--rerun runs it on Slurm)"
             context.note(f"{counted(len(given), 'run')} {what} as {folder.name}{which}")
+    if division.environment:
+        differing = listed(division.environment, _SHOWN_FILES)
+        context.note(f"in another environment, which does not count: {differing}")
     for run, words in division.elsewhere.items():
         context.note(
             f"{run} completed, but in another layout since its resume ({' '.join(words)}): that "

@@ -23,6 +23,11 @@ from hpckit.record.launch_events import merged_events, record_event
 from hpckit.record.launches import Launch, load_launch, read_launch_history
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.snapshot.changes import files_that_differ
+from hpckit.record.snapshot.environment import (
+    capture_environment,
+    difference_words,
+    environment_differences,
+)
 from hpckit.record.snapshot.identity import (
     EarlierLaunch,
     code_identity,
@@ -31,8 +36,12 @@ from hpckit.record.snapshot.identity import (
     frozen_project,
     holdings,
 )
+from hpckit.record.store import read_object
 from hpckit.values import dataclass, field, replace
 from hpckit.views.launch_view import Ask, launch_views
+
+_OF_A_MACHINE = ("host", "driver", "platform")
+"""What differs between the machines that one launches from."""
 
 _ON_ITS_WAY = frozenset({RunState.pending, RunState.running, RunState.interrupted})
 
@@ -62,7 +71,7 @@ class KnownRuns:
     `changed_open` those of them that wait or run; `changed_in` is the newest launch with such runs,
     and `changed_files` are those that differ from its code. `elsewhere` are completed runs that a
     resume had given another layout, with the words that asked for it: they are not what is asked
-    for now.
+    for now. `environment` is what differs in the environment of the newest skipped run, in words.
     """
 
     skipped: list[KnownRun] = field(default_factory=list)
@@ -72,6 +81,7 @@ class KnownRuns:
     changed_in: str = ""
     changed_files: tuple[str, ...] = ()
     elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    environment: tuple[str, ...] = ()
 
     @property
     def repeated(self) -> int:
@@ -150,6 +160,11 @@ class _Search:
                 self._settle(signature, holding, index, RunState.completed)
         self._take_open(same)
         self._count_changed([one for one in candidates if one not in same])
+        if self.found.skipped:
+            then = read_object(LaunchPaths(self.found.skipped[0].folder).environment)
+            found = environment_differences(then, capture_environment(self.context.environ))
+            told = (one for one in found if one[0] not in _OF_A_MACHINE)
+            self.found.environment = tuple(difference_words(*one) for one in told) if then else ()
         return self.found
 
     def _other_layout(

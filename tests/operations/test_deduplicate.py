@@ -117,6 +117,41 @@ def test_launch_with_changed_code_is_another_one_unless_told(project: Any) -> No
     assert "nothing to launch" in project("launch", *words).out
 
 
+def test_code_outside_the_project_counts(
+    project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script by its whole path, and what `pip install -e` put into the environment."""
+    script, library = tmp_path / "tools" / "say.sh", tmp_path / "library"
+    for file in (script, library / "lib.py"):
+        file.parent.mkdir()
+        file.write_text("true\n")
+    record = tmp_path / "site" / "lib-1.dist-info" / "direct_url.json"
+    record.parent.mkdir(parents=True)
+    about = {"url": library.as_uri(), "dir_info": {"editable": True}}
+    record.write_text(json.dumps(about))
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(record.parents[1]))
+    words = ("experiment=command", f"command=[sh,{script}]", "cluster=local")
+    launched(project, "--wait", *words)
+    assert len(launched(project, *words)["skipped"]) == 1
+    for file in (script, library / "lib.py"):
+        file.write_text("true again\n")
+        said = project("launch", *words)
+        name = str(script if file == script else library)
+        assert (said.code, f"other code ({name} differs)" in said.err) == (2, True), said.err
+        launched(project, "--wait", "--changed-code", *words)
+
+
+def test_another_environment_of_a_skipped_run_is_said(project: Any) -> None:
+    """Packages do not count, and what differs is named."""
+    words = (*SAY, "+params.i=0")
+    folder = Path(launched(project, "--wait", *words)["dir"])
+    assert "in another environment" not in project("launch", *words).err
+    record = json.loads((folder / "environment.json").read_text())
+    record["packages"]["torch"] = "1.0"
+    (folder / "environment.json").write_text(json.dumps(record))
+    assert "package torch: was 1.0, is " in project("launch", *words).err
+
+
 @pytest.mark.parametrize("stages", [False, True])
 def test_completed_runs_whose_code_differs_run_again_only_if_someone_says_so(
     project: Any, *, stages: bool
