@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpckit.config.request import ComposeRequest, template_folders
 from hpckit.context import Context
-from hpckit.errors import ConfigError, TemplateError
+from hpckit.errors import ConfigError, TemplateError, UsageError
 from hpckit.model.plan import JobSpec, LaunchPlan
 from hpckit.record.launches import Launch
 
@@ -28,6 +28,16 @@ def rendered(launch: Launch, job: JobSpec, context: Context) -> str:
             f"the script of the resumed runs cannot be rendered: {error.message}",
             hint="put back the template that the launch was rendered with, or start a new launch",
         ) from error
+
+
+def require_python(launch: Launch) -> None:
+    """Raise UsageError if the Python of the launch's runs is gone: each job would fail."""
+    # Slurm's nodes may have a Python that this host does not have.
+    if launch.cluster.python is None and not Path(launch.python).exists():
+        raise UsageError(
+            f"the Python that {launch.id} ran with is gone: {launch.python}",
+            hint="bring that environment back, or run with today's: hpckit rerun, without --exact",
+        )
 
 
 def changed_scripts(launch: Launch, jobs: Iterable[JobSpec], context: Context) -> list[str]:

@@ -181,7 +181,7 @@ def _check_search(plan: LaunchPlan, context: Context) -> None:
     if plan.python == sys.executable and importlib.util.find_spec("optuna") is None:
         raise ConfigError(
             f"sweep.sampler=optuna needs Optuna, and {plan.python} does not have it",
-            hint="pip install 'hpckit-slurm[optuna]'   (or sweep.sampler=random, which needs none)",
+            hint="pip install '.[optuna]' in hpckit's checkout, or take sweep.sampler=random",
         )
     settings = plan.runs[0].settings
     if plan.cluster.kind is ClusterKind.slurm and settings.sweep.max_concurrent is None:

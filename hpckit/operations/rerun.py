@@ -19,7 +19,7 @@ from hpckit.model.parallel.words import with_layout_words
 from hpckit.model.plain import MASK, from_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.model.stages import with_followed
-from hpckit.operations.frozen_script import option_of, templates_of
+from hpckit.operations.frozen_script import option_of, require_python, templates_of
 from hpckit.operations.prepare import Prepared, plan_points, take_snapshot
 from hpckit.planning.plan import LaunchIdentity
 from hpckit.planning.secrecy import masked_words
@@ -77,7 +77,7 @@ def prepare_rerun(
         points = [_overridden(launch, point, overrides, context) for point in points]
     with TemporaryDirectory(prefix="hpckit-") as scratch:
         source = (
-            _exact(launch, points[0].settings, Path(scratch), context)
+            _exact(launch, Path(scratch), context)
             if exact
             else _today(launch, points[0].settings, context)
         )
@@ -162,13 +162,8 @@ def _with_changes(
     return found
 
 
-def _exact(launch: Launch, settings: LaunchConfig, scratch: Path, context: Context) -> _Source:
-    # Slurm's nodes may have a Python that this host does not have.
-    if settings.cluster.python is None and not Path(launch.python).exists():
-        raise UsageError(
-            f"the Python that {launch.id} ran with is gone: {launch.python}",
-            hint="bring that environment back, or leave --exact out to run with today's",
-        )
+def _exact(launch: Launch, scratch: Path, context: Context) -> _Source:
+    require_python(launch)
     snapshot, origin, doubt = restore(launch.paths, Git(context.environ), scratch)
     if doubt is not None:
         context.note(f"warning: {doubt}; the code may not be all that ran")

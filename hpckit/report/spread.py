@@ -65,20 +65,22 @@ class SpreadResults:
 def over_keys(
     words: Iterable[str], known: Collection[str], varying: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the keys of `--over seed,fold`.
+    """Return the keys of `--over seed,fold`; `seed` is also `params.seed`, if no other is.
 
     Raises UsageError if a key is not `known`, that is, if no run overrides it; the message names
     the `varying` keys.
     """
-    keys = tuple(dict.fromkeys(key.lstrip("+") for word in words for key in word.split(",")))
-    for key in keys:
-        if key not in known:
+    keys: dict[str, None] = {}
+    for key in (key.lstrip("+") for word in words for key in word.split(",")):
+        meant = [key] if key in known else [one for one in known if one.endswith(f".{key}")]
+        if len(meant) != 1:
             there = ", ".join(varying) or "none"
             raise UsageError(
                 f"--over has {key!r}, and no run overrides it; overrides that vary: {there}",
                 hint="--over takes keys of overrides, such as --over seed",
             )
-    return keys
+        keys[meant[0]] = None
+    return tuple(keys)
 
 
 def make_spread(results: Results, over: tuple[str, ...]) -> SpreadResults:

@@ -93,7 +93,7 @@ def test_adaptive_sweep_without_optuna_is_refused_before_anything_is_written(
     said = shell(*SEARCH, "command=[true]", "--dry-run")
     assert (said.code, shell.outputs) == (2, [])
     assert "needs Optuna" in said.err
-    assert "pip install 'hpckit-slurm[optuna]'" in said.err
+    assert "pip install '.[optuna]' in hpckit's checkout" in said.err
 
 
 def test_adaptive_sweep_freezes_runs_alike_and_signs_them_apart(slurm_shell: Any) -> None:

@@ -39,8 +39,9 @@ def test_speed_of_a_large_gpu_is_read() -> None:
 def rates() -> set[str]:
     """Return the names of the fields of the model that are rates of bytes or bits."""
     names: set[str] = set()
-    for module in pkgutil.walk_packages(hpckit.model.__path__, "hpckit.model."):
-        for kind in vars(importlib.import_module(module.name)).values():
+    modules = [one.name for one in pkgutil.walk_packages(hpckit.model.__path__, "hpckit.model.")]
+    for module in (*modules, "hpckit.features.interconnect.model"):
+        for kind in vars(importlib.import_module(module)).values():
             if inspect.isclass(kind) and dataclasses.is_dataclass(kind):
                 names |= {field.name for field in dataclasses.fields(kind)}
     return {name for name in names if re.search(r"(bytes|bit)(_per)?_s$", name)}

@@ -111,6 +111,7 @@ def test_over_takes_keys_that_runs_override() -> None:
     """Separated by commas or repeated; what no run overrides is named, with what varies."""
     known = ("experiment", "lr", "seed", "fold")
     assert over_keys(["seed,fold", "+seed"], known, ("lr", "seed")) == ("seed", "fold")
+    assert over_keys(["fold"], {"params.fold": 1}, ()) == ("params.fold",)
     with pytest.raises(UsageError, match=r"'sed'.*overrides that vary: lr, seed"):
         over_keys(["sed"], known, ("lr", "seed"))
 

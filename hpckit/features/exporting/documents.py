@@ -69,7 +69,7 @@ def tracker_module(kind: ExportKind) -> ModuleType:
             raise
         raise UsageError(
             f"an export to {kind} needs {error.name}, which is not installed",
-            hint=f"pip install 'hpckit-slurm[{kind}]'; csv and jsonl need nothing",
+            hint=f"pip install '.[{kind}]' in hpckit's checkout; csv and jsonl need nothing",
         ) from error
 
 

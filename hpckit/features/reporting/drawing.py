@@ -123,7 +123,7 @@ def _libraries() -> tuple[Any, Any]:
     except ModuleNotFoundError as error:
         raise UsageError(
             f"a figure needs {error.name}, which is not installed",
-            hint="pip install 'hpckit-slurm[plot]'",
+            hint="pip install '.[plot]' in hpckit's checkout",
         ) from error
 
 

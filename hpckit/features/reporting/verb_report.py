@@ -102,7 +102,7 @@ def plotly_script() -> str:
     except ModuleNotFoundError as error:
         raise UsageError(
             f"a report in HTML needs {error.name}, which is not installed",
-            hint="pip install 'hpckit-slurm[report]'; --markdown and --json need nothing",
+            hint="pip install '.[report]' in hpckit's checkout; --markdown and --json need nothing",
         ) from error
     return text
 

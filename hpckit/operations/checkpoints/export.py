@@ -72,5 +72,5 @@ def _weights_module() -> Any:
             raise
         raise UsageError(
             f"an export of a model needs {error.name}, which is not installed",
-            hint="pip install 'hpckit-slurm[train]'; ls and verify need nothing",
+            hint="pip install '.[train]' in hpckit's checkout; ls and verify need nothing",
         ) from error

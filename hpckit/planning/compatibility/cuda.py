@@ -45,7 +45,7 @@ def _torch(comparison: EnvironmentComparison) -> Iterator[Finding]:
             "none",
             f"{facts.python.executable} on {facts.host} has no torch; functions "
             "(entry_point) need it, commands may use a Python of their own",
-            "pip install 'hpckit-slurm[train]' there, or name a Python that has it: "
+            "pip install '.[train]' in hpckit's checkout there, or name a Python that has it: "
             "cluster.python=/path/to/python",
         )
     elif torch.timed_out:

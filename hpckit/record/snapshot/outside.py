@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -19,14 +19,14 @@ _MOST_FILES = 2000
 _SKIPPED = frozenset({"node_modules", "__pycache__", "build", "dist", "site-packages"})
 
 
-def outside_code(
-    commands: Iterable[str | Sequence[object] | None], project: Path
-) -> tuple[str, ...]:
+def outside_code(commands: Iterable[object], project: Path) -> tuple[str, ...]:
     """Return a line `sha256  path` for each script or editable package outside a project, sorted.
 
     Example: `outside_code(["python /data/tools/train.py"], Path("/home/ann/project"))`.
     """
-    texts = {one if isinstance(one, str) else " ".join(map(str, one or ())) for one in commands}
+    texts = {
+        " ".join(map(str, one)) if isinstance(one, list | tuple) else str(one) for one in commands
+    }
     scripts = {path for text in texts for path in _WHOLE_PATH.findall(text)}
     found = {path: [Path(path)] for path in scripts if os.path.isfile(path)}  # noqa: PTH113
     found |= {str(folder): list(_sources(folder)) for folder in editable_folders()}

@@ -180,7 +180,8 @@ class Machine:
                 "entry_point",
                 text,
                 f"a function of yours needs PyTorch, and {self.plan.python} does not have it",
-                "pip install 'hpckit-slurm[train]', or set cluster.python to a Python that has it",
+                "pip install '.[train]' in hpckit's checkout, or set cluster.python to a Python "
+                "that has it",
             )
         module = find_module(name, folders, installed=self.same_python)
         if module is None:

@@ -14,7 +14,7 @@ from hpckit.record.launches import Launch
 if TYPE_CHECKING:
     import optuna
 
-INSTALL = "pip install 'hpckit-slurm[optuna]'"
+INSTALL = "pip install '.[optuna]' in hpckit's checkout"
 
 
 def ask_study(launch: Launch, index: int) -> None:

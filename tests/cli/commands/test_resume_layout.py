@@ -64,7 +64,7 @@ def test_other_layout_shows_in_status_show_and_diff(shell: Any) -> None:
     failed(shell, "+lr=1")
     assert shell("resume", "parallel.shard=2", "parallel.replicate=rest").code == 0
     (run,) = json.loads(shell("status", "--json").out)["runs"]
-    assert (run["overrides"]["parallel.shard"], run["overrides"]["lr"]) == ("2", "1")
+    assert (run["overrides"]["parallel.shard"], run["overrides"]["lr"]) == (2, 1)
     shown = shell("show").out
     assert "parallel.shard=2 parallel.replicate=rest since" in shown
     document = json.loads(shell("show", "--json").out)
@@ -137,7 +137,7 @@ def test_slurm_is_asked_for_what_a_resume_says_from_then_on(slurm_shell: Any) ->
     assert (wrong.code, "resources.timeout_min" in wrong.err) == (2, True)
     refused = slurm_shell("resume", ".0", "resources.partition=none")
     assert (refused.code, changes(slurm_shell, folder)) == (3, []), refused.err
-    new = ("resources.timeout_min=90", "cluster.partition=urgent", "resources.exclude='n[1,2]'")
+    new = ("resources.timeout_min=1.5h", "cluster.partition=urgent", "resources.exclude='n[1,2]'")
     shown = slurm_shell("resume", ".0", *new, "--dry-run").out
     assert "asks    0: timeout_min=90, partition=urgent, exclude=n[1,2]" in shown
     assert changes(slurm_shell, folder) == []
@@ -160,7 +160,7 @@ def test_slurm_is_asked_for_what_a_resume_says_from_then_on(slurm_shell: Any) ->
         }
     about = slurm_shell("show").out
     assert "timeout_min=90" in about
-    assert "resumed      resources.timeout_min=90" in about
+    assert "resumed      resources.timeout_min=1.5h" in about
 
 
 @pytest.mark.parametrize(

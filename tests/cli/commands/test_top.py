@@ -79,7 +79,7 @@ def test_without_textual_one_error_names_the_extra(
     monkeypatch.setattr(top, "_on_terminal", lambda _: True)
     with pytest.raises(UsageError, match="hpckit top needs textual") as caught:
         desk.say("top")
-    assert "pip install 'hpckit-slurm[top]'" in caught.value.hint
+    assert "pip install '.[top]' in hpckit's checkout" in caught.value.hint
     assert desk.say("top", "--once").code == 0
 
 

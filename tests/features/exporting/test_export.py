@@ -105,7 +105,7 @@ def test_export_without_its_library_names_the_extra(kind: str, tmp_path: Path) -
     killed_training(tmp_path)
     with pytest.raises(UsageError, match=f"an export to {kind} needs {kind}") as caught:
         Desk(folder=tmp_path / "outputs").say("export", kind)
-    assert f"pip install 'hpckit-slurm[{kind}]'" in caught.value.hint
+    assert f"pip install '.[{kind}]' in hpckit's checkout" in caught.value.hint
 
 
 def test_export_to_a_tracker_has_a_folder_of_its_own(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.whole,
     pytest.mark.skipif(
         importlib.util.find_spec("matplotlib") is None,
-        reason="matplotlib is not installed: pip install 'hpckit-slurm[plot]'",
+        reason="matplotlib is not installed: pip install '.[plot]' in hpckit's checkout",
     ),
 ]
 BEGINNINGS = {"pdf": b"%PDF-", "svg": b"<?xml", "png": b"\x89PNG"}
@@ -208,4 +208,4 @@ def test_plot_without_matplotlib_names_the_extra(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UsageError, match="which is not installed") as caught:
         desk.say("plot", "-o", "a.pdf")
-    assert "hpckit-slurm[plot]" in caught.value.hint
+    assert ".[plot]" in caught.value.hint

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.whole
 
 needs_plotly = pytest.mark.skipif(
     importlib.util.find_spec("plotly") is None,
-    reason="plotly is not installed: pip install 'hpckit-slurm[report]'",
+    reason="plotly is not installed: pip install '.[report]' in hpckit's checkout",
 )
 
 
@@ -89,7 +89,7 @@ def test_report_without_plotly_names_the_extra(desk: Desk, monkeypatch: pytest.M
     monkeypatch.delitem(sys.modules, "plotly.offline", raising=False)
     with pytest.raises(UsageError, match="a report in HTML needs plotly") as caught:
         desk.say("report")
-    assert "pip install 'hpckit-slurm[report]'" in caught.value.hint
+    assert "pip install '.[report]' in hpckit's checkout" in caught.value.hint
     assert not list(desk.folder.glob("*.html"))
 
 

@@ -110,8 +110,8 @@ def _app_module() -> ModuleType:
             raise
         raise UsageError(
             f"hpckit top needs {error.name}, which is not installed",
-            hint="pip install 'hpckit-slurm[top]'; `hpckit top --once` and `hpckit status --watch` "
-            "need nothing",
+            hint="pip install '.[top]' in hpckit's checkout; `hpckit top --once` and `hpckit "
+            "status --watch` need nothing",
         ) from error
 
 
