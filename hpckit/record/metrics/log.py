@@ -16,8 +16,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hpckit.model.counted import counted
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import append_line, open_plain, read_json, read_rows, write_text
+from hpckit.record.store import (
+    append_line,
+    open_plain,
+    parsed_line,
+    read_json,
+    read_plain,
+    read_rows,
+    write_text,
+)
 from hpckit.values import dataclass, field
 
 VERSION = 3
@@ -112,6 +121,27 @@ def last_values(attempt: AttemptPaths) -> LastValues:
     """Return the last values of an attempt; empty if it logged nothing readable."""
     found = _read(attempt)
     return LastValues() if found is None else found
+
+
+def unreadable_rows(attempt: AttemptPaths) -> str:
+    """Return how many lines no reader takes, in words; empty if none, or if there is much to read.
+
+    Such as those of a script that writes Python's texts. A line cut off with its writer is none.
+    """
+    try:
+        if attempt.metrics.stat().st_size > _WORTH_KEEPING:
+            return ""
+        lines = read_plain(attempt.metrics).splitlines()
+    except OSError:
+        return ""
+    cut = [one.startswith(b'{"') and not one.endswith(b"}") for one in lines]
+    lost = [n for n, one in enumerate(lines) if not cut[n] and parsed_line(one) is None]
+    if not lost:
+        return ""
+    return (
+        f"{counted(len(lost), 'line')} of metrics.jsonl cannot be read, from line {lost[0] + 1} "
+        'on: each has to be one JSON object, such as {"step": 1, "loss": 0.5}'
+    )
 
 
 def metrics_size(attempt: AttemptPaths) -> int:

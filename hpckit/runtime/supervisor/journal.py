@@ -17,6 +17,7 @@ from functools import partial
 
 from hpckit.model import events
 from hpckit.record.layout import AttemptPaths
+from hpckit.record.metrics.log import unreadable_rows
 from hpckit.record.store import PRIVATE_FILE, append_event
 from hpckit.runtime.clock import now
 from hpckit.runtime.file_thread import FileThread
@@ -94,6 +95,9 @@ class Journal:
         return [events.Warned(at=now(), message=message)] if count else []
 
     def _write_end(self, event: events.AttemptEnded) -> None:
+        lost = unreadable_rows(self.paths)
+        if lost:
+            self._write(events.Warned(at=now(), message=lost))
         self._write(event)
         release_reserve(self.paths)
         for _ in range(_FINAL_EVENT_TRIES):

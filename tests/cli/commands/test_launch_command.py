@@ -111,3 +111,16 @@ def test_what_the_variable_chose_is_recorded_and_not_needed_again(shell: Any) ->
     assert "1 of 1 run" in shell("resume", "--wait").out
     assert shell("rerun", str(folder), "--wait").code == 1
     assert [one.name.partition("-")[0] for one in shell.outputs] == ["mine", "mine"]
+
+
+def test_metrics_that_cannot_be_read_are_warned_of(shell: Any) -> None:
+    """A script that writes Python's text instead of JSON is told which line is the first."""
+    (shell.cwd / "log.py").write_text(
+        "import os\nwith open(os.environ['HPCKIT_ATTEMPT_DIR'] + '/metrics.jsonl', 'a') as file:\n"
+        "    file.write('{\"step\": 0, \"loss\": 2.5}\\n' + str({'loss': 0.5}) + '\\n')\n"
+    )
+    said = shell("launch", "--wait", *LOCAL, "--", "python", "log.py")
+    assert said.code == 0, said.err
+    (run,) = json.loads(shell("status", "--json").out)["runs"]
+    (warning,) = run["warnings"]
+    assert warning.startswith("1 line of metrics.jsonl cannot be read, from line 2 on")

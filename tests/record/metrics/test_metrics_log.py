@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.metrics.log import MetricsLog, last_values
+from hpckit.record.metrics.log import MetricsLog, last_values, unreadable_rows
 from hpckit.record.store import append_line, make_folder, read_rows
 
 ROW = st.dictionaries(st.sampled_from(("a", "b", "c")), st.integers() | st.text(max_size=3))
@@ -40,6 +40,18 @@ def attempt(tmp_path: Path) -> AttemptPaths:
 def row(step: int, **values: Any) -> dict[str, Any]:
     """Return a row as a rank writes it."""
     return {"step": step, "at": "2026-01-01T00:00:00.000+00:00", **values}
+
+
+def test_lines_that_no_reader_takes_are_counted(attempt: AttemptPaths) -> None:
+    """Those of a script that writes Python's texts; not one that ended with its writer."""
+    assert unreadable_rows(attempt) == ""
+    attempt.metrics.write_text('{"step": 0, "loss": 2.5}\n{"step": 1, "lo\n{"step": 2}\n')
+    assert unreadable_rows(attempt) == ""
+    with attempt.metrics.open("a") as file:
+        file.write("{'step': 3, 'loss': 1}\n" + '{"loss": tensor(0.2)}\n7\n')
+    assert unreadable_rows(attempt).startswith(
+        "3 lines of metrics.jsonl cannot be read, from line 4"
+    )
 
 
 @settings(max_examples=60, deadline=None)
