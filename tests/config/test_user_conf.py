@@ -300,3 +300,19 @@ def test_file_of_ours_that_a_command_would_not_read_is_refused(
     write_conf({"config": "defaults: [hpckit, _self_]\nresources: {timeout_min: 60}\n"})
     (point,) = compose(request)
     assert point.settings.resources.timeout_min == 60
+
+
+def test_cluster_of_the_site_holds_beside_a_users_primary(
+    tmp_path: Path, request_for: Requester, write_conf: Writer
+) -> None:
+    """cluster/auto.yaml is what users get who choose none, whoever wrote the config.yaml."""
+    site = tmp_path / "site"
+    (site / "cluster").mkdir(parents=True)
+    text = "kind: auto\npartition: batch\naccount: demo\n"
+    (site / "cluster" / "auto.yaml").write_text(text, encoding="utf-8")
+    environ = {"HPCKIT_SITE_CONFIG_DIR": str(site)}
+    for defaults in ("[hpckit, _self_]", "[_self_]"):  # one of theirs, one of another program
+        write_conf({"config": f"defaults: {defaults}\n"})
+        (point,) = compose(replace(request_for(), command=("true",), environ=environ))
+        cluster = point.settings.cluster
+        assert (cluster.partition, cluster.account) == ("batch", "demo")
