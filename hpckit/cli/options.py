@@ -81,18 +81,19 @@ def limited(items: Sequence[T], limit: int) -> Sequence[T]:
 def launches_of(
     arguments: argparse.Namespace, context: Context, *, all_of: str
 ) -> Iterator[Selection]:
-    """Yield the named launch, or with `--all` every launch, newest first.
+    """Yield what is named, launches or runs, or with `--all` every launch, newest first.
 
     Warns about launches that cannot be read and skips them. Raises UsageError and NotFoundError.
     """
-    base = output_dir(arguments, context)
+    base, named = output_dir(arguments, context), arguments.references
     if not arguments.all:
-        yield find(arguments.reference, base, cwd=context.cwd)
+        names: list[str | None] = [*dict.fromkeys(named)] or [None]
+        yield from (find(name, base, cwd=context.cwd) for name in names)
         return
-    if arguments.reference is not None:
+    if named:
         raise UsageError(
-            f"--all means every launch in {base}, and {arguments.reference} one of them",
-            hint=f"hpckit {all_of} {arguments.reference}, or hpckit {all_of} --all",
+            f"--all means every launch in {base}, and {named[0]} one of them",
+            hint=f"hpckit {all_of} {named[0]}, or hpckit {all_of} --all",
         )
     for folder in list_launches(base):
         try:

@@ -54,6 +54,16 @@ def test_cancel_of_a_rendered_launch_cancels_it(desk: Any) -> None:
     assert [run["state"] for run in read(desk, "status")] == ["cancelled", "cancelled"]
 
 
+def test_cancel_takes_several_runs(desk: Any) -> None:
+    """Of one launch or of several; each once, and no other."""
+    sweep = [("a=1",), ("a=2",), ("a=3",)]
+    launches = [desk.freeze(sweep=sweep, minute=minute) for minute in range(2)]
+    first, second = (launch.id for launch in launches)
+    said = read(desk, "cancel", f"{first}.0", f"{first}.2", f"{first}.0", f"{second}.1")
+    assert [run["run"] for run in said] == [f"{first}.0", f"{first}.2", f"{second}.1"]
+    assert [wishes(launch) for launch in launches] == [[(0,), (2,)], [(1,)]]
+
+
 def test_cancel_twice_is_the_same_as_once(desk: Any) -> None:
     """A second time there is nothing left to ask for, and nothing wrong."""
     launch = desk.freeze()

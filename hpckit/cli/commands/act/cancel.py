@@ -10,7 +10,7 @@ from hpckit.cli.options import (
     add_filters,
     add_json,
     add_output_dir,
-    add_reference,
+    add_references,
     filter_of,
     launches_of,
 )
@@ -37,7 +37,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cancel`."""
-    add_reference(parser)
+    add_references(parser)
     add_flag(parser, "--all", "of all launches there are, instead of one")
     add_filters(parser)
     add_flag(parser, "--dry-run", "say what would be cancelled, and change nothing")
@@ -86,7 +86,8 @@ def _report(
         _outcome(one, dry=arguments.dry_run) for asked in cancellations for one in asked.views
     ]
     if arguments.json:
-        launch = cancellations[0].launch.id if cancellations and not arguments.all else None
+        launches = {asked.launch.id for asked in cancellations}
+        launch = launches.pop() if len(launches) == 1 and not arguments.all else None
         context.say_json({"launch": launch, "runs": outcomes})
         return
     for outcome in outcomes:

@@ -16,7 +16,7 @@ from hpckit.cli.options import (
     add_filters,
     add_json,
     add_output_dir,
-    add_reference,
+    add_references,
     filter_of,
     is_agreed,
     launches_of,
@@ -46,7 +46,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `clean`."""
-    add_reference(parser)
+    add_references(parser)
     parser.add_argument("--all", action="store_true", help="all launches there are, not one")
     add_filters(parser)
     add_flag(parser, "--attempts", "what attempts before the latest one printed")
