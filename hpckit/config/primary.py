@@ -124,6 +124,18 @@ def listed_names(folders: Sequence[Path], name: str, *above: str) -> Iterator[st
             yield from listed_names(folders, f"{chosen}/{option}".rstrip("/"), *above, name)
 
 
+def before_hpckit(folders: Sequence[Path], name: str) -> Iterator[tuple[str, str]]:
+    """Yield keys that files set which stand before `hpckit` in a defaults list, and these files."""
+    file = find_file(folders, name)
+    held = None if file is None else document(file)
+    defaults = held.get("defaults") if isinstance(held, dict) else None
+    if isinstance(defaults, list) and "hpckit" in defaults:
+        for entry in defaults[: defaults.index("hpckit")]:
+            other = find_file(folders, str(entry))
+            values = None if other is None else document(other)
+            yield from ((str(key), str(entry)) for key in values or () if isinstance(values, dict))
+
+
 def find_file(folders: Sequence[Path], name: str) -> Path | None:
     """Return the file of a configuration, by its path in the folders; None if there is none."""
     files = (folder / f"{name.removesuffix('.yaml')}.yaml" for folder in folders)

@@ -20,7 +20,8 @@ from hpckit.config.failures import FAILURES
 from hpckit.config.names import RESOURCES, meant_by
 from hpckit.config.points.columns import KEY
 from hpckit.config.points.expansion import Word
-from hpckit.config.request import ComposeRequest
+from hpckit.config.primary import before_hpckit, primary_of
+from hpckit.config.request import ComposeRequest, conf_folders
 from hpckit.config.session import Session, open_session
 from hpckit.config.staged import for_all, read_words
 from hpckit.errors import ConfigError
@@ -43,6 +44,11 @@ def input_slips(request: ComposeRequest, points: Sequence[SweepPoint]) -> Iterat
     for key, meant in sorted(slips(points[0].config, request.overrides)):
         words = f"nothing of hpckit reads {key}, which your files set; meant {meant}?"
         yield warning(key, points[0].config[key], words)
+    folders = conf_folders(request)
+    for key, file in before_hpckit(folders, primary_of(request, folders)):
+        if key in _TYPED:
+            words = f"{file} sets {key}, and hpckit's own {key} counts: put `hpckit` first in the "
+            yield warning(key, points[0].config[key], words + "defaults list")
     for word, number in texts_for_numbers(request):
         words = f"{word} is a text; without it the value is the number {number:g}"
         key, _, value = word.partition("=")

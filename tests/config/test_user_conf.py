@@ -11,6 +11,7 @@ import pytest
 
 from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest, shipped_folder, template_folders
+from hpckit.config.slips import input_slips
 from hpckit.errors import ConfigError
 
 Requester = Callable[..., ComposeRequest]
@@ -316,3 +317,12 @@ def test_cluster_of_the_site_holds_beside_a_users_primary(
         (point,) = compose(replace(request_for(), command=("true",), environ=environ))
         cluster = point.settings.cluster
         assert (cluster.partition, cluster.account) == ("batch", "demo")
+
+
+def test_keys_that_stand_before_hpckit_are_told(request_for: Requester, write_conf: Writer) -> None:
+    """Its own values would count instead, silently; in the right order nothing is said."""
+    write_conf({"config": "seed: 42\nlr: 1\n"})
+    for order, told in (("config, hpckit", ["seed"]), ("hpckit, config", [])):
+        write_conf({"hpc": f"defaults: [{order}, _self_]\n"})
+        request = request_for(config_name="hpc")
+        assert [one.key for one in input_slips(request, compose(request))] == told
