@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,9 @@ def document(file: Path) -> Any:
         return None
 
 
+@cache
 def _parsed(text: str | bytes) -> Any:
+    """Parse a text once: a launch looks at its primary configuration several times."""
     try:
         return yaml.safe_load(text)
     except (ValueError, yaml.YAMLError):

@@ -58,8 +58,9 @@ class _ComposingLoader(ConfigLoaderImpl):
         self, defaults: list[ResultDefault], repo: IConfigRepository
     ) -> DictConfig:
         # Before Hydra merges the files: it may put their nodes into the result.
-        _take_units(defaults, repo)
-        self.declared_missing = _declared_missing(defaults, repo)
+        held = _held(defaults, repo)
+        _take_units(held, repo)
+        self.declared_missing = _declared_missing(held)
         config = super()._compose_config_from_defaults_list(defaults, repo)
         if config.get("params"):  # so that a mistyped name of one is an error
             OmegaConf.set_struct(config.params, value=True)
@@ -200,35 +201,37 @@ def _masked(error: ConfigError, session: Session) -> ConfigError:
     return ConfigError(masked_text(error.message, secret), hint=masked_text(error.hint, secret))
 
 
-def _declared_missing(
+def _held(
     defaults: Sequence[ResultDefault], files: IConfigRepository
-) -> frozenset[str]:
+) -> Sequence[tuple[str, str, Any]]:
+    """Return the files with their packages and values, without the schema and Hydra's own."""
+    found = ((str(default.config_path), default.package or "") for default in defaults)
+    return [
+        (path, package, _values(files, path))
+        for path, package in found
+        if path != SCHEMA_NAME and not path.startswith("hydra/")
+    ]
+
+
+def _declared_missing(held: Sequence[tuple[str, str, Any]]) -> frozenset[str]:
     """Return the keys that these of the files finally set to `???`."""
     missing: set[str] = set()
-    for path, package in _files_of(defaults):
-        for key, value in leaves(_values(files, path), package):
+    for _, package, values in held:
+        for key, value in leaves(values, package):
             # A value fills the mappings around it, too.
             missing.difference_update(accumulate(key.split("."), "{}.{}".format))
             missing.update([key] if value == MISSING else [])
     return frozenset(missing)
 
 
-def _files_of(defaults: Sequence[ResultDefault]) -> Iterator[tuple[str, str]]:
-    """Yield the files and their packages, without the schema and Hydra's own."""
-    for default in defaults:
-        path = str(default.config_path)
-        if path != SCHEMA_NAME and not path.startswith("hydra/"):
-            yield path, default.package or ""
-
-
-def _take_units(defaults: Sequence[ResultDefault], files: IConfigRepository) -> None:
+def _take_units(held: Sequence[tuple[str, str, Any]], files: IConfigRepository) -> None:
     """Put numbers in place of what the files write with a unit, as overrides may."""
-    for path, package in _files_of(defaults):
-        loaded = files.load_config(path)
-        for key, value in leaves(_values(files, path)):
+    for path, package, values in held:
+        for key, value in leaves(values):
             word = f"{package}.{key}={value}".lstrip(".")
             taken = in_own_unit(word) if isinstance(value, str) else word
-            if loaded is not None and taken != word:
+            loaded = files.load_config(path) if taken != word else None
+            if loaded is not None:
                 number = float(taken.partition("=")[2])
                 OmegaConf.update(loaded.config, key, int(number) if number % 1 == 0 else number)
 

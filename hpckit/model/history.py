@@ -35,8 +35,7 @@ class LaunchHistory:
     `untouched` are frozen jobs whose submission was never tried, or was deferred. `known` are runs
     of other launches that replace requested ones, by launch. `rerun_of` is the run that a run
     starts again, with its launch. `settings_changes` are those that resumes gave a run, the present
-    one last. `satellites` are the indices of the jobs that bring
-    nodes to a run.
+    one last. `satellites` are the indices of the jobs that bring nodes to a run.
     """
 
     jobs: list[JobSpec]

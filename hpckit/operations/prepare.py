@@ -94,9 +94,8 @@ def prepare(
         refuse_other_clusters(context.environ)
     scripts = {job.index: render_script(plan, job, templates) for job in plan.jobs}
     outputs = Path(plan.folder).parent
-    snapshot = take_snapshot(points[0].settings.code, context.cwd, outputs, context)
     commands = (point.settings.command for point in points)
-    snapshot = replace(snapshot, outside=outside_code(commands, snapshot.root))
+    snapshot = take_snapshot(points[0].settings.code, context.cwd, outputs, commands, context)
     found = (*_unused_templates(templates[:-1], plan), *_left_out(snapshot.left_out))
     warnings += _warn(found, context)
     _refuse_in_snapshot(points[0].settings.notify, snapshot)
@@ -153,11 +152,18 @@ def _gpus_of_nodes(points: Sequence[SweepPoint], context: Context) -> int | None
 
 
 def take_snapshot(
-    settings: Code, cwd: Path, output_dir: Path, context: Context
+    settings: Code, cwd: Path, output_dir: Path, commands: Iterable[object], context: Context
 ) -> collect.CodeSnapshot:
-    """Return the project around a folder as it is now, with what of it does not count as code."""
+    """Return the project around a folder as it is now.
+
+    With what of it does not count as code, and what the commands take from outside of it.
+    """
     found = collect.collect(settings, cwd=cwd, output_dir=output_dir, git=Git(context.environ))
-    return replace(found, uncounted=uncounted_files(found, output_dir, is_output_file))
+    return replace(
+        found,
+        uncounted=uncounted_files(found, output_dir, is_output_file),
+        outside=outside_code(commands, found.root),
+    )
 
 
 def _unused_templates(folders: Sequence[Path], plan: LaunchPlan) -> Iterator[Finding]:

@@ -33,7 +33,6 @@ from hpckit.record.snapshot.environment import (
 )
 from hpckit.record.snapshot.git import Git
 from hpckit.record.snapshot.identity import code_identity, frozen_identity
-from hpckit.record.snapshot.outside import outside_code
 from hpckit.record.snapshot.restore import restore
 from hpckit.record.store import read_json
 from hpckit.slurm.script import render_script
@@ -181,9 +180,8 @@ def _today(launch: Launch, settings: LaunchConfig, context: Context) -> _Source:
             f"the project of {launch.id} is gone: {here}",
             hint="bring it back to its place, or take what was frozen: --exact",
         )
-    snapshot = take_snapshot(settings.code, here, launch.folder.parent, context)
-    outside = outside_code([settings.command], snapshot.root)
-    snapshot = replace(snapshot, outside=outside)
+    outputs, commands = launch.folder.parent, (settings.command,)
+    snapshot = take_snapshot(settings.code, here, outputs, commands, context)
     then, now = frozen_identity(launch.paths), code_identity(snapshot)
     same = "the same as it was" if then is not None and then == now else "not what it was"
     same = "and whether it is what it was is not known" if None in (then, now) else f"it is {same}"
