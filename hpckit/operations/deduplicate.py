@@ -36,6 +36,12 @@ from hpckit.record.snapshot.identity import (
     frozen_project,
     holdings,
 )
+from hpckit.record.snapshot.outside import (
+    changed_at_start,
+    code_of_run,
+    paths_of,
+    recorded_outside,
+)
 from hpckit.record.store import read_object
 from hpckit.values import dataclass, field, replace
 from hpckit.views.launch_view import Ask, launch_views
@@ -150,7 +156,7 @@ class _Search:
             if not run.settings.chaos:
                 self.wanted.setdefault(run.signature, []).append(run)
         candidates = list(holdings(Path(self.prepared.plan.folder).parent, self.wanted))
-        same = self._with_our_code(candidates)
+        same, others = self._by_code(candidates)
         for holding in same:
             for signature, index in list(_completed(holding, self.wanted)):
                 if (other := self._other_layout(holding.paths, signature, index)) is not None:
@@ -159,7 +165,7 @@ class _Search:
                     continue
                 self._settle(signature, holding, index, RunState.completed)
         self._take_open(same)
-        self._count_changed([one for one in candidates if one not in same])
+        self._count_changed(others)
         if self.found.skipped:
             then = read_object(LaunchPaths(self.found.skipped[0].folder).environment)
             found = environment_differences(then, capture_environment(self.context.environ))
@@ -196,17 +202,47 @@ class _Search:
 
     def _note_changed(self, holding: EarlierLaunch, signatures: Collection[str]) -> None:
         if signatures and not self.found.changed_in:
-            self.found.changed_in = holding.paths.folder.name
-            self.found.changed_files = files_that_differ(self.prepared.snapshot, holding.paths)
+            paths = holding.paths
+            self.found.changed_in = paths.folder.name
+            lines = {line for signature in signatures for line in self._outside(signature)}
+            self.found.changed_files = (
+                *files_that_differ(self.prepared.snapshot, paths),
+                *sorted(
+                    {*paths_of(lines - recorded_outside(paths))}
+                    | {*changed_at_start(paths, holding.of(signatures))}
+                ),
+            )
         self.found.changed += sum(len(self.wanted[signature]) for signature in signatures)
 
-    def _with_our_code(self, candidates: Sequence[EarlierLaunch]) -> Sequence[EarlierLaunch]:
+    def _by_code(
+        self, candidates: Sequence[EarlierLaunch]
+    ) -> tuple[Sequence[EarlierLaunch], Sequence[EarlierLaunch]]:
+        """Return what launches have run with our code, and with other code."""
         if self.any_code or not candidates:
-            return candidates
+            return candidates, ()
         ours = code_identity(self.prepared.snapshot)
-        if ours is None:
-            return ()
-        return [one for one in candidates if frozen_identity(one.paths) == ours]
+        same: list[EarlierLaunch] = []
+        others: list[EarlierLaunch] = []
+        for holding in candidates:
+            paths, recorded = holding.paths, recorded_outside(holding.paths)
+            alike = ours is not None and frozen_identity(paths) == ours
+            ours_too: dict[str, list[int]] = {}
+            left: dict[str, list[int]] = {}
+            for signature, indices in holding.runs.items():
+                as_recorded = alike and self._outside(signature) <= recorded
+                for index in indices:
+                    changed = bool(recorded) and bool(changed_at_start(paths, (index,)))
+                    where = ours_too if as_recorded and not changed else left
+                    where.setdefault(signature, []).append(index)
+            same += [replace(holding, runs=ours_too)] if ours_too else []
+            others += [replace(holding, runs=left)] if left else []
+        return same, others
+
+    def _outside(self, signature: str) -> frozenset[str]:
+        """Return what wanted runs with this signature take of the code that is not frozen."""
+        snapshot, command = self.prepared.snapshot, self.wanted[signature][0].settings.command
+        folder = snapshot.project / snapshot.working_dir
+        return code_of_run(snapshot.outside, command, folder, self.context.environ)
 
     def _take_open(self, candidates: Sequence[EarlierLaunch]) -> None:
         """Take runs that wait or run."""

@@ -21,7 +21,7 @@ from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.counted import counted, listed
 from hpckit.model.finding import Finding, warning
 from hpckit.model.ids import launch_id, slug
-from hpckit.model.launch import ClusterKind, Code, LaunchConfig
+from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.outside.notices import Notify
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.operations.cluster_limits import limits_for
@@ -94,8 +94,7 @@ def prepare(
         refuse_other_clusters(context.environ)
     scripts = {job.index: render_script(plan, job, templates) for job in plan.jobs}
     outputs = Path(plan.folder).parent
-    commands = (point.settings.command for point in points)
-    snapshot = take_snapshot(points[0].settings.code, context.cwd, outputs, commands, context)
+    snapshot = take_snapshot(points, context.cwd, outputs, context)
     found = (*_unused_templates(templates[:-1], plan), *_left_out(snapshot.left_out))
     warnings += _warn(found, context)
     _refuse_in_snapshot(points[0].settings.notify, snapshot)
@@ -152,18 +151,25 @@ def _gpus_of_nodes(points: Sequence[SweepPoint], context: Context) -> int | None
 
 
 def take_snapshot(
-    settings: Code, cwd: Path, output_dir: Path, commands: Iterable[object], context: Context
+    points: Sequence[SweepPoint], cwd: Path, output_dir: Path, context: Context
 ) -> collect.CodeSnapshot:
     """Return the project around a folder as it is now.
 
-    With what of it does not count as code, and what the commands take from outside of it.
+    With what of it does not count as code, and what the points take from elsewhere.
     """
-    found = collect.collect(settings, cwd=cwd, output_dir=output_dir, git=Git(context.environ))
-    return replace(
-        found,
-        uncounted=uncounted_files(found, output_dir, is_output_file),
-        outside=outside_code(commands, found.root),
-    )
+    settings, git = points[0].settings.code, Git(context.environ)
+    found = collect.collect(settings, cwd=cwd, output_dir=output_dir, git=git)
+    found = replace(found, uncounted=uncounted_files(found, output_dir, is_output_file))
+    return with_outside(found, points, context)
+
+
+def with_outside(
+    snapshot: collect.CodeSnapshot, points: Sequence[SweepPoint], context: Context
+) -> collect.CodeSnapshot:
+    """Return a snapshot with what is there now of the code that points take from elsewhere."""
+    commands = (point.settings.command for point in points)
+    programs = (*commands, points[0].settings.cluster.python)
+    return replace(snapshot, outside=outside_code(programs, snapshot, context.environ))
 
 
 def _unused_templates(folders: Sequence[Path], plan: LaunchPlan) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from hpckit.model.plain import MASK, from_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.model.stages import with_followed
 from hpckit.operations.frozen_script import option_of, require_python, templates_of
-from hpckit.operations.prepare import Prepared, plan_points, take_snapshot
+from hpckit.operations.prepare import Prepared, plan_points, take_snapshot, with_outside
 from hpckit.planning.plan import LaunchIdentity
 from hpckit.planning.secrecy import masked_words
 from hpckit.record.launches import Launch, load_settings
@@ -33,6 +33,7 @@ from hpckit.record.snapshot.environment import (
 )
 from hpckit.record.snapshot.git import Git
 from hpckit.record.snapshot.identity import code_identity, frozen_identity
+from hpckit.record.snapshot.outside import paths_of, recorded_outside, unfrozen_words
 from hpckit.record.snapshot.restore import restore
 from hpckit.record.store import read_json
 from hpckit.slurm.script import render_script
@@ -76,9 +77,9 @@ def prepare_rerun(
         points = [_overridden(launch, point, overrides, context) for point in points]
     with TemporaryDirectory(prefix="hpckit-") as scratch:
         source = (
-            _exact(launch, Path(scratch), context)
+            _exact(launch, points, Path(scratch), context)
             if exact
-            else _today(launch, points[0].settings, context)
+            else _today(launch, points, context)
         )
         prepared = _prepared(launch, points, source, words, context)
         yield prepared, source.words, _differences(launch, prepared)
@@ -161,35 +162,38 @@ def _with_changes(
     return found
 
 
-def _exact(launch: Launch, scratch: Path, context: Context) -> _Source:
+def _exact(
+    launch: Launch, points: Sequence[SweepPoint], scratch: Path, context: Context
+) -> _Source:
     require_python(launch)
     snapshot, origin, doubt = restore(launch.paths, Git(context.environ), scratch)
     if doubt is not None:
         context.note(f"warning: {doubt}; the code may not be all that ran")
+    snapshot = with_outside(snapshot, points, context)
+    other = paths_of({*snapshot.outside} - recorded_outside(launch.paths))
+    if other:
+        context.note(f"warning: {unfrozen_words(other)}; the runs take it as it is now")
     words = f"as frozen ({origin})"
     return _Source(snapshot=snapshot, words=words, folders=None, python=launch.python)
 
 
-def _today(launch: Launch, settings: LaunchConfig, context: Context) -> _Source:
-    here = Path(launch.code.working_dir)
-    project = Path(launch.code.project)
-    if here.is_relative_to(launch.paths.code):
-        here = project / here.relative_to(launch.paths.code)
+def _today(launch: Launch, points: Sequence[SweepPoint], context: Context) -> _Source:
+    here = launch.code.launched_in
     if not here.is_dir():
         raise UsageError(
             f"the project of {launch.id} is gone: {here}",
             hint="bring it back to its place, or take what was frozen: --exact",
         )
-    outputs, commands = launch.folder.parent, (settings.command,)
-    snapshot = take_snapshot(settings.code, here, outputs, commands, context)
+    snapshot = take_snapshot(points, here, launch.folder.parent, context)
     then, now = frozen_identity(launch.paths), code_identity(snapshot)
-    same = "the same as it was" if then is not None and then == now else "not what it was"
+    alike = then == now and recorded_outside(launch.paths).issuperset(snapshot.outside)
+    same = "the same as it was" if alike else "not what it was"
     same = "and whether it is what it was is not known" if None in (then, now) else f"it is {same}"
     return _Source(
         snapshot=snapshot,
         words=f"today's, of {snapshot.root}: {same} (--exact takes what was frozen)",
         folders=(here,),
-        python=settings.cluster.python or sys.executable,
+        python=points[0].settings.cluster.python or sys.executable,
     )
 
 

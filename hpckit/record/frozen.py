@@ -44,6 +44,11 @@ class CodeRecord:
     python_path: tuple[str, ...]
     project: str
 
+    @property
+    def launched_in(self) -> Path:
+        """The folder of the project that the launch was made in."""
+        return Path(self.project, Path(self.working_dir).relative_to(self.root))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CodeEntry:

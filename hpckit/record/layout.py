@@ -221,6 +221,11 @@ class RunPaths:
         return self.folder / "checkpoints"
 
     @property
+    def other_code(self) -> Path:
+        """What had changed of the code that is not frozen when an attempt began; absent if none."""
+        return self.folder / "other_code"
+
+    @property
     def chaos_marks(self) -> Path:
         """The folder of marks: one for each planned fault that has happened."""
         return self.folder / "chaos"

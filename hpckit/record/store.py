@@ -11,8 +11,9 @@ import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from hpckit.model.events import VERSION, Event, decode_event, encode_event
 
@@ -103,7 +104,7 @@ def read_object(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def open_plain(path: Path | str) -> BinaryIO:
+def open_plain(path: Path | str) -> BufferedReader:
     """Open a regular file for reading; raises OSError, also if it is not a regular file.
 
     A pipe that another user put there would block, waiting for a writer that never comes.

@@ -14,6 +14,7 @@ from hpckit.record.frozen import RunHead
 from hpckit.record.launches import Launch, load_launch, read_launch_history
 from hpckit.record.lookup import Selection, find_evidence, list_launches
 from hpckit.record.snapshot.identity import frozen_identity
+from hpckit.record.snapshot.outside import paths_of, recorded_outside
 from hpckit.report.selection import assigned
 from hpckit.values import dataclass, replace
 from hpckit.views.freshness import Freshness
@@ -190,5 +191,6 @@ def _signature(view: LaunchView, run: RunView) -> str:
 def _note_code(launches: Sequence[Launch], context: Context) -> None:
     """Print a note if the compared results may come from different code."""
     identities = {frozen_identity(launch.paths) for launch in launches}
-    if len(identities) > 1 or None in identities:
+    lines = frozenset[str]().union(*(recorded_outside(launch.paths) for launch in launches))
+    if len(identities) > 1 or None in identities or len(paths_of(lines)) < len(lines):
         context.note(f"these {len(launches)} launches did not all run the same code, for all known")

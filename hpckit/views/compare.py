@@ -14,6 +14,7 @@ from hpckit.record.lookup import Selection
 from hpckit.record.snapshot.comparison import file_changes, text_diff
 from hpckit.record.snapshot.environment import environment_differences
 from hpckit.record.snapshot.identity import frozen_identity
+from hpckit.record.snapshot.outside import recorded_outside
 from hpckit.report.comparison import CodeDifference, ResultPair, RunComparison, key_differences
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import launch_head, launch_views, note_warnings
@@ -108,9 +109,10 @@ def _pairs(
 
 def _code(old: Launch, new: Launch, *, text: bool) -> CodeDifference:
     identities = frozen_identity(old.paths), frozen_identity(new.paths)
+    other = recorded_outside(old.paths) ^ recorded_outside(new.paths)
     changes = file_changes(old.paths, new.paths)
     return CodeDifference(
-        same=None if None in identities else identities[0] == identities[1],
+        same=None if None in identities else identities[0] == identities[1] and not other,
         old_commit=read_code_record(old.paths).get("commit"),
         new_commit=read_code_record(new.paths).get("commit"),
         files=changes,

@@ -117,28 +117,65 @@ def test_launch_with_changed_code_is_another_one_unless_told(project: Any) -> No
     assert "nothing to launch" in project("launch", *words).out
 
 
-def test_code_outside_the_project_counts(
-    project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A script by its whole path, and what `pip install -e` put into the environment."""
+def test_code_that_is_not_frozen_counts(project: Any, tmp_path: Path) -> None:
+    """A script by its whole path, and a folder that Python imports from."""
     script, library = tmp_path / "tools" / "say.sh", tmp_path / "library"
     for file in (script, library / "lib.py"):
         file.parent.mkdir()
         file.write_text("true\n")
-    record = tmp_path / "site" / "lib-1.dist-info" / "direct_url.json"
-    record.parent.mkdir(parents=True)
-    about = {"url": library.as_uri(), "dir_info": {"editable": True}}
-    record.write_text(json.dumps(about))
-    monkeypatch.setattr("sysconfig.get_path", lambda _: str(record.parents[1]))
+    project.environ["PYTHONPATH"] = str(library)
     words = ("experiment=command", f"command=[sh,{script}]", "cluster=local")
     launched(project, "--wait", *words)
     assert len(launched(project, *words)["skipped"]) == 1
     for file in (script, library / "lib.py"):
         file.write_text("true again\n")
         said = project("launch", *words)
-        name = str(script if file == script else library)
-        assert (said.code, name in said.err) == (2, True), said.err
-        launched(project, "--wait", "--changed-code", *words)
+        name = f"{script if file == script else f'{library}/'}"
+        assert (said.code, f"({name} differs)" in said.err) == (2, True), said.err
+        before = launched(project, "--dry-run", "--any-code", *words)["skipped"][0]["dir"]
+        after = launched(project, "--wait", "--changed-code", *words)["dir"]
+        shown = project("diff", before, after).out
+        assert (f"changed: {name}" in shown, "the same files" in shown) == (True, False), shown
+
+
+def test_a_script_more_in_a_sweep_of_scripts_runs_alone(project: Any, tmp_path: Path) -> None:
+    """The scripts of the other runs are as they were."""
+    for name in "abc":
+        (tmp_path / f"{name}.sh").write_text("true\n")
+    scripts = [f"{tmp_path}/{name}.sh" for name in "abc"]
+    words = ("experiment=command", "command=[sh,'${params.s}']", "cluster=local")
+    launched(project, "--wait", "-m", *words, f"+params.s={','.join(scripts[:2])}")
+    again = launched(project, "--wait", "-m", *words, f"+params.s={','.join(scripts)}")
+    assert (len(again["skipped"]), len(again["runs"])) == (2, 1)
+    assert "is the same as it was" in project("rerun", "@-1", "--dry-run").err
+    (tmp_path / "b.sh").write_text("true again\n")
+    said = project("launch", "-m", *words, f"+params.s={','.join(scripts)}")
+    assert f"1 completed run would run again, with other code ({scripts[1]} differs)" in said.err
+
+
+def test_a_run_that_began_with_other_code_than_was_recorded_is_not_reused(
+    project: Any, tmp_path: Path
+) -> None:
+    """The script was edited while the run waited: its result is of neither code."""
+    script = tmp_path / "say.sh"
+    script.write_text("exit 1\n")
+    words = ("experiment=command", f"command=[sh,{script}]", "cluster=local")
+    first = json.loads(project("launch", "--json", "--wait", *words).out)
+    script.write_text("true\n")
+    resumed = project("resume", "--wait", first["launch"])
+    told = f"code that is not frozen has changed since the launch: {script}"
+    assert f"warning: {told}; what is resumed runs it as it is now" in resumed.err
+    assert told in project("status", first["launch"]).out
+    for text in ("true\n", "exit 1\n"):
+        script.write_text(text)
+        said = project("launch", *words)
+        assert (said.code, f"({script} differs)" in said.err) == (2, True), said.err
+    exact = project("rerun", first["launch"], "--exact", "--wait")
+    assert told not in exact.err
+    script.write_text("true\n")
+    exact = project("rerun", first["launch"], "--exact", "--wait")
+    assert f"warning: {told}; the runs take it as it is now" in exact.err
+    assert len(launched(project, *words)["skipped"]) == 1
 
 
 def test_another_environment_of_a_skipped_run_is_said(project: Any) -> None:

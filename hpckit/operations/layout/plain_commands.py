@@ -11,10 +11,13 @@ from hpckit.model.finding import Finding, warning
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.planning.layout import layout_of
+from hpckit.record.store import open_plain
 from hpckit.values import field_names
 
 _HPCKITS = frozenset(field_names(LaunchConfig)) - {"params", "seed"}
 """Sections that hpckit reads itself: runs that differ in them differ."""
+
+_MOST_READ = 10_000_000
 
 
 def warn_of_plain_commands(plan: LaunchPlan, working_dir: Path) -> Iterator[Finding]:
@@ -63,7 +66,7 @@ def warn_of_plain_commands(plan: LaunchPlan, working_dir: Path) -> Iterator[Find
 def _reads_nothing(script: Path) -> bool:
     """Return whether a file is there and does not mention hpckit, nor its variables."""
     try:
-        text = script.read_text(encoding="utf-8", errors="replace")
+        with open_plain(script) as file:
+            return b"hpckit" not in file.read(_MOST_READ).lower()
     except OSError:
         return False
-    return "hpckit" not in text.lower()

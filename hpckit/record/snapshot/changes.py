@@ -5,6 +5,7 @@ Files that runs wrote next to the frozen files do not count.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Collection, Iterator
@@ -14,10 +15,12 @@ from hpckit.errors import UsageError
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.snapshot.git import Git
-from hpckit.record.store import PRIVATE_FILE, read_json, read_plain
+from hpckit.record.store import PRIVATE_FILE, open_plain, read_json, read_plain
 
-_GAP = "  "
+GAP = "  "
 """Between digest and path: the format that `sha256sum --check` reads."""
+
+_NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ENXIO})
 
 
 def write_sums(snapshot: CodeSnapshot, paths: LaunchPaths) -> str:
@@ -88,26 +91,24 @@ def foreign_files(paths: LaunchPaths) -> Iterator[str]:
 
 
 def files_that_differ(snapshot: CodeSnapshot, paths: LaunchPaths) -> tuple[str, ...]:
-    """Return the files in which code that is to be frozen differs from a launch's, without links.
+    """Return the project's files in which code to be frozen differs from a launch's, without links.
 
-    Of those in the project there are none if either has no list of files.
+    There are none if either has no list of files.
     """
     try:
         record = read_json(paths.code_record)
-        other = set(record.get("outside") or ()) ^ {*snapshot.outside}
-        outside = tuple(sorted({line.partition(_GAP)[2] for line in other}))
         before = dict(frozen_sums(paths))
         uncounted = snapshot.uncounted.union(record.get("uncounted") or ())
     except (OSError, ValueError, TypeError, AttributeError):
         return ()  # only for information
     if snapshot.files is None or not before:
-        return outside
+        return ()
     before = {path: digest for path, digest in before.items() if path not in uncounted}
     here = [file.path for file in snapshot.files if file.link is None]
     here = [path for path in here if path not in uncounted]
     now = {path: digest_of(snapshot.root / path) for path in here}
     both = sorted(before.keys() | now.keys())
-    return (*(path for path in both if before.get(path) != now.get(path)), *outside)
+    return tuple(path for path in both if before.get(path) != now.get(path))
 
 
 def edited_since(paths: LaunchPaths) -> tuple[str, ...]:
@@ -162,20 +163,22 @@ def _frozen_diff(path: Path) -> str:
 
 
 def digest_of(path: Path) -> str | None:
-    """Return the checksum of a file, None if there is none."""
+    """Return the checksum of a file, None if there is no regular file."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return None
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            return None
+        raise
 
 
 def _line(path: str, digest: str) -> str:
     # As sha256sum writes names that contain its own separators.
     if "\\" in path or "\n" in path:
         escaped = path.replace("\\", "\\\\").replace("\n", "\\n")
-        return f"\\{digest}{_GAP}{escaped}\n"
-    return f"{digest}{_GAP}{path}\n"
+        return f"\\{digest}{GAP}{escaped}\n"
+    return f"{digest}{GAP}{path}\n"
 
 
 def frozen_sums(paths: LaunchPaths) -> Iterator[tuple[str, str]]:
@@ -196,7 +199,7 @@ def counted_sums(text: str, uncounted: Collection[str]) -> str:
 
 
 def _read_line(line: str) -> tuple[str, str]:
-    digest, _, path = line.partition(_GAP)
+    digest, _, path = line.partition(GAP)
     if digest.startswith("\\"):
         digest = digest[1:]
         path = "\\".join(part.replace("\\n", "\n") for part in path.split("\\\\"))

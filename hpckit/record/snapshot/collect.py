@@ -66,8 +66,8 @@ class CodeSnapshot:
     `files` is None if no snapshot is wanted: then the project itself is used. `origin` is the
     project that the files at `root` were taken from, if it is another folder. `left_out` are files
     and folders (with a slash) that look like secrets. `uncounted` are files that are no part of the
-    code when it is compared with other code. `outside` is code that is not in the project, with its
-    checksums (`outside_code`).
+    code when it is compared with other code. `outside` is code that runs take from elsewhere, with
+    its checksums (`outside_code`).
     """
 
     root: Path
@@ -210,17 +210,21 @@ class _Project:
         if folder == self.root:
             return False
         if folder not in self.known:
-            self.known[folder] = self.skips(folder.parent) or self._is_foreign(folder)
+            self.known[folder] = (
+                self.skips(folder.parent) or self.holds_outputs(folder) or is_foreign(folder)
+            )
         return self.known[folder]
 
-    def _is_foreign(self, folder: Path) -> bool:
-        return (
-            folder.name in _CACHES
-            or self.holds_outputs(folder)
-            or (folder / "pyvenv.cfg").is_file()
-            or (folder / EXPORT_MARK).is_file()
-            or ((folder / "launch.json").is_file() and (folder / "runs").is_dir())
-        )
+
+def is_foreign(folder: Path) -> bool:
+    """Return whether a folder is a cache, an environment, an export or a launch: never code."""
+    return (
+        folder.name in _CACHES
+        or (folder / "pyvenv.cfg").is_file()
+        or (folder / "conda-meta").is_dir()
+        or (folder / EXPORT_MARK).is_file()
+        or ((folder / "launch.json").is_file() and (folder / "runs").is_dir())
+    )
 
 
 def _files(

@@ -12,6 +12,7 @@ from pathlib import Path
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.remove import is_plain
 from hpckit.record.snapshot.changes import frozen_sums
+from hpckit.record.snapshot.outside import path_of, recorded_outside
 from hpckit.record.store import open_plain
 
 _MOST_BYTES = 2_000_000
@@ -72,6 +73,7 @@ def _text(code: Path, path: str) -> str:
 
 def _sums(paths: LaunchPaths) -> Mapping[str, str] | None:
     try:
-        return dict(frozen_sums(paths)) if paths.code_sums.exists() else None
+        outside = {path_of(line): line for line in recorded_outside(paths)}
+        return dict(frozen_sums(paths)) | outside if paths.code_sums.exists() else None
     except OSError:
         return None

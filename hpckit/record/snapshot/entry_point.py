@@ -35,7 +35,8 @@ class FoundModule:
     @property
     def is_source(self) -> bool:
         """Whether its source can be read."""
-        return self.file is not None and self.file.suffix in _SOURCES
+        file = self.file
+        return file is not None and file.suffix in _SOURCES and file.is_file()
 
 
 def find_module(name: str, folders: Sequence[Path], *, installed: bool) -> FoundModule | None:

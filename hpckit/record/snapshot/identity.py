@@ -29,7 +29,7 @@ class EarlierLaunch:
     """A launch with runs that have the wanted signatures: their indices, in order."""
 
     paths: LaunchPaths
-    runs: Mapping[str, tuple[int, ...]]
+    runs: Mapping[str, Sequence[int]]
 
     def of(self, wanted: Collection[str]) -> tuple[int, ...]:
         """Return the indices of the runs with these signatures, in order."""
@@ -83,10 +83,10 @@ def code_identity(snapshot: CodeSnapshot, sums: str | None = None) -> str | None
 
     For a snapshot it is made from the content of its files that count (`sums`, if known, as from
     `changes.sums_text`); without one from the commit and the changes to what git tracks in the
-    project. Outside git nothing shows whether files are unchanged. Code outside the project counts
-    by its content.
+    project. Outside git nothing shows whether files are unchanged. Code that no snapshot holds is
+    compared beside it (`outside`).
     """
-    places = (snapshot.working_dir, *snapshot.python_path, *snapshot.outside)
+    places = (snapshot.working_dir, *snapshot.python_path)
     if snapshot.files is not None:
         counted = [file for file in snapshot.files if file.path not in snapshot.uncounted]
         marks = {file.path: _mark(file, snapshot.project) for file in counted}

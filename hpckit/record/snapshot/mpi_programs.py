@@ -13,6 +13,7 @@ from pathlib import Path
 from hpckit.model.command import MPI_CURE, commands_of, script_of
 from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import Resources
+from hpckit.record.store import open_plain
 
 _LINKED = re.compile(rb"\0libmpi(?:ch|fort|cxx|_[a-z_]+)?\.so[.\d]*\0")
 """The name of a library in an ELF file's table of names."""
@@ -43,7 +44,7 @@ def mpi_findings(
 def _judge(file: Path) -> Callable[[str, object, str, str], Finding] | None:
     """Return how to say that a file is a program of MPI; None if it is not, or cannot be read."""
     try:
-        with file.open("rb") as opened:
+        with open_plain(file) as opened:
             content = opened.read(_MOST_BYTES)
         if content.startswith(b"\x7fELF"):
             return error if _LINKED.search(content) else None

@@ -94,7 +94,6 @@ class _Frozen:
             git=git if self.record.get("dirty") is not None else None,
             origin=self.project,
             uncounted=frozenset(self.record.get("uncounted") or ()),
-            outside=tuple(self.record.get("outside") or ()),
         )
 
 

@@ -26,6 +26,12 @@ from hpckit.record.launches import Launch, is_cancelled, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths, RunPaths
 from hpckit.record.nodes.history import append_incident, remove_older
 from hpckit.record.process import start_mark
+from hpckit.record.snapshot.outside import (
+    changed_outside,
+    code_of_run,
+    recorded_outside,
+    unfrozen_words,
+)
 from hpckit.record.store import append_event, make_folder, write_json, write_text
 from hpckit.record.working import fill_working_folder, strip_working_folder, written_into_code
 from hpckit.runtime.channel import tcp
@@ -57,7 +63,7 @@ class Attempt:
             return
         warning = tell_study(self.launch, self.index)
         if warning:
-            self._warn(warning)
+            self.warn(warning)
 
     def keep_incidents(self, event: events.Event) -> None:
         """Add what an event tells of nodes to the user's history of nodes; raises OSError."""
@@ -66,7 +72,8 @@ class Attempt:
             if append_incident(folder, one):
                 remove_older(folder, one.at - KEPT - timedelta(days=1), most=_REMOVED)
 
-    def _warn(self, message: str) -> None:
+    def warn(self, message: str) -> None:
+        """Add a warning to the attempt's events, if it can be written."""
         with contextlib.suppress(OSError):
             append_event(self.paths.events, events.Warned(at=now(), message=message))
 
@@ -77,7 +84,7 @@ class Attempt:
         with contextlib.suppress(OSError):
             written = list(written_into_code(self.launch, since=self.paths.secret))
             if written:
-                self._warn(_shared_code(written))
+                self.warn(_shared_code(written))
 
     def owns_run(self) -> bool:
         """Return whether no later attempt of the run has begun: a cut-off node may wake up again.
@@ -179,6 +186,20 @@ def _begin(attempt: Attempt, job_index: int, environ: Mapping[str, str]) -> None
             started=start_mark(os.getpid()) or "",
         ),
     )
+    _note_other_code(attempt, environ)
+
+
+def _note_other_code(attempt: Attempt, environ: Mapping[str, str]) -> None:
+    """Record and warn of code that is not frozen and has changed: who compares runs looks there."""
+    launch, run = attempt.launch, attempt.launch.paths.run(attempt.index)
+    lines = recorded_outside(launch.paths)
+    if lines:
+        command = load_settings(launch, attempt.index)[0].command
+        lines = code_of_run(lines, command, launch.code.launched_in, environ)
+    changed = changed_outside(launch.paths, launch.code.project, lines)
+    if changed:
+        write_text(run.other_code, "".join(f"{path}\n" for path in changed))
+        attempt.warn(f"{unfrozen_words(changed)}; this attempt runs it as it is now")
 
 
 def _adopt(paths: LaunchPaths, job_index: int, main: str) -> None:

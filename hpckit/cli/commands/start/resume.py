@@ -40,6 +40,7 @@ from hpckit.operations.resume import (
 from hpckit.operations.started import Started
 from hpckit.record.launches import Launch
 from hpckit.record.snapshot.changes import edited_since
+from hpckit.record.snapshot.outside import changed_outside, recorded_outside, unfrozen_words
 from hpckit.values import replace
 
 EPILOG = """\
@@ -167,8 +168,14 @@ def _say_settings(resuming: Resuming, context: Context) -> None:
 
 def _tell_frozen_code(resuming: Resuming, context: Context) -> None:
     """Note that edits since the launch do not apply: a user who fixed a bug expects them to."""
-    edited = edited_since(resuming.launch.paths)
-    if not edited or not resuming.choice.resumed:
+    paths, code = resuming.launch.paths, resuming.launch.code
+    edited = edited_since(paths)
+    if not resuming.choice.resumed:
+        return
+    other = changed_outside(paths, code.project, recorded_outside(paths))
+    if other:
+        context.note(f"warning: {unfrozen_words(other)}; what is resumed runs it as it is now")
+    if not edited:
         return
     more = f" and {counted(len(edited) - 1, 'more file')}" if len(edited) > 1 else ""
     run = resuming.launch.runs[resuming.choice.resumed[0]].id

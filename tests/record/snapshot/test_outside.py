@@ -1,0 +1,201 @@
+"""Promises of record.snapshot.outside: code that runs take and no snapshot holds is found."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
+from hpckit.record.snapshot.outside import code_of_run, outside_code, paths_of
+
+
+def project_at(root: Path, *files: str) -> CodeSnapshot:
+    """Return a project of these files, which are made."""
+    for name in files:
+        write(root / name)
+    held = tuple(CodeFile(path=name, size=1, executable=False) for name in files)
+    return CodeSnapshot(root=root, working_dir=".", python_path=(".",), files=held, git=None)
+
+
+def write(path: Path, text: str = "1\n") -> Path:
+    """Write a file and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return the environment of a user whose Pythons have nothing installed."""
+    monkeypatch.setattr("sys.prefix", str(tmp_path / "none"))
+    monkeypatch.setattr("site.getuserbase", lambda: str(tmp_path / "none"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return {"HOME": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python {0}/tools/train.py --lr 0.1",
+        ["python", "{0}/tools/train.py"],
+        ["bash", "-c", "cd /tmp && OMP=1 python '{0}/tools/train.py'; echo"],
+        ["bash", "-c", 'bash -c "python <{0}/tools/train.py"'],
+        ["bash", "-c", "echo `cat {0}/tools/train.py`"],
+        ["prog", "--config={0}/tools/train.py"],
+        "python ~/tools/train.py",
+        ["bash", "-c", "exec python $HOME/tools/train.py"],
+        ["bash", "-c", "exec python ${{HOME}}/tools/train.py"],
+        "python ../tools/train.py",
+        "python {0}/link.py",
+    ],
+)
+def test_a_program_is_found_however_a_command_names_it(
+    tmp_path: Path, environ: dict[str, str], command: object
+) -> None:
+    """With a shell or without, quoted, by a variable, relative, or through a link."""
+    script = write(tmp_path / "tools" / "train.py")
+    (tmp_path / "link.py").symlink_to(script)
+    snapshot = project_at(tmp_path / "project", "a.py")
+    text = json.dumps(command).replace("{0}", str(tmp_path)).replace("{{HOME}}", "{HOME}")
+    before = outside_code([json.loads(text)], snapshot, environ)
+    assert paths_of(before) == (str(script),)
+    script.write_text("2\n")
+    assert outside_code([json.loads(text)], snapshot, environ) != before
+
+
+@pytest.mark.parametrize("name", ["a b(1).py", "ü.py", "run.R", "run.rb", "base.yaml", "[x].sh"])
+def test_odd_names_and_other_languages_count(
+    tmp_path: Path, environ: dict[str, str], name: str
+) -> None:
+    """Whatever a name looks like, as a word and within quotes."""
+    script = write(tmp_path / name)
+    snapshot = project_at(tmp_path / "project", "a.py")
+    for command in (["x", str(script)], f"x '{script}'", ["sh", "-c", f"x '{script}'"]):
+        assert paths_of(outside_code([command], snapshot, environ)) == (str(script),)
+
+
+def test_what_a_program_imports_beside_itself_counts(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """Modules and packages in its folder, a folder with __main__, a program of no suffix."""
+    write(tmp_path / "tools" / "train.py")
+    write(tmp_path / "tools" / "pkg" / "__init__.py")
+    write(tmp_path / "main" / "__main__.py")
+    plain = write(tmp_path / "bin" / "train")
+    snapshot = project_at(tmp_path / "project", "a.py")
+    words = [str(tmp_path / "tools" / "train.py"), str(tmp_path / "main"), str(plain)]
+    assert str(plain) not in paths_of(outside_code([words], snapshot, environ))
+    plain.chmod(0o700)
+    seen = {outside_code([words], snapshot, environ)}
+    for file in ("tools/helper.py", "tools/pkg/deep.py", "main/model.py", "bin/train"):
+        write(tmp_path / file, "changed\n")
+        seen.add(outside_code([words], snapshot, environ))
+    assert len(seen) == 5
+    write(tmp_path / "tools" / "data" / "made.py")  # no package: nothing imports it
+    assert outside_code([words], snapshot, environ) in seen
+
+
+def test_folders_that_python_imports_from_count(tmp_path: Path, environ: dict[str, str]) -> None:
+    """PYTHONPATH, `pip install -e` of any of its Pythons, files .pth; not hidden ones, no venvs."""
+    site = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
+    about = {"url": (tmp_path / "dist").as_uri(), "dir_info": {"editable": True}}
+    write(site / "dist-1.dist-info" / "direct_url.json", json.dumps(about))
+    for number, bad in enumerate(('{"url": 5, "dir_info": {"editable": true}}', "[]", "{", "\0")):
+        write(site / f"bad{number}-1.dist-info" / "direct_url.json", bad)
+    os.mkfifo(site / "pipe.pth")
+    write(site / "own.pth", f"import os\n{tmp_path}/own\nrelative\n{tmp_path}/gone\n")
+    folders = [tmp_path / name for name in ("dist", "own", "lib")]
+    files = [write(folder / "build" / "site-packages" / "deep.py") for folder in folders]
+    environ["PYTHONPATH"] = f"{tmp_path}/lib:{tmp_path}/lib/build:"
+    snapshot = project_at(tmp_path / "project", "a.py")
+    for more in ({"VIRTUAL_ENV": str(tmp_path / "venv")}, {}):
+        python = "python" if more else f"{tmp_path}/venv/bin/python"
+        seen = {lines := outside_code([f"{python} a.py"], snapshot, {**environ, **more})}
+        assert paths_of(lines) == tuple(sorted(f"{folder}/" for folder in folders))
+        for file in files:
+            file.write_text(python)
+            seen.add(outside_code([f"{python} a.py"], snapshot, {**environ, **more}))
+        assert len(seen) == 4
+    for name in (".git/a.py", "env/pyvenv.cfg", "env/a.py", "wandb/a.py", "__pycache__/a.py"):
+        write(tmp_path / "dist" / name)
+    assert outside_code(["a"], snapshot, {**environ, "VIRTUAL_ENV": f"{tmp_path}/venv"}) in seen
+
+
+def test_of_a_project_only_what_is_not_frozen_counts(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """A module that git ignores counts, the project's own files and launches in it do not."""
+    project = project_at(tmp_path / "project", "train.py", "src/model.py")
+    environ["PYTHONPATH"] = str(tmp_path)
+    assert outside_code(["python train.py"], project, environ) == ()
+    (tmp_path / "project" / "outputs" / "a" / "runs").mkdir(parents=True)
+    write(tmp_path / "project" / "outputs" / "a" / "launch.json")
+    write(tmp_path / "project" / "outputs" / "a" / "code" / "train.py")
+    assert outside_code(["python train.py"], project, environ) == ()
+    write(tmp_path / "project" / "vendored" / "fast.py")
+    lines = outside_code(["python vendored/fast.py"], project, environ)
+    assert paths_of(lines) == (f"{tmp_path}/", f"{tmp_path}/project/vendored/fast.py")
+
+
+def test_what_is_no_regular_file_is_no_code(tmp_path: Path, environ: dict[str, str]) -> None:
+    """A pipe would block for ever, and a device never end."""
+    os.mkfifo(tmp_path / "pipe.py")
+    os.mkfifo(tmp_path / "tools.py")
+    (tmp_path / "zero.py").symlink_to("/dev/zero")
+    write(tmp_path / "lib" / "a.py")
+    os.mkfifo(tmp_path / "lib" / "pipe.py")
+    (tmp_path / "lib" / "loop").symlink_to(tmp_path / "lib")
+    environ["PYTHONPATH"] = str(tmp_path / "lib")
+    words = ["x", str(tmp_path / "pipe.py"), str(tmp_path / "zero.py"), "a\0b/c.py", "/" * 5000]
+    lines = outside_code([words], project_at(tmp_path / "project", "a.py"), environ)
+    assert paths_of(lines) == (f"{tmp_path}/lib/",)
+
+
+def test_a_folder_that_a_link_of_the_project_leads_to_counts(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """The snapshot holds the link alone."""
+    write(tmp_path / "shared" / "ops.py")
+    project = project_at(tmp_path / "project", "a.py")
+    (tmp_path / "project" / "ops").symlink_to(tmp_path / "shared")
+    link = CodeFile(path="ops", size=0, executable=False, link=str(tmp_path / "shared"))
+    linked = CodeSnapshot(
+        root=project.root,
+        working_dir=".",
+        python_path=(),
+        files=(*(project.files or ()), link),
+        git=None,
+    )
+    before = outside_code(["x"], linked, environ)
+    assert paths_of(before) == (f"{tmp_path}/shared/",)
+    write(tmp_path / "shared" / "ops.py", "2\n")
+    assert outside_code(["x"], linked, environ) != before
+
+
+def test_folders_with_very_many_modules_are_told_apart(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """Of the last ones the size and time count."""
+    for number in range(2050):
+        write(tmp_path / "lib" / f"m{number:05d}.py")
+    environ["PYTHONPATH"] = str(tmp_path / "lib")
+    snapshot = project_at(tmp_path / "project", "a.py")
+    before = outside_code(["x"], snapshot, environ)
+    assert outside_code(["x"], snapshot, environ) == before
+    write(tmp_path / "lib" / "m02049.py", "22\n")
+    assert outside_code(["x"], snapshot, environ) != before
+
+
+def test_a_run_takes_what_its_own_command_names(tmp_path: Path, environ: dict[str, str]) -> None:
+    """A sweep of scripts is compared script by script."""
+    scripts = [write(tmp_path / f"{name}" / "s.py") for name in "ab"]
+    write(tmp_path / "lib" / "l.py")
+    environ["PYTHONPATH"] = str(tmp_path / "lib")
+    snapshot = project_at(tmp_path / "project", "a.py")
+    lines = outside_code([f"python {script}" for script in scripts], snapshot, environ)
+    assert len(lines) == 3
+    own = code_of_run(lines, f"python {scripts[0]}", snapshot.root, environ)
+    assert paths_of(own) == (str(scripts[0]), f"{tmp_path}/lib/")
