@@ -63,6 +63,11 @@ class Observe:
     max_mb: float = 60.0
     """Megabytes of all telemetry of a node in a run. Older rows are merged into coarser ones, the
     sooner the less there is."""
+    printed_metrics: list[str] = field(default_factory=list)
+    """Metrics to take from what rank 0 prints: names in front of a number (`loss` finds
+    `loss: 0.3`, `Loss=0.3`, `{'loss': 0.3}`), or regular expressions with named groups
+    (`val acc (?P<accuracy>\\S+)`). A group `step`, or a number behind `step`, `iter` or `epoch` in
+    the same line, is the step."""
     profile: Profile = field(default_factory=Profile)
     memory_snapshot: bool = False
     """Remember where GPU memory was allocated, and write that down when it runs out: a snapshot for

@@ -33,6 +33,7 @@ from hpckit.planning.fallback import check_min_nodes
 from hpckit.planning.faults import plan_faults
 from hpckit.planning.jobs.shared_jobs import check_shared_jobs
 from hpckit.planning.layout import once_for_all
+from hpckit.planning.printed_metrics import printed_patterns
 from hpckit.planning.tracker import check_tracker
 
 SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep", "notify")
@@ -109,6 +110,7 @@ def _check_shared(points: Sequence[SweepPoint]) -> None:
 
 def _check_observe(observe: Observe) -> None:
     """Refuse measurements that cannot be made."""
+    printed_patterns(observe.printed_metrics)
     if observe.interval_s and observe.interval_s < _SHORTEST_INTERVAL_S:
         raise ConfigError(
             f"observe.interval_s is {observe.interval_s:g}; it has to be at least "

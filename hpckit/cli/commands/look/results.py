@@ -59,8 +59,9 @@ examples:
 """
 
 _NO_METRICS = (
-    """no metrics: rank 0 logs them by lines such as {"step": 10, "loss": 0.3}, appended to """
-    "$HPCKIT_ATTEMPT_DIR/metrics.jsonl, or by run.log(...)"
+    "no metrics: if the program prints `loss: 0.3`, launch with observe.printed_metrics=[loss]; or "
+    """rank 0 appends lines such as {"step": 10, "loss": 0.3} to """
+    "$HPCKIT_ATTEMPT_DIR/metrics.jsonl, or calls run.log(...)"
 )
 
 

@@ -1,0 +1,79 @@
+"""Metrics in what a program prints: patterns for them, and the row that a line makes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from hpckit.errors import ConfigError
+
+_NUMBER = r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf(?:inity)?)(?![\w])"
+_STEPS = tuple(
+    re.compile(rf"(?<!\w){word}s?['\"]?\s*[=:#\[(]?\s*(\d+)(?![\w.])", re.IGNORECASE)
+    for word in ("global[_ ]step", "step", "iteration", "iter", "epoch")
+)
+_COLOURS = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
+_LONGEST_LINE = 10_000
+_TAKEN = frozenset({"at", "round", "run_step"})
+_HOW = (
+    "name what is printed in front of a number, observe.printed_metrics=[loss,accuracy], or give a "
+    r"regular expression with named groups: ['val: (?P<accuracy>\S+)']"
+)
+
+Patterns = Sequence[tuple[re.Pattern[str], Mapping[str, int]]]
+"""Regular expressions, each with its metrics: the number of the group that holds the value."""
+
+
+def printed_patterns(wanted: Sequence[str]) -> Patterns:
+    """Return the patterns of `observe.printed_metrics`; raises ConfigError.
+
+    Example: `printed_patterns(["loss"])` finds 0.3 in `loss: 0.3`, `Loss=0.3` and `{'loss': 0.3}`.
+    """
+    found = []
+    for text in wanted:
+        plain = rf"(?<![\w.]){re.escape(text)}['\"]?(?:\s*[=:]\s*|\s+)({_NUMBER})"
+        try:
+            pattern = re.compile(text if "(?P<" in text else plain, re.IGNORECASE)
+        except re.error as error:
+            raise ConfigError(
+                f"observe.printed_metrics holds {text!r}, which is no regular expression: {error}",
+                hint=_HOW,
+            ) from None
+        groups = dict(pattern.groupindex) or {text: 1}
+        wrong = [name for name in groups if not name.strip() or name in _TAKEN]
+        if wrong or groups == {"step": 1}:
+            raise ConfigError(
+                f"observe.printed_metrics holds {text!r}, which names no metric", hint=_HOW
+            )
+        found.append((pattern, groups))
+    return tuple(found)
+
+
+def printed_row(line: str, patterns: Patterns) -> dict[str, float | int | str | None]:
+    """Return the metrics in a printed line, and the `step` that stands in it; empty if none are."""
+    text = _COLOURS.sub("", line[:_LONGEST_LINE])
+    values: dict[str, float | int | str | None] = {}
+    for pattern, groups in patterns:
+        match = pattern.search(text)
+        for name, group in groups.items() if match else ():
+            value = _number(match[group]) if match else None
+            if value is not None:
+                values[name] = value
+    if not values.keys() - {"step"}:
+        return {}
+    if not isinstance(values.get("step"), int):
+        steps = (match for step in _STEPS if (match := step.search(text)))
+        values["step"] = next((int(match[1]) for match in steps), None)
+    return values
+
+
+def _number(text: str | None) -> float | int | str | None:
+    """Return a number as a row holds it: one that is not finite is a text."""
+    try:
+        value = float((text or "").rstrip(",;%"))
+    except ValueError:
+        return None
+    if not math.isfinite(value):
+        return str(value)
+    return int(value) if value.is_integer() and "." not in (text or "") else value

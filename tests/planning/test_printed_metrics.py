@@ -1,0 +1,56 @@
+"""Promises of planning.printed_metrics: what people's programs print becomes rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpckit.errors import ConfigError
+from hpckit.planning.printed_metrics import printed_patterns, printed_row
+
+LOSS = [
+    ("loss: 0.3", None, 0.3),
+    ("Loss=0.3,", None, 0.3),
+    ("{'loss': 0.3, 'lr': 5e-05, 'epoch': 1.25}", None, 0.3),
+    ('{"step": 12, "loss": 3e-1}', 12, 0.3),
+    ("step 10: train loss 2.5, val loss 0.3", 10, 2.5),
+    ("iter 40: loss 4.1, time 4ms, mfu -100.00%", 40, 4.1),
+    ("Epoch [3/10] loss: -.5", 3, -0.5),
+    ("global_step=7 epoch=1 loss=1e3", 7, 1000),
+    ("\x1b[1mloss\x1b[0m: nan", None, "nan"),
+    ("INFO loss 98% of 5", None, 98),
+    ("Epoch 2:  30%|###   | 3/10 [00:01<00:03, 2.1it/s, loss=0.25]", 2, 0.25),
+]
+
+
+@pytest.mark.parametrize(("line", "step", "loss"), LOSS)
+def test_a_name_in_front_of_a_number_is_found(line: str, step: int | None, loss: object) -> None:
+    """However it is written; the step stands in the same line, or is not known."""
+    assert printed_row(line, printed_patterns(["loss"])) == {"step": step, "loss": loss}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "the loss is large", "glosses: 3", "loss: 0x3f", "loss: 3rd", "my.loss=3", "loss_fn: 1"],
+)
+def test_other_words_and_texts_are_no_metric(line: str) -> None:
+    """A name is a whole word, and what follows is a number."""
+    assert printed_row(line, printed_patterns(["loss"])) == {}
+
+
+def test_regular_expressions_name_their_metrics() -> None:
+    """Groups are metrics, and a group `step` is the step; several patterns make one row."""
+    wanted = printed_patterns(
+        [r"it=(?P<step>\d+) top1 (?P<acc>\S+) top5 (?P<acc5>\S+)", "val loss"]
+    )
+    line = "it=30 top1 70.1% top5 90, val loss 0.4, step 5"
+    assert printed_row(line, wanted) == {"step": 30, "acc": 70.1, "acc5": 90, "val loss": 0.4}
+    assert printed_row("it=30 top1 x top5 y", wanted) == {}
+
+
+@pytest.mark.parametrize("text", ["(?P<a", "", " ", "at", "round", r"(?P<step>\d+)", r"(?P<at>.)"])
+def test_what_names_no_metric_is_refused(text: str) -> None:
+    """With the text, and what is allowed."""
+    with pytest.raises(ConfigError) as told:
+        printed_patterns([text])
+    assert repr(text) in told.value.message
+    assert "named groups" in told.value.hint
