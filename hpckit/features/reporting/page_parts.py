@@ -21,9 +21,10 @@ LABEL_WIDTH = 48
 
 COLOURS = (
     *("#1f83c4", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
-    *("#8c6bb1", "#b8860b", "#7f7f7f", "#bc5090", "#2f9e8f", "#a05d56"),
+    *("#8c6bb1", "#b8860b", "#5d8a2b", "#bc5090", "#2f9e8f", "#a05d56"),
 )
-"""Okabe and Ito's, without black and yellow, and six more: readable on light and dark paper."""
+"""Okabe and Ito's, without black and yellow, and six more: readable on light and dark paper. None
+is grey: that is the median of the others."""
 
 VIRIDIS = (
     *("#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725"),
