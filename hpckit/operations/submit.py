@@ -32,7 +32,7 @@ from hpckit.model.plan import JobSpec
 from hpckit.planning.jobs.dependencies import waits
 from hpckit.record.freeze import discard_launch
 from hpckit.record.launch_events import record_event
-from hpckit.record.launches import Launch, read_launch_events, read_launch_history
+from hpckit.record.launches import Launch, load_launch, read_launch_events, read_launch_history
 from hpckit.record.lock import is_held
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands, over_limit
@@ -299,3 +299,11 @@ class Submission:
 
     def _record(self, event: Event) -> None:
         record_event(self.launch.paths, event)
+
+
+def submission_of(
+    job: JobSpec, launch: Launch, commands: SlurmCommands, context: Context
+) -> Submission:
+    """Return the submission of a job that was added to a launch since that was read."""
+    now = load_launch(launch.folder)
+    return Submission(launch=now, jobs=(job,), new=False, commands=commands, context=context)

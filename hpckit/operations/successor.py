@@ -18,7 +18,7 @@ from hpckit.model.plan import JobSpec
 from hpckit.model.states import RequeueOutcome
 from hpckit.operations.add_job import PATIENCE, add_job, alone, in_turn
 from hpckit.operations.frozen_script import rendered
-from hpckit.operations.submit import SBATCH_LIMIT, Submission, sbatch_left, slurm_commands
+from hpckit.operations.submit import SBATCH_LIMIT, sbatch_left, slurm_commands, submission_of
 from hpckit.planning.jobs.service_jobs import successor_job
 from hpckit.record.attempts import latest_attempt
 from hpckit.record.launch_events import record_event
@@ -51,8 +51,7 @@ def queue_successor(
     try:
         return _queued(launch, index, job, slurm_job, context)
     except (HpckitError, OSError) as error:
-        said = error.message if isinstance(error, HpckitError) else str(error)
-        context.note(f"warning: run {launch.runs[index].id} has no successor: {said}")
+        context.note(f"warning: run {launch.runs[index].id} has no successor: {error}")
         return None
 
 
@@ -82,14 +81,10 @@ def _waiting(
     behind = _behind(history, index, job)
     if behind is None:
         return None
-    while True:
-        left = sbatch_left(launch, behind, context.now())
-        found = sorted(living_by_name(commands)[behind.name], key=int)
-        if found or not left:
-            break
-        context.sleep(min(_PAUSE_S, left.total_seconds()))
-    if not found:
-        return None
+    while not (found := sorted(living_by_name(commands)[behind.name], key=int)):
+        if not sbatch_left(launch, behind, context.now()):
+            return None
+        context.sleep(_PAUSE_S)
     known = history.accepted.get(behind.index)
     waiting = known if known in found else found[-1]
     cancel([other for other in found if other != waiting], commands)
@@ -130,14 +125,7 @@ def _next_job(
 def _submitted(
     launch: Launch, index: int, added: JobSpec, commands: SlurmCommands, context: Context
 ) -> str | None:
-    submission = Submission(
-        launch=load_launch(launch.folder),
-        jobs=(added,),
-        new=False,
-        commands=commands,
-        context=context,
-    )
-    queued = submission.submit_patiently(PATIENCE)[index]
+    queued = submission_of(added, launch, commands, context).submit_patiently(PATIENCE)[index]
     history = read_launch_history(load_launch(launch.folder))
     if index in history.cancelled or added.index in history.dropped:
         cancel([queued], commands)  # the run was cancelled, or has ended, meanwhile
@@ -211,8 +199,7 @@ def hand_to_successor(
         successor = read_launch_history(load_launch(launch.folder)).successor_of(index)
         commands = slurm_commands(launch.cluster.bin_dir, context)
     except (HpckitError, OSError) as error:
-        said = error.message if isinstance(error, HpckitError) else str(error)
-        return RequeueResult(outcome=RequeueOutcome.unreachable, message=said)
+        return RequeueResult(outcome=RequeueOutcome.unreachable, message=str(error))
     if successor is None:
         return RequeueResult(outcome=RequeueOutcome.refused, message="no successor is queued")
     waiting = JobAttempt(
@@ -237,8 +224,7 @@ def drop_successor(launch: Launch, index: int, slurm_job: str, context: Context)
         _await_submitter(launch, index, context)
         return _dropped(load_launch(launch.folder), index, slurm_job, context)
     except (HpckitError, OSError) as error:
-        said = error.message if isinstance(error, HpckitError) else str(error)
-        context.note(f"warning: the successor of {launch.runs[index].id} is still queued: {said}")
+        context.note(f"warning: the successor of {launch.runs[index].id} is still queued: {error}")
         return False
 
 

@@ -126,8 +126,7 @@ def regrow(launch: Launch, run: int, order: GrowOrder, context: Context) -> tupl
     try:
         planned, job = submit_satellite(launch, run, order, context, patience=PATIENCE)
     except (HpckitError, OSError) as error:
-        said = error.message if isinstance(error, HpckitError) else str(error)
-        context.note(f"warning: run {launch.runs[run].id} gets no satellite: {said}")
+        context.note(f"warning: run {launch.runs[run].id} gets no satellite: {error}")
         return None
     return job, planned.job.resources.nodes
 
@@ -142,8 +141,7 @@ def drop_satellites(launch: Launch, run: int, context: Context) -> tuple[str, ..
     try:
         return _dropped(load_launch(launch.folder), run, context)
     except (HpckitError, OSError) as error:
-        said = error.message if isinstance(error, HpckitError) else str(error)
-        context.note(f"warning: satellites of {launch.runs[run].id} may still be queued: {said}")
+        context.note(f"warning: satellites of {launch.runs[run].id} may still be queued: {error}")
         return ()
 
 
