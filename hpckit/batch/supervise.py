@@ -32,6 +32,7 @@ from hpckit.operations.successor import (
     drop_successor,
     hand_to_successor,
     queue_successor,
+    starts_in_vain,
 )
 from hpckit.record.attempts import read_attempts
 from hpckit.record.launches import Launch, load_settings
@@ -56,11 +57,15 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
     if index is None:
         index = _index(job, context.environ)
     settings = in_foreground(load_settings(launch, index)[0], context.environ)
-    _, restarts = job_key(context.environ)
+    slurm_job, restarts = job_key(context.environ)
     again = restarts or job.resources.dependency or job.shared_job
     if again and _has_completed(launch, index):
         # This start is not needed: a late requeue, or a successor left in the queue.
         context.note(f"run {launch.runs[index].id} is completed already; nothing is left to do")
+        return 0
+    if job.resources.dependency and starts_in_vain(launch, index, job, slurm_job, context):
+        name = launch.runs[index].id
+        context.note(f"run {name} does not continue in this job; `hpckit resume {name}` would")
         return 0
     if not may_begin(launch, index, context):
         return REFUSED

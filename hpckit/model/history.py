@@ -35,7 +35,8 @@ class LaunchHistory:
     `untouched` are frozen jobs whose submission was never tried, or was deferred. `known` are runs
     of other launches that replace requested ones, by launch. `rerun_of` is the run that a run
     starts again, with its launch. `settings_changes` are those that resumes gave a run, the present
-    one last. `satellites` are the indices of the jobs that bring nodes to a run.
+    one last. `satellites` are the indices of the jobs that bring nodes to a run. `dropped` are
+    successors that were given up, by job index: one that starts all the same has nothing to do.
     """
 
     jobs: list[JobSpec]
@@ -56,6 +57,7 @@ class LaunchHistory:
     rerun_of: dict[int, tuple[str, int]] = field(default_factory=dict)
     settings_changes: dict[int, tuple[events.SettingsChanged, ...]] = field(default_factory=dict)
     satellites: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    dropped: set[int] = field(default_factory=set)
 
     def waiting(self) -> tuple[JobSpec, ...]:
         """Return the frozen jobs that are still to be submitted, in their order."""
@@ -181,7 +183,7 @@ class LaunchHistory:
         self.untouched.discard(job.index)
         earlier = self.accepted.setdefault(job.index, event.job)
         self.accepted[job.index] = event.job
-        if not job.runs or self._succeeds(job):
+        if not job.runs or self._succeeds(job) or job.index in self.dropped:
             return
         self.slurm_jobs |= job_ids(job, event.job)
         for run in job.runs:
@@ -200,6 +202,7 @@ class LaunchHistory:
         if self._succeeds(job):
             for run in job.runs:
                 del self.successors[run]
+            self.dropped.add(job.index)
             return
         for run in job.runs:
             resumption = self.resumed.get(run)

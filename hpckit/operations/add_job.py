@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.errors import HeldError, UsageError
@@ -16,6 +17,10 @@ from hpckit.record.launch_events import record_event, renew_listing
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.lock import exclusive
 from hpckit.record.store import write_text
+
+PATIENCE = timedelta(minutes=10)
+"""How long a process without a user waits for others that add jobs: sbatch may take a minute for
+each job, and Slurm may not answer."""
 
 _LOOK_S = 0.5
 
@@ -26,28 +31,30 @@ def alone(
 ) -> Iterator[Launch]:
     """Hold the launch's lock for adding jobs; give the launch, read again under the lock.
 
-    Waits up to `patience` for other processes. Raises HeldError if one still holds the lock after
-    that.
+    Waits as `in_turn` does.
     """
-    with ExitStack() as stack:
-        deadline = context.now() + patience
-        while not _taken(stack, launch, context, final=context.now() >= deadline):
-            # Supervisors of an array begin at the same moment: the waits differ so that they do not
-            # collide.
-            context.sleep(_LOOK_S + context.now().microsecond / 1e6)
+    with in_turn(launch.paths.resume_lock, f"is resuming {launch.id}", context, patience):
         renew_listing(launch.paths)
         yield load_launch(launch.folder)
 
 
-def _taken(stack: ExitStack, launch: Launch, context: Context, *, final: bool) -> bool:
-    what = f"is resuming {launch.id}"
-    try:
-        stack.enter_context(exclusive(launch.paths.resume_lock, at=context.now(), what=what))
-    except HeldError:
-        if final:
-            raise
-        return False
-    return True
+@contextmanager
+def in_turn(lock: Path, what: str, context: Context, patience: timedelta) -> Iterator[None]:
+    """Hold a lock; wait up to `patience` for other processes, and raise HeldError after that."""
+    deadline = context.now() + patience
+    with ExitStack() as stack:
+        while True:
+            final = context.now() >= deadline
+            try:
+                stack.enter_context(exclusive(lock, at=context.now(), what=what))
+                break
+            except HeldError:
+                if final:
+                    raise
+            # Supervisors of an array begin at the same moment: the waits differ so that they do not
+            # collide.
+            context.sleep(_LOOK_S + context.now().microsecond / 1e6)
+        yield
 
 
 def add_job(launch: Launch, added: JobAdded, script: str) -> None:

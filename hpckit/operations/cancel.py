@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from hpckit.context import Context
@@ -21,13 +21,12 @@ from hpckit.record.process import alive
 from hpckit.report.selection import Filter
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.query import find_by_name
+from hpckit.slurm.query import living_by_name
 from hpckit.values import dataclass
 from hpckit.views.launch_view import (
     LaunchView,
     RecordedProcess,
     local_executors,
-    unconfirmed,
 )
 
 
@@ -113,11 +112,17 @@ def _tell_slurm(
     commands = SlurmCommands(bin_dir=bin_dir, environ=context.environ)
     behind = [job for asked in cancellations for job in _behind(asked)]
     known = [job for asked in cancellations for job in _known_jobs(asked)]
-    found = [job for asked in cancellations for job in _unconfirmed_jobs(asked, commands)]
+    errors: list[HpckitError] = []
+    named: list[str] = []
+    with _noted(errors):
+        living = living_by_name(commands)
+        named += [job for asked in cancellations for job in _named_jobs(asked, living)]
     # Jobs that wait for others are cancelled first, so that the end of those does not start them.
-    jobs = dict.fromkeys([*behind, *(job for job in known if job is not None), *found])
-    if jobs:
+    jobs = dict.fromkeys([*behind, *named, *(job for job in known if job is not None)])
+    with _noted(errors):
         cancel(list(jobs), commands)
+    if errors:
+        raise errors[-1]
 
 
 def _known_jobs(asked: Cancellation) -> Iterator[str | None]:
@@ -133,14 +138,20 @@ def _known_jobs(asked: Cancellation) -> Iterator[str | None]:
         yield from (history.accepted.get(job) for job in packed if asked.targets)
 
 
-def _unconfirmed_jobs(asked: Cancellation, commands: SlurmCommands) -> Iterator[str]:
-    """Yield, by name, the jobs that Slurm may have accepted although sbatch never answered."""
-    wanted = {one.record.index for one in asked.targets}
-    for spec in unconfirmed(asked.launch):
-        for main in find_by_name(spec.name, commands) if wanted or asked.whole else ():
-            yield from (job for index, job in job_ids(spec, main).items() if index in wanted)
-            if asked.whole and not spec.runs:
-                yield main
+def _named_jobs(asked: Cancellation, living: Mapping[str, set[str]]) -> Iterator[str]:
+    """Yield what Slurm has under the names of the launch's jobs, and is not known by the record.
+
+    It may have accepted a job although sbatch never answered, or after that job was given up.
+    """
+    history = read_launch_history(asked.launch)
+    wanted = {view.record.index for view in asked.views}
+    for spec in history.jobs:
+        known = None if spec.index in history.dropped else history.accepted.get(spec.index)
+        for job in living.get(spec.name, ()):
+            main = job.partition("_")[0]
+            runs = {run for run, own in job_ids(spec, main).items() if own == job}
+            if main != known and (asked.whole or runs & wanted):
+                yield job
 
 
 def _tell_processes(launch: Launch, targets: Iterable[RunView], *, whole: bool) -> None:

@@ -16,7 +16,7 @@ from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest, template_folders
 from hpckit.config.slips import input_slips
 from hpckit.context import Context
-from hpckit.errors import ConfigError
+from hpckit.errors import ConfigError, SchedulerError
 from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.counted import counted, listed
 from hpckit.model.finding import Finding, warning
@@ -43,10 +43,12 @@ from hpckit.record.snapshot.outside import outside_code
 from hpckit.record.snapshot.uncounted import uncounted_files
 from hpckit.slurm.clusters import refuse_other_clusters
 from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.query import cluster_nodes
 from hpckit.slurm.script import AUTO_RESUME, SATELLITE, render_script
-from hpckit.slurm.site_query import PATIENCE, read_nodes
+from hpckit.slurm.site_query import PATIENCE
 from hpckit.values import dataclass, replace
 
+_GPUS = "cluster.gpus_per_node"
 _SHOWN = 8
 _TEMPLATE = re.compile(r"sbatch|\.j2\Z|\.jinja2?\Z")
 
@@ -80,10 +82,11 @@ def prepare(
     """
     with context.progress("composing", quiet=quiet) as tell:
         points = compose(replace(request, tell=tell))
-        gpus = _gpus_of_nodes(points, context)
+        gpus = _gpus_of_nodes(request, points, context)
         if gpus:
-            words_of_gpus = (*request.overrides, f"cluster.gpus_per_node={gpus}")
-            points = compose(replace(request, overrides=words_of_gpus, tell=tell))
+            word = f"{_GPUS}={gpus}"
+            again = replace(request, overrides=(word, *request.overrides), tell=tell)
+            points = tuple(_without(word, point) for point in compose(again))
     warnings = _warn(input_slips(request, points), context)
     templates = template_folders(request)
     plan = _plan(points, tuple(words), context, templates)
@@ -125,25 +128,47 @@ def with_destinations(prepared: Prepared, context: Context) -> Prepared:
     return replace(prepared, destinations=found)
 
 
-def _gpus_of_nodes(points: Sequence[SweepPoint], context: Context) -> int | None:
+def _without(word: str, point: SweepPoint) -> SweepPoint:
+    """Return the point without a word that its user has not typed."""
+    return replace(point, overrides=tuple(typed for typed in point.overrides if typed != word))
+
+
+def _gpus_of_nodes(
+    request: ComposeRequest, points: Sequence[SweepPoint], context: Context
+) -> int | None:
     """Return what Slurm says a node has where a group such as one_node needs it, and none says it.
 
-    None if nodes differ in it, or points in their cluster or partition.
+    Without a partition the default one counts. None if nodes differ in it, or points in their
+    cluster or partition. Raises ConfigError if a word says that there are none.
     """
     asking = [one.settings for one in points if one.settings.resources.tasks_per_node == 0]
     needs = asking and asking[0].cluster.gpus_per_node == 0
     if not needs or asking[0].cluster.kind is not ClusterKind.slurm:
         return None
+    typed = [word for word in request.overrides if word.lstrip("+").startswith(f"{_GPUS}=")]
+    if typed:
+        raise ConfigError(
+            f"{typed[-1]} says that nodes have no GPUs, and in groups such as one_node there is a "
+            "process for each of them: resources.tasks_per_node is 0",
+            hint=f"leave {_GPUS} out, and Slurm is asked; or state what the nodes have: {_GPUS}=N; "
+            "or choose resources=cpu",
+        )
     cluster = asking[0].cluster
     partitions = {one.resources.partition or one.cluster.partition for one in asking}
     if len(partitions) > 1 or any(one.cluster != cluster for one in asking):
         return None
-    names = (partitions.pop() or "").split(",")
-    groups = read_nodes(
-        SlurmCommands(bin_dir=cluster.bin_dir, environ=context.environ, timeout=PATIENCE)
-    )
-    there = [one for one in groups or () if one.partition in names or names == [""]]
-    counts = {one.gres.get("gpu", 0) for one in there} - {0}
+    names = (partitions.pop() or context.environ.get("SBATCH_PARTITION", "")).split(",")
+    commands = SlurmCommands(bin_dir=cluster.bin_dir, environ=context.environ, timeout=PATIENCE)
+    try:
+        nodes = cluster_nodes(commands)
+    except SchedulerError:
+        return None
+    there = [
+        node.has
+        for node in nodes
+        if node.has.partition in names or (names == [""] and node.default)
+    ]
+    counts = {has.gres.get("gpu", 0) for has in there} - {0}
     if len(counts) != 1:
         return None
     context.note(f"Slurm says that its nodes have {counted(min(counts), 'GPU')}")

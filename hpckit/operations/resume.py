@@ -31,7 +31,7 @@ from hpckit.operations.layout.new_settings import (
 from hpckit.operations.resumable import check_unchanged, known_of, spent_of
 from hpckit.operations.service_jobs import keep_auto_resume_job, keep_backlog_job
 from hpckit.operations.started import Started, on_slurm, on_this_machine
-from hpckit.operations.submit import Submission, slurm_commands
+from hpckit.operations.submit import slurm_commands, submission_of
 from hpckit.planning.recovery.resume import (
     Choice,
     Skipped,
@@ -259,9 +259,7 @@ def _start_on_slurm(resuming: Resuming, context: Context) -> Started:
     for job in resuming.jobs:
         _add(job, resuming, context)
         # One by one: what Slurm accepted continues, and another resume submits the rest.
-        submission = Submission(
-            launch=launch, jobs=(job,), new=False, commands=commands, context=context
-        )
+        submission = submission_of(job, launch, commands, context)
         try:
             runs |= submission.submit()
         except SchedulerError:

@@ -10,7 +10,7 @@ from hpckit.model.events import JobAdded
 from hpckit.model.history import LaunchHistory
 from hpckit.operations.add_job import add_job
 from hpckit.operations.frozen_script import rendered
-from hpckit.operations.submit import Submission, slurm_commands
+from hpckit.operations.submit import slurm_commands, submission_of
 from hpckit.planning.jobs.service_jobs import auto_resume_job, backlog_job
 from hpckit.record.launches import Launch, load_launch, read_launch_history
 from hpckit.slurm.commands import SlurmCommands
@@ -42,13 +42,8 @@ def hand_in(launch: Launch, added: JobAdded, context: Context) -> str:
     The caller must hold `alone`. Raises SchedulerError, UsageError.
     """
     add_job(launch, added, rendered(launch, added.job, context))
-    submission = Submission(
-        launch=load_launch(launch.folder),
-        jobs=(added.job,),
-        new=False,
-        commands=slurm_commands(launch.cluster.bin_dir, context),
-        context=context,
-    )
+    commands = slurm_commands(launch.cluster.bin_dir, context)
+    submission = submission_of(added.job, launch, commands, context)
     submission.submit()
     return submission.accepted[added.job.index]
 

@@ -6,6 +6,7 @@ later one.
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Container, Sequence
 from datetime import datetime, timedelta
@@ -31,7 +32,8 @@ from hpckit.model.plan import JobSpec
 from hpckit.planning.jobs.dependencies import waits
 from hpckit.record.freeze import discard_launch
 from hpckit.record.launch_events import record_event
-from hpckit.record.launches import Launch, read_launch_events, read_launch_history
+from hpckit.record.launches import Launch, load_launch, read_launch_events, read_launch_history
+from hpckit.record.lock import is_held
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands, over_limit
 from hpckit.slurm.query import find_by_name, observe, queued_jobs
@@ -39,8 +41,8 @@ from hpckit.values import dataclass, field
 from hpckit.views.launch_view import unconfirmed
 
 _PAUSE_S = 5.0
-_UNDER_WAY = timedelta(seconds=90)
-"""Older submissions are no longer in progress: sbatch is killed earlier."""
+SBATCH_LIMIT = timedelta(seconds=90)
+"""Older calls of sbatch are no longer in progress: they are killed earlier."""
 
 
 def slurm_commands(launch_bin_dir: str | None, context: Context) -> SlurmCommands:
@@ -56,13 +58,12 @@ def reconcile(launch: Launch, commands: SlurmCommands, context: Context) -> None
     A frozen job that Slurm never received is recorded as still to be submitted. Raises
     SchedulerAwayError if Slurm does not answer, HeldError if a submission may still be in progress.
     """
-    unanswered = unconfirmed(launch)
-    history = tuple(read_launch_events(launch))
-    began = {one.job_index: one.at for one in history if isinstance(one, SubmitIntended)}
-    added = {one.job.index for one in history if isinstance(one, JobAdded)}
-    for job in unanswered:
+    added = {one.job.index for one in read_launch_events(launch) if isinstance(one, JobAdded)}
+    for job in unconfirmed(launch):
         index, name, now = job.index, job.name, context.now()
-        left = began[index] + _UNDER_WAY - now
+        left = time_left(launch, job, now)
+        if left is None:
+            continue  # a supervisor is queueing it, and settles it
         if left > timedelta():
             raise HeldError(
                 f"{name} is being submitted, or its launcher was killed over it",
@@ -70,6 +71,29 @@ def reconcile(launch: Launch, commands: SlurmCommands, context: Context) -> None
             )
         found = find_by_name(name, commands)
         record_event(launch.paths, submission_outcome(job, found, now, later=index not in added))
+
+
+def time_left(launch: Launch, job: JobSpec, now: datetime) -> timedelta | None:
+    """Return for how long the sbatch of a job of unknown outcome may still be at it; 0 if not.
+
+    None if that is not known: while Slurm does not answer, who queues a successor tries again.
+    """
+    if any(is_held(launch.paths.run(run).successor_lock) for run in job.runs):
+        return None
+    return sbatch_left(launch, job, now)
+
+
+def sbatch_left(launch: Launch, job: JobSpec, now: datetime) -> timedelta:
+    """Return for how long an sbatch without an outcome may go on, even if its caller is gone."""
+    told = [
+        event
+        for event in read_launch_events(launch)
+        if isinstance(event, SubmitIntended | Submitted | SubmitRefused)
+        and event.job_index == job.index
+    ]
+    if not told or not isinstance(told[-1], SubmitIntended):
+        return timedelta()
+    return max(told[-1].at + SBATCH_LIMIT - now, timedelta())
 
 
 def submission_outcome(
@@ -110,17 +134,28 @@ class Submission:
         Looks first for jobs that Slurm accepted without an answer, so nothing is submitted twice.
         """
         deadline = self._now + patience
-        while True:
+        runs: dict[int, str] | None = None
+        retried = False
+        while runs is None:
             try:
-                return self.submit()
+                runs = self.submit()
             except SchedulerAbsentError:
                 raise
             except SchedulerAwayError:
                 if self._now >= deadline:
                     raise
-                adopted = self._adopted(deadline)
-                if adopted is not None:
-                    return adopted
+                runs, retried = self._adopted(deadline), True
+        if retried:
+            self._end_others()
+        return runs
+
+    def _end_others(self) -> None:
+        """Cancel what an sbatch that did not answer has submitted after all, as far as is known."""
+        with contextlib.suppress(SchedulerError):
+            for job in self.jobs:
+                known = self.accepted[job.index]
+                found = self._living(find_by_name(job.name, self.commands))
+                cancel([other for other in found if other != known], self.commands)
 
     def _adopted(self, deadline: datetime) -> dict[int, str] | None:
         """Return the jobs of the runs if Slurm has all of them; None if one is missing."""
@@ -264,3 +299,11 @@ class Submission:
 
     def _record(self, event: Event) -> None:
         record_event(self.launch.paths, event)
+
+
+def submission_of(
+    job: JobSpec, launch: Launch, commands: SlurmCommands, context: Context
+) -> Submission:
+    """Return the submission of a job that was added to a launch since that was read."""
+    now = load_launch(launch.folder)
+    return Submission(launch=now, jobs=(job,), new=False, commands=commands, context=context)

@@ -6,37 +6,38 @@ supervisor calls this through cli/supervise: an error here is printed and never 
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 
 from hpckit.context import Context
-from hpckit.errors import HpckitError, SchedulerAbsentError, SchedulerAwayError
+from hpckit.errors import HpckitError, SchedulerAbsentError, SchedulerAwayError, SchedulerError
 from hpckit.model.cluster.allocation import AttemptRequest, RequeueResult
-from hpckit.model.events import JobAdded, SubmitRefused
+from hpckit.model.events import JobAdded, SubmitRefused, Submitted
 from hpckit.model.history import LaunchHistory
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import RequeueOutcome
-from hpckit.operations.add_job import add_job, alone
+from hpckit.operations.add_job import PATIENCE, add_job, alone, in_turn
 from hpckit.operations.frozen_script import rendered
-from hpckit.operations.submit import Submission, slurm_commands
+from hpckit.operations.submit import SBATCH_LIMIT, sbatch_left, slurm_commands, submission_of
 from hpckit.planning.jobs.service_jobs import successor_job
 from hpckit.record.attempts import latest_attempt
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_launch, read_launch_history
+from hpckit.record.lock import is_held
 from hpckit.slurm.cancel import cancel
-from hpckit.slurm.query import find_by_name, observe
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.query import living_by_name
 from hpckit.slurm.requeue import JobAttempt, leave_out
 from hpckit.values import replace
 
-PATIENCE = timedelta(minutes=10)
-"""How long to wait for other processes that add jobs, and for a Slurm that does not answer."""
+_TURN = 2 * PATIENCE
+"""How long another process may queue the same successor: it waits to add it, then for Slurm."""
 
 _DROP_PATIENCE = timedelta(seconds=20)
 """How long the end of an attempt may wait for Slurm."""
 
-_SUBMIT_PATIENCE = timedelta(seconds=20)
-"""How long another process may take to submit the same successor, before it counts as gone."""
-
 _PAUSE_S = 3.0
+_LOOK_S = 0.2
 
 
 def queue_successor(
@@ -50,8 +51,7 @@ def queue_successor(
     try:
         return _queued(launch, index, job, slurm_job, context)
     except (HpckitError, OSError) as error:
-        said = error.message if isinstance(error, HpckitError) else str(error)
-        context.note(f"warning: run {launch.runs[index].id} has no successor: {said}")
+        context.note(f"warning: run {launch.runs[index].id} has no successor: {error}")
         return None
 
 
@@ -59,46 +59,111 @@ def _queued(
     launch: Launch, index: int, job: JobSpec, slurm_job: str, context: Context
 ) -> str | None:
     commands = slurm_commands(launch.cluster.bin_dir, context)
-    deadline = context.now() + _SUBMIT_PATIENCE
-    while True:
+    what = f"is queueing the next job of {launch.runs[index].id}"
+    with in_turn(launch.paths.run(index).successor_lock, what, context, _TURN):
+        waiting = _waiting(load_launch(launch.folder), index, job, commands, context)
+        if waiting is not None:
+            return waiting
         with alone(launch, context, patience=PATIENCE) as fresh:
-            history = read_launch_history(fresh)
-            behind = _behind(history, index, job)
-            if behind is None or behind in history.accepted or context.now() >= deadline:
-                waiting = None if behind is None else history.accepted.get(behind)
-                if waiting is not None:
-                    seen = observe([waiting], commands, context.now()).get(waiting)
-                    if seen is not None and not seen.state.ended:
-                        return waiting
-                if index in history.cancelled:
-                    return None
-                added = _add(fresh, index, job, slurm_job, context)
-                break
-        context.sleep(_PAUSE_S)  # another process is submitting it
-    # Outside the lock: the index is taken, and other processes wait to take theirs.
-    submission = Submission(
-        launch=load_launch(launch.folder),
-        jobs=(added,),
-        new=False,
-        commands=commands,
-        context=context,
-    )
-    return submission.submit_patiently(PATIENCE)[index]
+            added = _next_job(fresh, index, job, slurm_job, context)
+        # Outside that lock: the index is taken, and other processes wait to take theirs.
+        return None if added is None else _submitted(launch, index, added, commands, context)
 
 
-def _add(launch: Launch, index: int, job: JobSpec, slurm_job: str, context: Context) -> JobSpec:
-    added = successor_job(launch.id, index, index=len(launch.jobs), like=job, after=slurm_job)
+def _waiting(
+    launch: Launch, index: int, job: JobSpec, commands: SlurmCommands, context: Context
+) -> str | None:
+    """Return the job that waits behind this very one, and make it the successor by the record.
+
+    The sbatch of a process that was killed may go on: what it submits is waited for.
+    """
+    history = read_launch_history(launch)
+    behind = _behind(history, index, job)
+    if behind is None:
+        return None
+    while not (found := sorted(living_by_name(commands)[behind.name], key=int)):
+        if not sbatch_left(launch, behind, context.now()):
+            return None
+        context.sleep(_PAUSE_S)
+    known = history.accepted.get(behind.index)
+    waiting = known if known in found else found[-1]
+    cancel([other for other in found if other != waiting], commands)
+    if waiting != known:
+        at = context.now()
+        adopted = Submitted(at=at, job_index=behind.index, job=waiting, adopted=True)
+        record_event(launch.paths, adopted)
+    return waiting
+
+
+def _next_job(
+    launch: Launch, index: int, job: JobSpec, slurm_job: str, context: Context
+) -> JobSpec | None:
+    """Return the job to submit behind this one, of which none waits; None if the run must end.
+
+    One that was added and never accepted is taken again: all that Slurm may have of it then has
+    the same name.
+    """
+    history = read_launch_history(launch)
+    if index in history.cancelled:
+        return None
+    behind, new = _behind(history, index, job), len(launch.jobs)
+    if behind is not None:
+        if behind.index not in history.accepted and behind == successor_job(
+            launch.id, index, index=behind.index, like=job, after=slurm_job
+        ):
+            return behind
+        message = "another job takes its place: it was no longer queued"
+        gone = SubmitRefused(at=context.now(), job_index=behind.index, message=message)
+        record_event(launch.paths, gone)
+    added = successor_job(launch.id, index, index=new, like=job, after=slurm_job)
     attempts = latest_attempt(launch.paths.run(index).attempts)
     event = JobAdded(at=context.now(), job=added, after=(attempts,), successor=True)
     add_job(launch, event, rendered(launch, added, context))
     return added
 
 
-def _behind(history: LaunchHistory, index: int, job: JobSpec) -> int | None:
+def _submitted(
+    launch: Launch, index: int, added: JobSpec, commands: SlurmCommands, context: Context
+) -> str | None:
+    queued = submission_of(added, launch, commands, context).submit_patiently(PATIENCE)[index]
+    history = read_launch_history(load_launch(launch.folder))
+    if index in history.cancelled or added.index in history.dropped:
+        cancel([queued], commands)  # the run was cancelled, or has ended, meanwhile
+        return None
+    return queued
+
+
+def _behind(history: LaunchHistory, index: int, job: JobSpec) -> JobSpec | None:
     """Return the job that was added behind this very one, before Slurm restarted it or just now."""
     successor = history.successors.get(index)
     own = successor is None or successor.job_index == job.index
-    return None if own or successor is None else successor.job_index
+    return None if own or successor is None else history.jobs[successor.job_index]
+
+
+def starts_in_vain(
+    launch: Launch, index: int, job: JobSpec, slurm_job: str | None, context: Context
+) -> bool:
+    """Whether a job that starts is a successor that was given up, or another one waits for its run.
+
+    Slurm may take what an sbatch without an answer has submitted long after that.
+    """
+    history = read_launch_history(launch)
+    if job.index in history.dropped:
+        return True
+    successor, known = history.successors.get(index), history.accepted.get(job.index)
+    if successor is None or successor.job_index != job.index or known in {None, slurm_job}:
+        return False
+    commands = SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=context.environ)
+    with contextlib.suppress(SchedulerError):
+        return known in living_by_name(commands)[job.name]
+    return False
+
+
+def _await_submitter(launch: Launch, index: int, context: Context) -> None:
+    """Wait while a process queues the run's successor, for as long as one sbatch may take."""
+    deadline = context.now() + SBATCH_LIMIT
+    while is_held(launch.paths.run(index).successor_lock) and context.now() < deadline:
+        context.sleep(_LOOK_S)
 
 
 def continue_in_successor(
@@ -130,11 +195,11 @@ def hand_to_successor(
     The successor still waits for the end of the present job, so Slurm accepts the change.
     """
     try:
+        _await_submitter(launch, index, context)
         successor = read_launch_history(load_launch(launch.folder)).successor_of(index)
         commands = slurm_commands(launch.cluster.bin_dir, context)
     except (HpckitError, OSError) as error:
-        said = error.message if isinstance(error, HpckitError) else str(error)
-        return RequeueResult(outcome=RequeueOutcome.unreachable, message=said)
+        return RequeueResult(outcome=RequeueOutcome.unreachable, message=str(error))
     if successor is None:
         return RequeueResult(outcome=RequeueOutcome.refused, message="no successor is queued")
     waiting = JobAttempt(
@@ -156,10 +221,10 @@ def drop_successor(launch: Launch, index: int, slurm_job: str, context: Context)
     successor.
     """
     try:
+        _await_submitter(launch, index, context)
         return _dropped(load_launch(launch.folder), index, slurm_job, context)
     except (HpckitError, OSError) as error:
-        said = error.message if isinstance(error, HpckitError) else str(error)
-        context.note(f"warning: the successor of {launch.runs[index].id} is still queued: {said}")
+        context.note(f"warning: the successor of {launch.runs[index].id} is still queued: {error}")
         return False
 
 
@@ -170,23 +235,19 @@ def _dropped(launch: Launch, index: int, slurm_job: str, context: Context) -> bo
         return True
     commands = slurm_commands(launch.cluster.bin_dir, context)
     deadline = context.now() + _DROP_PATIENCE
+    own = history.successor_of(index) == slurm_job
     while True:
         try:
-            known = history.successor_of(index)
-            name = history.jobs[successor.job_index].name
-            jobs = find_by_name(name, commands) if known is None else (known,)
-            jobs = tuple(job for job in jobs if job != slurm_job)
-            if jobs:
-                cancel(jobs, commands)
+            found = living_by_name(commands)[history.jobs[successor.job_index].name]
+            cancel(sorted(found - {slurm_job}), commands)
+            break
         except SchedulerAbsentError:
             raise
         except SchedulerAwayError:
             if context.now() >= deadline:
                 raise
-            context.sleep(_PAUSE_S)
-            continue
-        break
-    if jobs or known is None:
+        context.sleep(_PAUSE_S)
+    if not own and slurm_job not in found:
         message = "no longer needed: it was cancelled while it waited"
         dropped = SubmitRefused(at=context.now(), job_index=successor.job_index, message=message)
         record_event(launch.paths, dropped)

@@ -7,12 +7,13 @@ that did not answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from enum import StrEnum
 
 from hpckit.context import Context
 from hpckit.model.events import CancelRequested
 from hpckit.model.plan import JobSpec
-from hpckit.operations.submit import submission_outcome
+from hpckit.operations.submit import submission_outcome, time_left
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch
 from hpckit.slurm.cancel import cancel
@@ -49,8 +50,16 @@ def find_unconfirmed(launches: Iterable[Launch], context: Context) -> Iterator[U
 
 
 def settle(found: UnconfirmedJob, context: Context, *, adopt: bool) -> SettledAs:
-    """Adopt the jobs that Slurm has, or cancel them; raises SchedulerError."""
+    """Adopt the jobs that Slurm has, or cancel them; raises SchedulerError.
+
+    What may still be being submitted, and Slurm does not have yet, is left alone.
+    """
     paths = found.launch.paths
+    left = time_left(found.launch, found.job, context.now())
+    if not found.jobs and left != timedelta():
+        soon = "soon" if left is None else f"in {left.total_seconds():.0f} s"
+        context.note(f"{found.job.name} may be being submitted just now: ask again {soon}")
+        return SettledAs.untouched
     if found.jobs and not adopt:
         record_event(paths, CancelRequested(at=context.now(), runs=found.job.runs))
         cancel(found.jobs, _commands(found.launch, context))

@@ -94,7 +94,7 @@ class RunIndex:
     def recall_account(self, run: int, submissions: Iterable[datetime]) -> Goodput | None:
         """Return a run's account if the index has it and it is still valid, else None."""
         if self.accounts is None:
-            self.accounts = _load(self.paths.index_of_accounts)
+            self.accounts = _load(self.paths.index_of("accounts"))
         entry, current = self.accounts.get(str(run)), self.kept.get(str(run))
         if entry is None or current is None:
             return None
@@ -117,10 +117,10 @@ class RunIndex:
         """Write new entries if there are enough of them; errors such as a full disk are ignored."""
         worth = max(self.total // 100, 1)
         if self.new >= worth:
-            _save(self.paths.index_of_runs, self.kept)
+            _save(self.paths.index_of("runs"), self.kept)
             self.new = 0
         if self.new_accounts >= worth and self.accounts is not None:
-            _save(self.paths.index_of_accounts, self.accounts)
+            _save(self.paths.index_of("accounts"), self.accounts)
             self.new_accounts = 0
 
     def stamp(self, run: int, attempt: int) -> list[int] | None:
@@ -153,7 +153,7 @@ def open_index(
     """Return the index of a launch with `total` runs, None if too few; `anew` starts it empty."""
     if total < LEAST_RUNS:
         return None
-    kept = {} if anew else _load(paths.index_of_runs)
+    kept = {} if anew else _load(paths.index_of("runs"))
     return RunIndex(paths=paths, total=total, now=now, kept=kept, accounts={} if anew else None)
 
 

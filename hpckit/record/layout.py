@@ -216,6 +216,11 @@ class RunPaths:
         return self.folder / "work"
 
     @property
+    def successor_lock(self) -> Path:
+        """The folder of claims for the lock on queueing the run's next job."""
+        return self.folder / "successor.lock"
+
+    @property
     def checkpoints(self) -> Path:
         """The checkpoint folder, unless another one is configured."""
         return self.folder / "checkpoints"
@@ -359,15 +364,9 @@ class LaunchPaths:
         """The random state of an adaptive sweep's sampler, to continue from."""
         return self.search / "sampler.json"
 
-    @property
-    def index_of_runs(self) -> Path:
-        """The results of ended runs: a cache."""
-        return self.folder / "index" / "runs.json"
-
-    @property
-    def index_of_accounts(self) -> Path:
-        """The time accounts of ended runs: a cache."""
-        return self.folder / "index" / "accounts.json"
+    def index_of(self, what: str) -> Path:
+        """Return the cache of the results (`runs`) or of the time `accounts` of ended runs."""
+        return self.folder / "index" / f"{what}.json"
 
     @property
     def notices(self) -> Path:

@@ -161,6 +161,7 @@ _CELLS: Mapping[str, Callable[[Job], str]] = {
     "JobArrayID": _job_id,
     "JobID": _job_id,
     "State": _state,
+    "Name": lambda job: _text(job, "name"),
     "NodeList": lambda job: _text(job, "nodes"),
     "RestartCnt": lambda job: _digits(job, "restart_cnt"),
     "exit_code": _exit_code,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
@@ -36,6 +37,7 @@ from hpckit.slurm.parse import (
     read_terms,
     readable,
     rest,
+    split_rows,
 )
 from hpckit.slurm.parse_json import NO_FILTER, complaint, lines_of
 from hpckit.slurm.site_parse import NODE_FORMAT, read_cluster_nodes
@@ -54,6 +56,11 @@ class JobQuery:
 
 
 QUEUE = JobQuery(program="squeue", fields=SQUEUE_FIELDS, form=f"--Format={SQUEUE_FORMAT}")
+NAMES = JobQuery(
+    program="squeue",
+    fields=("JobArrayID", "State", "Name"),
+    form="--Format=JobArrayID:0|,State:0|,Name:0|",
+)
 ACCOUNTS = JobQuery(program="sacct", fields=SACCT_FIELDS, form=f"--format={SACCT_FORMAT}")
 
 
@@ -252,6 +259,19 @@ def queued_jobs(commands: SlurmCommands) -> frozenset[str]:
     Raises SchedulerAwayError or SchedulerRefusedError.
     """
     return frozenset(map(_main, _living(commands)))
+
+
+def living_by_name(commands: SlurmCommands) -> dict[str, set[str]]:
+    """Return the user's jobs that have not ended, by name, each array element separately.
+
+    Raises SchedulerAwayError or SchedulerRefusedError.
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    only = {"user_id": os.getuid()}
+    text = query_jobs(NAMES, commands, "--me", "--noheader", only=only)
+    for job, state, name in split_rows(text, len(NAMES.fields)):
+        found[name].update(read_living(f"{job}|{state}"))
+    return found
 
 
 def _living(

@@ -37,7 +37,7 @@ def bench_ended(folder: Path) -> None:
     launch = load_launch(found)
     for index in range(RUNS):
         _end(launch, index)
-    index_folder = launch.paths.index_of_runs.parent
+    index_folder = launch.paths.index_of("runs").parent
     run(hpckit("ls"), env=environ)
     print(f"{RUNS} runs        files   index   CPU     ratio")
     for look in LOOKS:

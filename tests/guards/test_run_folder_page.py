@@ -72,6 +72,7 @@ def test_page_shows_every_path_of_the_layout() -> None:
         *(attempt.rounds, attempt.round(0).folder, attempt.round(0).log(0)),
         *(attempt.round(0).exit_record(0), attempt.round(0).stacks(0)),
         *(launch.run(0).chaos_marks, launch.run(0).chaos_log),
+        launch.run(0).successor_lock,
         launch.notices,
         *(notice.record, notice.sending, notice.delivered, notice.sent),
         *(launch.search, launch.space, launch.journal, launch.sampler, launch.run(0).trial),

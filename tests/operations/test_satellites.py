@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import time
-from datetime import UTC, datetime
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,12 @@ from waiting import until
 
 from hpckit.context import Context
 from hpckit.model import events
-from hpckit.operations.running.satellites import GrowOrder, drop_satellites, plan_satellite
+from hpckit.operations.running.satellites import (
+    GrowOrder,
+    drop_satellites,
+    plan_satellite,
+    regrow,
+)
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import (
     Launch,
@@ -23,6 +29,7 @@ from hpckit.record.launches import (
     read_launch_history,
     read_runs,
 )
+from hpckit.record.lock import exclusive
 from hpckit.views.top import TopReader, TopRequest
 
 pytestmark = pytest.mark.slow
@@ -102,6 +109,33 @@ def test_satellites_that_wait_are_cancelled_when_their_run_ends(
     until(lambda: living(fake_slurm) == {other})
     (run,) = json.loads(slurm_shell("status", "--json").out)["runs"]
     assert (run["state"], run["satellites"]) == ("completed", [])
+
+
+def test_satellite_of_a_supervisor_waits_for_whoever_adds_jobs(
+    slurm_shell: Any, launch: Launch
+) -> None:
+    """A resume calls sbatch for one job after the other, and each may take a minute."""
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        time.sleep(0.01)
+
+    begin = datetime.now(UTC)
+    context = Context(
+        environ=slurm_shell.environ,
+        cwd=Path("/"),
+        stdout=io.StringIO(),
+        stderr=io.StringIO(),
+        now=lambda: begin + timedelta(seconds=sum(slept)),
+        sleep=sleep,
+    )
+    with ThreadPoolExecutor(1) as threads:
+        with exclusive(launch.paths.resume_lock, at=begin, what="is resuming it"):
+            grown = threads.submit(regrow, launch, 0, GrowOrder(replicas=1), context)
+            until(lambda: sum(slept) > 200 or grown.done())
+        assert grown.result() == ("2", 1), context.stderr
+    (slurm_shell.cwd / "fixed").touch()
 
 
 def test_slurm_that_does_not_answer_leaves_the_end_of_the_run_alone(

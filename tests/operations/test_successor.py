@@ -6,9 +6,11 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,22 @@ pytestmark = pytest.mark.slow
 
 QUICK = ("experiment=command", "code.snapshot=false", "cluster=slurm")
 WAITS = "command=[sh,-c,'until [ -e $HPCKIT_PROJECT/fixed ]; do sleep 0.1; done']"
+
+QUEUE = """
+import os, sys, time
+from datetime import UTC, datetime
+from pathlib import Path
+from hpckit.context import Context
+from hpckit.operations.successor import queue_successor
+from hpckit.record.launches import load_launch
+launch = load_launch(Path(sys.argv[1]))
+context = Context(
+    environ=dict(os.environ), cwd=Path("/"), stdout=sys.stdout, stderr=sys.stderr,
+    now=lambda: datetime.now(UTC), sleep=time.sleep,
+)
+queue_successor(launch, 1, launch.jobs[0], "1_1", context)
+"""
+"""A process that queues a successor of the second run."""
 
 
 def living(fake_slurm: Any) -> list[str]:
@@ -260,3 +278,149 @@ def test_history_of_a_launch_with_successors_reads_alike(
     added = [one for one in slurm_shell.events(launch.folder) if isinstance(one, events.JobAdded)]
     assert [(one.successor, one.fresh, one.after) for one in added] == [(True, False, (1,))]
     (slurm_shell.cwd / "fixed").touch()
+
+
+@pytest.fixture
+def slow_sbatch(slurm_shell: Any, tmp_path: Path) -> Any:
+    """Return Slurm's programs with an sbatch that says when it was called, and waits to be let."""
+    folder = tmp_path / "slow"
+    folder.mkdir()
+    wrapper = folder / "sbatch"
+    wrapper.write_text(
+        f"#!/bin/sh\necho >> {folder}/called\nuntil [ -e {folder}/go ]; do sleep 0.05; done\n"
+        f'PATH=${{PATH#*:}}; exec sbatch "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    path = f"{folder}:{slurm_shell.environ['PATH']}"
+    return folder, {**slurm_shell.environ, "PATH": path}
+
+
+def hurried(environ: dict[str, str], slept: list[float]) -> Context:
+    """Return the world of a process for which every pause lasts as long as it asks for."""
+    begin = datetime.now(UTC)
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        time.sleep(0.02)
+
+    return Context(
+        environ=environ,
+        cwd=Path("/"),
+        stdout=io.StringIO(),
+        stderr=io.StringIO(),
+        now=lambda: begin + timedelta(seconds=sum(slept)),
+        sleep=sleep,
+    )
+
+
+def test_successor_that_another_process_submits_slowly_is_waited_for(
+    slurm_shell: Any, launch: Launch, fake_slurm: Any, slow_sbatch: Any
+) -> None:
+    """For as long as sbatch takes: nothing is queued twice, whoever asks first."""
+    folder, environ = slow_sbatch
+    waits: list[float] = []
+    words = launch, 1, launch.jobs[0], "1_1"
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(queue_successor, *words, hurried(environ, []))
+        until((folder / "called").exists)
+        second = threads.submit(queue_successor, *words, hurried(slurm_shell.environ, waits))
+        until(lambda: sum(waits) > 60 or second.done())
+        (folder / "go").touch()
+        assert {first.result(), second.result()} == {"3"}
+    assert living(fake_slurm).count(f"{launch.id}-1") == 1
+    assert len(load_launch(launch.folder).jobs) == 2
+    (slurm_shell.cwd / "fixed").touch()
+
+
+def test_successor_of_a_submitter_that_was_killed_is_adopted(
+    slurm_shell: Any, launch: Launch, fake_slurm: Any, slow_sbatch: Any
+) -> None:
+    """Its sbatch lives on, and what that submits is the successor: there is no other."""
+    folder, environ = slow_sbatch
+    killed = subprocess.Popen(
+        [sys.executable, "-c", QUEUE, str(launch.folder)], env={**os.environ, **environ}
+    )
+    until((folder / "called").exists)
+    killed.kill()
+    killed.wait()
+    waits: list[float] = []
+    with ThreadPoolExecutor(1) as threads:
+        context = hurried(slurm_shell.environ, waits)
+        other = threads.submit(queue_successor, launch, 1, launch.jobs[0], "1_1", context)
+        until(lambda: sum(waits) > 30 or other.done())
+        (folder / "go").touch()
+        assert other.result() == "3"
+    assert living(fake_slurm).count(f"{launch.id}-1") == 1
+    assert read_launch_history(load_launch(launch.folder)).successor_of(1) == "3"
+    (slurm_shell.cwd / "fixed").touch()
+
+
+def test_successor_that_turns_up_late_is_of_the_same_name_and_ends_with_it(
+    slurm_shell: Any, launch: Launch, context: Context, fake_slurm: Any, slow_sbatch: Any
+) -> None:
+    """What Slurm has not got is submitted again; what it takes later ends with the other."""
+    folder, environ = slow_sbatch
+    with ThreadPoolExecutor(1) as threads:
+        late = subprocess.Popen(
+            [sys.executable, "-c", QUEUE, str(launch.folder)], env={**os.environ, **environ}
+        )
+        until((folder / "called").exists)
+        late.kill()
+        late.wait()
+        words = launch, 1, launch.jobs[0], "1_1", hurried(slurm_shell.environ, [])
+        assert threads.submit(queue_successor, *words).result() == "3"
+    (folder / "go").touch()
+    until(lambda: living(fake_slurm).count(f"{launch.id}-1") == 2)
+    assert len(load_launch(launch.folder).jobs) == 2
+    assert drop_successor(launch, 1, "1_1", context)
+    assert f"{launch.id}-1" not in living(fake_slurm)
+    (slurm_shell.cwd / "fixed").touch()
+
+
+def test_successor_that_is_just_submitted_is_dropped(
+    slurm_shell: Any, launch: Launch, fake_slurm: Any, slow_sbatch: Any
+) -> None:
+    """The end of an attempt waits for the answer of sbatch, and then cancels what it submitted."""
+    folder, environ = slow_sbatch
+    with ThreadPoolExecutor(2) as threads:
+        words = launch, 1, launch.jobs[0], "1_1", hurried(environ, [])
+        threads.submit(queue_successor, *words)
+        until((folder / "called").exists)
+        waits: list[float] = []
+        context = hurried(slurm_shell.environ, waits)
+        dropped = threads.submit(drop_successor, launch, 1, "1_1", context)
+        until(lambda: sum(waits) > 1 or dropped.done())
+        (folder / "go").touch()
+        assert dropped.result()
+    assert f"{launch.id}-1" not in living(fake_slurm)
+    (slurm_shell.cwd / "fixed").touch()
+
+
+def test_successor_that_was_dropped_runs_nothing_if_it_starts(
+    slurm_shell: Any, launch: Launch, context: Context, fake_slurm: Any
+) -> None:
+    """Such as one that Slurm took long after: a run that has failed is not run again by it."""
+    assert queue_successor(launch, 1, launch.jobs[0], "1_1", context) == "3"
+    assert drop_successor(launch, 1, "1_1", context)
+    fake_slurm.slurm("scancel", "--signal=KILL", "1_1")
+    until(lambda: shown(slurm_shell)[1][0] != "running")
+    fake_slurm.slurm("sbatch", str(launch.folder / "job-1.sbatch"))
+    until(lambda: f"{launch.id}-1" not in living(fake_slurm))
+    assert read_runs(launch, [1])[0].attempt == 1
+    assert "does not continue in this job" in (launch.folder / "logs" / "job-1-4.log").read_text()
+    (slurm_shell.cwd / "fixed").touch()
+
+
+def test_cancel_ends_what_slurm_has_under_the_names_of_a_launch(
+    slurm_shell: Any, launch: Launch, context: Context, fake_slurm: Any
+) -> None:
+    """Also a job that the record knows nothing of, and of one run only what is that run's."""
+    queue_successor(launch, 0, launch.jobs[0], "1_0", context)
+    queue_successor(launch, 1, launch.jobs[0], "1_1", context)
+    fake_slurm.slurm("sbatch", "--hold", str(launch.folder / "job-1.sbatch"))
+    fake_slurm.slurm("sbatch", "--hold", str(launch.folder / "job-2.sbatch"))
+    assert slurm_shell("cancel", f"{launch.id}.1").code == 0
+    until(lambda: shown(slurm_shell)[1][0] == "cancelled")
+    until(lambda: sorted(living(fake_slurm)) == [launch.id, *[f"{launch.id}-1"] * 2])
+    assert slurm_shell("cancel", launch.id).code == 0
+    until(lambda: not living(fake_slurm))

@@ -211,7 +211,7 @@ def test_index_that_is_missing_or_damaged_is_made_anew(
     damage: Callable[[Path], object], sweep: Sweep
 ) -> None:
     """Whatever became of it, the answer is that of the files, and the next look reads none."""
-    path = sweep.launch.paths.index_of_runs
+    path = sweep.launch.paths.index_of("runs")
     sweep.look()
     damage(path)
     sweep.look()
@@ -223,7 +223,7 @@ def test_index_that_is_missing_or_damaged_is_made_anew(
 
 def test_index_that_cannot_be_written_does_no_harm(sweep: Sweep) -> None:
     """A folder in its place is passed over."""
-    sweep.launch.paths.index_of_runs.mkdir(parents=True)
+    sweep.launch.paths.index_of("runs").mkdir(parents=True)
     assert sweep.look() == sweep.look()
 
 
@@ -239,7 +239,7 @@ def test_index_is_written_by_many_at_once(sweep: Sweep) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(look, range(12)))
-    left = os.listdir(sweep.launch.paths.index_of_runs.parent)  # noqa: PTH208
+    left = os.listdir(sweep.launch.paths.index_of("runs").parent)  # noqa: PTH208
     assert left == ["runs.json"]
     sweep.look()
     assert sweep.read == []
@@ -256,7 +256,7 @@ def test_accounts_are_kept_as_long_as_the_runs_are(sweep: Sweep) -> None:
         return dict(found)
 
     first = look()
-    assert sweep.launch.paths.index_of_accounts.exists()
+    assert sweep.launch.paths.index_of("accounts").exists()
     assert look() == first
     sweep.attempt(5, 2)
     assert look()[5].attempts == 2

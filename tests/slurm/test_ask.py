@@ -21,6 +21,7 @@ from hpckit.slurm.parse import read_sacct, read_squeue
 from hpckit.slurm.query import (
     count_queued,
     find_by_name,
+    living_by_name,
     observe,
     observe_queued,
     queued_jobs,
@@ -200,6 +201,8 @@ def test_json_of_all_users_jobs_is_narrowed_to_those_asked_for(site: Site) -> No
     assert count_queued(site.commands) == 6
     assert queued_jobs(site.commands) >= {"7", "10"}
     assert "8" not in queued_jobs(site.commands)
+    array = {f"10_{element}" for element in range(5)}
+    assert living_by_name(site.commands) == {"mine": {"7"}, "array": array}
     one = observe_queued("8", site.commands, NOW)
     assert one is not None
     assert one.state.base is BaseState.completed
@@ -223,6 +226,7 @@ def test_jobs_are_seen_through_a_sites_scripts(form: str, fake_slurm: Any, tmp_p
     assert found[f"{job}_3"].state.run_state is RunState.pending
     assert find_by_name("through", commands) == (job,)
     assert queued_jobs(commands) == {job}
+    assert living_by_name(commands) == {"through": set(elements[1:])}
     assert count_queued(commands) == 3
     fake_slurm.slurm("scancel", job)
     fake_slurm.fail("forget")

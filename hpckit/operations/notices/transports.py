@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+from hpckit.model.failure import signal_name
 from hpckit.model.outside.notices import VARIABLE, UserNotice
 from hpckit.operations.notices.addresses import apprise_with
 from hpckit.planning.notices.destinations import (
@@ -86,7 +87,7 @@ def _run(
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            process_group=0,  # but in our session: others are of orphans, which a supervisor ends
         )
     except (OSError, ValueError) as error:
         raise DeliveryError(f"the command cannot be started: {_words(error)}") from None
@@ -99,6 +100,8 @@ def _run(
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+    if process.returncode < 0:
+        raise DeliveryError(f"the command was ended by {signal_name(-process.returncode)}")
     if process.returncode:
         raise DeliveryError(f"the command ended with {process.returncode}")
 

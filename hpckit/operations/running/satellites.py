@@ -15,10 +15,10 @@ from hpckit.model.events import AgentJoined, Event, JobAdded, NodeLost, Satellit
 from hpckit.model.history import LaunchHistory
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import BaseState
-from hpckit.operations.add_job import alone
+from hpckit.operations.add_job import PATIENCE, alone
 from hpckit.operations.frozen_script import rendered
 from hpckit.operations.service_jobs import hand_in
-from hpckit.operations.submit import slurm_commands
+from hpckit.operations.submit import SBATCH_LIMIT, slurm_commands
 from hpckit.planning.jobs.service_jobs import SatelliteOrder, satellite_job
 from hpckit.planning.recovery.ledger import read_ledger
 from hpckit.planning.recovery.run_size import size_of
@@ -30,9 +30,6 @@ from hpckit.record.store import read_events
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.query import observe
 from hpckit.values import dataclass
-
-PATIENCE = timedelta(seconds=60)
-"""How long to wait for other processes that add jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +88,20 @@ def plan_satellite(
 
 
 def submit_satellite(
-    launch: Launch, run: int, order: GrowOrder, context: Context
+    launch: Launch,
+    run: int,
+    order: GrowOrder,
+    context: Context,
+    *,
+    patience: timedelta = SBATCH_LIMIT,
 ) -> tuple[SatellitePlan, str]:
     """Submit the job that brings a run `replicas` more replicas; return it, and Slurm's id.
 
     It leaves out the nodes that the run has lost, unless Slurm has too few others: then it gets
-    those that are up again. Raises HeldError, SchedulerError, TemplateError.
+    those that are up again. Waits up to `patience` for other processes that add jobs. Raises
+    HeldError, SchedulerError, TemplateError.
     """
-    with alone(launch, context, patience=PATIENCE) as fresh:
+    with alone(launch, context, patience=patience) as fresh:
         planned = plan_satellite(fresh, run, order, context)
         try:
             return planned, _handed_in(fresh, planned, context)
@@ -121,10 +124,9 @@ def regrow(launch: Launch, run: int, order: GrowOrder, context: Context) -> tupl
     printed on standard error.
     """
     try:
-        planned, job = submit_satellite(launch, run, order, context)
+        planned, job = submit_satellite(launch, run, order, context, patience=PATIENCE)
     except (HpckitError, OSError) as error:
-        said = error.message if isinstance(error, HpckitError) else str(error)
-        context.note(f"warning: run {launch.runs[run].id} gets no satellite: {said}")
+        context.note(f"warning: run {launch.runs[run].id} gets no satellite: {error}")
         return None
     return job, planned.job.resources.nodes
 
@@ -139,8 +141,7 @@ def drop_satellites(launch: Launch, run: int, context: Context) -> tuple[str, ..
     try:
         return _dropped(load_launch(launch.folder), run, context)
     except (HpckitError, OSError) as error:
-        said = error.message if isinstance(error, HpckitError) else str(error)
-        context.note(f"warning: satellites of {launch.runs[run].id} may still be queued: {said}")
+        context.note(f"warning: satellites of {launch.runs[run].id} may still be queued: {error}")
         return ()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fakes.slurm.store import GPUS
 
+from hpckit.record.launches import load_launch, load_settings
 from hpckit.record.snapshot.preflight import cpu_build
 
 QUICK = ("experiment=command", "command=sleep 60", "code.snapshot=false")
@@ -499,7 +500,36 @@ def test_slurm_is_asked_how_many_gpus_a_node_has(slurm_shell: Any) -> None:
     assert f"--gpus-per-node={GPUS}\n#SBATCH" in script["text"]
     assert f"--ntasks-per-node={GPUS}\n" in script["text"]
     assert f"Slurm says that its nodes have {GPUS} GPUs" in said.err
+    assert slurm_shell("launch", *SLURM, "resources=one_node").code == 0
+    launch = load_launch(slurm_shell.outputs[0])
+    assert load_settings(launch, 0)[0].cluster.gpus_per_node == GPUS
+    typed = [word for word in launch.runs[0].overrides if "gpus_per_node" in word]
+    assert typed == [], "what nobody typed is no override"
     elsewhere = ("resources=one_node", "resources.partition=none")
     refused = slurm_shell("launch", "--dry-run", *SLURM, *elsewhere)
     assert refused.code == 2
     assert "cluster.gpus_per_node, which is not stated" in refused.err
+
+
+def test_gpus_of_a_node_are_those_of_the_default_partition(
+    slurm_shell: Any, fake_slurm: Any
+) -> None:
+    """Where none is named, sbatch takes that one; what a partition has that is named counts."""
+    fake_slurm.fail("unlike-partitions")
+    words = ("launch", "--dry-run", "--json", *SLURM, "resources=one_node")
+    named = "resources.partition=urgent"
+    for said, gpus in ((slurm_shell(*words), GPUS), (slurm_shell(*words, named), GPUS // 2)):
+        (script,) = json.loads(said.out)["scripts"]
+        assert f"--gpus-per-node={gpus}\n#SBATCH" in script["text"]
+
+
+@pytest.mark.parametrize("group", ["one_node", "multi_node"])
+def test_zero_gpus_of_a_node_that_a_word_states_are_not_overridden(
+    slurm_shell: Any, group: str
+) -> None:
+    """They contradict a group that takes all GPUs of a node, and that is said."""
+    words = (*SLURM, f"resources={group}", "cluster.gpus_per_node=0")
+    said = slurm_shell("launch", "--dry-run", *words)
+    assert (said.code, said.out) == (2, "")
+    assert "cluster.gpus_per_node=0 says that nodes have no GPUs" in said.err
+    assert "leave cluster.gpus_per_node out, and Slurm is asked" in said.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -91,11 +92,23 @@ def test_doctor_closes_an_intent_slurm_never_heard_of(slurm_shell: Any) -> None:
     """Where Slurm has no such job, settling it records that nothing was submitted."""
     assert slurm_shell("render", *TASK).code == 0
     launch = load_launch(slurm_shell.outputs[0])
-    intent = SubmitIntended(at=launch.created_at, job_index=0, job_name=launch.jobs[0].name)
+    earlier = launch.created_at - timedelta(minutes=5)
+    intent = SubmitIntended(at=earlier, job_index=0, job_name=launch.jobs[0].name)
     record_event(launch.paths, intent)
     assert orphans(slurm_shell)[0]["jobs"] == []
     assert orphans(slurm_shell, "--adopt")[0]["outcome"] == "closed"
     assert orphans(slurm_shell) == []
+
+
+def test_doctor_leaves_alone_what_may_be_being_submitted(slurm_shell: Any) -> None:
+    """Slurm has no such job yet: sbatch may be at it, whose answer would contradict the record."""
+    assert slurm_shell("render", *TASK).code == 0
+    launch = load_launch(slurm_shell.outputs[0])
+    intent = SubmitIntended(at=launch.created_at, job_index=0, job_name=launch.jobs[0].name)
+    record_event(launch.paths, intent)
+    assert orphans(slurm_shell, "--adopt")[0]["outcome"] == "untouched"
+    assert "ask again in" in slurm_shell("doctor", "--cancel").err
+    assert unconfirmed(launch) == launch.jobs
 
 
 def test_doctor_with_slurm_away_is_3(slurm_shell: Any, fake_slurm: Any, orphan: Any) -> None:

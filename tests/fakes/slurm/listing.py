@@ -86,16 +86,21 @@ def sinfo(arguments: list[str]) -> int:
         for place, partition in enumerate(PARTITIONS):
             for node in NODES:
                 mark = "" if place else "*"
-                has = f"64|256000|gpu:{GPUS}|{_node_state()}|(null)"
+                has = f"64|256000|gpu:{_gpus(place)}|{_node_state()}|(null)"
                 sys.stdout.write(f"{node}|{partition}{mark}|{has}\n")
         return 0
     if "format" in options:
-        for name in PARTITIONS:
-            sys.stdout.write(f"{name}|{len(NODES)}|64|256000|gpu:{GPUS}|{_node_state()}\n")
+        for place, name in enumerate(PARTITIONS):
+            has = f"64|256000|gpu:{_gpus(place)}|{_node_state()}"
+            sys.stdout.write(f"{name}|{len(NODES)}|{has}\n")
         return 0
     for name in PARTITIONS:
         sys.stdout.write(f"{name} up infinite {len(NODES)} idle n[1-{len(NODES)}]\n")
     return 0
+
+
+def _gpus(place: int) -> int:
+    return GPUS // 2 if place and mode("unlike-partitions") else GPUS
 
 
 def scontrol(arguments: list[str]) -> int:

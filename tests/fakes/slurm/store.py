@@ -4,6 +4,7 @@ Failure modes are files in $FAKE_SLURM_DIR/modes: `controller-away`, `database-a
 (sbatch never answers), `lose-answer` (sbatch submits and dies before it says so) `forget`
 (squeue shows no job that is over, as after MinJobAge) and `nodes-drained` (nothing could start).
 `only-gpu-jobs`: the first partition refuses jobs that ask for none.
+`unlike-partitions`: nodes have half as many GPUs in the second partition, which is not the default.
 `json` and `own-table`: squeue and sacct are a site's scripts, which print JSON whatever they are
 asked for, or a table of their own unless it is --json.
 """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -111,6 +113,41 @@ def test_command_that_fails_is_an_error() -> None:
         send("exec:sh -c 'exit 3'")
     with pytest.raises(DeliveryError, match="cannot be started: No such file"):
         send("exec:/nope/SECRET")
+
+
+def test_command_that_is_killed_is_an_error() -> None:
+    """It may have been killed before it told anyone: the notice is kept, and sent again."""
+    with pytest.raises(DeliveryError, match=r"^the command was ended by SIGKILL$"):
+        send("exec:sh -c 'kill -9 $$'")
+
+
+BESIDE = """
+import sys, threading, time
+from pathlib import Path
+from hpckit.runtime.left_behind import adopt_orphans, end_left_behind
+from operations.notices.test_transports import send
+folder = Path(sys.argv[1])
+adopt_orphans()
+words = f"until [ -e {folder}/go ]; do sleep 0.05; done; cat > {folder}/told"
+telling = threading.Thread(target=send, args=[f'exec:sh -c "echo > {folder}/began; {words}"'])
+telling.start()
+while not (folder / "began").exists():
+    time.sleep(0.01)
+assert end_left_behind() == []
+(folder / "go").touch()
+telling.join()
+"""
+
+
+def test_command_lives_on_when_what_ranks_left_behind_is_ended(tmp_path: Path) -> None:
+    """A supervisor that brings back its agents ends orphans, and not its own notices."""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    words = [sys.executable, "-c", BESIDE, str(tmp_path)]
+    done = subprocess.run(
+        words, env=environ, check=False, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((tmp_path / "told").read_text())["launch"] == "a-1"
 
 
 def test_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def _unconfirmed(arguments: argparse.Namespace, context: Context) -> int:
     elif not settled:
         context.say("every submission is accounted for")
     else:
-        _say(settled, context)
+        _say(settled, context, decided=arguments.adopt or arguments.cancel)
     return 0
 
 
@@ -114,11 +114,13 @@ def _document(found: UnconfirmedJob, outcome: SettledAs) -> dict[str, object]:
     return plain_fields(found, fields) | {"outcome": outcome}
 
 
-def _say(settled: Sequence[tuple[UnconfirmedJob, SettledAs]], context: Context) -> None:
+def _say(
+    settled: Sequence[tuple[UnconfirmedJob, SettledAs]], context: Context, *, decided: bool
+) -> None:
     for found, outcome in settled:
         known = f"Slurm has it as {', '.join(found.jobs)}" if found.jobs else "Slurm has none"
         context.say(f"{found.launch.id}: job {found.job.name}: {known}; {outcome}")
-    if any(outcome is SettledAs.untouched for _, outcome in settled):
+    if not decided and any(outcome is SettledAs.untouched for _, outcome in settled):
         context.say(
             "`hpckit doctor --adopt` keeps these jobs, `hpckit doctor --cancel` cancels them"
         )
