@@ -13,10 +13,11 @@ from pathlib import PurePath
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf, flag_override
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationValidationError, OmegaConfBaseException
 
 from hpckit.config.names import dotted_keys, nearest, question, siblings
 from hpckit.config.schema import typed_sections
+from hpckit.config.types import takes
 from hpckit.errors import ConfigError, causes
 from hpckit.model.launch import MISSING, ClusterKind
 from hpckit.model.plain import leaves
@@ -124,6 +125,8 @@ def _unresolved(error: OmegaConfBaseException, config: DictConfig) -> ConfigErro
     lost = _NOT_FOUND.search(reason)
     literal = str(error.full_key).startswith("command")
     more = " In a command, write \\${NAME} for what a shell is to read." if literal else ""
+    if isinstance(error, InterpolationValidationError):
+        return ConfigError(message, hint=takes(str(error.full_key)))
     if not lost:
         return ConfigError(message, hint=_interpolation_hint(reason) + more)
     keys = dotted_keys(cast("dict[str, Any]", OmegaConf.to_container(config)))

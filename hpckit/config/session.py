@@ -32,7 +32,6 @@ from omegaconf.resolvers import oc
 from hpckit.config.primary import import_modules, primary_of
 from hpckit.config.request import ComposeRequest, conf_folders, shipped_folder
 from hpckit.config.schema import SCHEMA_NAME, register_schema
-from hpckit.config.types import in_own_unit
 from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING
 from hpckit.model.plain import leaves
@@ -59,7 +58,6 @@ class _ComposingLoader(ConfigLoaderImpl):
     ) -> DictConfig:
         # Before Hydra merges the files: it may put their nodes into the result.
         held = _held(defaults, repo)
-        _take_units(held, repo)
         self.declared_missing = _declared_missing(held)
         config = super()._compose_config_from_defaults_list(defaults, repo)
         if config.get("params"):  # so that a mistyped name of one is an error
@@ -222,18 +220,6 @@ def _declared_missing(held: Sequence[tuple[str, str, Any]]) -> frozenset[str]:
             missing.difference_update(accumulate(key.split("."), "{}.{}".format))
             missing.update([key] if value == MISSING else [])
     return frozenset(missing)
-
-
-def _take_units(held: Sequence[tuple[str, str, Any]], files: IConfigRepository) -> None:
-    """Put numbers in place of what the files write with a unit, as overrides may."""
-    for path, package, values in held:
-        for key, value in leaves(values):
-            word = f"{package}.{key}={value}".lstrip(".")
-            taken = in_own_unit(word) if isinstance(value, str) else word
-            loaded = files.load_config(path) if taken != word else None
-            if loaded is not None:
-                number = float(taken.partition("=")[2])
-                OmegaConf.update(loaded.config, key, int(number) if number % 1 == 0 else number)
 
 
 def _restore_missing(config: DictConfig, missing: frozenset[str], overrides: Sequence[str]) -> None:
