@@ -24,6 +24,7 @@ from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -32,6 +33,7 @@ from omegaconf.resolvers import oc
 from hpckit.config.primary import import_modules, primary_of
 from hpckit.config.request import ComposeRequest, conf_folders, shipped_folder
 from hpckit.config.schema import SCHEMA_NAME, register_schema
+from hpckit.config.written import with_texts
 from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING
 from hpckit.model.plain import leaves
@@ -63,6 +65,16 @@ class _ComposingLoader(ConfigLoaderImpl):
         if config.get("params"):  # so that a mistyped name of one is an error
             OmegaConf.set_struct(config.params, value=True)
         return config
+
+    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
+        loaded = super()._load_single_config(default, repo)
+        path = str(default.config_path)
+        if not path.startswith("hydra/"):
+            # The repository's own stays: another package may get the same file.
+            package = default.package or ""
+            config = with_texts(loaded.config, package, loaded.path, path)
+            loaded = ConfigResult(loaded.provider, loaded.path, config, loaded.header)
+        return loaded
 
     def _load_configuration_impl(self, *words: Any, **named: Any) -> DictConfig:
         """Compose without Hydra's own section, whose 20 files are half of the time.
