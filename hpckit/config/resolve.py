@@ -156,7 +156,14 @@ def as_json_value(value: Any, path: str) -> Any:
     if isinstance(value, list):
         return [as_json_value(item, f"{path}{index}.") for index, item in enumerate(value)]
     if isinstance(value, PurePath):
-        return str(value)
+        value = str(value)
+    try:  # bytes of the command line that are no UTF-8 are kept; half a surrogate pair has none
+        f"{path}{value if isinstance(value, str) else ''}".encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"{path.removesuffix('.')!a} is or has {value!a}, which is not Unicode text.",
+            hint="Write the characters themselves, in UTF-8.",
+        ) from error
     if value is None or isinstance(value, str | bool | int | float):
         return value
     raise ConfigError(
