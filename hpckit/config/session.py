@@ -24,7 +24,7 @@ from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
-from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -42,6 +42,9 @@ from hpckit.values import dataclass, field
 
 # hydra-core 1.3 warns if this is missing, 1.4 if it is given.
 _VERSION_BASE = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
+
+_OF_HYDRA = ("hydra/config", "hydra/launcher/basic", "hydra/sweeper/basic")
+"""What Hydra always composes and has in no file: a file of that name takes its place."""
 
 _UNSET = object()
 
@@ -79,8 +82,8 @@ class _ComposingLoader(ConfigLoaderImpl):
     def _load_configuration_impl(self, *words: Any, **named: Any) -> DictConfig:
         """Compose without Hydra's own section, whose 20 files are half of the time.
 
-        No run reads it. With it again if a word or a file sets some of it, so that Hydra checks it,
-        and if anything is wrong, so that Hydra says what.
+        No run reads it. With it again if a word or a file sets some of it, or stands in its place,
+        so that Hydra checks it, and if anything is wrong, so that Hydra says what.
         """
         try:
             config = self._without_hydra(**named)
@@ -94,6 +97,9 @@ class _ComposingLoader(ConfigLoaderImpl):
         self, config_name: str, overrides: list[str], run_mode: RunMode, **named: Any
     ) -> DictConfig:
         parsed, files = self._parse_overrides_and_create_caching_repo(config_name, overrides)
+        for source in files.get_sources():
+            if source.scheme() != "structured" and any(map(source.is_config, _OF_HYDRA)):
+                raise ConfigLoadError
         self.validate_sweep_overrides_legal(parsed, run_mode, from_shell=named["from_shell"])
         chosen = create_defaults_list(files, config_name, parsed, False, False)  # noqa: FBT003
         config = self._compose_config_from_defaults_list(chosen.defaults, files)
