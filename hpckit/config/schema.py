@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from hydra.core.config_store import ConfigNode, ConfigStore
-from omegaconf import DictConfig, FloatNode, IntegerNode, OmegaConf
+from omegaconf import DictConfig, FloatNode, IntegerNode, OmegaConf, ValueNode
 
 from hpckit.config.types import OPEN, in_unit_of
 from hpckit.model.launch import LaunchConfig
@@ -51,34 +51,28 @@ def _schema() -> DictConfig:
     return root
 
 
-class _Whole(IntegerNode):
-    """A whole number that is also taken as a text with a unit, wherever the text comes from.
+class _WithUnit(ValueNode):
+    """A number that is also taken as a text with a unit, wherever the text comes from.
 
     A file, an override, an item of a sweep, an interpolation: OmegaConf asks the node each time.
     """
 
-    def _validate_and_convert_impl(self, value: Any) -> int:
-        return super()._validate_and_convert_impl(_number_of(self, value))
+    def _validate_and_convert_impl(self, value: Any) -> Any:
+        if isinstance(value, str):
+            value = in_unit_of(str(self._key()), value, whole=isinstance(self, _Whole))
+        return super()._validate_and_convert_impl(value)  # type: ignore[safe-super]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Whole:
-        self._deepcopy_impl(copied := _Whole(), memo)
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        self._deepcopy_impl(copied := type(self)(), memo)  # type: ignore[call-arg]
         return copied
 
 
-class _Decimal(FloatNode):
-    """The same for a number that need not be whole."""
-
-    def _validate_and_convert_impl(self, value: Any) -> float:
-        return super()._validate_and_convert_impl(_number_of(self, value))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Decimal:
-        self._deepcopy_impl(copied := _Decimal(), memo)
-        return copied
+class _Whole(_WithUnit, IntegerNode):
+    pass
 
 
-def _number_of(node: IntegerNode | FloatNode, value: Any) -> Any:
-    whole = isinstance(node, IntegerNode)
-    return in_unit_of(str(node._key()), value, whole=whole) if isinstance(value, str) else value  # noqa: SLF001
+class _Decimal(_WithUnit, FloatNode):
+    pass
 
 
 def _prepare(node: DictConfig) -> None:
