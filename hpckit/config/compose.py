@@ -116,7 +116,6 @@ def compose_sections(
     """
     # Of a command: another program's conf/config.yaml has no layouts.
     request = ComposeRequest(overrides=tuple(words), command=("true",), environ=environ, cwd=cwd)
-    words = request.overrides  # with their units as numbers
     with open_session(request) as session:
         for word in parse(words, session.loader):
             if word.is_sweep_override():

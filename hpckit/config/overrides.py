@@ -13,6 +13,7 @@ from itertools import islice
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import (
+    ChoiceSweep,
     Override,
     Quote,
     QuotedString,
@@ -49,6 +50,14 @@ _OF_THE_PARSER = re.compile(
 )
 
 _RAISED = re.compile(r"\w+ while evaluating ('.*'): ")
+
+_CHOICES = re.compile(r"choice\((.*)\)\Z", re.DOTALL)
+_CHOICE = re.compile(
+    r"""(?: '(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | \\. | \[[^][]*\] | \{[^{}]*\}
+    | [^][{}(),'"\\] )+""",
+    re.DOTALL | re.VERBOSE,
+)
+"""One of several choices, up to a comma outside of quotes and brackets."""
 
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
@@ -185,7 +194,18 @@ def _listed(override: Override) -> Iterator[str]:
         values = islice(swept.range(), MAX_POINTS + 1)
         if sum(1 for _ in values) > MAX_POINTS:
             return map(Transformer.str, swept.range())
-    return override.sweep_string_iterator()
+    if not isinstance(swept, ChoiceSweep):
+        return override.sweep_string_iterator()
+    # Hydra prints its values, True of true and 1000.0 of 1e3: here they are as they were typed.
+    found = list(override.sweep_string_iterator())
+    listed = _CHOICES.sub(r"\1", str(override.input_line).partition("=")[2])
+    typed = _CHOICE.findall(listed)
+    if len(typed) != len(found) or ",".join(typed) != listed:
+        return iter(found)
+    return (
+        other if any(sign in one for sign in "'\"\\") else one.strip()
+        for one, other in zip(typed, found, strict=True)
+    )
 
 
 def _needs_multirun(override: Override) -> ConfigError:

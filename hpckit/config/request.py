@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hpckit.config.types import in_own_unit
 from hpckit.errors import ConfigError
 from hpckit.values import dataclass, replace
 
@@ -36,9 +35,6 @@ class ComposeRequest:
     environ: Mapping[str, str]
     cwd: Path
     tell: Callable[[int, int], None] | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "overrides", tuple(map(in_own_unit, self.overrides)))
 
 
 def with_something_to_run(request: ComposeRequest) -> ComposeRequest:

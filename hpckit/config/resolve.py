@@ -13,10 +13,11 @@ from pathlib import PurePath
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf, flag_override
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationValidationError, OmegaConfBaseException
 
 from hpckit.config.names import dotted_keys, nearest, question, siblings
 from hpckit.config.schema import typed_sections
+from hpckit.config.types import takes
 from hpckit.errors import ConfigError, causes
 from hpckit.model.launch import MISSING, ClusterKind
 from hpckit.model.plain import leaves
@@ -124,6 +125,8 @@ def _unresolved(error: OmegaConfBaseException, config: DictConfig) -> ConfigErro
     lost = _NOT_FOUND.search(reason)
     literal = str(error.full_key).startswith("command")
     more = " In a command, write \\${NAME} for what a shell is to read." if literal else ""
+    if isinstance(error, InterpolationValidationError):
+        return ConfigError(message, hint=takes(str(error.full_key)))
     if not lost:
         return ConfigError(message, hint=_interpolation_hint(reason) + more)
     keys = dotted_keys(cast("dict[str, Any]", OmegaConf.to_container(config)))
@@ -153,7 +156,14 @@ def as_json_value(value: Any, path: str) -> Any:
     if isinstance(value, list):
         return [as_json_value(item, f"{path}{index}.") for index, item in enumerate(value)]
     if isinstance(value, PurePath):
-        return str(value)
+        value = str(value)
+    try:  # bytes of the command line that are no UTF-8 are kept; half a surrogate pair has none
+        f"{path}{value if isinstance(value, str) else ''}".encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"{path.removesuffix('.')!a} is or has {value!a}, which is not Unicode text.",
+            hint="Write the characters themselves, in UTF-8.",
+        ) from error
     if value is None or isinstance(value, str | bool | int | float):
         return value
     raise ConfigError(

@@ -11,9 +11,9 @@ from functools import cache
 from typing import Any
 
 from hydra.core.config_store import ConfigNode, ConfigStore
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, FloatNode, IntegerNode, OmegaConf, ValueNode
 
-from hpckit.config.types import OPEN
+from hpckit.config.types import OPEN, in_unit_of
 from hpckit.model.launch import LaunchConfig
 from hpckit.values import field_names, is_dataclass
 
@@ -41,7 +41,7 @@ def typed_sections() -> dict[str, type[Any]]:
 
 def _schema() -> DictConfig:
     typed = OmegaConf.structured(LaunchConfig, flags=_NO_COPIES)
-    _thaw(typed)
+    _prepare(typed)
     for name in (*OPEN, "params"):  # the loader closes `params` again if files have some
         OmegaConf.set_struct(OmegaConf.select(typed, name), value=False)
     root = OmegaConf.create({}, flags=_NO_COPIES)
@@ -51,9 +51,38 @@ def _schema() -> DictConfig:
     return root
 
 
-def _thaw(node: DictConfig) -> None:
+class _WithUnit(ValueNode):
+    """A number that is also taken as a text with a unit, wherever the text comes from.
+
+    A file, an override, an item of a sweep, an interpolation: OmegaConf asks the node each time.
+    """
+
+    def _validate_and_convert_impl(self, value: Any) -> Any:
+        if isinstance(value, str):
+            value = in_unit_of(str(self._key()), value, whole=isinstance(self, _Whole))
+        return super()._validate_and_convert_impl(value)  # type: ignore[safe-super]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        self._deepcopy_impl(copied := type(self)(), memo)  # type: ignore[call-arg]
+        return copied
+
+
+class _Whole(_WithUnit, IntegerNode):
+    pass
+
+
+class _Decimal(_WithUnit, FloatNode):
+    pass
+
+
+def _prepare(node: DictConfig) -> None:
+    """Let files set the keys of a section, and its numbers take units."""
     OmegaConf.set_readonly(node, None)
     for key in node:
         child = node._get_node(key)  # noqa: SLF001
         if isinstance(child, DictConfig):
-            _thaw(child)
+            _prepare(child)
+        elif isinstance(child, IntegerNode | FloatNode):
+            kind = _Whole if isinstance(child, IntegerNode) else _Decimal
+            optional = child._is_optional()  # noqa: SLF001
+            node._set_item_impl(key, kind(child._value(), key=key, is_optional=optional))  # noqa: SLF001

@@ -24,6 +24,7 @@ from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -33,7 +34,7 @@ from hpckit.config.deferred_section import complete_hydra
 from hpckit.config.primary import import_modules, primary_of
 from hpckit.config.request import ComposeRequest, conf_folders, shipped_folder
 from hpckit.config.schema import SCHEMA_NAME, register_schema
-from hpckit.config.types import in_own_unit
+from hpckit.config.written import with_texts
 from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING
 from hpckit.model.plain import leaves
@@ -42,6 +43,9 @@ from hpckit.values import dataclass, field
 
 # hydra-core 1.3 warns if this is missing, 1.4 if it is given.
 _VERSION_BASE = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
+
+_OF_HYDRA = ("hydra/config", "hydra/launcher/basic", "hydra/sweeper/basic")
+"""What Hydra always composes and has in no file: a file of that name takes its place."""
 
 _UNSET = object()
 
@@ -60,18 +64,27 @@ class _ComposingLoader(ConfigLoaderImpl):
     ) -> DictConfig:
         # Before Hydra merges the files: it may put their nodes into the result.
         held = _held(defaults, repo)
-        _take_units(held, repo)
         self.declared_missing = _declared_missing(held)
         config = super()._compose_config_from_defaults_list(defaults, repo)
         if config.get("params"):  # so that a mistyped name of one is an error
             OmegaConf.set_struct(config.params, value=True)
         return config
 
+    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
+        loaded = super()._load_single_config(default, repo)
+        path = str(default.config_path)
+        if not path.startswith("hydra/"):
+            # The repository's own stays: another package may get the same file.
+            package = default.package or ""
+            config = with_texts(loaded.config, package, loaded.path, path)
+            loaded = ConfigResult(loaded.provider, loaded.path, config, loaded.header)
+        return loaded
+
     def _load_configuration_impl(self, *words: Any, **named: Any) -> DictConfig:
         """Compose without Hydra's own section, whose 20 files are half of the time.
 
-        No run reads it. With it again if a word or a file sets some of it, so that Hydra checks it,
-        and if anything is wrong, so that Hydra says what.
+        No run reads it. With it again if a word or a file sets some of it, or stands in its place,
+        so that Hydra checks it, and if anything is wrong, so that Hydra says what.
         """
         try:
             config = self._without_hydra(**named)
@@ -86,6 +99,9 @@ class _ComposingLoader(ConfigLoaderImpl):
         self, config_name: str, overrides: list[str], run_mode: RunMode, **named: Any
     ) -> DictConfig:
         parsed, files = self._parse_overrides_and_create_caching_repo(config_name, overrides)
+        for source in files.get_sources():
+            if source.scheme() != "structured" and any(map(source.is_config, _OF_HYDRA)):
+                raise ConfigLoadError
         self.validate_sweep_overrides_legal(parsed, run_mode, from_shell=named["from_shell"])
         chosen = create_defaults_list(files, config_name, parsed, False, False)  # noqa: FBT003
         config = self._compose_config_from_defaults_list(chosen.defaults, files)
@@ -225,18 +241,6 @@ def _declared_missing(held: Sequence[tuple[str, str, Any]]) -> frozenset[str]:
             missing.difference_update(accumulate(key.split("."), "{}.{}".format))
             missing.update([key] if value == MISSING else [])
     return frozenset(missing)
-
-
-def _take_units(held: Sequence[tuple[str, str, Any]], files: IConfigRepository) -> None:
-    """Put numbers in place of what the files write with a unit, as overrides may."""
-    for path, package, values in held:
-        for key, value in leaves(values):
-            word = f"{package}.{key}={value}".lstrip(".")
-            taken = in_own_unit(word) if isinstance(value, str) else word
-            loaded = files.load_config(path) if taken != word else None
-            if loaded is not None:
-                number = float(taken.partition("=")[2])
-                OmegaConf.update(loaded.config, key, int(number) if number % 1 == 0 else number)
 
 
 def _restore_missing(config: DictConfig, missing: frozenset[str], overrides: Sequence[str]) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from enum import EnumType
-from typing import Any, cast, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.moment import UNIT_SECONDS, parse_time_limit
@@ -53,8 +52,8 @@ _FORMS = {
 
 def known_in(section: str) -> tuple[str, ...]:
     """Return the keys of one of hpckit's sections; empty for others."""
-    kind = _section(section) if section else None
-    return () if kind is None else field_names(kind)
+    kind = _hint(section)
+    return field_names(kind) if is_dataclass(kind) else ()
 
 
 def takes(key: str) -> str:
@@ -87,21 +86,23 @@ def takes_decimals(key: str) -> bool:
     return hint is not None and float in (hint, *get_args(hint))
 
 
-def in_own_unit(word: str) -> str:
-    """Return an override of hpckit's with numbers in the key's unit: of `timeout_min=2h` 120."""
-    key, _, values = word.partition("=")
-    ending = next((one for one in _UNIT_OF if key.endswith(one)), None)
-    hint = _hint(key.lstrip("+")) if ending else None
-    kinds = {int, float} & {hint, *get_args(hint)}
-    if not ending or not kinds:
-        return word
-    units, own = _UNIT_OF[ending]
-    some = (_in_unit(one, units, own, whole=float not in kinds) for one in values.split(","))
-    return f"{key}={','.join(some)}"
+def reads_text(key: str) -> bool | None:
+    """Return whether a key of hpckit takes texts; None if neither texts nor numbers are taken.
+
+    Items of lists and mappings are keys, too: `cluster.modules.0`.
+    """
+    kinds = {_hint(key), *get_args(_hint(key))}
+    if {int, float} & kinds:
+        return False
+    return True if str in kinds or is_text(key) or key.startswith("command.") else None
 
 
-def _in_unit(text: str, units: Mapping[str, int], own: int, *, whole: bool) -> str:
-    """Return a value with a unit as a number of the key's own; other text is returned as is."""
+def in_unit_of(name: str, text: str, *, whole: bool) -> str:
+    """Return a text with a unit as a number of its key's: of `2h` for `timeout_min` `120`.
+
+    Other text is returned as it is.
+    """
+    units, own = next((one for end, one in _UNIT_OF.items() if name.endswith(end)), ({}, 1))
     found = _WITH_UNIT.fullmatch(text.strip())
     clock = parse_time_limit(text) if units is _TIMES else None
     amount = clock.total_seconds() if clock else 0.0
@@ -113,20 +114,16 @@ def _in_unit(text: str, units: Mapping[str, int], own: int, *, whole: bool) -> s
     return text if whole and number % 1 else f"{number:.15g}"
 
 
-def _section(name: str) -> type[Any] | None:
-    """Return the type of a section, which may lie in another one; the root has no name."""
-    kind: Any = LaunchConfig
-    for part in name.split(".") if name else ():
-        kind = get_type_hints(kind).get(part)
-        if not is_dataclass(kind):
-            return None
-    return cast("type[Any]", kind)
-
-
 def _hint(key: str) -> Any:
-    section, _, name = key.rpartition(".")
-    kind = _section(section)
-    return get_type_hints(kind).get(name) if kind is not None else None
+    """Return the type of a key, or of an item of a list or mapping; None for a user's own."""
+    kind: Any = LaunchConfig
+    for part in key.split("."):
+        if is_dataclass(kind):
+            kind = get_type_hints(kind).get(part)
+        else:
+            inner = get_args(kind)[-1] if get_origin(kind) in (list, dict) else Any
+            kind = None if inner is Any else inner
+    return kind
 
 
 def _unit(name: str) -> str:

@@ -21,8 +21,8 @@ from hpckit.errors import ForeignError
 from hpckit.record.layout import LaunchPaths
 from hpckit.values import dataclass
 
-WEIGHTS_FILES = ("model.safetensors.index.json", "model.safetensors")
-"""An index of parts, or all weights, as Hugging Face names them."""
+WEIGHTS_FILES = ("model.safetensors", "model.safetensors.index.json")
+"""All weights, or an index of parts, as Hugging Face names them and in the order it looks."""
 _ROOT = 0
 _NOBODY = frozenset({65534, 2**32 - 2})
 _OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH

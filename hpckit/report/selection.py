@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -124,14 +125,67 @@ def _split(override: str) -> tuple[str, str]:
 
 
 _WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None}
+_PARTS = re.compile(
+    r"""\s*( '(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | [][{},]
+    | (?: \\(?:.|\Z) | \$\{[^{}]*\} | [^][{}(),'"\\] )+ | . )""",
+    re.DOTALL | re.VERBOSE,
+)
+"""A quoted text, a sign, an unquoted text, or what belongs to none of these."""
 
 
-def typed_value(text: str) -> bool | float | str | None:
-    """Return a value of Hydra's syntax as it has it: number, boolean, null; else its text."""
+def typed_value(text: str) -> Any:
+    """Return a value of Hydra's syntax as it has it; the text if it is no plain value.
+
+    That is a text without its quotes, a number, boolean or null, or a list or mapping of these. Not
+    by Hydra's parser: its import would take longer than all else of `hpckit results`.
+    """
+    parts = deque(_PARTS.findall(text.lstrip()))
+    try:
+        value = _value(parts)
+    except (IndexError, ValueError, RecursionError):
+        return text
+    return text if parts and "".join(parts).strip() else value
+
+
+def _value(parts: deque[str]) -> Any:
+    """Take a value from the parts of a text; raises ValueError or IndexError if there is none."""
+    first = parts.popleft()
+    if first[0] in "'\"":
+        # Backslashes count as such, but before a quote and at the end.
+        halved = rf"(\\*)\1(?:\\({first[0]})|\Z)"
+        return re.sub(halved, r"\1\2", first[1:-1])
+    if first in "[{":
+        return _container(parts, named=first == "{")
+    if first in "]}(),":
+        raise ValueError
+    return _unquoted(re.sub(r"(?<!\\)\s+\Z", "", first))
+
+
+def _container(parts: deque[str], *, named: bool) -> Any:
+    """Take a list or a mapping whose bracket is taken already."""
+    end, found = "}" if named else "]", []
+    sign = parts[0]
+    while sign != end:
+        key = ""
+        if named:
+            key, colon, rest = parts.popleft().partition(":")
+            if not colon or key[:1] in "'\"":
+                raise ValueError
+            parts.extendleft([rest.lstrip()] if rest.strip() else [])
+        found.append((key.strip(), _value(parts)))
+        sign = parts.popleft()
+        if sign not in (",", end):
+            raise ValueError
+    if not found:
+        parts.popleft()
+    return dict(found) if named else [value for _, value in found]
+
+
+def _unquoted(text: str) -> bool | float | str | None:
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if not text.isascii() or not _NUMBER.fullmatch(text):
-        return text
+        return re.sub(r"\\([\\()\[\]{}:=,\s])", r"\1", text)
     value = float(text)
     if not math.isfinite(value):
         return text

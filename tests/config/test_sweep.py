@@ -27,6 +27,36 @@ def test_sweep_interpolates_params_into_the_command(request_for: Requester) -> N
     assert points[299].config["params"] == {"i": 299}
 
 
+@pytest.mark.parametrize("form", ["{}", "choice({})"])
+def test_points_have_their_values_as_they_were_typed(form: str, request_for: Requester) -> None:
+    """Not as Python prints them: True, 1000.0."""
+    texts = ["true", "FALSE", "1e3", "1000", "1_000", ".5", "-0", "010", "1e-04", "a b"]
+    (*words,) = (*_COMMAND, "+params.i=1", f"+params.x={form.format(', '.join(texts))}")
+    points = compose(request_for(*words, multirun=True))
+    assert [point.overrides[-1] for point in points] == [f"+params.x={text}" for text in texts]
+    values = [True, False, 1000.0, 1000, 1000, 0.5, 0, "010", 0.0001, "a b"]
+    assert repr([point.config["params"]["x"] for point in points]) == repr(values)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("'a,b',c", ["'a,b'", "c"]),
+        ("[1,2],[3]", ["[1,2]", "[3]"]),
+        ("{a:1},x", ["{a:1}", "x"]),
+        (r"a\,b,c", [r"a\,b", "c"]),
+        ("'a,b',true,[True,1e3]", ["'a,b'", "true", "[True,1e3]"]),
+        ("choice('a,b',true)", [r"a\,b", "true"]),
+        ("null,1e3", ["null", "1e3"]),
+        ("sort(choice(2,1))", ["1", "2"]),
+    ],
+)
+def test_points_of_values_with_commas(given: str, words: list[str], request_for: Requester) -> None:
+    """A comma in quotes, brackets or behind a backslash separates none."""
+    points = compose(request_for(*_COMMAND, "+params.i=1", f"+params.x={given}", multirun=True))
+    assert [point.overrides[-1] for point in points] == [f"+params.x={word}" for word in words]
+
+
 def test_sweep_points_come_in_hydras_order(request_for: Requester) -> None:
     """The last axis changes fastest, and the other words stay as they were given."""
     words = ("experiment=command", "command=[true]", "seed=1,2", "+x=choice(a,b)")

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 
-from hpckit.config.types import in_own_unit, takes
+from hpckit.config.compose import compose
+from hpckit.config.request import ComposeRequest
+from hpckit.config.types import in_unit_of, takes
+from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
+
+Requester = Callable[..., ComposeRequest]
+Writer = Callable[[Mapping[str, str]], Path]
 
 
 def _keys(kind: Any, above: str = "") -> Iterator[str]:
@@ -52,40 +59,87 @@ def test_values_in_words(key: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "read"),
+    ("name", "text", "read"),
     [
-        ("resources.timeout_min=2h", "120"),
-        ("resources.timeout_min=24:00:00", "1440"),
-        ("resources.timeout_min=1-12:00:00", "2160"),
-        ("+resources.timeout_min=30,2h", "30,120"),
-        ("resources.mem_gb=64GB", "64"),
-        ("resources.mem_gb=512MiB", "0.5"),
-        ("resources.mem_gb=1T", "1024"),
-        ("checkpoint.interval_min=90s", "1.5"),
-        ("runtime.hang_min_s=2m", "120"),
+        ("timeout_min", "2h", "120"),
+        ("timeout_min", "24:00:00", "1440"),
+        ("timeout_min", "1-12:00:00", "2160"),
+        ("mem_gb", "64GB", "64"),
+        ("mem_gb", "512MiB", "0.5"),
+        ("mem_gb", "1T", "1024"),
+        ("interval_min", "90s", "1.5"),
+        ("hang_min_s", "2m", "120"),
     ],
 )
-def test_number_with_a_unit_is_that_of_the_key(given: str, read: str) -> None:
+def test_number_with_a_unit_is_that_of_the_key(name: str, text: str, read: str) -> None:
     """As people type times and sizes, and copy them from `sbatch --time`."""
-    key = given.partition("=")[0]
-    assert in_own_unit(given) == f"{key}={read}"
+    assert in_unit_of(name, text, whole=False) == read
 
 
 @pytest.mark.parametrize(
-    "word",
+    ("name", "text"),
     [
-        "resources.timeout_min=90s",
-        "resources.timeout_min=2 x",
-        "resources.timeout_min=2G",
-        "resources.mem_gb=2h",
-        "resources.timeout_min=null",
-        "resources.nodes=2h",
-        "params.wait_s=2h",
-        "wait_min=2h",
-        "name=2h",
-        "~resources.timeout_min",
+        ("timeout_min", "90s"),
+        ("timeout_min", "2 x"),
+        ("timeout_min", "2G"),
+        ("timeout_min", "2h,3h"),
+        ("mem_gb", "2h"),
+        ("timeout_min", "null"),
+        ("nodes", "2h"),
     ],
 )
-def test_other_words_stay_as_they_are(word: str) -> None:
-    """What is no number of the key is refused in words later; keys of users are theirs."""
-    assert in_own_unit(word) == word
+def test_other_texts_stay_as_they_are(name: str, text: str) -> None:
+    """What is no number of the key is refused in words later."""
+    assert in_unit_of(name, text, whole=True) == text
+
+
+@pytest.mark.parametrize(
+    "key", ["params.wait_min", "wait_min", "my.timeout_min", "name", "env.x_s"]
+)
+def test_keys_that_are_no_numbers_of_ours_take_no_units(key: str, request_for: Requester) -> None:
+    """Keys of users are theirs, whatever they end in."""
+    (point,) = compose(request_for(f"++{key}=2h"))
+    held: Any = point.config
+    for part in key.split("."):
+        held = held[part]
+    assert held == "2h"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["resources={timeout_min:2h}"],
+        ["++resources.timeout_min=2h"],
+        ["+wait=2h", "resources.timeout_min=${wait}"],
+        ["+params.t=1:30:00", "resources.timeout_min=${params.t}"],
+    ],
+)
+def test_units_are_read_wherever_a_number_comes_from(
+    words: list[str], request_for: Requester
+) -> None:
+    """A mapping, a value of another key: the number asks for its unit, not the way to it."""
+    (point,) = compose(request_for(*words))
+    assert point.settings.resources.timeout_min in (90, 120)
+    assert point.overrides == tuple(words)
+
+
+def test_units_in_sweeps_and_stages(request_for: Requester, write_conf: Writer) -> None:
+    """Each value of a sweep, and the words of a stage in a file or on the command line."""
+    words = ("resources.timeout_min=choice(1h,90)", "+params.w=1h,2:00:00")
+    points = compose(request_for(*words, "sweep.job_timeout_min=${params.w}", multirun=True))
+    found = [(p.settings.resources.timeout_min, p.settings.sweep.job_timeout_min) for p in points]
+    assert found == [(60, 60), (60, 120), (90, 60), (90, 120)]
+    first = "first: {overrides: [resources.timeout_min=2h]}"
+    text = f"# @package _global_\nentry_point: x:y\nstages: {{{first}, then: {{}}}}\n"
+    write_conf({"experiment/mine": text})
+    points = compose(request_for("experiment=mine", "then:resources.timeout_min=1:30:00"))
+    assert [point.settings.resources.timeout_min for point in points] == [120, 90]
+
+
+def test_value_with_a_unit_that_does_not_fit_says_what_its_key_takes(
+    request_for: Requester,
+) -> None:
+    """Also where another key has the value."""
+    with pytest.raises(ConfigError, match=r"90s.* could not be converted") as caught:
+        compose(request_for("+params.t=90s", "resources.timeout_min=${params.t}"))
+    assert caught.value.hint.startswith("resources.timeout_min takes a whole number")

@@ -326,3 +326,33 @@ def test_keys_that_stand_before_hpckit_are_told(request_for: Requester, write_co
         write_conf({"hpc": f"defaults: [{order}, _self_]\n"})
         request = request_for(config_name="hpc")
         assert [one.key for one in input_slips(request, compose(request))] == told
+
+
+@pytest.mark.filterwarnings(r"ignore:\s*'hydra/:UserWarning")
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("hydra/config", None),  # Hydra takes none at all
+        ("hydra/launcher/basic", "_target_: some.Launcher"),
+        ("hydra/sweeper/basic", "max_batch_size: null"),
+    ],
+)
+def test_file_in_place_of_hydras_own_is_checked_by_hydra(
+    file: str, line: str | None, request_for: Requester, write_conf: Writer
+) -> None:
+    """It is composed as by every Hydra program, and what Hydra refuses in it is told."""
+    if line is not None:
+        write_conf({file: line})
+        compose(request_for("experiment=command", "command=[x]"))
+    write_conf({file: "nothing_of_hydra: 3\n"})
+    with pytest.raises(ConfigError, match=r"nothing_of_hydra|'hydra/config' is validated"):
+        compose(request_for("experiment=command", "command=[x]"))
+
+
+@pytest.mark.parametrize("line", ['x: "\\ud800"', '"\\ud800": 1', 'x: ["a\\udfff"]'])
+def test_half_a_character_is_refused(line: str, request_for: Requester, write_conf: Writer) -> None:
+    """YAML takes it, and no file that a launch writes could hold it."""
+    write_conf({"experiment/mine": f"# @package _global_\nentry_point: x:y\n{line}\n"})
+    with pytest.raises(ConfigError, match=r"ud800|udfff") as caught:
+        compose(request_for("experiment=mine"))
+    assert caught.value.message.isascii()

@@ -133,6 +133,7 @@ def _json_lines(text: str, name: str) -> Iterator[Row]:
         where = place(name, line)
         try:
             values = json.loads(record, object_pairs_hook=partial(_unlike, where=where))
+            json.dumps(values, ensure_ascii=False).encode()  # refuses half a surrogate pair
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{where} is not JSON: {error}", hint=EXAMPLES) from error
         yield _row(values, line, name)

@@ -8,6 +8,8 @@ import json
 from typing import Any
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import QuotedString
 
 from hpckit.errors import UsageError
 from hpckit.model import events
@@ -292,11 +294,69 @@ def test_results_without_metrics_say_how_to_log_one(swept: Any, desk: Any, write
     ("text", "value"),
     [
         *(("0.2", 0.2), ("1e-3", 0.001), ("1_000", 1000), ("-3", -3), ("True", True)),
-        *(("null", None), ("007", "007"), ("nan", "nan"), ("1e999", "1e999"), ("'1'", "'1'")),
-        *(("9" * 5000, "9" * 5000), ("[1,2]", "[1,2]"), ("", "")),
+        *(("null", None), ("007", "007"), ("nan", "nan"), ("1e999", "1e999"), ("", "")),
+        *(("9" * 5000, "9" * 5000), ("choice(1,2)", "choice(1,2)"), ("[1", "[1")),
+        ("[" * 100_000, "[" * 100_000),
     ],
 )
 def test_values_of_overrides_have_their_type(text: str, value: object) -> None:
     """A program need not parse again what Hydra has parsed."""
     found = typed_value(text)
     assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("'1'", '"1"', "'a b'", r"'it\'s'", r"'a\b'", r"'a\\'", r'"a\"b"', "'[1]'"),
+        *(
+            "[]",
+            "{}",
+            "[ ]",
+            "[1, 2.5,true]",
+            "[[1],[x]]",
+            "[null,'null']",
+            "{a:1,b:[x,{c:'y, z'}]}",
+        ),
+        *(
+            r"a\,b",
+            r"a\ ",
+            "a b",
+            "a:b",
+            "{a:b:c}",
+            "{1:2}",
+            "{a.b: 1}",
+            "${x.y}",
+            "[${x},1]",
+        ),
+        *("1:30", "010", "+3", ".5", "5.", "1.e3", "1_000", "TRUE", "NULL", "Null", "-"),
+    ],
+)
+def test_values_of_overrides_are_what_hydra_reads(text: str) -> None:
+    """Quotes are taken off, lists and mappings are such, and a quoted number stays a text."""
+    parsed = OverridesParser.create().parse_override(f"x={text}")
+    found = typed_value(text)
+    assert repr(found) == repr(_plain(parsed.value()))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value.text if isinstance(value, QuotedString) else value
+
+
+def test_results_print_what_was_typed_and_json_what_it_is(desk: Any) -> None:
+    """A quoted 1 is a text; a table has it as a user writes it again."""
+    desk.freeze(sweep=[("a='1'", "b=[1,2]"), ("a=1", "b={x: null}")])
+    assert list(csv.reader(io.StringIO(desk.say("results", "--csv").out)))[1][1:3] == [
+        "'1'",
+        "[1,2]",
+    ]
+    for verb, name in (("results", "runs"), ("status", "runs")):
+        runs = json.loads(desk.say(verb, "--json").out)[name]
+        assert [one["overrides"] for one in runs] == [
+            {"a": "1", "b": [1, 2]},
+            {"a": 1, "b": {"x": None}},
+        ]

@@ -113,6 +113,8 @@ def test_columns_may_be_for_one_stage(
         ("p.yaml", "- {seed: !!set {a}}\n", r"the tag !!set has no meaning"),
         ("p.yaml", "- {seed: !!binary aGk=}\n", r"the tag !!binary has no meaning"),
         ("p.jsonl", '{"seed": 1}\n{"seed":\n', "line 2 is not JSON"),
+        ("p.jsonl", '{"seed": "\\ud800"}\n', "line 1 is not JSON.*surrogates not allowed"),
+        ("p.jsonl", '{"x\\ud800": 1}\n', "line 1 is not JSON.*surrogates not allowed"),
         ("p.jsonl", "[1]\n", "line 1: a point is a mapping"),
         ("p.txt", "seed\n1\n", r"\.csv, \.yaml, \.yml, \.jsonl"),
         ("other.csv", "seed\n1\n", "p.csv cannot be read: No such file"),

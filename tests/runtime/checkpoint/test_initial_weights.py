@@ -364,9 +364,23 @@ def test_weights_in_parts_are_read_by_their_index(tmp_path: Path) -> None:
     whole.mkdir()
     write(whole / "model.safetensors", {"x": torch.ones(1)})
     assert list(map_weights(whole)) == ["x"]
+    write(index.parent / "model.safetensors", {"x": torch.ones(1)})
+    assert list(map_weights(index.parent)) == ["x"]  # as transformers does
     (index.parent / parts["y"]).chmod(0o664)
     with pytest.raises(ForeignFolderError):
         map_weights(index)
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "pt"])
+def test_name_that_no_screen_shows_is_refused(tmp_path: Path, ending: str) -> None:
+    """JSON and pickles take half of a character; a message with it could not be printed."""
+    file = tmp_path / f"model.{ending}"
+    header = b'{"\\ud800": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}'
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    if ending == "pt":
+        torch.save({"\ud800": torch.ones(1)}, file)
+    with pytest.raises(CheckpointError, match="not Unicode text"):
+        map_weights(file)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +395,18 @@ def test_weights_in_parts_are_read_by_their_index(tmp_path: Path) -> None:
             "files of safetensors in the same folder",
         ),
         ('{"weight_map": {"x": 3}}', "files of safetensors in the same folder"),
+        (
+            '{"weight_map": {"x": "a\\u0000.safetensors"}}',
+            "files of safetensors in the same folder",
+        ),
+        (f'{{"weight_map": {{"x": "{"a" * 255}.safetensors"}}}}', "files of safetensors"),
+        ('{"weight_map": {"x": "\\ud800.safetensors"}}', "not Unicode text"),
+        ('{"weight_map": {"\\ud800": "a.safetensors"}}', "not Unicode text"),
+        ('{"weight_map": {}}', "no weight_map"),
         ('{"weight_map": ["x"]}', "no weight_map"),
+        ('{"weight_map": ["xy"]}', "no weight_map"),
+        ('{"weight_map": 3}', "no weight_map"),
+        ("[]", "no weight_map"),
         ("[" * 100_000, "no weight_map"),
         ('{"weight_map": {"z": "a.safetensors"}}', "z is not in a.safetensors"),
     ],

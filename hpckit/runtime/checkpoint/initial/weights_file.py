@@ -12,8 +12,9 @@ import json
 import math
 import mmap
 import os
+import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ _ZIP = b"PK\x03\x04"
 _LENGTH_BYTES = 8
 _LONGEST_HEADER = 100_000_000
 """As the safetensors library has it."""
+_PART = re.compile(r"[^/\0]{1,243}\.safetensors")
+"""No other folder, no character that a path cannot have, and no name longer than Linux takes."""
 _EXTRA_STATE = "_extra_state"
 _DTYPES = {name: dtype for dtype, name in SAFETENSORS_TYPES.items()}
 
@@ -81,13 +84,15 @@ def _of_parts(path: Path, handle: int) -> dict[str, torch.Tensor]:
     size = os.fstat(handle).st_size
     try:
         index = json.loads(os.pread(handle, min(size, _LONGEST_HEADER), 0))
-        wanted = dict(index["weight_map"])
-        found = {name: str(part) for name, part in wanted.items()}
-    except (ValueError, RecursionError, TypeError, KeyError):
-        raise _damaged(path, "it has no weight_map of names and files") from None
+        found = {name: str(part) for name, part in index["weight_map"].items()}
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        found = {}
+    if not found:
+        raise _damaged(path, "it has no weight_map of names and files")
+    _refuse_half_characters(path, (*found, *found.values()))
     tensors: dict[str, torch.Tensor] = {}
     for part in sorted({*found.values()}):
-        if "/" in part or not part.endswith(".safetensors"):
+        if not _PART.fullmatch(part):
             raise CheckpointError(
                 f"{path} names {part!r}; parts are files of safetensors in the same folder",
                 hint="save the model again: model.save_pretrained(FOLDER)",
@@ -124,6 +129,7 @@ def _of_torch(path: Path, handle: int) -> dict[str, torch.Tensor]:
         if not isinstance(name, str) or not _is_plain(one):
             raise _no_state(path, repr(name), one)
         tensors[name] = one.detach()
+    _refuse_half_characters(path, tensors)
     return tensors
 
 
@@ -160,6 +166,7 @@ def _of_safetensors(path: Path, handle: int) -> dict[str, torch.Tensor]:
         raise _damaged(path, "its header is no JSON") from None
     if not isinstance(header, dict):
         raise _damaged(path, "its header is no mapping of names")
+    _refuse_half_characters(path, header)
     # A private copy, as torch maps no memory that cannot be written to; nothing is written.
     mapped = mmap.mmap(handle, size, access=mmap.ACCESS_COPY)
     header.pop("__metadata__", None)
@@ -194,6 +201,14 @@ def _whole(value: object) -> int:
     if type(value) is not int or value < 0:
         raise ValueError
     return value
+
+
+def _refuse_half_characters(path: Path, names: Iterable[str]) -> None:
+    """Raise CheckpointError for half of a surrogate pair: JSON may have it, no screen shows it."""
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError:
+        raise _damaged(path, "a name in it is not Unicode text") from None
 
 
 def _damaged(path: Path, why: str) -> CheckpointError:
