@@ -43,7 +43,7 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import allow_many_files, with_hint
 from hpckit.runtime.environ import TERMINAL
 from hpckit.runtime.foreground import ended_by_keyboard
-from hpckit.runtime.mailbox import RequestPoll
+from hpckit.runtime.mailbox import answer_requests
 from hpckit.runtime.supervisor.agent_step import Steps, explained
 from hpckit.runtime.supervisor.agents import Agents, AgentsError, Peer
 from hpckit.runtime.supervisor.attempt import Attempt, open_attempt
@@ -61,8 +61,7 @@ from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import judge_of
 from hpckit.runtime.supervisor.round import Round
-from hpckit.runtime.supervisor.round_requests import RoundRequests
-from hpckit.runtime.supervisor.stack_answers import StackAnswers
+from hpckit.runtime.supervisor.round_requests import RoundRequests, answer_stacks
 from hpckit.runtime.supervisor.suspensions import Suspensions
 from hpckit.runtime.supervisor.time_limit import TimeLimit
 from hpckit.runtime.tasks import done_within
@@ -239,10 +238,15 @@ class _Supervisor:
         await poll.run()
 
     async def _answer_requests(self) -> None:
-        """Answer requests of users: for the stacks of all ranks, and for profiles."""
-        files = self.journal.files
-        stacks = StackAnswers(paths=self.attempt.paths, files=files, round=self._latest)
-        await RequestPoll(answering=(stacks, self.profiles, self.resizing)).run()
+        """Answer requests of users: for the stacks of all ranks, profiles, and another size."""
+        paths, files = self.attempt.paths, self.journal.files
+        await answer_requests(
+            {
+                paths.stacks_requests: lambda at: answer_stacks(paths, files, self._latest(), at),
+                paths.profile_requests: self.profiles.answer,
+                paths.resize_requests: self.resizing.answer,
+            }
+        )
 
     def _latest(self) -> RoundRequests | None:
         return None if self.round is None else self.round.requests
@@ -384,9 +388,9 @@ class _Supervisor:
             self.notices.noticed,
             self.record,
             self._saved,
-            judge_of(self.attempt.launch, self.attempt.index, self.settings),
             self.stragglers,
             self.profiles,
+            judge_of(self.attempt.launch, self.attempt.index, self.settings),
         )
         await self.resizing.began(tuple(peer.node for peer in members))
         ran = await self.round.run()

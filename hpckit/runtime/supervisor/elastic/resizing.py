@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 from hpckit.model import events
 from hpckit.model.counted import counted
@@ -95,11 +94,6 @@ class Resizing:
         here = {peer.node: peer for peer in self.agents.peers.values()}
         members = (here.get(node) for node in self._members)
         return self.asked and any(one is None or one.leaving for one in members)
-
-    @property
-    def requests(self) -> Path:
-        """The file of requests."""
-        return self.paths.resize_requests
 
     @property
     def _satellite_nodes(self) -> int:
