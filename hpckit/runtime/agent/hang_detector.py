@@ -13,6 +13,7 @@ import math
 from collections import deque
 from datetime import timedelta
 
+from hpckit.planning.recovery.hang import StalledRank
 from hpckit.values import dataclass, field
 
 ENOUGH_STEPS = 20
@@ -38,20 +39,6 @@ class HangLimits:
     floor: timedelta
     factor: float
     first: timedelta
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SilentRank:
-    """A rank that has been silent for longer than its limit, since it began `step`.
-
-    `step` is None before the first step; `over` is whether the last step has ended.
-    """
-
-    rank: int
-    step: int | None
-    silent_for: timedelta
-    limit: timedelta
-    over: bool = False
 
 
 @dataclass(slots=True)
@@ -149,7 +136,7 @@ class StepWatch:
             self._ranks[rank].at = at
         self._paused.discard(rank)
 
-    def stalled(self, now: float) -> SilentRank | None:
+    def stalled(self, now: float) -> StalledRank | None:
         """Return the rank that is silent for longest beyond its limit; None if there is none.
 
         Call it at a steady interval: if one call comes much too late, the detector itself was
@@ -163,13 +150,12 @@ class StepWatch:
             if rank not in self._paused
         ]
         over = [stall for stall in stalls if stall[0] > stall[2]]
-        return self._silence(*max(over)) if over else None
-
-    def _silence(self, silent_s: float, rank: int, limit_s: float) -> SilentRank:
+        if not over:
+            return None
+        silent_s, rank, limit_s = max(over)
         heard = self._ranks[rank]
-        silence, limit = timedelta(seconds=silent_s), timedelta(seconds=limit_s)
-        return SilentRank(
-            rank=rank, step=heard.step, silent_for=silence, limit=limit, over=heard.over
+        return StalledRank(
+            rank=rank, step=heard.step, silent_s=silent_s, limit_s=limit_s, over=heard.over
         )
 
     def _limit_s(self, heard: _Heard, learned: float) -> float:

@@ -35,7 +35,7 @@ from hpckit.runtime.agent.nccl_defaults import with_nccl_defaults
 from hpckit.runtime.agent.nsys import RankStart, groups, rank_code, rank_pid, rank_start
 from hpckit.runtime.agent.oom import OomKills, read_kills
 from hpckit.runtime.agent.rank_outlook import RankOutlook
-from hpckit.runtime.agent.rank_starter import RankChild, RankStarter, binding_words, rank_binding
+from hpckit.runtime.agent.rank_starter import RankChild, binding_words, rank_binding, start_rank
 from hpckit.runtime.agent.step_reports import StepReports
 from hpckit.runtime.channel import messages, rank_pipe
 from hpckit.runtime.channel.tcp import LINE_LIMIT
@@ -159,16 +159,15 @@ class LocalRanks:
             collectives_line.VARIABLE: recorder.fileno(),
         }
         start = await self._below_nsys(info.rank, variables)
-        starter = RankStarter(fork_server=self.fork_server)
-        cpus = self._binding.cpus[info.local_rank]
+        cpus, log = self._binding.cpus[info.local_rank], self.paths.log(info.rank)
         try:
-            started = await starter.start(start, self.paths.log(info.rank), variables, lines, cpus)
+            process, line = await start_rank(start, log, variables, lines, cpus, self.fork_server)
         finally:
             recorder.close()
-        if started.below_nsys:
+        if start.words:
             self._under_nsys.add(info.rank)
-        self.processes[info.rank], self._lines[info.rank] = started.process, started.line
-        listening = start_vital(self._listen(info.rank, started.line))
+        self.processes[info.rank], self._lines[info.rank] = process, line
+        listening = start_vital(self._listen(info.rank, line))
         self._tasks += [listening, start_vital(self._watch(info.rank, listening))]
 
     async def _below_nsys(self, rank: int, variables: Mapping[str, str]) -> RankStart:
@@ -243,14 +242,8 @@ class LocalRanks:
         if stall is None or self._stopping or not self.outlook.settings.runtime.hang_min_s:
             return None
         exact = self._step(stall.rank)
-        return messages.Hung(
-            round=self.order.round,
-            rank=stall.rank,
-            step=stall.step if exact is None else exact,
-            silent_s=stall.silent_for.total_seconds(),
-            limit_s=stall.limit.total_seconds(),
-            over=stall.over,
-        )
+        stall = stall if exact is None else replace(stall, step=exact)
+        return messages.Hung(round=self.order.round, stall=stall)
 
     async def save_stacks(self, request: int = 0) -> None:
         """Send what every rank is doing to the supervisor; save it in files unless requested."""
