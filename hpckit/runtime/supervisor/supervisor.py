@@ -100,7 +100,7 @@ class _Supervisor:
         self.standing: tuple[str, ...] = ()
         self.drains = DrainNews()
         self.slow: Mapping[str, str] = {}
-        self.queueing: asyncio.Task[None] | None = None
+        self.queueing: asyncio.Task[object] | None = None
         self.regrowing: asyncio.Task[None] | None = None
         self.steps = Steps(command=assignment.agents, attempt=attempt)
         heard = assignment.heard
