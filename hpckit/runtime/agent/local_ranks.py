@@ -33,7 +33,7 @@ from hpckit.runtime.agent.disk_room import of_full_disk, without_room
 from hpckit.runtime.agent.hang_detector import HangLimits, StepWatch
 from hpckit.runtime.agent.nccl_defaults import with_nccl_defaults
 from hpckit.runtime.agent.nsys import RankStart, groups, rank_code, rank_pid, rank_start
-from hpckit.runtime.agent.oom import OomKills, read_kills
+from hpckit.runtime.agent.oom import OomKills, killed_since, read_kills
 from hpckit.runtime.agent.rank_outlook import RankOutlook
 from hpckit.runtime.agent.rank_starter import RankChild, binding_words, rank_binding, start_rank
 from hpckit.runtime.agent.step_reports import StepReports
@@ -81,7 +81,7 @@ class LocalRanks:
     _newest: messages.StepBegun | None = field(default=None, init=False)
     _told_at: float = field(default=0.0, init=False)
     hangs: StepWatch = field(init=False)
-    _kills: OomKills = field(default_factory=OomKills, init=False)
+    _kills: OomKills = field(default=(), init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
     _stopping: bool = field(default=False, init=False)
     _sent: set[tuple[int, str]] = field(default_factory=set, init=False)
@@ -344,7 +344,7 @@ class LocalRanks:
             signal=name,
             step=self._step(rank),
             stopped=ended_by_us,
-            oom=read_kills().since(self._kills) if code and not ended_by_us else None,
+            oom=killed_since(self._kills, read_kills()) if code and not ended_by_us else None,
             at=ended_at,
         )
         if said is not None:
