@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal
 
 from hpckit.errors import ChannelError
@@ -374,20 +374,24 @@ class Agents:
             with contextlib.suppress(ConnectionError, OSError):
                 await peer.channel.send(message)
 
-    async def hear(
-        self, left_s: float, noticed: asyncio.Event
-    ) -> tuple[int, messages.Message] | None:
-        """Return the next message with its agent's rank; None at a notice, or after the time."""
-        incoming = asyncio.ensure_future(self.inbox.get())
-        stopped = asyncio.ensure_future(noticed.wait())
-        try:
-            await asyncio.wait(
-                {incoming, stopped}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            return incoming.result() if incoming.done() else None
-        finally:
-            incoming.cancel()
-            stopped.cancel()
+    async def heard(
+        self, limit_s: float, noticed: asyncio.Event
+    ) -> AsyncIterator[tuple[int, messages.Message]]:
+        """Yield messages with their agents' ranks, until a notice, or until the time is over."""
+        deadline = _clock() + limit_s
+        while not noticed.is_set() and (left_s := deadline - _clock()) > 0:
+            incoming = asyncio.ensure_future(self.inbox.get())
+            stopped = asyncio.ensure_future(noticed.wait())
+            try:
+                await asyncio.wait(
+                    {incoming, stopped}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+                )
+            finally:
+                stopped.cancel()
+                if not incoming.done():
+                    incoming.cancel()
+            if incoming.done() and not incoming.cancelled():
+                yield incoming.result()
 
     async def close(self, leave_s: float) -> None:
         """Ask all agents to leave and stop listening."""
