@@ -49,8 +49,7 @@ from hpckit.runtime.supervisor.agents import Agents, AgentsError, Peer
 from hpckit.runtime.supervisor.attempt import Attempt, open_attempt
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, DrainPoll
-from hpckit.runtime.supervisor.elastic.regrowth import Regrowth
-from hpckit.runtime.supervisor.elastic.resizing import Resizing, SatelliteDrains
+from hpckit.runtime.supervisor.elastic.resizing import Regrowth, Resizing, SatelliteDrains
 from hpckit.runtime.supervisor.hand_over import HandOver
 from hpckit.runtime.supervisor.health.node_inspections import NodeInspections
 from hpckit.runtime.supervisor.health.straggler_watch import StragglerWatch
