@@ -30,7 +30,7 @@ from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, writ
 from hpckit.runtime import collectives_line, stacks
 from hpckit.runtime.agent.collective_statements import CollectiveStatements
 from hpckit.runtime.agent.disk_room import of_full_disk, without_room
-from hpckit.runtime.agent.hang_detector import HangLimits, StepWatch
+from hpckit.runtime.agent.hang_detector import StepWatch
 from hpckit.runtime.agent.nccl_defaults import with_nccl_defaults
 from hpckit.runtime.agent.nsys import RankStart, groups, rank_code, rank_pid, rank_start
 from hpckit.runtime.agent.oom import OomKills, killed_since, read_kills
@@ -92,11 +92,7 @@ class LocalRanks:
     def __post_init__(self) -> None:
         limits = self.outlook.settings.runtime
         self.hangs = StepWatch(
-            limits=HangLimits(
-                floor=timedelta(seconds=limits.hang_min_s),
-                factor=limits.hang_factor,
-                first=timedelta(seconds=limits.hang_first_s),
-            )
+            floor_s=limits.hang_min_s, factor=limits.hang_factor, first_s=limits.hang_first_s
         )
         if self.earlier is not None:
             self.hangs.follow(self.earlier)
