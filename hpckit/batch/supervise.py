@@ -88,11 +88,9 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
 
 
 def _supervise(assignment: Assignment) -> int:
-    return supervise(assignment) if assignment.agents.prefix else _supervise_here(assignment)
-
-
-def _supervise_here(assignment: Assignment) -> int:
-    """Supervise with an agent from a fork instead of a launcher: such runs are many and short."""
+    """Supervise; without a launcher by an agent from a fork, as such runs are many and short."""
+    if assignment.agents.prefix:
+        return supervise(assignment)
     from hpckit.runtime.agent.prefork import ready_agent  # noqa: PLC0415  # not needed with srun
 
     adopt_orphans()  # of an agent that is killed

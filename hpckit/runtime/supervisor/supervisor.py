@@ -48,7 +48,7 @@ from hpckit.runtime.supervisor.agent_step import Steps, explained
 from hpckit.runtime.supervisor.agents import Agents, AgentsError, Peer
 from hpckit.runtime.supervisor.attempt import Attempt, open_attempt
 from hpckit.runtime.supervisor.deadline import Deadline
-from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, DrainPoll
+from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, poll_drained
 from hpckit.runtime.supervisor.elastic.resizing import Regrowth, Resizing, SatelliteDrains
 from hpckit.runtime.supervisor.hand_over import HandOver
 from hpckit.runtime.supervisor.health.node_inspections import NodeInspections
@@ -228,13 +228,12 @@ class _Supervisor:
         allocation, settings = self.assignment.allocation, self.settings
         if allocation is None or settings.recovery.on_drain is DrainPolicy.ignore:
             return
-        poll = DrainPoll(
-            interval_s=settings.runtime.drain_poll_interval_s,
+        await poll_drained(
+            settings.runtime.drain_poll_interval_s,
             ask=lambda: allocation.draining(self.satellite_drains.nodes),
             wanted=self._trains,
             hear=self._hear_drains,
         )
-        await poll.run()
 
     async def _answer_requests(self) -> None:
         """Answer requests of users: for the stacks of all ranks, profiles, and another size."""
