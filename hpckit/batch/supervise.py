@@ -14,14 +14,8 @@ from hpckit.batch.shared_job.notes import VARIABLE, SharedJobNotes
 from hpckit.batch.stage_gate import REFUSED, may_begin
 from hpckit.context import Context
 from hpckit.errors import SchedulerError, UsageError
-from hpckit.model.cluster.allocation import (
-    AllocationEnding,
-    AttemptLimits,
-    AttemptRequest,
-    RequeueResult,
-)
+from hpckit.model.cluster.allocation import AttemptLimits, AttemptRequest, RequeueResult
 from hpckit.model.cluster.nodes import expand_nodes
-from hpckit.model.cluster.preemption import PreemptMode
 from hpckit.model.events import AttemptEnded
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec, SharedJobSpec
@@ -46,7 +40,7 @@ from hpckit.slurm.job_limits import LimitsOfJob, ending
 from hpckit.slurm.query import draining_nodes
 from hpckit.slurm.requeue import JobAttempt, requeue
 from hpckit.slurm.step import agent_step, step_environment
-from hpckit.values import dataclass, replace
+from hpckit.values import replace
 
 
 def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Context) -> int:
@@ -99,23 +93,15 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
 
 
 def _supervise(assignment: Assignment) -> int:
-    return supervise(assignment) if assignment.agents.prefix else _supervise_here(assignment)
-
-
-def _supervise_here(assignment: Assignment) -> int:
-    """Supervise with an agent from a fork instead of a launcher: such runs are many and short."""
+    """Supervise; without a launcher by an agent from a fork, as such runs are many and short."""
+    if assignment.agents.prefix:
+        return supervise(assignment)
     from hpckit.runtime.agent.prefork import ready_agent  # noqa: PLC0415  # not needed with srun
 
     adopt_orphans()  # of an agent that is killed
     with ready_agent() as ready:
         agents = replace(assignment.agents, ready=ready)
         return supervise(replace(assignment, agents=agents))
-
-
-def _allocation(launch: Launch, index: int, job: JobSpec, context: Context) -> Allocation | None:
-    if job.shared_job is None:
-        return _SlurmJob.of(launch, index, job, context)
-    return allocation_in_shared_job(job.shared_job, context)
 
 
 def _has_completed(launch: Launch, index: int) -> bool:
@@ -128,110 +114,62 @@ def _has_completed(launch: Launch, index: int) -> bool:
     return RunState.completed in ends
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SlurmJob:
-    """The job this supervisor runs in, and the requests it can make to Slurm."""
+def _allocation(launch: Launch, index: int, spec: JobSpec, context: Context) -> Allocation | None:
+    """Return what the supervisor may ask Slurm for; None outside a job."""
+    if spec.shared_job is not None:
+        return allocation_in_shared_job(spec.shared_job, context)
+    environ = context.environ
+    job, restarts = job_key(environ)
+    if job is None:
+        return None
+    commands = SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=environ)
+    limits = LimitsOfJob(commands=commands, job=job, environ=environ)
+    policy = load_settings(launch, index)[0].recovery
+    successor = policy.queue_successor
 
-    launch: Launch
-    index: int
-    spec: JobSpec
-    context: Context
-    commands: SlurmCommands
-    job: str
-    restarts: int
+    def hand(wish: AttemptRequest) -> RequeueResult:
+        """Make the next attempt leave out these nodes."""
+        return hand_to_successor(launch, index, spec, wish, context)
 
-    @classmethod
-    def of(cls, launch: Launch, index: int, spec: JobSpec, context: Context) -> Allocation | None:
-        """Return what the supervisor may ask for; None outside a job."""
-        job, restarts = job_key(context.environ)
-        if job is None:
-            return None
-        ours = cls(
-            launch=launch,
-            index=index,
-            spec=spec,
-            context=context,
-            commands=SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=context.environ),
-            job=job,
-            restarts=restarts,
-        )
-        policy = load_settings(launch, index)[0].recovery
-        successor = policy.queue_successor
-        limits = LimitsOfJob(commands=ours.commands, job=job, environ=context.environ)
-        return Allocation(
-            limits=lambda: told(limits),
-            why=lambda: ours.why(limits.preempt_mode),
-            requeue=ours.requeue,
-            draining=ours.draining,
-            queue_successor=ours.queue_successor if successor else None,
-            hand_to_successor=ours.hand_to_successor if successor else None,
-            drop_successor=ours.drop_successor if successor else None,
-            drop_satellites=ours.drop_satellites,
-            regrow=ours.regrow if policy.regrow else None,
-        )
-
-    def why(self, mode: PreemptMode) -> AllocationEnding:
-        """Return why Slurm is ending the job; `mode` is how it preempts it."""
-        return ending(self.commands, self.job, self.restarts).told(mode)
-
-    def requeue(self, wish: AttemptRequest, owns_run: Callable[[], bool]) -> RequeueResult:
+    def ask_again(wish: AttemptRequest, owns_run: Callable[[], bool]) -> RequeueResult:
         """Ask for a new attempt."""
         attempt = JobAttempt(
-            job=self.job,
-            restart_count=self.restarts,
-            asked=self.spec.resources,
+            job=job,
+            restart_count=restarts,
+            asked=spec.resources,
             owns_run=owns_run,
             lost=wish.lost,
         )
-        answer = requeue(self.commands, attempt, exclude=wish.excluded)
+        answer = requeue(commands, attempt, exclude=wish.excluded)
         if answer.disallowed and owns_run():
-            answer = continue_in_successor(
-                self.launch, self.index, self.spec, self.job, answer, self.context
-            )
+            answer = continue_in_successor(launch, index, spec, job, answer, context)
             if wish.excluded and answer.outcome is RequeueOutcome.requeued:
-                return self.hand_to_successor(wish)
+                return hand(wish)
         return answer
 
-    def draining(self, others: Sequence[str]) -> dict[str, str] | None:
-        """Return which nodes of the job, and of `others`, are draining, and why.
-
-        None if Slurm does not answer.
-        """
+    def draining(others: Sequence[str]) -> dict[str, str] | None:
         try:
-            own = self.context.environ["SLURM_JOB_NODELIST"]
-            return draining_nodes(",".join((own, *others)), self.commands)
+            return draining_nodes(",".join((environ["SLURM_JOB_NODELIST"], *others)), commands)
         except (SchedulerError, KeyError):
             return None
 
-    def queue_successor(self) -> None:
-        """Queue the next attempt behind this one."""
-        queue_successor(self.launch, self.index, self.spec, self.job, self.context)
-
-    def hand_to_successor(self, wish: AttemptRequest) -> RequeueResult:
-        """Make the next attempt leave out these nodes."""
-        return hand_to_successor(self.launch, self.index, self.spec, wish, self.context)
-
-    def drop_successor(self) -> None:
-        """Remove the next attempt from the queue."""
-        drop_successor(self.launch, self.index, self.job, self.context)
-
-    def drop_satellites(self) -> None:
-        """Cancel the jobs that still wait to bring the run nodes."""
-        drop_satellites(self.launch, self.index, self.context)
-
-    def regrow(self, replicas: int, idle_nodes: int) -> tuple[str, int] | None:
-        """Submit a job for lost replicas, less idle nodes; return its id and how many it brings.
-
-        None if that fails.
-        """
+    def grow_again(replicas: int, idle_nodes: int) -> tuple[str, int] | None:
         order = GrowOrder(replicas=replicas, idle_nodes=idle_nodes)
-        return regrow(self.launch, self.index, order, self.context)
+        return regrow(launch, index, order, context)
 
-
-def told(limits: LimitsOfJob) -> AttemptLimits | None:
-    """Query the limits; return the part that a supervisor gets, None if they are unknown."""
-    known = limits.ask()
-    return None if known is None else known.told()
+    queue = partial(queue_successor, launch, index, spec, job, context)
+    drop = partial(drop_successor, launch, index, job, context)
+    return Allocation(
+        limits=limits.ask,
+        why=lambda: ending(commands, job, restarts, limits.preempt_mode),
+        requeue=ask_again,
+        draining=draining,
+        queue_successor=queue if successor else None,
+        hand_to_successor=hand if successor else None,
+        drop_successor=drop if successor else None,
+        drop_satellites=partial(drop_satellites, launch, index, context),
+        regrow=grow_again if policy.regrow else None,
+    )
 
 
 def job_of(launch: Launch, index: int) -> JobSpec:

@@ -55,15 +55,16 @@ def _listed(attempts: Path, *, final: type[OSError] | tuple[()] = ()) -> list[in
     """Return the numbers in a folder; errors that are not `final` are retried."""
     for _ in range(_LISTINGS - 1):
         try:
-            return _numbers_in(attempts)
+            return numbers_in(attempts)
         except final:
             raise
         except OSError:
             time.sleep(_LISTING_PAUSE_S)
-    return _numbers_in(attempts)
+    return numbers_in(attempts)
 
 
-def _numbers_in(attempts: Path) -> list[int]:
+def numbers_in(attempts: Path) -> list[int]:
+    """Return the numbers that entries of a folder have as names; raises OSError."""
     names = [entry.name for entry in attempts.iterdir()]
     return [int(name) for name in names if name.isdecimal()]
 

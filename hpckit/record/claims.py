@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpckit.model.plain import from_plain, to_plain
+from hpckit.record.attempts import numbers_in
 from hpckit.record.store import make_folder, read_json, write_first
 from hpckit.values import dataclass
 
@@ -47,10 +48,9 @@ def give_back(folder: Path, run: int) -> None:
 def claimed(folder: Path) -> frozenset[int]:
     """Return the runs that are claimed and not given back."""
     try:
-        names = [path.name for path in folder.iterdir()]
+        return frozenset(numbers_in(folder))
     except FileNotFoundError:
         return frozenset()
-    return frozenset(int(name) for name in names if name.isdecimal())
 
 
 def held_before(folder: Path, holder: ClaimHolder) -> Iterator[int]:

@@ -17,7 +17,7 @@ from hpckit.model.stages import Stage
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.origin import LaunchOrigin
 from hpckit.record.process import this_host
-from hpckit.record.store import open_plain, read_json, read_object
+from hpckit.record.store import read_json, read_object, read_plain
 from hpckit.values import dataclass
 
 
@@ -196,7 +196,6 @@ def changed_files(paths: LaunchPaths) -> tuple[str, ...]:
 def read_code_diff(paths: LaunchPaths) -> str:
     """Return the diff from the commit; empty if there was none or it cannot be read."""
     try:
-        with open_plain(paths.code_diff) as file:
-            return file.read().decode("utf-8", "surrogateescape")
+        return read_plain(paths.code_diff).decode("utf-8", "surrogateescape")
     except OSError:
         return ""

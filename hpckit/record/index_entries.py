@@ -5,8 +5,9 @@ The format is internal: changing it needs another VERSION. Pure: record.index re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from hpckit.model.failure import Failure
@@ -15,7 +16,7 @@ from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
-from hpckit.values import field_names
+from hpckit.values import field_names, replace
 
 VERSION = 5
 
@@ -23,62 +24,41 @@ _PARTS = field_names(TimeParts)
 _MEASURED = field_names(MeasuredTimes)
 
 
+_RECORD = (
+    *("state", "job", "attempt", "restart_count", "round", "step", "nodes", "exit_code"),
+    *("failure", "supervisor", "started_at", "ended_at", "metrics", "warnings", "reason"),
+    *("total", "layout"),
+)
+"""The fields of a run's entry, in their order."""
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "state": RunState,
+    "nodes": tuple,
+    "failure": partial(from_plain, Failure),
+    "supervisor": tuple,
+    "started_at": datetime.fromisoformat,
+    "ended_at": datetime.fromisoformat,
+    "metrics": dict,
+    "warnings": tuple,
+    "layout": partial(from_plain, LayoutReport),
+}
+"""How those are read that JSON has no type for, unless they are null."""
+_WRITTEN = frozenset({"state", "failure", "started_at", "ended_at", "layout"})
+
+
 def record_entry(record: RunRecord) -> list[Any]:
     """Return the entry for a run as of its latest attempt."""
-    return [
-        record.state.value,
-        record.job,
-        record.attempt,
-        record.restart_count,
-        record.round,
-        record.step,
-        record.nodes,
-        record.exit_code,
-        to_plain(record.failure),
-        record.supervisor,
-        to_plain(record.started_at),
-        to_plain(record.ended_at),
-        record.metrics,
-        record.warnings,
-        record.reason,
-        record.total,
-        to_plain(record.layout),
-    ]
+    values = ((name, getattr(record, name)) for name in _RECORD)
+    return [to_plain(value) if name in _WRITTEN else value for name, value in values]
 
 
 def read_record(base: RunRecord, entry: Sequence[Any]) -> RunRecord:
     """Return `base` with its latest attempt; raises ValueError, TypeError, KeyError."""
-    state, job, attempt, restart_count, round_number, step, nodes, exit_code = entry[:8]
-    failure, supervisor, started_at, ended_at, metrics, warnings, reason, total, layout = entry[8:]
-    return RunRecord(
-        id=base.id,
-        index=base.index,
-        overrides=base.overrides,
-        folder=base.folder,
-        job=job or base.job,
-        state=RunState(state),
-        attempt=attempt,
-        restart_count=restart_count,
-        round=round_number,
-        step=step,
-        total=total,
-        nodes=tuple(nodes),
-        exit_code=exit_code,
-        failure=None if failure is None else from_plain(Failure, failure),
-        cancel_requested=base.cancel_requested,
-        supervisor=None if supervisor is None else (supervisor[0], supervisor[1], supervisor[2]),
-        started_at=_moment(started_at),
-        ended_at=_moment(ended_at),
-        metrics=dict(metrics),
-        warnings=tuple(warnings),
-        stage=base.stage,
-        reason=reason,
-        layout=None if layout is None else from_plain(LayoutReport, layout),
-    )
-
-
-def _moment(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
+    told = {
+        name: _READ[name](value) if name in _READ and value is not None else value
+        for name, value in zip(_RECORD, entry, strict=True)
+    }
+    return replace(base, **told | {"job": told["job"] or base.job})
 
 
 def account_entry(account: Goodput) -> list[Any]:

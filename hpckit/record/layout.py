@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from hpckit.values import dataclass
 
@@ -18,6 +19,17 @@ RANKS_PER_FOLDER = 256
 
 NCCL_TRACE = "nccl-trace-rank-"
 """What the names of torch's own dumps begin with; torch adds the rank."""
+
+
+class _Below:
+    """A path that has the same name below the folder of each object of a class."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, owner: Any, _: type) -> Path:
+        path: Path = owner.folder / self.name
+        return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +59,8 @@ class RoundPaths:
         """Return the file into which torch dumps a rank's flight recorder at a time-out of NCCL."""
         return self.of(rank) / f"{NCCL_TRACE}{rank}"
 
-    @property
-    def nccl_log(self) -> Path:
-        """The file in which NCCL says, on rank 0, which network it uses."""
-        return self.folder / "nccl-rank-00000.log"
+    nccl_log = _Below("nccl-rank-00000.log")
+    """The file in which NCCL says, on rank 0, which network it uses."""
 
     def profile(self, name: str) -> Path:
         """Return the folder for the traces of a profile."""
@@ -83,101 +93,69 @@ class AttemptPaths:
 
     folder: Path
 
-    @property
-    def events(self) -> Path:
-        """The supervisor's events."""
-        return self.folder / "events.jsonl"
+    events = _Below("events.jsonl")
+    """The supervisor's events."""
 
-    @property
-    def secret(self) -> Path:
-        """The attempt's secret, for its agents only."""
-        return self.folder / "secret"
+    secret = _Below("secret")
+    """The attempt's secret, for its agents only."""
 
-    @property
-    def address(self) -> Path:
-        """The address that the supervisor listens on."""
-        return self.folder / "address.json"
+    address = _Below("address.json")
+    """The address that the supervisor listens on."""
 
-    @property
-    def progress(self) -> Path:
-        """The latest step, replaced as it changes."""
-        return self.folder / "progress.json"
+    progress = _Below("progress.json")
+    """The latest step, replaced as it changes."""
 
-    @property
-    def metrics(self) -> Path:
-        """The metrics that rank 0 logged."""
-        return self.folder / "metrics.jsonl"
+    metrics = _Below("metrics.jsonl")
+    """The metrics that rank 0 logged."""
 
-    @property
-    def last_metrics(self) -> Path:
-        """The last value of each metric: a cache of the rows."""
-        return self.folder / "metrics.last.json"
+    last_metrics = _Below("metrics.last.json")
+    """The last value of each metric: a cache of the rows."""
 
     def telemetry(self, node: str) -> Path:
         """Return the file of what a node measures at present: the newest rows."""
         return self.folder / f"telemetry-{node}.jsonl"
 
-    @property
-    def old_telemetry(self) -> Path:
-        """The folder of older telemetry, in a folder for each node."""
-        return self.folder / "telemetry"
+    old_telemetry = _Below("telemetry")
+    """The folder of older telemetry, in a folder for each node."""
 
     def telemetry_segment(self, node: str, start: datetime) -> Path:
         """Return the file of a node's older telemetry that begins at `start` (UTC)."""
         return self.old_telemetry / node / f"{start:%Y%m%dT%H%M%SZ}.jsonl"
 
-    @property
-    def agents_log(self) -> Path:
-        """The output of the Slurm step that starts the agents."""
-        return self.folder / "agents.log"
+    agents_log = _Below("agents.log")
+    """The output of the Slurm step that starts the agents."""
 
-    @property
-    def stacks_requests(self) -> Path:
-        """The requests for the stacks of all ranks, one per line: its size is their number."""
-        return self.folder / "stacks.requests.jsonl"
+    stacks_requests = _Below("stacks.requests.jsonl")
+    """The requests for the stacks of all ranks, one per line: its size is their number."""
 
-    @property
-    def stacks_answer(self) -> Path:
-        """The supervisor's answer to the latest of these requests."""
-        return self.folder / "stacks.json"
+    stacks_answer = _Below("stacks.json")
+    """The supervisor's answer to the latest of these requests."""
 
-    @property
-    def profile_requests(self) -> Path:
-        """The requests for profiles, one per line."""
-        return self.folder / "profile.requests.jsonl"
+    profile_requests = _Below("profile.requests.jsonl")
+    """The requests for profiles, one per line."""
 
-    @property
-    def profiles(self) -> Path:
-        """The folder of the supervisor's answers to these requests."""
-        return self.folder / "profiles"
+    profiles = _Below("profiles")
+    """The folder of the supervisor's answers to these requests."""
 
     def profile_answer(self, name: str) -> Path:
         """Return the answer to the request with this name."""
         return self.profiles / f"{name}.json"
 
-    @property
-    def resize_requests(self) -> Path:
-        """The requests to grow or shrink, one per line."""
-        return self.folder / "resize.requests.jsonl"
+    resize_requests = _Below("resize.requests.jsonl")
+    """The requests to grow or shrink, one per line."""
 
-    @property
-    def resizes(self) -> Path:
-        """The folder of the supervisor's answers to these requests."""
-        return self.folder / "resizes"
+    resizes = _Below("resizes")
+    """The folder of the supervisor's answers to these requests."""
 
     def resize_answer(self, name: str) -> Path:
         """Return the answer to the request with this name."""
         return self.resizes / f"{name}.json"
 
-    @property
-    def reserve(self) -> Path:
-        """Disk space reserved for the final event until it is written."""
-        return self.folder / "reserve"
+    reserve = _Below("reserve")
+    """Disk space reserved for the final event until it is written."""
 
-    @property
-    def rounds(self) -> Path:
-        """The folder of all rounds."""
-        return self.folder / "rounds"
+    rounds = _Below("rounds")
+    """The folder of all rounds."""
 
     def round(self, number: int) -> RoundPaths:
         """Return the round with this number, from 0."""
@@ -190,60 +168,38 @@ class RunPaths:
 
     folder: Path
 
-    @property
-    def config(self) -> Path:
-        """A copy of the resolved configuration, for people."""
-        return self.folder / "config.json"
+    config = _Below("config.json")
+    """A copy of the resolved configuration, for people."""
 
-    @property
-    def trial(self) -> Path:
-        """The values that a run of an adaptive sweep got; absent until it has asked for them."""
-        return self.folder / "trial.json"
+    trial = _Below("trial.json")
+    """The values that a run of an adaptive sweep got; absent until it has asked for them."""
 
-    @property
-    def node_facts(self) -> Path:
-        """What `hpckit doctor --env` had a node tell of itself; other runs have none."""
-        return self.folder / "node_facts.json"
+    node_facts = _Below("node_facts.json")
+    """What `hpckit doctor --env` had a node tell of itself; other runs have none."""
 
-    @property
-    def interconnect(self) -> Path:
-        """What `hpckit bench comm` measured; other runs have none."""
-        return self.folder / "interconnect.json"
+    interconnect = _Below("interconnect.json")
+    """What `hpckit bench comm` measured; other runs have none."""
 
-    @property
-    def work(self) -> Path:
-        """The folder that the run's ranks start in; files written by relative paths stay here."""
-        return self.folder / "work"
+    work = _Below("work")
+    """The folder that the run's ranks start in; files written by relative paths stay here."""
 
-    @property
-    def successor_lock(self) -> Path:
-        """The folder of claims for the lock on queueing the run's next job."""
-        return self.folder / "successor.lock"
+    successor_lock = _Below("successor.lock")
+    """The folder of claims for the lock on queueing the run's next job."""
 
-    @property
-    def checkpoints(self) -> Path:
-        """The checkpoint folder, unless another one is configured."""
-        return self.folder / "checkpoints"
+    other_code = _Below("other_code")
+    """What had changed of the code that is not frozen when an attempt began; absent if none."""
 
-    @property
-    def other_code(self) -> Path:
-        """What had changed of the code that is not frozen when an attempt began; absent if none."""
-        return self.folder / "other_code"
+    checkpoints = _Below("checkpoints")
+    """The checkpoint folder, unless another one is configured."""
 
-    @property
-    def chaos_marks(self) -> Path:
-        """The folder of marks: one for each planned fault that has happened."""
-        return self.folder / "chaos"
+    chaos_marks = _Below("chaos")
+    """The folder of marks: one for each planned fault that has happened."""
 
-    @property
-    def chaos_log(self) -> Path:
-        """The faults that were injected from outside."""
-        return self.folder / "chaos.jsonl"
+    chaos_log = _Below("chaos.jsonl")
+    """The faults that were injected from outside."""
 
-    @property
-    def attempts(self) -> Path:
-        """The folder of all attempts."""
-        return self.folder / "attempts"
+    attempts = _Below("attempts")
+    """The folder of all attempts."""
 
     def attempt(self, number: int) -> AttemptPaths:
         """Return the attempt with this number, from 1."""
@@ -284,94 +240,60 @@ class LaunchPaths:
 
     folder: Path
 
-    @property
-    def launch(self) -> Path:
-        """The plan: id, name, runs, jobs, cluster."""
-        return self.folder / "launch.json"
+    launch = _Below("launch.json")
+    """The plan: id, name, runs, jobs, cluster."""
 
-    @property
-    def secrets(self) -> Path:
-        """The variables of runs that look like secrets; absent if there are none."""
-        return self.folder / "secrets.json"
+    secrets = _Below("secrets.json")
+    """The variables of runs that look like secrets; absent if there are none."""
 
-    @property
-    def events(self) -> Path:
-        """The events of the launcher and later verbs: one file for each process with events."""
-        return self.folder / "events"
+    events = _Below("events")
+    """The events of the launcher and later verbs: one file for each process with events."""
 
-    @property
-    def signatures(self) -> Path:
-        """The signature of every run, one per line."""
-        return self.folder / "signatures.txt"
+    signatures = _Below("signatures.txt")
+    """The signature of every run, one per line."""
 
-    @property
-    def resume_lock(self) -> Path:
-        """The folder of claims for the lock on resuming."""
-        return self.folder / "resume.lock"
+    resume_lock = _Below("resume.lock")
+    """The folder of claims for the lock on resuming."""
 
-    @property
-    def environment(self) -> Path:
-        """Python, packages, modules, host."""
-        return self.folder / "environment.json"
+    environment = _Below("environment.json")
+    """Python, packages, modules, host."""
 
-    @property
-    def code(self) -> Path:
-        """The snapshot of the user's project."""
-        return self.folder / "code"
+    code = _Below("code")
+    """The snapshot of the user's project."""
 
-    @property
-    def code_record(self) -> Path:
-        """Commit, dirty flag, files and size of the snapshot."""
-        return self.folder / "code.json"
+    code_record = _Below("code.json")
+    """Commit, dirty flag, files and size of the snapshot."""
 
-    @property
-    def code_diff(self) -> Path:
-        """The differences from the commit."""
-        return self.folder / "code.diff"
+    code_diff = _Below("code.diff")
+    """The differences from the commit."""
 
-    @property
-    def code_sums(self) -> Path:
-        """A checksum of every file of the snapshot."""
-        return self.folder / "code.sha256"
+    code_sums = _Below("code.sha256")
+    """A checksum of every file of the snapshot."""
 
-    @property
-    def logs(self) -> Path:
-        """The output of batch scripts."""
-        return self.folder / "logs"
+    logs = _Below("logs")
+    """The output of batch scripts."""
 
-    @property
-    def local_log(self) -> Path:
-        """The output of the local executor and its supervisors."""
-        return self.logs / "local.log"
+    local_log = _Below("logs/local.log")
+    """The output of the local executor and its supervisors."""
 
-    @property
-    def search(self) -> Path:
-        """The folder of an adaptive sweep."""
-        return self.folder / "search"
+    search = _Below("search")
+    """The folder of an adaptive sweep."""
 
-    @property
-    def space(self) -> Path:
-        """The search space of an adaptive sweep."""
-        return self.search / "space.json"
+    space = _Below("search/space.json")
+    """The search space of an adaptive sweep."""
 
-    @property
-    def journal(self) -> Path:
-        """The study of an adaptive sweep, in Optuna's own format."""
-        return self.search / "study.journal"
+    journal = _Below("search/study.journal")
+    """The study of an adaptive sweep, in Optuna's own format."""
 
-    @property
-    def sampler(self) -> Path:
-        """The random state of an adaptive sweep's sampler, to continue from."""
-        return self.search / "sampler.json"
+    sampler = _Below("search/sampler.json")
+    """The random state of an adaptive sweep's sampler, to continue from."""
 
     def index_of(self, what: str) -> Path:
         """Return the cache of the results (`runs`) or of the time `accounts` of ended runs."""
         return self.folder / "index" / f"{what}.json"
 
-    @property
-    def notices(self) -> Path:
-        """The folder of notices to people."""
-        return self.folder / "notices"
+    notices = _Below("notices")
+    """The folder of notices to people."""
 
     def notice(self, key: str) -> NoticePaths:
         """Return the files of a notice."""

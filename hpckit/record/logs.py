@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from hpckit.record.attempts import latest_attempt
+from hpckit.record.attempts import latest_attempt, numbers_in
 from hpckit.record.launches import Launch
-from hpckit.record.store import open_plain
+from hpckit.record.store import open_plain, read_plain
 from hpckit.values import dataclass, field
 
 _RANK_LOG = re.compile(r"rank-([0-9]+)\.log\Z")
@@ -41,21 +41,20 @@ class LogFile:
 
 def attempts(launch: Launch, index: int) -> tuple[int, ...]:
     """Return the numbers of a run's attempts, in order."""
-    try:
-        names = [entry.name for entry in launch.paths.run(index).attempts.iterdir()]
-    except OSError:
-        return ()
-    return tuple(sorted(int(name) for name in names if name.isdecimal()))
+    return _numbers(launch.paths.run(index).attempts)
 
 
 def rounds(launch: Launch, index: int, attempt: int | None = None) -> tuple[int, ...]:
     """Return the numbers of the rounds of an attempt (default: the latest), in order."""
     number = attempt or latest_attempt(launch.paths.run(index).attempts)
+    return _numbers(launch.paths.run(index).attempt(number).rounds)
+
+
+def _numbers(folder: Path) -> tuple[int, ...]:
     try:
-        names = [one.name for one in launch.paths.run(index).attempt(number).rounds.iterdir()]
+        return tuple(sorted(numbers_in(folder)))
     except OSError:
         return ()
-    return tuple(sorted(int(name) for name in names if name.isdecimal()))
 
 
 def rank_logs(
@@ -105,8 +104,7 @@ def _holds_anything(path: Path) -> bool:
 def read_text(path: Path) -> str:
     """Return a whole log, empty if there is none; bytes that are not UTF-8 are replaced."""
     try:
-        with open_plain(path) as file:
-            return file.read().decode(errors="replace")
+        return read_plain(path).decode(errors="replace")
     except OSError:
         return ""
 

@@ -74,10 +74,10 @@ class Allocation:
     why: Callable[[], AllocationEnding]
     requeue: Callable[[AttemptRequest, Callable[[], bool]], RequeueResult]
     draining: Callable[[Sequence[str]], Mapping[str, str] | None]
-    queue_successor: Callable[[], None] | None = None
+    queue_successor: Callable[[], object] | None = None
     hand_to_successor: Callable[[AttemptRequest], RequeueResult] | None = None
-    drop_successor: Callable[[], None] | None = None
-    drop_satellites: Callable[[], None] | None = None
+    drop_successor: Callable[[], object] | None = None
+    drop_satellites: Callable[[], object] | None = None
     regrow: Callable[[int, int], tuple[str, int] | None] | None = None
 
 

@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -131,33 +131,18 @@ def latest_request(file: Path) -> int:
     return 0
 
 
-class Answering(Protocol):
-    """One kind of requests."""
+async def answer_requests(
+    answers: Mapping[Path, Callable[[int], Awaitable[None]]], interval_s: float = POLL_S
+) -> None:
+    """Poll files of requests until cancelled.
 
-    @property
-    def requests(self) -> Path:
-        """The file that grows with each request."""
-        ...
-
-    async def answer(self, request: int) -> None:
-        """Answer all requests up to this one."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestPoll:
-    """Who answers, and how often to look."""
-
-    answering: tuple[Answering, ...]
-    interval_s: float = POLL_S
-
-    async def run(self) -> None:
-        """Poll until cancelled."""
-        answered = dict.fromkeys(range(len(self.answering)), 0)
-        while True:
-            await asyncio.sleep(self.interval_s)
-            for place, one in enumerate(self.answering):
-                request = await aside(partial(latest_request, one.requests))
-                if request > answered[place]:
-                    answered[place] = request
-                    await one.answer(request)
+    What belongs to a file is called with the number of its latest request, and answers all of them.
+    """
+    answered = dict.fromkeys(answers, 0)
+    while True:
+        await asyncio.sleep(interval_s)
+        for file, answer in answers.items():
+            request = await aside(partial(latest_request, file))
+            if request > answered[file]:
+                answered[file] = request
+                await answer(request)

@@ -19,6 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TextIO
 
+from hpckit.observe.sysfs import folders, read_small
 from hpckit.record.store import PRIVATE_FILE
 
 DUMP_SIGNAL = signal.SIGRTMIN + 3
@@ -148,27 +149,19 @@ def process_state(pid: int, proc: Path = Path("/proc")) -> str:
     state = _state(folder)
     if not state:
         return "gone"
-    others = [at for at in _threads(folder) if at.name != str(pid) and _state(at)[:1] == "D"]
+    others = [
+        at for at in folders(folder / "task") if at.name != str(pid) and _state(at)[:1] == "D"
+    ]
     text = state + _waiting_in(folder)
     if others:
         text += f"; {len(others)} of its threads D (disk sleep){_waiting_in(others[0])}"
     return text
 
 
-def _threads(folder: Path) -> list[Path]:
-    try:
-        return sorted((folder / "task").iterdir())
-    except OSError:
-        return []
-
-
 def _waiting_in(folder: Path) -> str:
     """Return ` in FUNCTION`; empty if the thread runs (`0`) or the kernel does not say."""
-    try:
-        name = (folder / "wchan").read_text().strip()
-    except OSError:
-        return ""
-    return f" in {name}" if name not in {"", "0"} else ""
+    name = read_small(folder / "wchan") or "0"
+    return "" if name == "0" else f" in {name}"
 
 
 def _state(folder: Path) -> str:
@@ -177,9 +170,6 @@ def _state(folder: Path) -> str:
 
 def _status(folder: Path) -> dict[str, str]:
     """Return the fields of a process's or thread's status; empty if it is gone."""
-    try:
-        lines = (folder / "status").read_text(errors="replace").splitlines()
-    except OSError:
-        return {}
+    lines = (read_small(folder / "status") or "").splitlines()
     fields = (line.partition(":") for line in lines)
     return {key: value.strip() for key, _, value in fields}

@@ -55,11 +55,11 @@ def observe_shared(
 
     Raises SchedulerAwayError if neither squeue nor sacct answers, or both failed recently.
     """
-    checkpoint_folder = find_answer_folder(commands.environ, commands.bin_dir, make=True)
-    if checkpoint_folder is None:
+    answer_folder = find_answer_folder(commands.environ, commands.bin_dir, make=True)
+    if answer_folder is None:
         return None
     source = _CachedSource(
-        checkpoint_folder=checkpoint_folder,
+        answer_folder=answer_folder,
         commands=commands,
         clock=clock,
         wish=wish,
@@ -71,16 +71,16 @@ def observe_shared(
 
 def forget(commands: SlurmCommands) -> None:
     """Invalidate all answers from before this moment: the user's jobs have changed."""
-    checkpoint_folder = find_answer_folder(commands.environ, commands.bin_dir, make=False)
-    if checkpoint_folder is not None:
-        checkpoint_folder.change(datetime.now(UTC))
+    answer_folder = find_answer_folder(commands.environ, commands.bin_dir, make=False)
+    if answer_folder is not None:
+        answer_folder.change(datetime.now(UTC))
 
 
 @dataclass(slots=True, kw_only=True)
 class _CachedSource:
     """squeue and sacct, through the answer folder."""
 
-    checkpoint_folder: AnswerFolder
+    answer_folder: AnswerFolder
     commands: SlurmCommands
     clock: Callable[[], datetime]
     wish: AllowedAge
@@ -114,10 +114,10 @@ class _CachedSource:
         question: Callable[[Sequence[str]], Mapping[str, str]],
     ) -> Mapping[str, CachedAnswer]:
         """Return the answers to `keys`; `question` is asked for those that are too old."""
-        known = self.checkpoint_folder.load(program)
+        known = self.answer_folder.load(program)
         if self._missing(known, keys):
-            with self.checkpoint_folder.one_at_a_time(self.commands.timeout + _PATIENCE):
-                known = self.checkpoint_folder.load(program)
+            with self.answer_folder.one_at_a_time(self.commands.timeout + _PATIENCE):
+                known = self.answer_folder.load(program)
                 missing = self._missing(known, keys)
                 if missing:
                     self._check_rested(known)
@@ -133,12 +133,12 @@ class _CachedSource:
         except SchedulerAbsentError:
             raise
         except SchedulerError as error:
-            self.checkpoint_folder.save(program, known.failed(error, self.clock(), _since(began)))
+            self.answer_folder.save(program, known.failed(error, self.clock(), _since(began)))
             raise
         # If slurmctld has forgotten a job and the accounting says it ended, that is final.
         final = {key for key, text in found.items() if key != _ALL and _all_ended(text)}
         known = known.heard(found, at, _since(began), final=final)
-        self.checkpoint_folder.save(program, known)
+        self.answer_folder.save(program, known)
         return known
 
     def _check_rested(self, known: Answers) -> None:
@@ -156,7 +156,7 @@ class _CachedSource:
 
     def _holds(self, one: CachedAnswer, allowed: timedelta, now: datetime) -> bool:
         floors = (
-            self.checkpoint_folder.changed_at,
+            self.answer_folder.changed_at,
             self.wish.not_before,
             self.began if self.wish.now else None,
         )

@@ -12,12 +12,12 @@ minutes less if it is four minutes ahead).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
+from typing import TypeVar
 
 from hpckit.errors import SchedulerError
-from hpckit.model.cluster import allocation
+from hpckit.model.cluster.allocation import AllocationEnding, AttemptLimits
 from hpckit.model.cluster.preemption import (
     BY_PARTITION,
     BY_QOS,
@@ -35,32 +35,17 @@ from hpckit.slurm.query import controller, observe_queued, settings, terms
 from hpckit.slurm.site_parse import QOS_PREEMPTION, read_qos_preemption
 from hpckit.values import dataclass, field, replace
 
-KILL_WAIT = timedelta(seconds=30)
-"""Slurm's default between SIGTERM and SIGKILL."""
+T = TypeVar("T")
 
 _AT_ONCE = timedelta(seconds=1)
 """Slurm notes the moments of a preempted job's end one after the other, in whole seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobLimits:
-    """When and how a job ends.
+class JobLimits(AttemptLimits):
+    """When and how a job ends."""
 
-    `end_s` is when it ends, in seconds of this host's monotonic clock; None if it has no time limit
-    or none that is known. `kill_wait` is the time between SIGTERM and SIGKILL. A preempted job runs
-    for `grace` before that; None if it is not known.
-    """
-
-    end_s: float | None = None
-    kill_wait: timedelta = KILL_WAIT
-    grace: timedelta | None = None
     preempt_mode: PreemptMode = PreemptMode.unknown
-
-    def told(self) -> allocation.AttemptLimits:
-        """Return the limits in the form that the supervisor uses."""
-        return allocation.AttemptLimits(
-            end_s=self.end_s, kill_wait=self.kill_wait, grace=self.grace
-        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,7 +87,8 @@ class LimitsOfJob:
 def job_limits(commands: SlurmCommands, job: str, environ: Mapping[str, str]) -> JobLimits:
     """Return the limits of a job with at most three queries; four if QOS preempt jobs."""
     end_at, partition = _end_and_partition(commands, job, environ)
-    config, clock = _controller(commands)
+    nothing: tuple[dict[str, str], datetime | None] = ({}, None)
+    config, clock = _or_default(lambda: controller(commands), nothing)
     end_s = _by_environment(environ) if clock is None else _by_our_clock(end_at, clock)
     plugin = config.get("PreemptType", "")
     preemption = preemption_of_job(
@@ -113,14 +99,14 @@ def job_limits(commands: SlurmCommands, job: str, environ: Mapping[str, str]) ->
     )
     return JobLimits(
         end_s=end_s,
-        kill_wait=_seconds(config.get("KillWait")) or KILL_WAIT,
+        kill_wait=_seconds(config.get("KillWait")) or AttemptLimits().kill_wait,
         grace=preemption.grace,
         preempt_mode=preemption.mode,
     )
 
 
 def _of_partition(commands: SlurmCommands, name: str) -> Preemption:
-    own = _settings(commands, "partition", name)
+    own = _or_default(lambda: settings(commands, "partition", name), dict[str, str]())
     mode = PreemptMode.parse(own.get("PreemptMode", ""))
     return Preemption(mode=mode, grace=_seconds(own.get("GraceTime")))
 
@@ -131,10 +117,8 @@ def _of_qos(commands: SlurmCommands, job: str, environ: Mapping[str, str]) -> Pr
     if not name:
         found = _terms(commands, job)
         name = "" if found is None else found.qos
-    try:
-        return read_qos_preemption(commands.run(*QOS_PREEMPTION)).get(name)
-    except SchedulerError:
-        return None
+    answer = _or_default(lambda: commands.run(*QOS_PREEMPTION), "")
+    return read_qos_preemption(answer).get(name)
 
 
 def _by_our_clock(end_at: datetime | None, clock: datetime) -> float | None:
@@ -163,69 +147,21 @@ def _end_and_partition(
     return end_at or found.end_at, partition or found.partition
 
 
-class EndCause(StrEnum):
-    """Why a running job got a signal, as far as Slurm reports it.
+def ending(
+    commands: SlurmCommands, job: str, restart_count: int, mode: PreemptMode = PreemptMode.unknown
+) -> AllocationEnding:
+    """Return why a job with this restart count is being ended, with two queries.
 
-    `requeued`: by a user or after a lost node; `none`: the job continues, as with `scancel
-    --signal`; `unknown`: Slurm did not answer.
+    `mode` is how Slurm preempts it.
     """
-
-    preempted = "preempted"
-    time_limit = "time_limit"
-    requeued = "requeued"
-    cancelled = "cancelled"
-    failed = "failed"
-    none = "none"
-    unknown = "unknown"
-
-
-_CAUSES = {
-    EndCause.preempted: Cause.preempted,
-    EndCause.time_limit: Cause.time_limit,
-    EndCause.requeued: Cause.notice,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobEnding:
-    """Why a job is being ended, and when it will end, if Slurm has set that.
-
-    `requeueable` is whether Slurm may start the job again.
-    """
-
-    cause: EndCause = EndCause.unknown
-    end_at: datetime | None = None
-    requeueable: bool = True
-
-    def told(self, mode: PreemptMode) -> allocation.AllocationEnding:
-        """Return the ending in the form that the supervisor uses; `mode` is how Slurm preempts."""
-        preempted = self.cause is EndCause.preempted
-        restarts = restarts_preempted(mode, requeueable=self.requeueable)
-        return allocation.AllocationEnding(
-            cause=_CAUSES.get(self.cause),
-            cancelled=self.cause is EndCause.cancelled,
-            runs_on=self.cause is EndCause.none,
-            restarts=not preempted or restarts,
-        )
-
-
-def ending(commands: SlurmCommands, job: str, restart_count: int) -> JobEnding:
-    """Return why a job with this restart count is being ended, with two queries."""
-    try:
-        seen = observe_queued(job, commands, datetime.now(UTC))
-    except SchedulerError:
-        seen = None
+    seen = _or_default(lambda: observe_queued(job, commands, datetime.now(UTC)), None)
     found = _terms(commands, job)  # later, as it tells more of an end that has just begun
     in_grace = seen is not None and seen.restarts == restart_count
     if found is not None and _was_preempted(found, seen if in_grace else None):
-        # After the preempted attempt has ended, Slurm shows the next attempt's end, or none.
-        return JobEnding(
-            cause=EndCause.preempted,
-            end_at=found.end_at if in_grace else None,
-            requeueable=found.requeueable,
-        )
-    cause = _cause(seen, restart_count)
-    return JobEnding(cause=EndCause.unknown if cause is EndCause.none and found is None else cause)
+        restarts = restarts_preempted(mode, requeueable=found.requeueable)
+        return AllocationEnding(cause=Cause.preempted, restarts=restarts)
+    told = AllocationEnding() if seen is None else _ending_of(seen, restart_count)
+    return AllocationEnding() if told.runs_on and found is None else told
 
 
 def _was_preempted(found: JobTerms, seen: Observation | None) -> bool:
@@ -253,37 +189,27 @@ def is_preempted(commands: SlurmCommands, seen: Observation) -> bool:
     return found is not None and _was_preempted(found, seen)
 
 
-def _cause(seen: Observation | None, restart_count: int) -> EndCause:
-    if seen is None:
-        return EndCause.unknown
+def _ending_of(seen: Observation, restart_count: int) -> AllocationEnding:
+    """Return what squeue tells: a job that goes on was only signalled, as by `scancel --signal`."""
     if seen.restarts > restart_count or seen.state.base is BaseState.pending:
-        return EndCause.requeued
+        return AllocationEnding(cause=Cause.notice)  # requeued, by a user or after a lost node
     if seen.reason == "TimeLimit":
-        return EndCause.time_limit
-    if _leaves(seen):
-        return EndCause.failed if seen.reason else EndCause.cancelled
-    return EndCause.none if seen.state.base is BaseState.running else EndCause.unknown
+        return AllocationEnding(cause=Cause.time_limit)
+    if _leaves(seen):  # with a reason after a failure
+        return AllocationEnding(cancelled=not seen.reason)
+    return AllocationEnding(runs_on=seen.state.base is BaseState.running)
+
+
+def _or_default(ask: Callable[[], T], default: T) -> T:
+    """Return the answer of a query, or the default if there is none."""
+    try:
+        return ask()
+    except SchedulerError:
+        return default
 
 
 def _terms(commands: SlurmCommands, job: str) -> JobTerms | None:
-    try:
-        return terms(job, commands)
-    except SchedulerError:
-        return None
-
-
-def _controller(commands: SlurmCommands) -> tuple[dict[str, str], datetime | None]:
-    try:
-        return controller(commands)
-    except SchedulerError:
-        return {}, None
-
-
-def _settings(commands: SlurmCommands, *what: str) -> dict[str, str]:
-    try:
-        return settings(commands, *what)
-    except SchedulerError:
-        return {}
+    return _or_default(lambda: terms(job, commands), None)
 
 
 def _seconds(text: str | None) -> timedelta | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 from hpckit.errors import SchedulerAbsentError, SchedulerAwayError, SchedulerRefusedError
@@ -18,12 +18,18 @@ from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.plan import ResourceSpec
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, RequeueOutcome, StateFlag
+from hpckit.planning.nodes.usable import usable_nodes
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.exclusion import Exclusion, find_exclusion
 from hpckit.slurm.job_limits import is_preempted
-from hpckit.slurm.parse import node_names
-from hpckit.slurm.query import observe_queued
+from hpckit.slurm.parse import JobTerms, node_names
+from hpckit.slurm.query import (
+    cluster_nodes,
+    excluded_nodes,
+    observe_queued,
+    reserved_nodes,
+    terms,
+)
 from hpckit.values import dataclass, replace
 
 PATIENCE = timedelta(hours=1)
@@ -67,6 +73,18 @@ class JobAttempt:
     asked: ResourceSpec
     owns_run: Callable[[], bool]
     lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclusion:
+    """The nodes that a job is to leave out, and those of the wanted ones that it cannot do without.
+
+    `changes` is false if it leaves out these nodes already.
+    """
+
+    nodes: tuple[str, ...]
+    changes: bool
+    spared: tuple[str, ...]
 
 
 class _NotOursError(Exception):
@@ -275,3 +293,49 @@ def _exclude(
     spared = compress_nodes(exclusion.spared)
     warning = f"{spared} not excluded: the job could not start without" if spared else ""
     return replace(result, excluded=exclusion.nodes, warning=warning, kept=exclusion.spared)
+
+
+def find_exclusion(
+    commands: SlurmCommands, job: str, asked: ResourceSpec, wanted: Sequence[str]
+) -> Exclusion:
+    """Return the nodes that a job is to leave out, including earlier ones.
+
+    `asked` is what it was submitted with. Raises SchedulerAwayError or SchedulerRefusedError.
+    """
+    before = excluded_nodes(job, commands)
+    new = [node for node in wanted if node not in before]
+    spared = _spared(commands, job, asked, before, new)
+    after = (*before, *(node for node in new if node not in spared))
+    return Exclusion(nodes=after, changes=after != before, spared=tuple(spared))
+
+
+def _spared(
+    commands: SlurmCommands,
+    job: str,
+    asked: ResourceSpec,
+    before: Sequence[str],
+    new: Sequence[str],
+) -> list[str]:
+    """Return the new nodes that the job cannot do without: it would be held indefinitely."""
+    found = terms(job, commands) if new else None
+    if found is None:
+        return []
+    usable = _usable(commands, asked, found)
+    if usable is None:
+        return [*new]
+    spared = [node for node in new if node in found.required]
+    left = len(usable.difference(before, new)) + len(spared)
+    others = [node for node in new if node in usable and node not in spared]
+    # The last ones are spared first: the caller names the worst ones first.
+    return spared + others[::-1][: max(0, asked.allocated_nodes - left)]
+
+
+def _usable(commands: SlurmCommands, asked: ResourceSpec, found: JobTerms) -> frozenset[str] | None:
+    """Return the nodes that the job could get; None if its constraint is not understood."""
+    reserved = found.reservation and reserved_nodes(commands, found.reservation)
+    return usable_nodes(
+        cluster_nodes(commands),
+        asked,
+        partitions=found.partition.split(","),
+        reserved=reserved or None,
+    )

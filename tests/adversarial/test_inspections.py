@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -188,9 +189,12 @@ class StubAgents:
         )
         self.answers.append((rank, answer))
 
-    async def hear(self, _: float, __: asyncio.Event) -> tuple[int, messages.Message] | None:
-        """Return the next answer."""
-        return self.answers.pop(0) if self.answers else None
+    async def heard(
+        self, _: float, __: asyncio.Event
+    ) -> AsyncIterator[tuple[int, messages.Message]]:
+        """Yield the answers."""
+        while self.answers:
+            yield self.answers.pop(0)
 
 
 def test_node_that_computes_wrong_results_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,7 @@ from hpckit.planning.recovery.boundary import on_resize, resizable_nodes
 from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.round_view import RoundView
-from hpckit.runtime.supervisor.elastic.regrowth import Regrowth
-from hpckit.runtime.supervisor.elastic.resizing import Resizing
+from hpckit.runtime.supervisor.elastic.resizing import Regrowth, Resizing
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 

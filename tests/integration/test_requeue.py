@@ -18,11 +18,12 @@ from integration.conftest import Sandbox
 from hpckit.model.cluster.allocation import RequeueResult
 from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.cluster.preemption import PreemptMode
+from hpckit.model.failure import Cause
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, RequeueOutcome
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.job_limits import EndCause, ending, job_limits
+from hpckit.slurm.job_limits import ending, job_limits
 from hpckit.slurm.query import excluded_nodes, observe_queued
 from hpckit.slurm.requeue import JobAttempt, requeue, requeue_or_cancel
 
@@ -269,7 +270,7 @@ def test_cancelled_job_is_not_brought_back(queue: Queue, run: str) -> None:
     queue.runs(job)
     queue.sandbox.slurm("scancel", job)
     assert queue.requeue(job).outcome is RequeueOutcome.refused
-    assert ending(queue.commands, job, 0).cause is EndCause.cancelled
+    assert ending(queue.commands, job, 0).cancelled
     ended = queue.wait(job, lambda one: one.state.ended, "has ended")
     assert ended.state.base is BaseState.cancelled
 
@@ -295,20 +296,19 @@ def test_limits_of_a_job_are_slurms(queue: Queue) -> None:
 
 
 def test_preemption_is_told_from_what_comes_after_it(queue: Queue) -> None:
-    """During the grace its end is known; the next attempt does not count as preempted."""
+    """Also during the grace; the next attempt does not count as preempted."""
     job = queue.submit("--requeue", "--exclusive", "--nodelist=n4", run="trap '' TERM; sleep 300")
     queue.runs(job)
-    assert ending(queue.commands, job, 0).cause is EndCause.none
+    assert ending(queue.commands, job, 0).runs_on
     urgent = queue.submit("--partition=urgent", "--exclusive", "--nodelist=n4", run="sleep 1")
     queue.sandbox.wait_until(
-        lambda: ending(queue.commands, job, 0).cause is EndCause.preempted, f"{job} is preempted"
+        lambda: ending(queue.commands, job, 0).cause is Cause.preempted, f"{job} is preempted"
     )
-    assert ending(queue.commands, job, 0).end_at is not None
     queue.wait(job, lambda one: one.restarts == 1, "is requeued")
-    assert ending(queue.commands, job, 0).cause is EndCause.preempted
+    assert ending(queue.commands, job, 0).cause is Cause.preempted
     assert queue.requeue(job).message.startswith("requeued already")
     queue.wait(urgent, lambda one: one.state.ended, "has ended")
     queue.runs(job, restarts=1)
-    assert ending(queue.commands, job, 1).cause is EndCause.none
+    assert ending(queue.commands, job, 1).runs_on
     queue.sandbox.slurm("scancel", job)
-    assert ending(queue.commands, job, 1).cause is EndCause.cancelled
+    assert ending(queue.commands, job, 1).cancelled

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpckit.model.telemetry.vocabulary import HostCounter, HostGauge
-from hpckit.observe.cgroup import JobCgroup, job_cgroup, node_pressure
-from hpckit.observe.host import HostReader, RaplReader
+from hpckit.observe.host import HostReader, JobCgroup, RaplReader, job_cgroup, node_pressure
 from hpckit.observe.infiniband import find_ports, read_ports
 
 PRESSURE = """\

@@ -10,16 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from hpckit.model.cluster.allocation import AllocationEnding
 from hpckit.model.cluster.preemption import PreemptMode
+from hpckit.model.failure import Cause
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.job_limits import (
-    EndCause,
-    JobEnding,
-    JobLimits,
-    LimitsOfJob,
-    ending,
-    job_limits,
-)
+from hpckit.slurm.job_limits import JobLimits, LimitsOfJob, ending, job_limits
 from hpckit.slurm.parse import node_names, parse_time, read_settings
 
 END = datetime(2026, 11, 21, 6, 51, 21, tzinfo=UTC)
@@ -216,21 +211,25 @@ def test_settings_are_read_from_columns_and_lines() -> None:
     assert node_names(read_settings(PARTITION)["Nodes"]) == ("n1", "n2", "n3", "n4")
 
 
+PREEMPTED = AllocationEnding(cause=Cause.preempted, restarts=False)
+CANCELLED = AllocationEnding(cancelled=True)
+
+
 @pytest.mark.parametrize(
     ("job", "preempted", "expected"),
     [
-        ("7|RUNNING|n1|0|0|None|", "1795243150", JobEnding(cause=EndCause.preempted, end_at=END)),
-        ("7|COMPLETING|n1|1|0|None|", "1795243150", JobEnding(cause=EndCause.preempted)),
-        ("7|COMPLETING|n1|0|0|TimeLimit|", "N/A", JobEnding(cause=EndCause.time_limit)),
-        ("7|COMPLETING|n1|1|0|None|", "N/A", JobEnding(cause=EndCause.requeued)),
-        ("7|COMPLETING|n1|0|0|None|", "N/A", JobEnding(cause=EndCause.cancelled)),
-        ("7|COMPLETING|n1|0|0|NodeDown|", "N/A", JobEnding(cause=EndCause.failed)),
-        ("7|RUNNING|n1|0|0|None|", "N/A", JobEnding(cause=EndCause.none)),
-        ("", "N/A", JobEnding(cause=EndCause.unknown)),
+        ("7|RUNNING|n1|0|0|None|", "1795243150", PREEMPTED),
+        ("7|COMPLETING|n1|1|0|None|", "1795243150", PREEMPTED),
+        ("7|COMPLETING|n1|0|0|TimeLimit|", "N/A", AllocationEnding(cause=Cause.time_limit)),
+        ("7|COMPLETING|n1|1|0|None|", "N/A", AllocationEnding(cause=Cause.notice)),
+        ("7|COMPLETING|n1|0|0|None|", "N/A", CANCELLED),
+        ("7|COMPLETING|n1|0|0|NodeDown|", "N/A", AllocationEnding()),
+        ("7|RUNNING|n1|0|0|None|", "N/A", AllocationEnding(runs_on=True)),
+        ("", "N/A", AllocationEnding()),
     ],
 )
 def test_ending_is_told_by_restarts_reason_and_moment_of_preemption(
-    slurm: SlurmMaker, job: str, preempted: str, expected: JobEnding
+    slurm: SlurmMaker, job: str, preempted: str, expected: AllocationEnding
 ) -> None:
     """Which signal came does not tell a preemption from a cancel; Slurm's record does."""
     terms = f"|batch|{END.timestamp():.0f}|{preempted}||1|normal|\n"
@@ -238,20 +237,20 @@ def test_ending_is_told_by_restarts_reason_and_moment_of_preemption(
 
 
 @pytest.mark.parametrize(
-    ("state", "preempted_s", "cause"),
+    ("state", "preempted_s", "expected"),
     [
-        ("RUNNING", 10, EndCause.preempted),
-        ("COMPLETING", 0, EndCause.preempted),
-        ("COMPLETING", 1, EndCause.preempted),
-        ("COMPLETING", 2, EndCause.cancelled),
-        ("COMPLETING,PREEMPTED", 2, EndCause.preempted),
-        ("COMPLETING,CANCELLED", 0, EndCause.cancelled),
-        ("CANCELLED", 2, EndCause.cancelled),
-        ("PREEMPTED", 0, EndCause.preempted),
+        ("RUNNING", 10, PREEMPTED),
+        ("COMPLETING", 0, PREEMPTED),
+        ("COMPLETING", 1, PREEMPTED),
+        ("COMPLETING", 2, CANCELLED),
+        ("COMPLETING,PREEMPTED", 2, PREEMPTED),
+        ("COMPLETING,CANCELLED", 0, CANCELLED),
+        ("CANCELLED", 2, CANCELLED),
+        ("PREEMPTED", 0, PREEMPTED),
     ],
 )
 def test_cancel_within_the_grace_is_no_preemption(
-    slurm: SlurmMaker, state: str, preempted_s: int, cause: EndCause
+    slurm: SlurmMaker, state: str, preempted_s: int, expected: AllocationEnding
 ) -> None:
     """Slurm moves PreemptTime to the end of a job that it ends itself; a user's scancel does not.
 
@@ -260,8 +259,7 @@ def test_cancel_within_the_grace_is_no_preemption(
     """
     at = END - timedelta(seconds=preempted_s)
     terms = f"|batch|{END.timestamp():.0f}|{at.timestamp():.0f}||1|normal|\n"
-    found = ending(slurm(job=f"7|{state}|n1|0|0|None|\n", terms=terms), "7", 0)
-    assert found.cause is cause
+    assert ending(slurm(job=f"7|{state}|n1|0|0|None|\n", terms=terms), "7", 0) == expected
 
 
 @pytest.mark.parametrize(
@@ -281,5 +279,5 @@ def test_ending_says_whether_slurm_starts_the_job_again(
 ) -> None:
     """A job with Requeue=0 is not requeued by a preemption, whatever the site's mode."""
     terms = f"|batch|{END.timestamp():.0f}|1795243150||{requeue}|normal|\n"
-    found = ending(slurm(job="7|RUNNING|n1|0|0|None|\n", terms=terms), "7", 0)
-    assert found.told(mode).restarts is restarts
+    found = ending(slurm(job="7|RUNNING|n1|0|0|None|\n", terms=terms), "7", 0, mode)
+    assert found.restarts is restarts

@@ -103,9 +103,9 @@ class SharedJobNotices:
 
     def _tell(self, known: JobLimits) -> None:
         self.end_s = math.inf if known.end_s is None else known.end_s
-        self.deadline.limits, self.deadline.known = known.told(), True
+        self.deadline.limits, self.deadline.known = known, True
         with contextlib.suppress(OSError):
-            self.notes.tell_limits(known.told())
+            self.notes.tell_limits(known)
 
     async def _ask_again(self, limits: LimitsOfJob) -> None:
         """Query the limit again in case it was changed, for all supervisors."""
@@ -183,8 +183,8 @@ class SharedJobNotices:
 
     async def _learn_why(self) -> None:
         """Ask Slurm once, for all supervisors, why the job is being ended."""
-        ask = partial(ending, self.commands, self.holder.job, self.holder.restart_count)
-        found = (await aside(ask)).told(self.limits.preempt_mode)
+        job, mode = self.holder, self.limits.preempt_mode
+        found = await aside(partial(ending, self.commands, job.job, job.restart_count, mode))
         self.restarts = found.restarts
         with contextlib.suppress(OSError):
             self.notes.tell_ending(found)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import compress
 from typing import Any
 
@@ -24,8 +25,7 @@ from hpckit.observe.nvml.fields import (
     FieldReader,
 )
 from hpckit.observe.nvml.gauges import MEMORY_CALLS, read_first, read_gauges, read_reasons
-from hpckit.observe.nvml.gpm import GpmReader
-from hpckit.values import dataclass, replace
+from hpckit.values import dataclass, field, replace
 
 _MOST_PARTS = "nvmlDeviceGetMaxMigDeviceCount"
 """Tells how many MIG devices a GPU can have: one for each of its slices."""
@@ -228,3 +228,85 @@ def _part(whole: NvmlCalls, handle: Any, parent: GpuDevice, *, gpm: bool) -> Mig
         own = NvmlCalls(nvml=nvml, handle=whole.handle)
         reader = GpmReader(calls=own, instance=instance)
     return MigPart(calls=calls, facts=facts, gpm=reader)
+
+
+_METRICS: tuple[tuple[int, GpuGauge], ...] = (
+    (1, GpuGauge.graphics_share),
+    (2, GpuGauge.sm_share),
+    (3, GpuGauge.sm_occupancy_share),
+    (5, GpuGauge.tensor_share),
+    (10, GpuGauge.dram_share),
+)
+_PERCENT = 100
+_CALL = "gpm"
+
+
+@dataclass(slots=True, kw_only=True)
+class GpmReader:
+    """Reads the activity of one GPU, or of its MIG instance `instance`; `close` it.
+
+    Hopper and later GPUs have counters of it (GPM). The driver works out a metric from two samples
+    at least 100 ms apart, so the first call yields nothing, and each later one covers the time
+    since the call before.
+    """
+
+    calls: NvmlCalls
+    instance: int | None = None
+    _samples: list[Any] = field(default_factory=list, init=False)
+    _taken: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        supported = self.calls.ask(_CALL, _is_supported)
+        if not supported:
+            self.calls.refused.add(_CALL)
+            return
+        for _ in range(2):
+            sample = self.calls.ask(_CALL, lambda nvml, _: nvml.nvmlGpmSampleAlloc())
+            self._samples += [] if sample is None else [sample]
+
+    def read(self) -> dict[GpuGauge, float]:
+        """Return the shares since the last call; raises GpuLostError, DriverLostError."""
+        if len(self._samples) < 2:  # noqa: PLR2004  # no memory for them
+            return {}
+        before, now = self._samples
+        if self.calls.ask(_CALL, self._take(now)) is None:
+            self._taken = False
+            return {}
+        self._samples = [now, before]
+        if not self._taken:
+            self._taken = True
+            return {}
+        return self.calls.ask(_CALL, lambda nvml, _: _metrics(nvml, before, now)) or {}
+
+    def _take(self, sample: Any) -> Callable[[Any, Any], Any]:
+        if self.instance is None:
+            return lambda nvml, handle: nvml.nvmlGpmSampleGet(handle, sample)
+        return lambda nvml, handle: nvml.nvmlGpmMigSampleGet(handle, self.instance, sample)
+
+    def close(self) -> None:
+        """Free the samples; do nothing if the driver is gone."""
+        for sample in self._samples:
+            try:
+                self.calls.nvml.nvmlGpmSampleFree(sample)
+            except self.calls.nvml.NVMLError:
+                break
+        self._samples = []
+
+
+def _is_supported(nvml: Any, handle: Any) -> bool:
+    return bool(nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
+
+
+def _metrics(nvml: Any, before: Any, now: Any) -> dict[GpuGauge, float]:
+    asked = nvml.c_nvmlGpmMetricsGet_t()
+    asked.version = nvml.NVML_GPM_METRICS_GET_VERSION
+    asked.numMetrics = len(_METRICS)
+    asked.sample1, asked.sample2 = before, now
+    for place, (number, _) in enumerate(_METRICS):
+        asked.metrics[place].metricId = number
+    nvml.nvmlGpmMetricsGet(asked)
+    return {
+        gauge: min(max(entry.value / _PERCENT, 0.0), 1.0)
+        for entry, (_, gauge) in zip(asked.metrics, _METRICS, strict=False)
+        if entry.nvmlReturn == 0 and math.isfinite(entry.value)
+    }

@@ -82,18 +82,16 @@ def _took_over(claim: Path) -> bool:
 
 def delivered_to(notice: NoticePaths) -> frozenset[int]:
     """Return the places of the destinations that have the notice already."""
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         return frozenset(read_json(notice.delivered)["places"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return frozenset()
+    return frozenset()
 
 
 def problems_of(notice: NoticePaths) -> tuple[str, ...]:
     """Return why a notice was not sent when that was last tried; none if it was not."""
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         return tuple(str(one) for one in read_json(notice.delivered)["problems"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ()
+    return ()
 
 
 def end_sending(

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from datetime import timedelta
 
+from hpckit.planning.recovery.hang import StalledRank
 from hpckit.values import dataclass, field
 
 ENOUGH_STEPS = 20
@@ -24,34 +24,6 @@ _LONGEST_FACTOR = 2.0
 """A silence from which the run once recovered (an evaluation) may take twice as long next time."""
 _OVERSLEPT_TICKS = 4
 """A detector called this many ticks late was itself stopped, and missed messages meanwhile."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HangLimits:
-    """How long a rank may be silent.
-
-    At least `floor`, usually `factor` times the 99th percentile of the run's step times. `first`
-    applies until that is known (compilation, warming caches), before the first step and after the
-    last one; 0: not judged then.
-    """
-
-    floor: timedelta
-    factor: float
-    first: timedelta
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SilentRank:
-    """A rank that has been silent for longer than its limit, since it began `step`.
-
-    `step` is None before the first step; `over` is whether the last step has ended.
-    """
-
-    rank: int
-    step: int | None
-    silent_for: timedelta
-    limit: timedelta
-    over: bool = False
 
 
 @dataclass(slots=True)
@@ -78,9 +50,15 @@ class StepWatch:
 
     The gaps of all ranks are kept together, because ranks of one run step at the same speed. A gap
     is the time between two reported steps, which may be more than one step apart.
+
+    A rank may be silent for at least `floor_s`, usually for `factor` times the 99th percentile of
+    the run's step times. `first_s` applies until that is known (compilation, warming caches),
+    before the first step and after the last one; 0: not judged then.
     """
 
-    limits: HangLimits
+    floor_s: float
+    factor: float
+    first_s: float
     _ranks: dict[int, _Heard] = field(default_factory=dict, init=False)
     _paused: set[int] = field(default_factory=set, init=False)
     _ended: set[int] = field(default_factory=set, init=False)
@@ -149,7 +127,7 @@ class StepWatch:
             self._ranks[rank].at = at
         self._paused.discard(rank)
 
-    def stalled(self, now: float) -> SilentRank | None:
+    def stalled(self, now: float) -> StalledRank | None:
         """Return the rank that is silent for longest beyond its limit; None if there is none.
 
         Call it at a steady interval: if one call comes much too late, the detector itself was
@@ -163,17 +141,16 @@ class StepWatch:
             if rank not in self._paused
         ]
         over = [stall for stall in stalls if stall[0] > stall[2]]
-        return self._silence(*max(over)) if over else None
-
-    def _silence(self, silent_s: float, rank: int, limit_s: float) -> SilentRank:
+        if not over:
+            return None
+        silent_s, rank, limit_s = max(over)
         heard = self._ranks[rank]
-        silence, limit = timedelta(seconds=silent_s), timedelta(seconds=limit_s)
-        return SilentRank(
-            rank=rank, step=heard.step, silent_for=silence, limit=limit, over=heard.over
+        return StalledRank(
+            rank=rank, step=heard.step, silent_s=silent_s, limit_s=limit_s, over=heard.over
         )
 
     def _limit_s(self, heard: _Heard, learned: float) -> float:
-        first = max(learned, self.limits.first.total_seconds() or math.inf)
+        first = max(learned, self.first_s or math.inf)
         if heard.working:
             return first
         if heard.steps >= ENOUGH_STEPS:
@@ -186,8 +163,7 @@ class StepWatch:
     def _forgive(self, now: float) -> None:
         """Leave out time in which the detector did not run."""
         slept = 0.0 if self._judged_at is None else now - self._judged_at
-        least = self.limits.floor.total_seconds() / 2
-        if slept > max(least, _OVERSLEPT_TICKS * self._tick):
+        if slept > max(self.floor_s / 2, _OVERSLEPT_TICKS * self._tick):
             for heard in self._ranks.values():
                 heard.at, heard.learnable = min(now, heard.at + slept), False
         if slept > 0:
@@ -196,10 +172,9 @@ class StepWatch:
 
     def learned_s(self) -> float:
         """Return how many seconds a rank may be silent, from what is known of this run's steps."""
-        least = self.limits.floor.total_seconds()
         if not self._gaps:
-            return least
-        return max(least, self.limits.factor * self.usual_s(), _LONGEST_FACTOR * self._longest)
+            return self.floor_s
+        return max(self.floor_s, self.factor * self.usual_s(), _LONGEST_FACTOR * self._longest)
 
     def usual_s(self) -> float:
         """Return the 99th percentile of the gaps, in seconds; 0 before any is known.

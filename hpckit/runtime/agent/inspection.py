@@ -24,7 +24,6 @@ from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment
 from hpckit.runtime.preflight import pair_probe
-from hpckit.runtime.preflight.pair_probe import PairOrder
 from hpckit.runtime.preflight.probe import MARK, ProbeOrder
 from hpckit.values import dataclass, field
 
@@ -87,16 +86,7 @@ async def inspect(
 
 async def measure_pairs(order: messages.MeasurePairs) -> messages.PairsMeasured:
     """Return how fast this node adds with others, at the latest when the order's time is over."""
-    probe = PairOrder(
-        limit_s=order.limit_s,
-        devices=order.devices,
-        pairs=tuple((number, is_first) for number, _, is_first in order.pairs),
-        host=order.host,
-        port=order.port,
-        serves=order.serves,
-        everyone=order.everyone,
-    )
-    told, problem = await _answer("pair_probe", to_plain(probe), pair_probe.MARK, order.limit_s)
+    told, problem = await _answer("pair_probe", to_plain(order), pair_probe.MARK, order.limit_s)
     try:
         rates = {number: (rate, why) for number, rate, why in told or ()}
     except (ValueError, TypeError):

@@ -30,12 +30,12 @@ from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, writ
 from hpckit.runtime import collectives_line, stacks
 from hpckit.runtime.agent.collective_statements import CollectiveStatements
 from hpckit.runtime.agent.disk_room import of_full_disk, without_room
-from hpckit.runtime.agent.hang_detector import HangLimits, StepWatch
+from hpckit.runtime.agent.hang_detector import StepWatch
 from hpckit.runtime.agent.nccl_defaults import with_nccl_defaults
 from hpckit.runtime.agent.nsys import RankStart, groups, rank_code, rank_pid, rank_start
-from hpckit.runtime.agent.oom import OomKills, read_kills
+from hpckit.runtime.agent.oom import OomKills, killed_since, read_kills
 from hpckit.runtime.agent.rank_outlook import RankOutlook
-from hpckit.runtime.agent.rank_starter import RankChild, RankStarter, binding_words, rank_binding
+from hpckit.runtime.agent.rank_starter import RankChild, binding_words, rank_binding, start_rank
 from hpckit.runtime.agent.step_reports import StepReports
 from hpckit.runtime.channel import messages, rank_pipe
 from hpckit.runtime.channel.tcp import LINE_LIMIT
@@ -81,7 +81,7 @@ class LocalRanks:
     _newest: messages.StepBegun | None = field(default=None, init=False)
     _told_at: float = field(default=0.0, init=False)
     hangs: StepWatch = field(init=False)
-    _kills: OomKills = field(default_factory=OomKills, init=False)
+    _kills: OomKills = field(default=(), init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
     _stopping: bool = field(default=False, init=False)
     _sent: set[tuple[int, str]] = field(default_factory=set, init=False)
@@ -92,11 +92,7 @@ class LocalRanks:
     def __post_init__(self) -> None:
         limits = self.outlook.settings.runtime
         self.hangs = StepWatch(
-            limits=HangLimits(
-                floor=timedelta(seconds=limits.hang_min_s),
-                factor=limits.hang_factor,
-                first=timedelta(seconds=limits.hang_first_s),
-            )
+            floor_s=limits.hang_min_s, factor=limits.hang_factor, first_s=limits.hang_first_s
         )
         if self.earlier is not None:
             self.hangs.follow(self.earlier)
@@ -159,16 +155,15 @@ class LocalRanks:
             collectives_line.VARIABLE: recorder.fileno(),
         }
         start = await self._below_nsys(info.rank, variables)
-        starter = RankStarter(fork_server=self.fork_server)
-        cpus = self._binding.cpus[info.local_rank]
+        cpus, log = self._binding.cpus[info.local_rank], self.paths.log(info.rank)
         try:
-            started = await starter.start(start, self.paths.log(info.rank), variables, lines, cpus)
+            process, line = await start_rank(start, log, variables, lines, cpus, self.fork_server)
         finally:
             recorder.close()
-        if started.below_nsys:
+        if start.words:
             self._under_nsys.add(info.rank)
-        self.processes[info.rank], self._lines[info.rank] = started.process, started.line
-        listening = start_vital(self._listen(info.rank, started.line))
+        self.processes[info.rank], self._lines[info.rank] = process, line
+        listening = start_vital(self._listen(info.rank, line))
         self._tasks += [listening, start_vital(self._watch(info.rank, listening))]
 
     async def _below_nsys(self, rank: int, variables: Mapping[str, str]) -> RankStart:
@@ -243,14 +238,8 @@ class LocalRanks:
         if stall is None or self._stopping or not self.outlook.settings.runtime.hang_min_s:
             return None
         exact = self._step(stall.rank)
-        return messages.Hung(
-            round=self.order.round,
-            rank=stall.rank,
-            step=stall.step if exact is None else exact,
-            silent_s=stall.silent_for.total_seconds(),
-            limit_s=stall.limit.total_seconds(),
-            over=stall.over,
-        )
+        stall = stall if exact is None else replace(stall, step=exact)
+        return messages.Hung(round=self.order.round, stall=stall)
 
     async def save_stacks(self, request: int = 0) -> None:
         """Send what every rank is doing to the supervisor; save it in files unless requested."""
@@ -351,7 +340,7 @@ class LocalRanks:
             signal=name,
             step=self._step(rank),
             stopped=ended_by_us,
-            oom=read_kills().since(self._kills) if code and not ended_by_us else None,
+            oom=killed_since(self._kills, read_kills()) if code and not ended_by_us else None,
             at=ended_at,
         )
         if said is not None:

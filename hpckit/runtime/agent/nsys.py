@@ -18,6 +18,7 @@ from typing import NoReturn
 from hpckit.model.failure import ExitReason, ExitStatement
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.telemetry.settings import ProfileTool
+from hpckit.observe.sysfs import folders, read_small
 from hpckit.record.layout import RoundPaths
 from hpckit.runtime import stacks
 from hpckit.runtime.environ import TERMINAL, environment
@@ -105,22 +106,11 @@ def groups(pid: int) -> set[int]:
 
 
 def _below(pid: int, deepest: int) -> Iterator[int]:
-    for task in _tasks(pid):
-        try:
-            children = [int(one) for one in (task / "children").read_text().split()]
-        except (OSError, ValueError):
-            continue
-        for child in children:
+    for task in folders(Path(f"/proc/{pid}/task")):
+        for child in map(int, (read_small(task / "children") or "").split()):
             yield child
             if deepest > 1:
                 yield from _below(child, deepest - 1)
-
-
-def _tasks(pid: int) -> list[Path]:
-    try:
-        return list(Path(f"/proc/{pid}/task").iterdir())
-    except OSError:
-        return []
 
 
 def main(words: list[str]) -> NoReturn:

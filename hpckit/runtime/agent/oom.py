@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from hpckit.observe.sysfs import read_fields, read_small
 from hpckit.values import dataclass
 
 _EVENTS = "memory.events"
@@ -32,27 +33,21 @@ class KillCount:
     own: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OomKills:
-    """All readable counts, the most telling first: own group, those above it, the host."""
-
-    counts: tuple[KillCount, ...] = ()
-
-    def since(self, before: OomKills) -> str | None:
-        """Return in words the evidence for a kill since then; None if there is none.
-
-        Only the most telling count decides: if a process's own group counted none, a kill in a
-        group above it, or elsewhere on the host, hit another process.
-        """
-        earlier = {count.where: count.kills for count in before.counts}
-        known = [count for count in self.counts if count.where in earlier]
-        if not known:
-            return None
-        kills = known[0].kills - earlier[known[0].where]
-        return _words(known[0], kills) if kills > 0 else None
+OomKills = tuple[KillCount, ...]
+"""All readable counts, the most telling first: own group, those above it, the host."""
 
 
-def _words(count: KillCount, kills: int) -> str:
+def killed_since(before: OomKills, now: OomKills) -> str | None:
+    """Return in words the evidence for a kill since then; None if there is none.
+
+    Only the most telling count decides: if a process's own group counted none, a kill in a group
+    above it, or elsewhere on the host, hit another process.
+    """
+    earlier = {count.where: count.kills for count in before}
+    count = next((count for count in now if count.where in earlier), None)
+    kills = 0 if count is None else count.kills - earlier[count.where]
+    if count is None or kills <= 0:
+        return None
     text = f"{count.where} counted {kills} OOM kill{'s' if kills > 1 else ''}"
     return text if count.own else f"{text} (it counts other processes too)"
 
@@ -62,15 +57,15 @@ def read_kills(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
     v1, v2 = _memberships(proc)
     counts = [*_of_v1(cgroup, v1), *_of_v2(cgroup, v2)]
     counts.sort(key=lambda count: not count.own)
-    kills = _field(proc / "vmstat", "oom_kill")
+    kills = read_fields(proc / "vmstat").get("oom_kill")
     host = [] if kills is None else [KillCount(where="the whole host", kills=kills)]
-    return OomKills(counts=(*counts, *host))
+    return (*counts, *host)
 
 
 def _memberships(proc: Path) -> tuple[str | None, str | None]:
     """Return this process's group in the v1 memory hierarchy and in v2 (see cgroups(7))."""
     v1 = v2 = None
-    for line in _lines(proc / "self" / "cgroup"):
+    for line in (read_small(proc / "self" / "cgroup") or "").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if "memory" in controllers.split(","):
@@ -86,7 +81,7 @@ def _of_v1(cgroup: Path, group: str | None) -> Iterator[KillCount]:
         return
     # A container sees its own group as the root of the mount, but may be given its outside path.
     for depth, at in enumerate(_upwards(group)):
-        kills = _field(cgroup / "memory" / at / _CONTROL, "oom_kill")
+        kills = read_fields(cgroup / "memory" / at / _CONTROL).get("oom_kill")
         if kills is not None:
             yield KillCount(where=_name(at), kills=kills, own=depth == 0)
             return
@@ -98,7 +93,7 @@ def _of_v2(cgroup: Path, group: str | None) -> Iterator[KillCount]:
         return
     for mount in (cgroup, cgroup / "unified"):
         for depth, at in enumerate(_upwards(group)):
-            kills = _field(mount / at / _EVENTS, "oom_kill")
+            kills = read_fields(mount / at / _EVENTS).get("oom_kill")
             if kills is not None:
                 yield KillCount(where=_name(at), kills=kills, own=depth == 0)
 
@@ -116,18 +111,3 @@ def _upwards(group: str) -> Iterator[str]:
 
 def _name(at: str) -> str:
     return f"cgroup /{'' if at == '.' else at}"
-
-
-def _field(file: Path, name: str) -> int | None:
-    for line in _lines(file):
-        key, _, value = line.partition(" ")
-        if key == name and value.strip().isdecimal():
-            return int(value)
-    return None
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text(errors="replace").splitlines()
-    except OSError:
-        return []

@@ -25,7 +25,6 @@ from hpckit.runtime.environ import TERMINAL, environment
 from hpckit.runtime.fork_server.client import ForkedRank, ForkServerClient
 from hpckit.runtime.fork_server.fresh import rank_words
 from hpckit.runtime.threads import aside
-from hpckit.values import dataclass
 
 _PATIENCE_S = 5.0
 """For a driver; ranks start without a binding if it does not answer."""
@@ -74,82 +73,47 @@ def binding_words(binding: CpuBinding, first_rank: int, node: str) -> str:
 RankChild = asyncio.subprocess.Process | ForkedRank
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartedRank:
-    """A rank's process, and this end of its line. `below_nsys`: the process is nsys."""
+async def start_rank(
+    start: RankStart,
+    log: Path,
+    variables: Mapping[str, str],
+    lines: Mapping[str, int],
+    cpus: frozenset[int],
+    fork_server: ForkServerClient | None,
+) -> tuple[RankChild, socket.socket]:
+    """Start a rank that inherits these open files; `lines` are the variables that name them.
 
-    process: RankChild
-    line: socket.socket
-    below_nsys: bool
-
-
-@dataclass(slots=True, kw_only=True)
-class RankStarter:
-    """Starts the ranks of one node."""
-
-    fork_server: ForkServerClient | None
-
-    async def start(
-        self,
-        start: RankStart,
-        log: Path,
-        variables: Mapping[str, str],
-        lines: Mapping[str, int],
-        cpus: frozenset[int],
-    ) -> StartedRank:
-        """Start a rank that inherits these open files; `lines` are the variables that name them.
-
-        Raises OSError.
-        """
-        ours, theirs = socket.socketpair()
-        terminal = environment().get(TERMINAL)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        file = await aside(lambda: os.open(log, flags, PRIVATE_FILE))
-        if terminal is not None:
-            # The process that shows the terminal also writes the log.
-            os.close(file)
-            file = os.open(terminal, os.O_RDWR | os.O_NOCTTY)
-        inherited = {rank_pipe.VARIABLE: theirs.fileno(), **lines}
-        try:
-            process = await self._forked(start, variables, file, inherited, cpus)
-            if process is None:
-                process = await self._executed(start, variables, file, inherited)
-                bind_process(process.pid, cpus)
-        finally:
-            theirs.close()
-            os.close(file)
-        ours.setblocking(False)  # noqa: FBT003  # the socket's own signature
-        return StartedRank(process=process, line=ours, below_nsys=bool(start.words))
-
-    async def _forked(
-        self,
-        start: RankStart,
-        variables: Mapping[str, str],
-        log: int,
-        lines: Mapping[str, int],
-        cpus: frozenset[int],
-    ) -> RankChild | None:
-        """Fork a rank; None if there is no fork server, or it needs a process of its own."""
-        if self.fork_server is None or start.words or TERMINAL in environment():
-            return None
-        own = {**variables, **start.variables}
-        return await self.fork_server.start(own, log, lines, sorted(cpus))
-
-    async def _executed(
-        self,
-        start: RankStart,
-        variables: Mapping[str, str],
-        log: int,
-        lines: Mapping[str, int],
-    ) -> RankChild:
-        named = {name: str(number) for name, number in lines.items()}
-        return await asyncio.create_subprocess_exec(
-            *start.words,
-            *rank_words(sys.executable),
-            stdin=asyncio.subprocess.DEVNULL if TERMINAL not in environment() else log,
-            stdout=log,
-            stderr=log,
-            env={**variables, **named, **start.variables},
-            pass_fds=tuple(lines.values()),
-            start_new_session=True,
-        )
+    Returns its process and this end of its line to the agent; raises OSError.
+    """
+    ours, theirs = socket.socketpair()
+    terminal = environment().get(TERMINAL)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    file = await aside(lambda: os.open(log, flags, PRIVATE_FILE))
+    if terminal is not None:
+        # The process that shows the terminal also writes the log.
+        os.close(file)
+        file = os.open(terminal, os.O_RDWR | os.O_NOCTTY)
+    inherited = {rank_pipe.VARIABLE: theirs.fileno(), **lines}
+    own = {**variables, **start.variables}
+    try:
+        process: RankChild | None = None
+        if fork_server is not None and not start.words and terminal is None:
+            process = await fork_server.start(own, file, inherited, sorted(cpus))
+        if process is None:  # without a fork server, or if it needs a process of its own
+            named = {name: str(number) for name, number in inherited.items()}
+            process = await asyncio.create_subprocess_exec(
+                *start.words,
+                *rank_words(sys.executable),
+                stdin=asyncio.subprocess.DEVNULL if terminal is None else file,
+                stdout=file,
+                stderr=file,
+                env={**variables, **named, **start.variables},
+                pass_fds=tuple(inherited.values()),
+                start_new_session=True,
+            )
+            bind_process(process.pid, cpus)
+    finally:
+        theirs.close()
+        os.close(file)
+    ours.setblocking(False)  # noqa: FBT003  # the socket's own signature
+    return process, ours

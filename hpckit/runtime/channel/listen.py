@@ -8,6 +8,8 @@ import socket
 import struct
 from pathlib import Path
 
+from hpckit.observe.sysfs import read_small
+
 LOOPBACK = "127.0.0.1"
 
 _SIOCGIFADDR = 0x8915
@@ -92,10 +94,7 @@ def _ipv4() -> dict[str, str]:
 
 def _ipv6(table: Path) -> dict[str, str]:
     """Return those of global scope. Columns: address, index, length, scope, flags, interface."""
-    try:
-        lines = [line.split() for line in table.read_text().splitlines()]
-    except OSError:
-        return {}
+    lines = [line.split() for line in (read_small(table) or "").splitlines()]
     return {
         socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0])): words[-1]
         for words in lines

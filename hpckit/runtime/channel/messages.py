@@ -20,6 +20,7 @@ from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.model.profile import RankProfile
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.settings import ProfileTool
+from hpckit.planning.recovery.hang import StalledRank
 from hpckit.values import dataclass
 
 
@@ -237,17 +238,10 @@ class SupervisorSilent(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hung(Message):
-    """Agent → supervisor: a rank has stood still for longer than its limit, since this step.
-
-    `step` is None before the first step; `over` is whether the last step has ended.
-    """
+    """Agent → supervisor: a rank has stood still for longer than its limit."""
 
     round: int
-    rank: int
-    step: int | None
-    silent_s: float
-    limit_s: float
-    over: bool = False
+    stall: StalledRank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,7 +360,8 @@ class MeasurePairs(Message):
 
     `devices` are the node's (UUIDs, or `cpu`), as many as the others have: `everyone` in all.
     `pairs` has a number of each pair, its other node, and whether this node is its first one. The
-    store for all of them listens at `host` and `port`; this node serves it if `serves`.
+    store for all of them listens at `host` and `port`; this node serves it if `serves`, until as
+    many processes as `everyone` are done.
     """
 
     inspection: int

@@ -91,21 +91,20 @@ class Channel:
 
     def unread(self) -> bool:
         """Return whether the other side has sent something that this process has not read yet."""
-        connection = self.writer.get_extra_info("socket")
-        try:
-            waiting = fcntl.ioctl(connection.fileno(), termios.FIONREAD, bytes(4))
-        except (OSError, ValueError):
-            return False  # it is closed
-        return any(waiting)
+        return any(self._waiting(termios.FIONREAD) or ())
 
     def acknowledged(self) -> bool:
         """Return whether the other side's kernel has received all that this side has sent."""
+        under_way = self._waiting(termios.TIOCOUTQ)
+        return under_way is not None and not any(under_way)
+
+    def _waiting(self, request: int) -> bytes | None:
+        """Return how much the kernel holds of what came, or of what was sent; None if closed."""
         connection = self.writer.get_extra_info("socket")
         try:
-            under_way = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+            return fcntl.ioctl(connection.fileno(), request, bytes(4))
         except (OSError, ValueError):
-            return False  # it is closed
-        return not any(under_way)
+            return None
 
     def abort(self) -> None:
         """Drop the connection, without waiting for unsent data."""

@@ -28,6 +28,7 @@ from hpckit.runtime.checkpoint.initial.loading import (
     LoadedWeights,
     load_weights,
 )
+from hpckit.runtime.checkpoint.journal import CheckpointFate
 from hpckit.runtime.checkpoint.loading import LoadedCheckpoint, Loader, OnAttempt
 from hpckit.runtime.checkpoint.model_state import TiedNames
 from hpckit.runtime.checkpoint.retention import FEWEST
@@ -208,14 +209,15 @@ class Checkpointer:
 
     def prove(self) -> None:
         """Record that training continued from the restored checkpoint; later calls do nothing."""
-        if self._restored is not None:
-            self._loader.prove(self._restored.folder)
-        self._restored = None
+        self._settle(CheckpointFate.proved)
 
     def excuse(self) -> None:
         """Record that the run left in order, unless the restored checkpoint was proved before."""
+        self._settle(CheckpointFate.left)
+
+    def _settle(self, fate: CheckpointFate) -> None:
         if self._restored is not None:
-            self._loader.excuse(self._restored.folder)
+            self._loader.record(fate, self._restored.folder.name)
         self._restored = None
 
     def close(self) -> SaveOutcome | None:

@@ -116,7 +116,7 @@ class Group:
 
     def each(self, action: Callable[[], T]) -> list[Part[T]]:
         """Let every rank act; return all parts, the same on every rank."""
-        return self.gather(self._try(action))
+        return self.gather(self.own(action))
 
     def first(self, action: Callable[[], T]) -> Part[T]:
         """Let rank 0 act; return its part on every rank."""
@@ -124,7 +124,7 @@ class Group:
 
     def one(self, rank: int, action: Callable[[], T]) -> Part[T]:
         """Let one rank act; return its part on every rank."""
-        told = [self._try(action) if self.rank == rank else Part()]
+        told = [self.own(action) if self.rank == rank else Part()]
         if self.process_group is not None:
             dist.broadcast_object_list(told, src=rank, group=self.process_group)
         return told[0]
@@ -139,9 +139,6 @@ class Group:
 
     def own(self, action: Callable[[], T]) -> Part[T]:
         """Let this rank act by itself, and tell nobody; return its part."""
-        return self._try(action)
-
-    def _try(self, action: Callable[[], T]) -> Part[T]:
         try:
             return Part(value=action())
         except (Exception, CheckpointException) as error:  # noqa: BLE001  # the others wait for a result

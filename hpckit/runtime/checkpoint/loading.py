@@ -136,18 +136,11 @@ class Loader:
             return None
         raise _none_left(self.checkpoint_folder.folder, choice)
 
-    def prove(self, folder: Path) -> None:
-        """Record that training continued from this checkpoint."""
+    def record(self, fate: CheckpointFate, name: str, reason: str = "") -> None:
+        """Record on rank 0 what became of a checkpoint."""
         if self.group.rank == 0:
             journal.record(
-                self.checkpoint_folder.journal, CheckpointFate.proved, folder.name, epoch=self.epoch
-            )
-
-    def excuse(self, folder: Path) -> None:
-        """Record that the ranks left in order before it was known whether training continues."""
-        if self.group.rank == 0:
-            journal.record(
-                self.checkpoint_folder.journal, CheckpointFate.left, folder.name, epoch=self.epoch
+                self.checkpoint_folder.journal, fate, name, epoch=self.epoch, reason=reason
             )
 
     def _choose(self) -> _Choice:
@@ -179,7 +172,7 @@ class Loader:
         verified = first_problem(self.group.each(loading.verify))
         if verified is not None:
             self.group.first(
-                lambda: self._record(CheckpointFate.rejected, entry, _reason(verified))
+                lambda: self.record(CheckpointFate.rejected, entry.name, _reason(verified))
             )
             return verified
         found = self._failed(entry, loading.fit)
@@ -189,7 +182,7 @@ class Loader:
         if found is not None:
             return found
         self.group.first(attempting)
-        self.group.first(lambda: self._record(CheckpointFate.attempted, entry))
+        self.group.first(lambda: self.record(CheckpointFate.attempted, entry.name))
         found = self._failed(entry, loading.read) or self._failed(entry, loading.give)
         if found is None and record.layout != self.layout:
             # The same on every rank, as at the start of a run.
@@ -202,11 +195,6 @@ class Loader:
         if problem is not None and problem.kind is ProblemKind.state:
             raise problem.error(f"loading {entry.name}")
         return problem
-
-    def _record(self, fate: CheckpointFate, entry: CheckpointEntry, reason: str = "") -> None:
-        journal.record(
-            self.checkpoint_folder.journal, fate, entry.name, epoch=self.epoch, reason=reason
-        )
 
     def _restored(
         self, entry: CheckpointEntry, record: Manifest, choice: _Choice

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import os
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from hpckit.model.plain import from_plain
 from hpckit.runtime.environ import FORK_SERVER
 from hpckit.runtime.fork_server.protocol import (
     ForkAnswer,
     ForkOrder,
-    decode_answer,
     peer,
     read_variables,
     send_order,
@@ -106,7 +107,7 @@ class ForkServerClient:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError, ValueError, TypeError):
             while packet := await loop.sock_recv(self.connection, _MOST_BYTES):
-                self._take(decode_answer(packet))
+                self._take(from_plain(ForkAnswer, json.loads(packet)))
         self.connection.close()
         self._lose()
 

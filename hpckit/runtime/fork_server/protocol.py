@@ -97,16 +97,6 @@ def peer(connection: socket.socket) -> tuple[int, int]:
     return pid, user
 
 
-def encode_answer(answer: ForkAnswer) -> bytes:
-    """Return an answer as a packet."""
-    return json.dumps(to_plain(answer)).encode()
-
-
-def decode_answer(packet: bytes) -> ForkAnswer:
-    """Return the answer of a packet; raises ValueError, TypeError."""
-    return from_plain(ForkAnswer, json.loads(packet))
-
-
 def store_variables(variables: Mapping[str, str]) -> int:
     """Return a new file in memory with these variables, in the form of /proc/PID/environ."""
     file = os.memfd_create(_VARIABLES_NAME)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import random
 import selectors
@@ -18,6 +19,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from hpckit.model.plain import to_plain
 from hpckit.runtime.environ import become
 from hpckit.runtime.fork_server.fresh import (
     begin_fresh,
@@ -31,7 +33,6 @@ from hpckit.runtime.fork_server.protocol import (
     OWNER,
     ForkAnswer,
     ReceivedOrder,
-    encode_answer,
     keep_variables,
     peer,
     receive_order,
@@ -214,7 +215,7 @@ class _Keeper(_Forking):
 
     def _answer(self, answer: ForkAnswer) -> None:
         with contextlib.suppress(OSError):
-            self.connection.send(encode_answer(answer))
+            self.connection.send(json.dumps(to_plain(answer)).encode())
 
     def _begin_rank(self, received: ReceivedOrder) -> ForkedStart:
         """Become the rank that was ordered; in a fresh Python where a fork would differ."""

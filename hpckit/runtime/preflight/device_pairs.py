@@ -2,7 +2,7 @@
 
 Run as `python -P -m hpckit.runtime.preflight.device_pairs NAME PLACE ORDER`, by pair_probe.py.
 NAME is the UUID of the one visible GPU, or `cpu`, PLACE its number among the node's devices; ORDER
-is a PairOrder as JSON. It prints the bandwidth of each pair, or why there is none.
+is a MeasurePairs as JSON. It prints the bandwidth of each pair, or why there is none.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from hpckit.model.plain import from_plain
+from hpckit.runtime.channel.messages import MeasurePairs
 from hpckit.runtime.preflight.device_speed import backend_of, measure_group
-from hpckit.runtime.preflight.pair_probe import MARK, PairOrder
+from hpckit.runtime.preflight.pair_probe import MARK
 
 _DONE = "done"
 _POLL_S = 0.05
@@ -27,7 +28,7 @@ _SHOWN = 200
 
 
 def measure_pairs(
-    order: PairOrder, place: int, device: torch.device, store: Store
+    order: MeasurePairs, place: int, device: torch.device, store: Store
 ) -> Iterator[tuple[int, float | None, str]]:
     """Yield the number of each pair with its bus bandwidth in bytes per second, or its problem.
 
@@ -35,7 +36,7 @@ def measure_pairs(
     """
     count = len(order.devices)
     limit = timedelta(seconds=order.limit_s / max(1, len(order.pairs)))
-    for number, is_first in order.pairs:
+    for number, _, is_first in order.pairs:
         try:
             dist.init_process_group(
                 backend_of(device),
@@ -54,7 +55,7 @@ def measure_pairs(
 def main(arguments: list[str]) -> int:
     """Measure and print."""
     name, number_here, text = arguments
-    place, order = int(number_here), from_plain(PairOrder, json.loads(text))
+    place, order = int(number_here), from_plain(MeasurePairs, json.loads(text))
     device = torch.device("cpu" if name == "cpu" else "cuda")
     deadline = time.monotonic() + order.limit_s
     if device.type == "cpu":

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from hpckit.model.plain import to_plain
 from hpckit.model.preflight.health import DeviceSpeed, PcieLink
 from hpckit.observe.nvml.job_gpus import read_pcie_link
+from hpckit.observe.sysfs import read_small
 from hpckit.runtime.preflight.speeds import MARK
 from hpckit.values import replace
 
@@ -65,10 +66,7 @@ def measure(name: str, cpus: int, limit_s: float) -> DeviceSpeed:
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Return the model of this node's CPUs, by which they are compared; `cpu` if it is unknown."""
-    try:
-        lines = cpuinfo.read_text(errors="replace").split("\n\n")[0].splitlines()
-    except OSError:
-        return "cpu"
+    lines = (read_small(cpuinfo) or "").split("\n\n")[0].splitlines()
     said = {name.strip(): value.strip() for name, _, value in (one.partition(":") for one in lines)}
     parts = [said.get("CPU implementer"), said.get("CPU part")]
     return said.get("model name") or " ".join(filter(None, parts)) or "cpu"

@@ -1,8 +1,8 @@
 """Measures how fast this node adds with others, and prints it: started by the node's agent.
 
 One process for each device, all at the same time, as in training. Run as
-`python -P -m hpckit.runtime.preflight.pair_probe` with a PairOrder as JSON on its standard input.
-Imports no torch itself.
+`python -P -m hpckit.runtime.preflight.pair_probe` with a MeasurePairs as JSON on its standard
+input. Imports no torch itself.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import time
 from collections.abc import Mapping, Sequence
 
 from hpckit.model.plain import from_plain, to_plain
+from hpckit.runtime.channel.messages import MeasurePairs
 from hpckit.runtime.environ import environment
 from hpckit.runtime.preflight.speeds import end_process, start_device
-from hpckit.values import dataclass, replace
+from hpckit.values import replace
 
 MARK = "hpckit-pair:"
 """What is imported may print, too."""
@@ -24,29 +25,11 @@ MODULE = "hpckit.runtime.preflight.device_pairs"
 _SPARE_S = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairOrder:
-    """What a node is to measure within `limit_s` seconds, with `devices`: UUIDs, or `cpu`.
-
-    `pairs` has a number of each pair, and whether this node is its first one. The store for all
-    pairs listens at `host` and `port`; this node serves it if `serves`, until `everyone`, as many
-    processes as there are on all nodes, is done.
-    """
-
-    limit_s: float
-    devices: tuple[str, ...]
-    pairs: tuple[tuple[int, bool], ...]
-    host: str
-    port: int
-    serves: bool
-    everyone: int
-
-
 Measured = tuple[int, float | None, str]
 """The number of a pair, its bus bandwidth in bytes per second, and the problem if there is none."""
 
 
-def measure_node(order: PairOrder, environ: Mapping[str, str]) -> list[Measured]:
+def measure_node(order: MeasurePairs, environ: Mapping[str, str]) -> list[Measured]:
     """Return what the node's devices measured with each other node, at the latest in time."""
     deadline = time.monotonic() + order.limit_s
     text = json.dumps(to_plain(replace(order, limit_s=order.limit_s - _SPARE_S)))
@@ -55,7 +38,7 @@ def measure_node(order: PairOrder, environ: Mapping[str, str]) -> list[Measured]
         for place, name in enumerate(order.devices)
     ]
     told = [_said(one, deadline) for one in started]
-    return [_together(number, told) for number, _ in order.pairs]
+    return [_together(number, told) for number, _, _ in order.pairs]
 
 
 def _said(process: subprocess.Popen[str], deadline: float) -> dict[int, Measured]:
@@ -75,7 +58,7 @@ def _together(number: int, told: Sequence[Mapping[int, Measured]]) -> Measured:
 
 def main() -> int:
     """Read an order, measure, print."""
-    order = from_plain(PairOrder, json.load(sys.stdin))
+    order = from_plain(MeasurePairs, json.load(sys.stdin))
     sys.stdout.write(MARK + json.dumps(measure_node(order, environment())) + "\n")
     return 0
 

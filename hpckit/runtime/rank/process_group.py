@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -37,16 +37,6 @@ from hpckit.values import dataclass
 
 _POLL_S = 0.05
 _NOT_OURS = frozenset({errno.EADDRNOTAVAIL, socket.EAI_NONAME, socket.EAI_AGAIN})
-
-
-class Rendezvous(Protocol):
-    """How the other ranks learn where rank 0's store listens."""
-
-    def publish(self, port: int) -> None:
-        """Announce to all ranks that rank 0's store listens on this port of this node."""
-
-    def address(self, timeout: timedelta) -> tuple[str, int]:
-        """Return host and port of rank 0's store; raises RendezvousError at the timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +87,10 @@ class FileRendezvous:
             f"{timeout.total_seconds():g} s",
             hint="the folder must lie on a file system that all nodes see, and rank 0 must run",
         )
+
+
+Rendezvous = AgentRendezvous | FileRendezvous
+"""How the other ranks learn where rank 0's store listens."""
 
 
 def visible_gpus() -> int:

@@ -10,7 +10,7 @@ import gzip
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -24,30 +24,6 @@ _LEVEL = 1
 
 _OURS = 2
 """Says, instead of True, that the profiler which runs is ours."""
-
-
-class ProfileRecorder(Protocol):
-    """Records one profile. All calls come at step boundaries, in the thread of the steps."""
-
-    def begin(self) -> None:
-        """Get ready: the step that follows warms up, and is not part of the profile."""
-        ...
-
-    def record(self) -> None:
-        """Begin to record: the step that follows is the first one."""
-        ...
-
-    def hold(self) -> None:
-        """Stop, and write nothing yet; do not wait for a GPU."""
-        ...
-
-    def end(self) -> int:
-        """Stop, and write what was recorded; return its size in bytes, 0 if not known yet."""
-        ...
-
-    def drop(self) -> None:
-        """Stop, and write nothing."""
-        ...
 
 
 @dataclass(slots=True)
@@ -93,8 +69,7 @@ class TorchRecorder:
 
         torch would wait for the GPU: kernels that wait for ranks which have failed never end.
         """
-        self._check_alone()
-        profiler, self._profiler = self._profiler, None
+        profiler = self._let_go()
         profiler.on_trace_ready = None
         if profiler.profiler is not None:
             profiler.profiler.use_device = None
@@ -104,9 +79,7 @@ class TorchRecorder:
     def end(self) -> int:
         """Stop the profiler, and write the trace; return the size of the file."""
         if self._held is None:
-            self._check_alone()
-            profiler, self._profiler = self._profiler, None
-            profiler.stop()
+            self._let_go().stop()
         else:
             held, self._held = self._held, None
             self._write(held)
@@ -115,10 +88,15 @@ class TorchRecorder:
     def drop(self) -> None:
         """Stop the profiler, without a trace."""
         if self._profiler is not None:
-            self._check_alone()
-            profiler, self._profiler = self._profiler, None
+            profiler = self._let_go()
             profiler.on_trace_ready = None
             profiler.stop()
+
+    def _let_go(self) -> Any:
+        """Return our profiler, which is to be stopped; raises RuntimeError as `begin`."""
+        self._check_alone()
+        profiler, self._profiler = self._profiler, None
+        return profiler
 
     def _check_alone(self) -> None:
         """Raise RuntimeError if the profiler that runs now is not ours; forget ours then.
@@ -200,6 +178,10 @@ class NsysRecorder:
         if self._begun:
             self._begun = False
             _check(_runtime().cudaProfilerStop())
+
+
+ProfileRecorder = TorchRecorder | NsysRecorder
+"""Records one profile. All calls come at step boundaries, in the thread of the steps."""
 
 
 def _runtime() -> Any:

@@ -95,9 +95,7 @@ class StepProfiler:
 
     def finish(self) -> None:
         """Write what was recorded, as the step loop is over; no step will come."""
-        if self._asked is not None:
-            order, self._asked = self._asked, None
-            self._report(order, problem=_OVER)
+        self._forget_asked(_OVER)
         if self._running is not None:
             if self._running.done:
                 self._guard(self._finish, self._running.done)
@@ -106,11 +104,13 @@ class StepProfiler:
 
     def leave(self) -> None:
         """Drop what was recorded: the rank was asked to leave, and has no time to write it."""
-        if self._asked is not None:
-            order, self._asked = self._asked, None
-            self._report(order, problem=_LEFT)
-        if self._running is not None:
-            self._drop(_LEFT)
+        self._forget_asked(_LEFT)
+        self._drop(_LEFT)
+
+    def _forget_asked(self, why: str) -> None:
+        order, self._asked = self._asked, None
+        if order is not None:
+            self._report(order, problem=why)
 
     def _take_planned(self, step: int) -> None:
         """Ask for the planned profile, unless its step is over or another profile comes first."""
@@ -181,13 +181,9 @@ class StepProfiler:
 
     def _drop(self, why: str) -> None:
         running, self._running = self._running, None
-        if running is None:
-            return
-        try:
-            running.recorder.drop()
-        except Exception as error:  # noqa: BLE001  # as in `_guard`
-            self._log("the profiler did not stop: %s", error)
-        self._report(running.order, problem=why)
+        if running is not None:
+            self._stop(running)
+            self._report(running.order, problem=why)
 
     def _guard(self, work: Callable[[int], None], step: int) -> None:
         """Do work that is no part of a step; whatever a profiler raises ends the profile alone."""

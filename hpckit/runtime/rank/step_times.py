@@ -33,13 +33,6 @@ Batch = TypeVar("Batch")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class OwnWork(Protocol):
-    """Tells how long this rank has worked itself, as opposed to waiting for other ranks."""
-
-    def seconds(self) -> float | None:
-        """Return the seconds of own work since some moment; None if that is not known."""
-
-
 class PhaseTimer(Protocol):
     """Measures phases: a Run."""
 
@@ -68,7 +61,7 @@ class ThreadWork:
             with suppress(OSError):
                 os.close(self._schedule)
 
-    def seconds(self) -> float | None:
+    def seconds(self) -> float:
         """Return the seconds in which this thread ran, or was kept from it but by other ranks."""
         waited_s = 0.0 if self._waits is None else self._waits.seconds
         return time.thread_time() + self._delayed_s() + waited_s
@@ -118,7 +111,7 @@ class StepTimes:
     send: Callable[[RankSteps], None] | None = None
     gpu: str | None = None
     alone: bool = False
-    own: OwnWork | None = None
+    own: Callable[[], float | None] | None = None
     samples_per_step: int = 0
     clock: Callable[[], float] = time.perf_counter
     warn: Callable[[str], object] = logging.getLogger("hpckit.rank").warning
@@ -159,7 +152,7 @@ class StepTimes:
         self._sums = _Sums(first_step=step, begun_at=self.clock(), own_at=self._own())
 
     def _own(self) -> float | None:
-        return None if self.own is None else self.own.seconds()
+        return None if self.own is None else self.own()
 
     def _report(self) -> None:
         sums = self._sums
@@ -343,7 +336,7 @@ def measure_steps(
         send=send,
         gpu=gpu_uuid(device) if device.type == "cuda" else None,
         alone=alone,
-        own=ThreadWork(alone=alone) if on_cpu else None,
+        own=ThreadWork(alone=alone).seconds if on_cpu else None,
         samples_per_step=samples_per_step,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Literal
 
 from hpckit.errors import ChannelError
@@ -229,18 +229,19 @@ class Agents:
         deadline = _clock() + limit_s
         over = {asyncio.ensure_future(step.wait()), asyncio.ensure_future(noticed.wait())}
         while self.left and _clock() < deadline and not any(one.done() for one in over):
-            self._arrived.clear()
-            arrival = asyncio.ensure_future(self._arrived.wait())
-            waiting: set[asyncio.Future[Any]] = {arrival, *over}
-            await asyncio.wait(
-                waiting, timeout=deadline - _clock(), return_when=asyncio.FIRST_COMPLETED
-            )
-            arrival.cancel()
+            await self._arrival(over, deadline - _clock())
         for one in over:
             one.cancel()
         # The last messages of those that are gone belong to a round that is over.
         while not self.inbox.empty():
             self.inbox.get_nowait()
+
+    async def _arrival(self, over: Iterable[asyncio.Future[Any]], limit_s: float) -> None:
+        """Wait until an agent comes, one of `over` is done, or the time is over."""
+        self._arrived.clear()
+        arrival = asyncio.ensure_future(self._arrived.wait())
+        await asyncio.wait({arrival, *over}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        arrival.cancel()
 
     def lose_left(self, *, blamed: bool) -> None:
         """Stop expecting agents that left; if their nodes are `blamed`, they count as lost."""
@@ -311,14 +312,8 @@ class Agents:
         stopped = asyncio.ensure_future(noticed.wait())
         try:
             while len(self._own) < wanted and not self._problem:
-                self._arrived.clear()
                 left = deadline - _clock()
-                arrival = asyncio.ensure_future(self._arrived.wait())
-                first = {arrival, ended, stopped}
-                await asyncio.wait(
-                    first, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED
-                )
-                arrival.cancel()
+                await self._arrival({ended, stopped}, max(0.0, left))
                 self._refuse(wanted, names, ended, stopped, left)
         finally:
             ended.cancel()
@@ -374,20 +369,24 @@ class Agents:
             with contextlib.suppress(ConnectionError, OSError):
                 await peer.channel.send(message)
 
-    async def hear(
-        self, left_s: float, noticed: asyncio.Event
-    ) -> tuple[int, messages.Message] | None:
-        """Return the next message with its agent's rank; None at a notice, or after the time."""
-        incoming = asyncio.ensure_future(self.inbox.get())
-        stopped = asyncio.ensure_future(noticed.wait())
-        try:
-            await asyncio.wait(
-                {incoming, stopped}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            return incoming.result() if incoming.done() else None
-        finally:
-            incoming.cancel()
-            stopped.cancel()
+    async def heard(
+        self, limit_s: float, noticed: asyncio.Event
+    ) -> AsyncIterator[tuple[int, messages.Message]]:
+        """Yield messages with their agents' ranks, until a notice, or until the time is over."""
+        deadline = _clock() + limit_s
+        while not noticed.is_set() and (left_s := deadline - _clock()) > 0:
+            incoming = asyncio.ensure_future(self.inbox.get())
+            stopped = asyncio.ensure_future(noticed.wait())
+            try:
+                await asyncio.wait(
+                    {incoming, stopped}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+                )
+            finally:
+                stopped.cancel()
+                if not incoming.done():
+                    incoming.cancel()
+            if incoming.done() and not incoming.cancelled():
+                yield incoming.result()
 
     async def close(self, leave_s: float) -> None:
         """Ask all agents to leave and stop listening."""

@@ -31,31 +31,28 @@ Drained = Mapping[str, str]
 """The nodes that are being drained, and the administrator's reason for each."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainPoll:
-    """When and what to ask. `wanted` is whether an answer would be useful; `hear` processes it.
+async def poll_drained(
+    interval_s: float,
+    ask: Callable[[], Drained | None],
+    wanted: Callable[[], bool],
+    hear: Callable[[Drained], Awaitable[None]],
+) -> None:
+    """Poll until cancelled; never if the interval is 0.
 
-    `ask` blocks, and returns None if there is no answer.
+    `ask` blocks, and returns None if there is no answer. `wanted` is whether an answer would be
+    useful; `hear` processes it.
     """
-
-    interval_s: float
-    ask: Callable[[], Drained | None]
-    wanted: Callable[[], bool]
-    hear: Callable[[Drained], Awaitable[None]]
-
-    async def run(self) -> None:
-        """Poll until cancelled; never if the interval is 0."""
-        bad = 0
-        while self.interval_s:
-            await asyncio.sleep(pause_s(self.interval_s, bad, secrets.randbelow(1000) / 1000))
-            if not self.wanted():
-                continue
-            asked_at = time.monotonic()
-            found = await aside(self.ask)
-            slow = time.monotonic() - asked_at > _SLOW_S
-            bad = bad + 1 if slow or found is None else 0
-            if found is not None:
-                await self.hear(found)
+    bad = 0
+    while interval_s:
+        await asyncio.sleep(pause_s(interval_s, bad, secrets.randbelow(1000) / 1000))
+        if not wanted():
+            continue
+        asked_at = time.monotonic()
+        found = await aside(ask)
+        slow = time.monotonic() - asked_at > _SLOW_S
+        bad = bad + 1 if slow or found is None else 0
+        if found is not None:
+            await hear(found)
 
 
 def pause_s(interval_s: float, bad: int, chance: float) -> float:

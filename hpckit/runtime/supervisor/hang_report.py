@@ -15,7 +15,7 @@ from hpckit.model.failure import FINE, Cause, Failure, RankExit, RankStack
 from hpckit.model.parallel.layout import Layout
 from hpckit.planning.recovery.collective_wait import find_wait
 from hpckit.planning.recovery.ends import first_failure
-from hpckit.planning.recovery.hang import StalledRank, blame, with_place, with_wait
+from hpckit.planning.recovery.hang import blame, with_place, with_wait
 from hpckit.runtime.channel import messages
 from hpckit.values import dataclass, field, replace
 
@@ -52,21 +52,13 @@ class HangReport:
     @property
     def silent_s(self) -> float:
         """How long no step had begun."""
-        return 0.0 if self.found is None else self.found.silent_s
+        return 0.0 if self.found is None else self.found.stall.silent_s
 
     def failure(self) -> Failure | None:
         """Return the failure; None if no hang was found."""
         if self.found is None:
             return None
-        hung = self.found
-        stall = StalledRank(
-            rank=hung.rank,
-            step=hung.step,
-            silent_s=hung.silent_s,
-            limit_s=hung.limit_s,
-            over=hung.over,
-        )
-        return blame(stall, self._stacks, self._wait(), self.layout)
+        return blame(self.found.stall, self._stacks, self._wait(), self.layout)
 
     def explained(self, failure: Failure | None) -> Failure | None:
         """Return the failure of ranks with the collective that timed out, if it is one.

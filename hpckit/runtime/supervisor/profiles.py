@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
-from typing import Protocol
 
 from hpckit.model.profile import (
     MOST_RANKS,
@@ -26,37 +24,11 @@ from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.file_thread import FileThread
 from hpckit.runtime.mailbox import profile_mailbox
+from hpckit.runtime.supervisor.round_requests import RoundRequests
 from hpckit.runtime.threads import aside
 from hpckit.values import dataclass, field, replace
 
 _ENDED = "the rank ended before"
-
-
-class Profiling(Protocol):
-    """A round whose ranks can be profiled."""
-
-    @property
-    def number(self) -> int:
-        """Which round it is."""
-        ...
-
-    @property
-    def world_size(self) -> int:
-        """How many ranks it has."""
-        ...
-
-    @property
-    def not_profiled(self) -> str | None:
-        """Why its ranks cannot be profiled now; None if they can."""
-        ...
-
-    def has_ended(self, rank: int) -> bool:
-        """Whether this rank has ended."""
-        ...
-
-    async def profile(self, order: messages.StartProfile) -> None:
-        """Pass an order on to the ranks."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,15 +37,10 @@ class Profiles:
 
     paths: AttemptPaths
     files: FileThread
-    round: Callable[[], Profiling | None]
+    round: Callable[[], RoundRequests | None]
     planned: Profile = field(default_factory=Profile)
     _read: int = field(default=0, init=False)
     _open: dict[str, ProfileAnswer] = field(default_factory=dict, init=False)
-
-    @property
-    def requests(self) -> Path:
-        """The file of requests."""
-        return self.paths.profile_requests
 
     async def answer(self, request: int) -> None:
         """Answer the requests that came since the last time, in their order."""
@@ -109,7 +76,7 @@ class Profiles:
             if round_.has_ended(rank):
                 self.ended(round_.number, rank)
 
-    def _refusal(self, asked: ProfileAnswer, round_: Profiling | None) -> str | None:
+    def _refusal(self, asked: ProfileAnswer, round_: RoundRequests | None) -> str | None:
         """Return why a request cannot be followed; None if it can."""
         if round_ is None:
             return "its ranks are being started"
@@ -170,7 +137,7 @@ class Profiles:
         )
 
 
-def _ranks(asked: Iterable[int], round_: Profiling | None) -> tuple[int, ...]:
+def _ranks(asked: Iterable[int], round_: RoundRequests | None) -> tuple[int, ...]:
     """Return the ranks that are meant: all of them if none is named."""
     every = range(0 if round_ is None else round_.world_size)
     return tuple(sorted(set(asked))) or tuple(every)

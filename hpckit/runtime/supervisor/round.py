@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
 from hpckit.model import events
@@ -22,13 +23,13 @@ from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
 from hpckit.runtime.supervisor.exits import RankExits
-from hpckit.runtime.supervisor.hang_report import HangReport, is_time_out, standstill_s
+from hpckit.runtime.supervisor.hang_report import HangReport, Told, is_time_out, standstill_s
 from hpckit.runtime.supervisor.health.straggler_watch import StragglerWatch
 from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import TrialPruner
 from hpckit.runtime.supervisor.round_requests import RoundRequests, RoundState
-from hpckit.runtime.supervisor.round_start import StartOrders, master_host
+from hpckit.runtime.supervisor.round_start import master_host, start_orders
 from hpckit.values import dataclass, field
 
 _NOTICE_WAIT_S = 1.0
@@ -43,6 +44,8 @@ _STACKS_S = 7.0
 """How long agents may take to save what a hung round was doing."""
 _AFTER_TIME_OUT_S = 3.0
 """The same after a collective timed out: those that wait for the restart have waited enough."""
+
+_OfRank = messages.RankEnded | messages.LayoutTold | messages.Profiled
 
 
 @dataclass(slots=True)
@@ -63,9 +66,9 @@ class Round:
     noticed: asyncio.Event
     record: Callable[[events.Event], None]
     on_saved: Callable[[messages.Saved], None]
-    judge: TrialPruner | None = None
-    stragglers: StragglerWatch | None = None
-    profiles: Profiles | None = None
+    stragglers: StragglerWatch
+    profiles: Profiles
+    judge: TrialPruner | None
     layout: Layout = field(init=False)
     first_step: int | None = field(default=None, init=False)
     step: int | None = field(default=None, init=False)
@@ -104,12 +107,10 @@ class Round:
             state=self._state,
             has_ended=self._exits.__contains__,
             hang=self._hang,
-            profiles=self.profiles,
             layout=self.layout,
         )
         self._hang.world_size, self._hang.layout = self._world_size, self.layout
-        if self.stragglers is not None:
-            self.stragglers.layout = self.layout
+        self.stragglers.layout = self.layout
 
     async def run(self) -> RoundView:
         """Start all ranks and return when none is left."""
@@ -211,15 +212,15 @@ class Round:
                 nodes=tuple(peer.node for peer in self.members),
             )
         )
-        start = StartOrders(
+        orders = start_orders(
+            self.members,
             number=self.number,
-            members=self.members,
             tasks_per_node=self._tasks_per_node,
             port=port,
             between_failures=self.between_failures,
             save_cost=self.save_cost,
         )
-        for node_rank, order in start.orders():
+        for node_rank, order in orders:
             await self.agents.send(node_rank, order)
         return True
 
@@ -239,14 +240,12 @@ class Round:
     async def _watch_judged(self) -> None:
         if self.judge is None:
             return await self._watch()
-        judging = asyncio.create_task(self.judge.run(self._prune))
+        prune = partial(self.agents.broadcast, messages.Prune())
+        judging = asyncio.create_task(self.judge.run(prune))
         try:
             return await self._watch()
         finally:
             judging.cancel()
-
-    async def _prune(self) -> None:
-        await self.agents.broadcast(messages.Prune())
 
     async def _watch(self) -> None:
         """Follow the agents until all ranks have ended, one fails or hangs, or a notice comes."""
@@ -294,15 +293,9 @@ class Round:
                 self.record(events.Warned(at=now(), message=message.message))
             case messages.NodeSteps() | messages.Reported():
                 await self._judge(sender, message)
-            case (
-                messages.Hung()
-                | messages.StackSaved()
-                | messages.StacksSaved()
-                | messages.Profiled()
-                | messages.CollectivesTold()
-            ) if message.round == self.number:
+            case _ if isinstance(message, Told) and message.round == self.number:
                 self.requests.take(sender, message)
-            case messages.RankEnded() | messages.LayoutTold() if message.round == self.number:
+            case _ if isinstance(message, _OfRank) and message.round == self.number:
                 self._take_of_rank(message)
             case AgentLost():
                 self._lose(sender, message.silent_s)
@@ -310,10 +303,12 @@ class Round:
                 pass
         return message
 
-    def _take_of_rank(self, message: messages.RankEnded | messages.LayoutTold) -> None:
-        """Take a rank's end, or its layout, which is recorded once all ranks have told theirs."""
+    def _take_of_rank(self, message: _OfRank) -> None:
+        """Take a rank's end, its profile, or its layout: all layouts are recorded at once."""
         if isinstance(message, messages.RankEnded):
             return self._end_rank(message.exit)
+        if isinstance(message, messages.Profiled):
+            return self.profiles.take(message)
         told = RankLayout(layout=message.layout, held=message.held, whole=message.whole)
         self._layouts[message.rank] = told
         if len(self._layouts) < self._world_size:
@@ -333,12 +328,12 @@ class Round:
                 self.judge.hear(message)
             return
         nodes = [peer.node for peer in self.members if peer.node_rank == sender]
-        if nodes and message.round == self.number and self.stepping and self.stragglers is not None:
+        if nodes and message.round == self.number and self.stepping:
             await self.stragglers.take(message, nodes[0], time.monotonic())
 
     def _end_rank(self, exit_: RankExit) -> None:
         self._exits.take(exit_)
-        self.requests.ended(exit_.rank)
+        self.profiles.ended(self.number, exit_.rank)
         if exit_.failed:
             self._failed_at = min(self._failed_at, time.monotonic())
             self._begin(exit_.step)

@@ -10,41 +10,37 @@ from hpckit.model.goodput import SaveCost
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.listen import LOOPBACK, is_loopback
 from hpckit.runtime.supervisor.agents import Peer
-from hpckit.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartOrders:
-    """What the members of a round are told; `port` is reserved on the first one."""
-
-    number: int
-    members: Sequence[Peer]
-    tasks_per_node: int
-    port: int
-    between_failures: timedelta
-    save_cost: SaveCost | None
-
-    def orders(self) -> Iterator[tuple[int, messages.StartRound]]:
-        """Yield the node rank of each member, and its order."""
-        nodes = compress_nodes(one.node for one in self.members)
-        for place, peer in enumerate(self.members):
-            yield (
-                peer.node_rank,
-                messages.StartRound(
-                    round=self.number,
-                    nodes=nodes,
-                    address=_address(peer, self.members),
-                    node_rank=place,
-                    first_rank=place * self.tasks_per_node,
-                    local_world_size=self.tasks_per_node,
-                    world_size=self.tasks_per_node * len(self.members),
-                    num_nodes=len(self.members),
-                    master_addr=master_host(self.members),
-                    master_port=self.port,
-                    mtbf_hours=self.between_failures / timedelta(hours=1),
-                    save_cost=self.save_cost,
-                ),
-            )
+def start_orders(
+    members: Sequence[Peer],
+    *,
+    number: int,
+    tasks_per_node: int,
+    port: int,
+    between_failures: timedelta,
+    save_cost: SaveCost | None,
+) -> Iterator[tuple[int, messages.StartRound]]:
+    """Yield the node rank of each member, and its order; `port` is reserved on the first one."""
+    nodes = compress_nodes(member.node for member in members)
+    for place, peer in enumerate(members):
+        yield (
+            peer.node_rank,
+            messages.StartRound(
+                round=number,
+                nodes=nodes,
+                address=_address(peer, members),
+                node_rank=place,
+                first_rank=place * tasks_per_node,
+                local_world_size=tasks_per_node,
+                world_size=tasks_per_node * len(members),
+                num_nodes=len(members),
+                master_addr=master_host(members),
+                master_port=port,
+                mtbf_hours=between_failures / timedelta(hours=1),
+                save_cost=save_cost,
+            ),
+        )
 
 
 def master_host(members: Sequence[Peer]) -> str:

@@ -33,7 +33,6 @@ from hpckit.planning.recovery.actions import (
 from hpckit.planning.recovery.boundary import on_drain, on_resize, on_straggler, resizable_nodes
 from hpckit.planning.recovery.decide import decide, end_by_notice, why_stay
 from hpckit.planning.recovery.ends import first_failure
-from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.loss import gone_before
 from hpckit.planning.recovery.node_choice import first_nodes
 from hpckit.planning.recovery.round_view import RoundView, StopNotice
@@ -44,14 +43,13 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import allow_many_files, with_hint
 from hpckit.runtime.environ import TERMINAL
 from hpckit.runtime.foreground import ended_by_keyboard
-from hpckit.runtime.mailbox import RequestPoll
+from hpckit.runtime.mailbox import answer_requests
 from hpckit.runtime.supervisor.agent_step import Steps, explained
 from hpckit.runtime.supervisor.agents import Agents, AgentsError, Peer
 from hpckit.runtime.supervisor.attempt import Attempt, open_attempt
 from hpckit.runtime.supervisor.deadline import Deadline
-from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, DrainPoll
-from hpckit.runtime.supervisor.elastic.regrowth import Regrowth
-from hpckit.runtime.supervisor.elastic.resizing import Resizing, SatelliteDrains
+from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, poll_drained
+from hpckit.runtime.supervisor.elastic.resizing import Regrowth, Resizing, SatelliteDrains
 from hpckit.runtime.supervisor.hand_over import HandOver
 from hpckit.runtime.supervisor.health.node_inspections import NodeInspections
 from hpckit.runtime.supervisor.health.straggler_watch import StragglerWatch
@@ -62,13 +60,12 @@ from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import judge_of
 from hpckit.runtime.supervisor.round import Round
-from hpckit.runtime.supervisor.round_requests import RoundRequests
-from hpckit.runtime.supervisor.stack_answers import StackAnswers
+from hpckit.runtime.supervisor.round_requests import RoundRequests, answer_stacks
 from hpckit.runtime.supervisor.suspensions import Suspensions
 from hpckit.runtime.supervisor.time_limit import TimeLimit
 from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
-from hpckit.values import dataclass, field, replace
+from hpckit.values import replace
 
 _LEAVE_S = 3.0
 """How long agents may take to leave after Shutdown before their step is ended."""
@@ -90,52 +87,65 @@ def supervise(assignment: Assignment) -> int:
     return code
 
 
-@dataclass(slots=True)
 class _Supervisor:
-    assignment: Assignment
-    attempt: Attempt
-    journal: Journal = field(init=False)
-    progress: ProgressFile = field(init=False)
-    past: Ledger = field(init=False)
-    deadline: Deadline = field(init=False)
-    notices: Notices = field(init=False)
-    steps: Steps = field(init=False)
-    round: Round | None = field(default=None, init=False)
-    queueing: asyncio.Task[None] | None = field(default=None, init=False)
-    standing: tuple[str, ...] = field(default=(), init=False)
-    drains: DrainNews = field(default_factory=DrainNews, init=False)
-    slow: Mapping[str, str] = field(default_factory=dict, init=False)
-    stragglers: StragglerWatch = field(init=False)
-    profiles: Profiles = field(init=False)
-    replica_nodes: int = field(init=False)
-    preflight: NodeInspections = field(init=False)
-    resizing: Resizing = field(init=False)
-    regrowth: Regrowth = field(init=False)
-    satellite_drains: SatelliteDrains = field(init=False)
-    regrowing: asyncio.Task[None] | None = field(default=None, init=False)
+    """One attempt under way."""
 
-    def __post_init__(self) -> None:
-        self.replica_nodes = replica_nodes_of(self.assignment.settings)
-        paths = self.attempt.paths
-        self.steps = Steps(command=self.assignment.agents, attempt=self.attempt)
-        heard = self.assignment.heard
-        told = None if heard is None else partial(heard, self.attempt.number)
-        self.journal = Journal(paths=paths, heard=told, keep=self.attempt.keep_incidents)
-        self.progress = ProgressFile(path=paths.progress, files=self.journal.files)
-        self.past = self.attempt.past()
-        lead = timedelta(seconds=self.assignment.settings.runtime.save_before_timeout_s)
-        stated = self.assignment.settings.resources.additional_parameters
+    def __init__(self, assignment: Assignment, attempt: Attempt) -> None:
+        settings, paths = assignment.settings, attempt.paths
+        self.assignment, self.attempt, self.settings = assignment, attempt, settings
+        self.replica_nodes = replica_nodes_of(settings)
+        self.round: Round | None = None
+        self.past = attempt.past()
+        self.standing: tuple[str, ...] = ()
+        self.drains = DrainNews()
+        self.slow: Mapping[str, str] = {}
+        self.queueing: asyncio.Task[object] | None = None
+        self.regrowing: asyncio.Task[None] | None = None
+        self.steps = Steps(command=assignment.agents, attempt=attempt)
+        heard = assignment.heard
+        told = None if heard is None else partial(heard, attempt.number)
+        self.journal = Journal(paths=paths, heard=told, keep=attempt.keep_incidents)
+        self.record, files = self.journal.record, self.journal.files
+        self.progress = ProgressFile(path=paths.progress, files=files)
+        lead = timedelta(seconds=settings.runtime.save_before_timeout_s)
+        stated = settings.resources.additional_parameters
         self.deadline = Deadline(lead=lead, warn=self._warn, signal=str(stated.get("signal") or ""))
-        self.stragglers = StragglerWatch(record=self.journal.record, act=self._hear_stragglers)
-        planned, files = self.assignment.settings.observe.profile, self.journal.files
+        self.stragglers = StragglerWatch(record=self.record, act=self._hear_stragglers)
+        planned = settings.observe.profile
         self.profiles = Profiles(paths=paths, files=files, round=self._latest, planned=planned)
         self.notices = Notices(
-            assignment=self.assignment,
+            assignment=assignment,
             deadline=self.deadline,
-            record=self.journal.record,
-            asked_to_cancel=self.attempt.cancelled,
+            record=self.record,
+            asked_to_cancel=attempt.cancelled,
             can_save=lambda: self._trains() and self.deadline.saved_any,
         )
+        self.suspensions = Suspensions(record=self.record)
+        self.agents = Agents(
+            settings=settings,
+            secret=attempt.secret,
+            on_notice=self.notices.hear,
+            record=self._record_of_agent,
+            on_pause=self.suspensions.hear,
+        )
+        self.preflight = NodeInspections(
+            settings=settings,
+            agents=self.agents,
+            noticed=self.notices.noticed,
+            record=self.record,
+        )
+        self.resizing = Resizing(
+            paths=paths,
+            files=files,
+            agents=self.agents,
+            round=lambda: self.round,
+            judge=self._resized,
+            usable=self._usable,
+            record=self.record,
+        )
+        self.satellite_drains = SatelliteDrains(resizing=self.resizing, record=self.record)
+        order = None if assignment.allocation is None else assignment.allocation.regrow
+        self.regrowth = Regrowth(resizing=self.resizing, order=order)
 
     async def run(self) -> int:
         self.notices.listen()
@@ -143,33 +153,6 @@ class _Supervisor:
         if self.notices.cancelled:
             # Cancelled before there was a process to notify.
             self.notices.hear_self(signal.SIGTERM.name)
-        suspensions = Suspensions(record=self.journal.record)
-        agents = Agents(
-            settings=self.assignment.settings,
-            secret=self.attempt.secret,
-            on_notice=self.notices.hear,
-            record=self._record_of_agent,
-            on_pause=suspensions.hear,
-        )
-        self.preflight = NodeInspections(
-            settings=self.assignment.settings,
-            agents=agents,
-            noticed=self.notices.noticed,
-            record=self.journal.record,
-        )
-        self.resizing = Resizing(
-            paths=self.attempt.paths,
-            files=self.journal.files,
-            agents=agents,
-            round=lambda: self.round,
-            judge=self._resized,
-            usable=self._usable,
-            record=self.journal.record,
-        )
-        self.satellite_drains = SatelliteDrains(resizing=self.resizing, record=self.journal.record)
-        allocation = self.assignment.allocation
-        order = None if allocation is None else allocation.regrow
-        self.regrowth = Regrowth(resizing=self.resizing, order=order)
         hand_over = HandOver(
             assignment=self.assignment,
             attempt=self.attempt,
@@ -178,31 +161,28 @@ class _Supervisor:
         )
         works = (
             *(self._keep_time(), self._ask_drains(), self._answer_requests()),
-            *(
-                suspensions.watch(),
-                self.resizing.watch(),
-                hand_over.ask_before_kill(self._end_by_notice),
-            ),
+            *(self.suspensions.watch(), self.resizing.watch()),
+            hand_over.ask_before_kill(self._end_by_notice),
         )
         beside = [asyncio.create_task(work) for work in works]
-        end = await self._work(agents)
+        end = await self._work()
         for task in beside:
             task.cancel()
         # The final event comes before the shutdown of agents: after a notice, every second counts.
         self.notices.over = True
         await self.journal.record_end(attempt_ended(end, now()))
-        await agents.close(_LEAVE_S)
+        await self.agents.close(_LEAVE_S)
         await self.steps.end(_LEAVE_S)
         await hand_over.see_to(end, self.standing)
         await self.journal.settle()
         self.notices.ignore()
         return end.exit_code
 
-    async def _work(self, agents: Agents) -> EndAttempt:
+    async def _work(self) -> EndAttempt:
         """Start the agents and run rounds; if the system refuses, that is the attempt's failure."""
         try:
-            await agents.listen(self.attempt.paths, self._hosts())
-            return await self._rounds(agents, await self.steps.start())
+            await self.agents.listen(self.attempt.paths, self._hosts())
+            return await self._rounds(await self.steps.start())
         except OSError as error:
             action = await self._decided(self._failed(error))
             assert isinstance(action, EndAttempt), "there is no node for a round"  # noqa: S101
@@ -219,7 +199,7 @@ class _Supervisor:
     def _end_by_notice(self) -> EndAttempt:
         """Return how the attempt would end if its ranks left now."""
         view = RoundView(round=0, at=now(), exits=()) if self.round is None else self.round.view()
-        known, policy = self._known(view), self.assignment.settings.recovery
+        known, policy = self._known(view), self.settings.recovery
         return end_by_notice(known, known.notice or StopNotice(signal=""), policy, self.past)
 
     async def _keep_time(self) -> None:
@@ -245,22 +225,26 @@ class _Supervisor:
 
     async def _ask_drains(self) -> None:
         """Ask now and then whether nodes are being drained, while the run could act on it."""
-        allocation, settings = self.assignment.allocation, self.assignment.settings
+        allocation, settings = self.assignment.allocation, self.settings
         if allocation is None or settings.recovery.on_drain is DrainPolicy.ignore:
             return
-        poll = DrainPoll(
-            interval_s=settings.runtime.drain_poll_interval_s,
+        await poll_drained(
+            settings.runtime.drain_poll_interval_s,
             ask=lambda: allocation.draining(self.satellite_drains.nodes),
             wanted=self._trains,
             hear=self._hear_drains,
         )
-        await poll.run()
 
     async def _answer_requests(self) -> None:
-        """Answer requests of users: for the stacks of all ranks, and for profiles."""
-        files = self.journal.files
-        stacks = StackAnswers(paths=self.attempt.paths, files=files, round=self._latest)
-        await RequestPoll(answering=(stacks, self.profiles, self.resizing)).run()
+        """Answer requests of users: for the stacks of all ranks, profiles, and another size."""
+        paths, files = self.attempt.paths, self.journal.files
+        await answer_requests(
+            {
+                paths.stacks_requests: lambda at: answer_stacks(paths, files, self._latest(), at),
+                paths.profile_requests: self.profiles.answer,
+                paths.resize_requests: self.resizing.answer,
+            }
+        )
 
     def _latest(self) -> RoundRequests | None:
         return None if self.round is None else self.round.requests
@@ -276,15 +260,15 @@ class _Supervisor:
         view = self._known(self.round.view())
         if not self.drains.nodes.keys() & set(view.members):
             return
-        action = on_drain(view, self.assignment.settings.recovery, self.past)
+        action = on_drain(view, self.settings.recovery, self.past)
         for event in self.drains.news(view.members, action):
-            self.journal.record(event)
+            self.record(event)
         if not isinstance(action, Stay):
             await self.round.leave()
 
     async def _hear_stragglers(self, slow: Mapping[str, str]) -> None:
         """Warn of slow nodes, or have the ranks leave them, as the policy says."""
-        policy = self.assignment.settings.recovery
+        policy = self.settings.recovery
         self.slow = {**self.slow, **slow}
         told = "; ".join(slow.values())
         if self.round is None or policy.on_straggler is StragglerPolicy.warn:
@@ -298,19 +282,19 @@ class _Supervisor:
 
     def _resized(self, view: RoundView) -> NewRound | Stay:
         """Return what follows if a round left now because it may have another size."""
-        return on_resize(self._known(view), self.assignment.settings.recovery, self.past)
+        return on_resize(self._known(view), self.settings.recovery, self.past)
 
     def _usable(self, view: RoundView) -> Sequence[str]:
         """Return the nodes that a round of another size may have."""
-        return resizable_nodes(self._known(view), self.assignment.settings.recovery, self.past)
+        return resizable_nodes(self._known(view), self.settings.recovery, self.past)
 
     def _record_of_agent(self, event: events.Event) -> None:
         if isinstance(event, events.AgentJoined) and event.satellite is not None:
             self.past = self.past.with_returned(event.node)
-        self.journal.record(event)
+        self.record(event)
 
     def _warn(self, message: str) -> None:
-        self.journal.record(events.Warned(at=now(), message=message))
+        self.record(events.Warned(at=now(), message=message))
 
     def _hosts(self) -> list[str]:
         """Return the names and addresses by which other nodes may reach this one, best first."""
@@ -320,9 +304,9 @@ class _Supervisor:
         names = filter(None, [name, socket.gethostname()])
         return list(dict.fromkeys([*names, *own_addresses()]))
 
-    async def _rounds(self, agents: Agents, step: Step) -> EndAttempt:
+    async def _rounds(self, step: Step) -> EndAttempt:
         """Run rounds until the attempt should end."""
-        resources = self.assignment.settings.resources
+        resources, agents = self.settings.resources, self.agents
         number = 0
         try:
             await agents.gather(
@@ -333,9 +317,9 @@ class _Supervisor:
             )
             await self.preflight.inspect_new()
             nodes = first_nodes(
-                self._in_network_order(agents),
+                self._in_network_order(),
                 self.past,
-                self.assignment.settings.recovery,
+                self.settings.recovery,
                 self.resizing.round_sizes,
                 self.preflight.unhealthy,
                 now(),
@@ -347,19 +331,17 @@ class _Supervisor:
             view = RoundView(round=0, at=now(), exits=(), failure=failure, standing=standing)
             action = await self._decided(view)
         else:
-            unhealthy = await self._unhealthy(number, nodes, agents)
-            action = unhealthy or await self._round(number, nodes, agents)
+            unhealthy = await self._unhealthy(number, nodes)
+            action = unhealthy or await self._round(number, nodes)
         while isinstance(action, NewRound):
             await done_within(action.pause.total_seconds(), self.notices.noticed.wait())
             number += 1
             await self.preflight.inspect_new()
-            unhealthy = await self._unhealthy(number, action.nodes, agents)
-            action = unhealthy or await self._round(number, action.nodes, agents)
+            unhealthy = await self._unhealthy(number, action.nodes)
+            action = unhealthy or await self._round(number, action.nodes)
         return action
 
-    async def _unhealthy(
-        self, number: int, nodes: tuple[str, ...], agents: Agents
-    ) -> Action | None:
+    async def _unhealthy(self, number: int, nodes: tuple[str, ...]) -> Action | None:
         """Return what follows if some of these nodes cannot train; None if the round may start.
 
         It starts in spite of that, with a warning, if the run can have no others.
@@ -367,28 +349,28 @@ class _Supervisor:
         bad = self.preflight.news(nodes)
         if not bad:
             return None
-        standing = tuple(peer.node for peer in agents.standing)
+        standing = tuple(peer.node for peer in self.agents.standing)
         failure = unhealthy_failure(bad)
         view = RoundView(round=number, at=now(), exits=(), failure=failure, standing=standing)
         view = replace(view, members=nodes)
-        stay = why_stay(self._known(view), self.assignment.settings.recovery, self.past)
+        stay = why_stay(self._known(view), self.settings.recovery, self.past)
         if stay is None:
             return await self._decided(view)
         self._warn(f"{failure.message}; {stay}: it continues here")
         return None
 
-    def _in_network_order(self, agents: Agents) -> tuple[str, ...]:
+    def _in_network_order(self) -> tuple[str, ...]:
         """Return the nodes that are there as the network joins them."""
         return network_order(
-            tuple(peer.node for peer in agents.standing),
-            {peer.node: peer.switches for peer in agents.standing},
+            tuple(peer.node for peer in self.agents.standing),
+            {peer.node: peer.switches for peer in self.agents.standing},
             replica_nodes=self.replica_nodes,
-            domain_nodes=self.assignment.settings.cluster.nvlink_nodes,
+            domain_nodes=self.settings.cluster.nvlink_nodes,
         )
 
-    async def _round(self, number: int, nodes: tuple[str, ...], agents: Agents) -> Action:
+    async def _round(self, number: int, nodes: tuple[str, ...]) -> Action:
         """Run one round on those of these nodes that are left, if they have a layout."""
-        there = {peer.node: peer for peer in agents.standing}
+        there = {peer.node: peer for peer in self.agents.standing}
         members: tuple[Peer, ...] = tuple(there[node] for node in nodes if node in there)
         if not self.resizing.round_sizes.holds(len(members)):
             failure, standing = gone_before(nodes, there), tuple(there)
@@ -396,36 +378,36 @@ class _Supervisor:
             return await self._decided(replace(view, members=nodes))
         self.round = Round(
             number,
-            agents,
+            self.agents,
             members,
             self.past.between_failures(self._expected),
             self.past.save_cost,
             self.progress,
             self.notices.noticed,
-            self.journal.record,
+            self.record,
             self._saved,
-            judge_of(self.attempt.launch, self.attempt.index, self.assignment.settings),
             self.stragglers,
             self.profiles,
+            judge_of(self.attempt.launch, self.attempt.index, self.settings),
         )
         await self.resizing.began(tuple(peer.node for peer in members))
         ran = await self.round.run()
         self.profiles.over(number)
-        view = await self._with_agents_back(ran, agents)
+        view = await self._with_agents_back(ran)
         await self.preflight.inspect_suspects(view.failure or first_failure(view.exits))
         await self.notices.learn_why()
         return await self._decided(view)
 
-    async def _with_agents_back(self, view: RoundView, agents: Agents) -> RoundView:
+    async def _with_agents_back(self, view: RoundView) -> RoundView:
         """Restart agents that have ended although their nodes have not.
 
         Then no node is lost, and none is to blame.
         """
-        if not agents.left or self.notices.noticed.is_set():
+        if not self.agents.left or self.notices.noticed.is_set():
             return view
-        gave_up = agents.given_up_s > 0
-        came = await self.steps.bring_back(agents, self.notices.noticed)
-        standing = tuple(peer.node for peer in agents.standing)
+        gave_up = self.agents.given_up_s > 0
+        came = await self.steps.bring_back(self.agents, self.notices.noticed)
+        standing = tuple(peer.node for peer in self.agents.standing)
         view = replace(view, standing=standing)
         lost = view.failure is not None and view.failure.cause is Cause.node_lost
         if gave_up or not lost or {*view.members} - {*standing}:
@@ -440,7 +422,7 @@ class _Supervisor:
 
     @property
     def _expected(self) -> timedelta:
-        return timedelta(hours=self.assignment.settings.checkpoint.mtbf_hours)
+        return timedelta(hours=self.settings.checkpoint.mtbf_hours)
 
     def _saved(self, message: messages.Saved) -> None:
         stall, took = timedelta(seconds=message.stall_s), timedelta(seconds=message.duration_s)
@@ -456,9 +438,9 @@ class _Supervisor:
             view = replace(view, failure=failure)
         view = self._known(view)
         self.standing = view.standing
-        action = decide(view, self.assignment.settings.recovery, self.past)
+        action = decide(view, self.settings.recovery, self.past)
         ended = round_followed(view, action)
-        self.journal.record(ended)
+        self.record(ended)
         self.past = self.past.after(ended, self.attempt.number, ran=view.ran)
         if isinstance(action, NewRound) and action.undone:
             self.resizing.undo(action.because.message)
@@ -466,7 +448,7 @@ class _Supervisor:
 
     def _known(self, view: RoundView) -> RoundView:
         """Add to a round's view what is known outside the round."""
-        settings, allocation = self.assignment.settings, self.assignment.allocation
+        settings, allocation = self.settings, self.assignment.allocation
         ended = filter(None, map(ended_by_keyboard, view.exits))
         by_keyboard = next(ended, None) if TERMINAL in self.assignment.environ else None
         notice = self.notices.notice or (by_keyboard and StopNotice(signal=by_keyboard)) or None

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpckit.runtime.agent.hang_detector import ENOUGH_STEPS, HangLimits, SilentRank, StepWatch
+from hpckit.planning.recovery.hang import StalledRank
+from hpckit.runtime.agent.hang_detector import ENOUGH_STEPS, StepWatch
 
 TICK = 1.0
 TELL = 0.1
-LIMITS = HangLimits(floor=timedelta(seconds=5), factor=3, first=timedelta(seconds=600))
+FLOOR_S, FIRST_S = 5.0, 600.0
+
+
+def new_watch(floor_s: float = FLOOR_S, first_s: float = FIRST_S) -> StepWatch:
+    """Return a watch that knows nothing yet."""
+    return StepWatch(floor_s=floor_s, factor=3, first_s=first_s)
 
 
 def heard(durations: Iterable[float]) -> Iterator[tuple[int, float]]:
@@ -30,7 +34,7 @@ def heard(durations: Iterable[float]) -> Iterator[tuple[int, float]]:
 
 def judge(
     watch: StepWatch, trace: Iterable[tuple[int, float]], ranks: int = 1
-) -> SilentRank | None:
+) -> StalledRank | None:
     """Play a trace on all ranks, judging every tick; returns the first stall."""
     tick = 0.0
     for step, at in trace:
@@ -48,7 +52,7 @@ def steady(seconds: float, count: int = 100) -> list[tuple[int, float]]:
     return [(step, step * seconds) for step in range(count)]
 
 
-def first_stall(watch: StepWatch, since: float, until: float) -> tuple[float, SilentRank] | None:
+def first_stall(watch: StepWatch, since: float, until: float) -> tuple[float, StalledRank] | None:
     """Judge every tick from then on; returns when the first stall was seen, and the stall."""
     now = since
     while now < until:
@@ -78,8 +82,7 @@ def test_noisy_steps_and_regular_saves_are_no_hang(
         median * draw.lognormvariate(0, sigma) * (10 if step % every == every - 1 else 1)
         for step in range(2000)
     ]
-    floor = timedelta(seconds=max(5, 12 * 3 * median))
-    watch = StepWatch(limits=HangLimits(floor=floor, factor=3, first=LIMITS.first))
+    watch = new_watch(floor_s=max(FLOOR_S, 12 * 3 * median))
     assert judge(watch, heard(durations), ranks=2) is None
 
 
@@ -87,7 +90,7 @@ def test_noisy_steps_and_regular_saves_are_no_hang(
 @given(seconds=st.floats(0.1, 20), count=st.integers(ENOUGH_STEPS + 2, 300))
 def test_silence_is_found_within_the_limit_and_a_tick(seconds: float, count: int) -> None:
     """A rank that stops stepping is judged one tick after its limit at the latest."""
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     trace = steady(seconds, count)
     assert judge(watch, trace) is None
     last = trace[-1][1]
@@ -95,7 +98,7 @@ def test_silence_is_found_within_the_limit_and_a_tick(seconds: float, count: int
     assert found is not None
     limit = max(5.0, 3 * seconds)
     assert found[1].step == count - 1
-    assert found[1].limit.total_seconds() == pytest.approx(limit)
+    assert found[1].limit_s == pytest.approx(limit)
     assert limit < found[0] - last <= limit + TICK + 1e-6
 
 
@@ -106,67 +109,67 @@ def test_short_steps_are_known_after_as_many_steps_not_messages() -> None:
     """
     trace = list(heard([1 / 30] * 60))
     assert len(trace) <= ENOUGH_STEPS
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     assert judge(watch, trace) is None
     last = trace[-1][1]
     found = first_stall(watch, last, last + 700)
     assert found is not None
-    assert found[1].limit == LIMITS.floor
+    assert found[1].limit_s == FLOOR_S
 
 
 def test_fewer_steps_are_no_measure() -> None:
     """The first steps compile: until enough of them are known, only their own limit holds."""
     trace = list(heard([1 / 30] * 15))
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     assert judge(watch, trace) is None
     last = trace[-1][1]
-    assert first_stall(watch, last, last + LIMITS.first.total_seconds()) is None
+    assert first_stall(watch, last, last + FIRST_S) is None
 
 
 def test_limit_grows_with_the_run_s_own_steps() -> None:
     """Steps of a minute are no hang by a floor of seconds."""
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     assert judge(watch, steady(60)) is None
     found = first_stall(watch, 99 * 60, 100_000)
     assert found is not None
-    assert found[1].limit == timedelta(seconds=180)
+    assert found[1].limit_s == 180
 
 
 def test_what_the_run_came_back_from_may_come_again() -> None:
     """One long evaluation in many hundred steps is remembered, and then may last twice as long."""
     trace = steady(0.5, 700)
     shifted = [(step, at + (4.9 if step > 300 else 0)) for step, at in trace]
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     assert judge(watch, shifted) is None
     last = shifted[-1][1]
     found = first_stall(watch, last, last + 100)
     assert found is not None
-    assert found[1].limit.total_seconds() == pytest.approx(2 * 5.4)
+    assert found[1].limit_s == pytest.approx(2 * 5.4)
 
 
 def test_first_steps_are_given_the_first_limit() -> None:
     """Until the steps are known a rank may compile: `first` holds, then the learned limit."""
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     watch.began(0, 0, 0.0)
     assert watch.stalled(599.0) is None
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     watch.began(0, 0, 0.0)
     found = first_stall(watch, 0.0, 700.0)
     assert found is not None
-    assert found[1].limit == timedelta(seconds=600)
+    assert found[1].limit_s == 600
 
 
 def test_first_gap_teaches_nothing() -> None:
     """The first step compiles; minutes of that must not become the limit of all others."""
     trace = [(0, 0.0), *((step, 300 + step * 0.5) for step in range(1, 100))]
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     assert judge(watch, trace) is None
     assert watch.learned_s() == 5
 
 
 def test_rank_that_never_told_of_a_step_is_not_judged() -> None:
     """Code without run.steps() has no heartbeat to miss."""
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     judge(watch, steady(0.5))
     watch.ended(0)
     watch.paused(1)
@@ -176,21 +179,21 @@ def test_rank_that_never_told_of_a_step_is_not_judged() -> None:
 
 def test_rank_that_will_step_is_judged_before_its_first_one() -> None:
     """Data, compilation and restoring have `first`, from the final event on; 0 is no limit."""
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     watch.working(0, 0.0)
     found = first_stall(watch, 0.0, 700.0)
     assert found is not None
-    assert (found[1].step, found[1].over, found[1].limit.total_seconds()) == (None, False, 600)
+    assert (found[1].step, found[1].over, found[1].limit_s) == (None, False, 600)
     watch.working(0, 601.0)
     assert first_stall(watch, 601.0, 1200.0) is None
-    off = StepWatch(limits=replace(LIMITS, first=timedelta()))
+    off = new_watch(first_s=0.0)
     off.working(0, 0.0)
     assert first_stall(off, 0.0, 100_000.0) is None
 
 
 def test_rank_is_judged_after_its_last_step() -> None:
     """An export or upload that hangs is found by `first`, not by the limit of steps."""
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     judge(watch, steady(0.5))
     watch.working(0, 50.0, over=True)
     found = first_stall(watch, 50.0, 1000.0)
@@ -201,9 +204,9 @@ def test_rank_is_judged_after_its_last_step() -> None:
 
 def test_restart_knows_the_steps_of_earlier_rounds() -> None:
     """A hang in the first steps of a new round costs no more than later ones; compiling may."""
-    before = StepWatch(limits=LIMITS)
+    before = new_watch()
     judge(before, [(0, 0.0), *((step, 30 + step * 0.5) for step in range(1, 100))])
-    again = StepWatch(limits=LIMITS)
+    again = new_watch()
     again.follow(before)
     again.began(0, 50, 0.0)
     assert first_stall(again, 0.0, 60.0) is None, "the first step took 30.5 s before"
@@ -211,12 +214,12 @@ def test_restart_knows_the_steps_of_earlier_rounds() -> None:
     again.began(0, 52, 60.5)
     found = first_stall(again, 60.5, 1000.0)
     assert found is not None
-    assert found[1].limit.total_seconds() == 5
+    assert found[1].limit_s == 5
 
 
 def test_usual_step_is_neither_compilation_nor_an_evaluation() -> None:
     """When a rank leaves ahead of its time limit follows from its steps alone."""
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     trace = [(0, 0.0), *((step, 300 + step * 0.5) for step in range(1, 100))]
     judge(watch, trace)
     watch.paused(0)
@@ -227,7 +230,7 @@ def test_usual_step_is_neither_compilation_nor_an_evaluation() -> None:
 
 def test_ended_rank_is_not_judged_by_its_late_words() -> None:
     """What a rank said may be read after its end was seen."""
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     judge(watch, steady(0.5))
     watch.ended(0)
     watch.began(0, 100, 50.0)
@@ -236,7 +239,7 @@ def test_ended_rank_is_not_judged_by_its_late_words() -> None:
 
 def test_paused_rank_is_not_judged_and_teaches_nothing() -> None:
     """An evaluation of an hour that was told of is no hang and does not change the limit."""
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     judge(watch, steady(0.5))
     watch.paused(0)
     assert first_stall(watch, 50.0, 3600.0) is None
@@ -251,7 +254,7 @@ def test_paused_rank_is_not_judged_and_teaches_nothing() -> None:
 
 def test_pause_goes_on_through_steps() -> None:
     """A rank that asked not to be judged is not, though it may step."""
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     watch.paused(0)
     judge(watch, steady(0.5))
     assert first_stall(watch, 50.0, 5000.0) is None
@@ -260,7 +263,7 @@ def test_pause_goes_on_through_steps() -> None:
 
 def test_silent_rank_is_named_among_others() -> None:
     """One rank's silence is judged though all others step on."""
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     judge(watch, steady(0.5), ranks=4)
     stalls = []
     for step in range(100, 120):
@@ -274,7 +277,7 @@ def test_silent_rank_is_named_among_others() -> None:
 
 def test_time_in_which_the_judge_was_stopped_does_not_count() -> None:
     """A suspended machine or a stopped agent hears nothing, and must not call that a hang."""
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     judge(watch, steady(0.5))
     assert watch.stalled(50.0) is None
     assert watch.stalled(3650.0) is None
@@ -287,7 +290,7 @@ def test_time_in_which_the_judge_was_stopped_does_not_count() -> None:
 
 def test_slow_judge_still_judges() -> None:
     """Where calls come further apart than the floor, hangs are found all the same."""
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     for step, at in steady(0.5):
         watch.began(0, step, at)
     stalls = [watch.stalled(50.0 + 60 * call) for call in range(5)]
@@ -296,7 +299,7 @@ def test_slow_judge_still_judges() -> None:
 
 def test_memory_is_bounded() -> None:
     """A run of a million steps is judged by its last thousand gaps."""
-    watch = StepWatch(limits=LIMITS)
+    watch = new_watch()
     for step, at in steady(10.0, 50) + [(step, 500 + step * 0.2) for step in range(5000)]:
         watch.began(0, step, at)
     assert len(watch._gaps) == 1000  # noqa: SLF001

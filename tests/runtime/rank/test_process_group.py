@@ -185,17 +185,6 @@ def test_store_is_bound_before_it_is_published(tmp_path: Path) -> None:
     assert rendezvous.address(SHORT)[1] == store.port
 
 
-class Nowhere:
-    """A rendezvous that tells nobody."""
-
-    def publish(self, port: int) -> None:
-        """Say nothing."""
-
-    def address(self, timeout: timedelta) -> tuple[str, int]:
-        """Know nothing."""
-        raise NotImplementedError
-
-
 def listening(port: int) -> set[str]:
     """Return the addresses at which this process listens on a port.
 
@@ -223,18 +212,24 @@ def listening(port: int) -> set[str]:
     ],
 )
 def test_store_of_several_nodes_listens_where_they_call(
-    shape: dict[str, Any], reached: str, bound: str
+    tmp_path: Path, shape: dict[str, Any], reached: str, bound: str
 ) -> None:
     """It asks for no secret: it is bound to one address, for one node to loopback."""
-    store = make_store(info(0, **shape), Nowhere(), timedelta(seconds=5))
+    store = make_store(
+        info(0, **shape), FileRendezvous(tmp_path / "address.json", "n1"), timedelta(seconds=5)
+    )
     assert isinstance(store, TCPStore)
     socket.create_connection((reached, store.port)).close()
     assert listening(store.port) == {bound}
 
 
-def test_store_is_reached_where_its_address_is_translated() -> None:
+def test_store_is_reached_where_its_address_is_translated(tmp_path: Path) -> None:
     """An address that is none of this host's own (NAT) means all interfaces."""
-    store = make_store(info(0, num_nodes=2, master_addr="203.0.113.9"), Nowhere(), SHORT)
+    store = make_store(
+        info(0, num_nodes=2, master_addr="203.0.113.9"),
+        FileRendezvous(tmp_path / "address.json", "n1"),
+        SHORT,
+    )
     assert isinstance(store, TCPStore)
     socket.create_connection(("127.0.0.1", store.port)).close()
 

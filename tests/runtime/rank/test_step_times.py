@@ -49,7 +49,7 @@ class Day:
     def times(self, *, alone: bool = False) -> StepTimes:
         """Return what measures this day's steps."""
         return StepTimes(
-            rank=3, send=self.reports.append, own=self, alone=alone, clock=lambda: self.at
+            rank=3, send=self.reports.append, own=self.seconds, alone=alone, clock=lambda: self.at
         )
 
 

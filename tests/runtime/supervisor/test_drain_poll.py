@@ -10,7 +10,7 @@ import pytest
 from hpckit.model.events import Event, NodeDraining, Warned
 from hpckit.model.failure import Cause, Failure
 from hpckit.planning.recovery.actions import NewRound, Stay
-from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, DrainPoll, pause_s
+from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, pause_s, poll_drained
 
 BECAUSE = Failure(cause=Cause.drained, message="")
 STAY = Stay(because="no spare")
@@ -81,10 +81,8 @@ async def poll(
         heard.append(found)
         done.set()
 
-    ask = DrainPoll(
-        interval_s=interval_s, ask=lambda: answers.pop(0), wanted=lambda: wanted, hear=hear
-    )
-    running = asyncio.create_task(ask.run())
+    poll = poll_drained(interval_s, lambda: answers.pop(0), lambda: wanted, hear)
+    running = asyncio.create_task(poll)
     waiting = asyncio.create_task(done.wait())
     tasks = {running, waiting}
     ended, left = await asyncio.wait(

@@ -80,7 +80,7 @@ def desk(tmp_path: Path) -> Desk:
     profiles = Profiles(
         paths=paths,
         files=FileThread(),
-        round=lambda: made.round,
+        round=lambda: made.round,  # type: ignore[arg-type,return-value]
         planned=Profile(at_step=5, ranks=[1, 0, 9]),
     )
     made = Desk(paths, round_, profiles)

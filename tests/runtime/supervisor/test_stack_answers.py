@@ -11,8 +11,8 @@ from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_line
 from hpckit.runtime.channel import messages
 from hpckit.runtime.file_thread import FileThread
-from hpckit.runtime.mailbox import RequestPoll, latest_request, read_stacks
-from hpckit.runtime.supervisor.stack_answers import StackAnswers, StackCollection
+from hpckit.runtime.mailbox import answer_requests, latest_request, read_stacks
+from hpckit.runtime.supervisor.round_requests import StackCollection, answer_stacks
 
 ASKED = {"at": "2026-01-01T00:00:00Z", "host": "here"}
 STACK = RankStack(rank=0, node="n1", state="S", step=1, text="x")
@@ -39,9 +39,12 @@ async def answered(
     paths: AttemptPaths, round_: HalfSilentRound | None, request: int
 ) -> StacksAnswer:
     """Poll until this request is answered."""
-    answers = StackAnswers(paths=paths, files=FileThread(), round=lambda: round_)
-    poll = RequestPoll(answering=(answers,), interval_s=0.01)
-    task = asyncio.create_task(poll.run())
+    files = FileThread()
+
+    async def answer_to(latest: int) -> None:
+        await answer_stacks(paths, files, round_, latest)  # type: ignore[arg-type]
+
+    task = asyncio.create_task(answer_requests({paths.stacks_requests: answer_to}, 0.01))
     try:
         async with asyncio.timeout(10):
             while (answer := read_stacks(paths, request)) is None:  # noqa: ASYNC110  # a file

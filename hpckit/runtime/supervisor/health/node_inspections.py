@@ -138,12 +138,7 @@ class NodeInspections:
         waiting = {peer.node_rank: peer.node for peer in peers}
         reports: dict[str, HealthReport] = {}
         lost: list[str] = []
-        deadline = time.monotonic() + bound_s + _PATIENCE_S
-        while waiting and not self.noticed.is_set() and time.monotonic() < deadline:
-            heard = await self.agents.hear(deadline - time.monotonic(), self.noticed)
-            if heard is None:
-                continue
-            rank, message = heard
+        async for rank, message in self.agents.heard(bound_s + _PATIENCE_S, self.noticed):
             if isinstance(message, AgentLost):
                 lost += filter(None, [waiting.pop(rank, None)])
             elif self._answers(message) and rank in waiting:
@@ -151,6 +146,8 @@ class NodeInspections:
                 # The clock may be set meanwhile.
                 took = timedelta(seconds=time.monotonic() - sent_s)
                 reports[node] = health_report(node, message, sent_at, sent_at + took)
+            if not waiting:
+                break
         if self.noticed.is_set():
             return [], ()
         late = [HealthReport(node=node, problem="no answer") for node in waiting.values()]

@@ -91,12 +91,7 @@ class NodePairs:
     async def _reserved_port(self, first: Peer) -> int | None:
         """Return a port of this node for the store of all pairs; None if it does not answer."""
         await self.agents.send(first.node_rank, messages.ReservePort())
-        deadline = time.monotonic() + _PORT_S
-        while not self.noticed.is_set() and (left_s := deadline - time.monotonic()) > 0:
-            heard = await self.agents.hear(left_s, self.noticed)
-            if heard is None:
-                continue
-            rank, message = heard
+        async for rank, message in self.agents.heard(_PORT_S, self.noticed):
             if rank == first.node_rank and isinstance(message, messages.PortReserved):
                 return message.port
             if rank == first.node_rank and isinstance(message, AgentLost):
@@ -107,12 +102,8 @@ class NodePairs:
         self, waiting: dict[int, str], deadline: float
     ) -> Mapping[str, tuple[PairRate, ...]]:
         found: dict[str, tuple[PairRate, ...]] = {}
-        deadline += _PATIENCE_S
-        while waiting and not self.noticed.is_set() and (left_s := deadline - time.monotonic()) > 0:
-            heard = await self.agents.hear(left_s, self.noticed)
-            if heard is None:
-                continue
-            rank, message = heard
+        limit_s = deadline + _PATIENCE_S - time.monotonic()
+        async for rank, message in self.agents.heard(limit_s, self.noticed):
             if isinstance(message, AgentLost):
                 waiting.pop(rank, None)
             elif (
@@ -121,6 +112,8 @@ class NodePairs:
                 and rank in waiting
             ):
                 found[waiting.pop(rank)] = message.pairs
+            if not waiting:
+                break
         return found
 
 
