@@ -13,13 +13,7 @@ from hpckit.features.reporting.document import GpuActivity, GpuLane, GpuUsed, Ra
 from hpckit.model.run import RunView
 from hpckit.model.telemetry.json_form import decode_telemetry
 from hpckit.model.telemetry.usage import NodeUsage
-from hpckit.model.telemetry.vocabulary import (
-    ClockReason,
-    GpuDevice,
-    GpuGauge,
-    GpuRow,
-    TelemetryRow,
-)
+from hpckit.model.telemetry.vocabulary import ClockReason, GpuDevice, GpuGauge, GpuRow, TelemetryRow
 from hpckit.planning.diagnosis.usage import gpu_uses, rank_steps
 from hpckit.record.attempts import attempt_numbers
 from hpckit.record.launches import Launch

@@ -16,12 +16,7 @@ from hpckit.features.reporting.forms import markdown_text, report_object
 from hpckit.features.reporting.gather import report_document
 from hpckit.features.reporting.page import page_chunks
 from hpckit.model.counted import counted
-from hpckit.operations.output_file import (
-    REPORT,
-    check_output_file,
-    check_suffix,
-    write_output_file,
-)
+from hpckit.operations.output_file import REPORT, check_output_file, check_suffix, write_output_file
 from hpckit.views.across_launches import named_runs
 from hpckit.views.freshness import Freshness
 

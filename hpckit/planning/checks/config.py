@@ -14,14 +14,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.cluster.gpus_asked import cpus_of_task
 from hpckit.model.command import command_words
 from hpckit.model.failure import RESTARTABLE
-from hpckit.model.launch import (
-    Checkpoint,
-    Cluster,
-    ClusterKind,
-    LaunchConfig,
-    Recovery,
-    Resources,
-)
+from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, LaunchConfig, Recovery, Resources
 from hpckit.model.outside.notices import VARIABLE
 from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.model.plan import SweepPoint

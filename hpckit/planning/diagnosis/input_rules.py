@@ -6,13 +6,7 @@ from collections.abc import Iterator
 
 from hpckit.model.diagnosis.verdict import Verdict, VerdictKind
 from hpckit.planning.diagnosis.evidence import RunEvidence
-from hpckit.planning.diagnosis.summary import (
-    busy,
-    judged_gpus,
-    judged_hosts,
-    mean,
-    step_summary,
-)
+from hpckit.planning.diagnosis.summary import busy, judged_gpus, judged_hosts, mean, step_summary
 from hpckit.planning.diagnosis.thresholds import Thresholds
 from hpckit.planning.diagnosis.words import duration, lossy, share
 

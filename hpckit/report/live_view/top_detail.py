@@ -15,22 +15,10 @@ from hpckit.model.states import RunState
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.report.escape import escaped, escaped_cell
 from hpckit.report.live_view.plot import plot_lines
-from hpckit.report.live_view.top import (
-    GpuNow,
-    RunActivity,
-    TopColumn,
-    TopDetail,
-    TopFrame,
-)
+from hpckit.report.live_view.top import GpuNow, RunActivity, TopColumn, TopDetail, TopFrame
 from hpckit.report.live_view.top_order import heading
 from hpckit.report.rows import LaunchHead, RunRow
-from hpckit.report.text import (
-    Page,
-    TextTable,
-    count_line,
-    head_line,
-    number,
-)
+from hpckit.report.text import Page, TextTable, count_line, head_line, number
 from hpckit.values import replace
 
 _GIB = 1 << 30

@@ -23,10 +23,7 @@ from hpckit.model.run import RunView
 from hpckit.operations.cancel import Cancellation, cancel_runs, plan_cancellation
 from hpckit.report.rows import count_states
 from hpckit.report.text import states_text
-from hpckit.views.launch_view import (
-    Ask,
-    launch_views,
-)
+from hpckit.views.launch_view import Ask, launch_views
 
 EPILOG = """\
 examples:

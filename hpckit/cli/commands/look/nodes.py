@@ -12,12 +12,7 @@ from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
 from hpckit.operations.nodes.avoid import ask_why_used
 from hpckit.planning.nodes.standing import KEPT, node_standings
-from hpckit.record.nodes.history import (
-    forget_node,
-    history_problem,
-    read_incidents,
-    remove_older,
-)
+from hpckit.record.nodes.history import forget_node, history_problem, read_incidents, remove_older
 from hpckit.report.environment.nodes import node_page, nodes_document, nodes_page
 
 EPILOG = """\

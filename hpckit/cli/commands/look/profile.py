@@ -9,12 +9,7 @@ from hpckit.cli.parsing import add_flag
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.telemetry.settings import ProfileTool
-from hpckit.operations.running.profile import (
-    ProfileOrder,
-    RunProfile,
-    last_profile,
-    profile_run,
-)
+from hpckit.operations.running.profile import ProfileOrder, RunProfile, last_profile, profile_run
 from hpckit.record.lookup import find
 from hpckit.report.profile import profile_object, profile_text
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from hpckit.cli.compose_options import (
-    add_composing,
-    show_instead,
-)
+from hpckit.cli.compose_options import add_composing, show_instead
 from hpckit.cli.gc_pause import gc_paused
 from hpckit.cli.options import add_identity
 from hpckit.cli.parsing import add_flag

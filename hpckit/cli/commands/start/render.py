@@ -8,12 +8,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from hpckit.cli.compose_options import (
-    add_composing,
-    compose_request,
-    recorded_words,
-    show_instead,
-)
+from hpckit.cli.compose_options import add_composing, compose_request, recorded_words, show_instead
 from hpckit.cli.launch_output import launch_document, script_paths
 from hpckit.context import Context
 from hpckit.model.counted import counted
