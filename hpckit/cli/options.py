@@ -10,16 +10,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from hpckit.cli.parsing import add_flag
 from hpckit.context import Context, default_output_dir
 from hpckit.errors import HpckitError, UsageError
 from hpckit.record.launches import load_launch
-from hpckit.record.lookup import Selection, find, list_launches
+from hpckit.record.lookup import Selection, find, find_evidence, list_launches
 from hpckit.report.selection import Filter, assigned, make_filter, unknown_keys
 from hpckit.views.freshness import LEAST, VARIABLE
 
 T = TypeVar("T")
 _SHOWN_KEYS = 12
+
+
+def add_flag(parser: argparse._ActionsContainer, name: str, meaning: str) -> None:
+    """Add an option that takes no value and is off unless given."""
+    parser.add_argument(name, action="store_true", help=meaning)
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
@@ -109,6 +113,12 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Add `--json` and `--output-dir`, which most verbs have."""
+    add_json(parser)
+    add_output_dir(parser)
+
+
 def add_output_dir(parser: argparse.ArgumentParser) -> None:
     """Add `--output-dir`, the folder to look for launches in."""
     parser.add_argument(
@@ -126,6 +136,16 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
         metavar="LAUNCH|RUN",
         help="id, beginning of one, name, .3, @-2, or folder (default: latest launch)",
     )
+
+
+def find_named(arguments: argparse.Namespace, context: Context) -> Selection:
+    """Return what the argument of `add_reference` names, to act on; raises HpckitError."""
+    return find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+
+
+def find_shown(arguments: argparse.Namespace, context: Context) -> Selection:
+    """Return what the argument of `add_reference` names, to look at; raises HpckitError."""
+    return find_evidence(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
 
 
 def output_dir(arguments: argparse.Namespace, context: Context) -> Path:

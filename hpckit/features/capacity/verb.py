@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpckit.cli.compose_options import add_configuration, compose_request
-from hpckit.cli.options import add_json, add_output_dir, output_dir
+from hpckit.cli.options import add_common, output_dir
 from hpckit.cli.parsing import Once
 from hpckit.cli.value_types import whole
 from hpckit.context import Context
@@ -92,8 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--search", action="store_true", help="find the fastest layouts that fit")
     parser.add_argument("--power", action="store_true", help="power alone, without a model")
     _add_site(parser)
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def _add_machine(parser: argparse.ArgumentParser) -> None:

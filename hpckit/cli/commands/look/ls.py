@@ -12,14 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from hpckit.cli.gc_pause import gc_paused
-from hpckit.cli.options import (
-    add_filters,
-    add_json,
-    add_output_dir,
-    add_sort,
-    filter_of,
-    output_dir,
-)
+from hpckit.cli.options import add_common, add_filters, add_sort, filter_of, output_dir
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import HpckitError, UsageError
@@ -62,8 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_filters(parser)
     add_sort(parser, "Columns: created, name, runs, a state (how many), a metric (its best run)")
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 @gc_paused()

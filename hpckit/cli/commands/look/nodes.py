@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from datetime import timedelta
 
-from hpckit.cli.options import add_json, add_output_dir, output_dir
-from hpckit.cli.parsing import add_flag
+from hpckit.cli.options import add_common, add_flag, output_dir
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
@@ -27,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `nodes`."""
     parser.add_argument("node", nargs="?", metavar="NODE", help="one node (default: all)")
     add_flag(parser, "--forget", "what happened there until now counts no more")
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from hpckit.cli.gc_pause import gc_paused
 from hpckit.cli.options import (
     add_filters,
+    add_flag,
     add_fresh,
     add_launches,
     add_limit,
@@ -20,7 +21,6 @@ from hpckit.cli.options import (
     note_unknown_keys,
     output_dir,
 )
-from hpckit.cli.parsing import add_flag
 from hpckit.cli.terminal.pager import note_unshown, show_page
 from hpckit.context import Context
 from hpckit.model.counted import counted

@@ -12,14 +12,14 @@ import io
 import sys
 from types import ModuleType
 
-from hpckit.cli.options import add_output_dir, add_reference, output_dir
+from hpckit.cli.options import add_output_dir, add_reference, find_shown
 from hpckit.cli.terminal.live_status import Look, follow
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.operations.cancel import cancel_runs, plan_cancellation
 from hpckit.operations.next_step import only_a_view
-from hpckit.record.lookup import Selection, find_evidence
+from hpckit.record.lookup import Selection
 from hpckit.report.live_view.top_detail import top_page
 from hpckit.report.selection import Filter
 from hpckit.values import dataclass, replace
@@ -50,8 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Show a launch until the user leaves; returns 0."""
-    base = output_dir(arguments, context)
-    selection = find_evidence(arguments.reference, base, cwd=context.cwd)
+    selection = find_shown(arguments, context)
     if arguments.once:
         _once(selection, context)
     elif _on_terminal(context):

@@ -9,8 +9,7 @@ import argparse
 from collections.abc import Sequence
 
 from hpckit.cli.launch_output import print_scripts, say_checked, say_started
-from hpckit.cli.options import add_json, add_output_dir
-from hpckit.cli.parsing import add_flag
+from hpckit.cli.options import add_common, add_flag
 from hpckit.cli.run_choice import RunChoice, add_run_choice, run_choice, take_overrides
 from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
@@ -39,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flag(parser, "--dry-run", "print the batch scripts, and leave nothing behind")
     add_flag(parser, "--no-check", "do not look beforehand whether they can run")
     add_flag(parser, "--wait", "wait for the end: exit code 1 unless all completed")
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
