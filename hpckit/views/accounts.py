@@ -12,8 +12,7 @@ from typing import TypedDict
 from hpckit.model.goodput import Goodput, StepProgress, TimeSpan
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.planning.goodput.account import Attempts, account, submissions
-from hpckit.planning.goodput.spans import time_spans
+from hpckit.planning.goodput.account import Attempts, account, submissions, time_spans
 from hpckit.record.attempts import read_attempts, read_progress
 from hpckit.record.index import RunIndex
 from hpckit.record.launches import Launch, read_launch_events

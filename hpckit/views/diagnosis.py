@@ -19,17 +19,23 @@ from hpckit.model.telemetry.energy import EnergySum
 from hpckit.model.telemetry.rank_steps import timed_phases
 from hpckit.model.telemetry.usage import NodeUsage, RunUsage
 from hpckit.planning.diagnosis.diagnose import diagnosis
-from hpckit.planning.diagnosis.evidence import RunEvidence
-from hpckit.planning.diagnosis.known import run_allocation, run_settings, time_shares
+from hpckit.planning.diagnosis.evidence import (
+    RunEvidence,
+    run_allocation,
+    run_settings,
+    time_shares,
+)
 from hpckit.planning.diagnosis.usage import (
+    EnergyPrices,
+    energy_bill,
     gpu_uses,
     host_uses,
     rank_steps,
     run_energy,
     run_telemetry,
     samples_per_step,
+    work_done,
 )
-from hpckit.planning.energy import EnergyPrices, energy_bill, work_done
 from hpckit.record.attempts import read_attempts
 from hpckit.record.launches import Launch, load_settings, read_launch_history
 from hpckit.values import replace

@@ -21,8 +21,16 @@ from hpckit.model.telemetry.vocabulary import (
     GpuVendor,
     TelemetryRow,
 )
-from hpckit.planning.diagnosis.usage import gpu_energy, gpu_uses, run_telemetry, samples_per_step
-from hpckit.planning.energy import EnergyPrices, WorkDone, energy_bill, work_done
+from hpckit.planning.diagnosis.usage import (
+    EnergyPrices,
+    WorkDone,
+    energy_bill,
+    gpu_energy,
+    gpu_uses,
+    run_telemetry,
+    samples_per_step,
+    work_done,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

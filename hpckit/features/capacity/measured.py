@@ -7,8 +7,7 @@ from hpckit.features.capacity.model_plan import MeasuredRun
 from hpckit.features.capacity.model_setup import NumberType, Recomputation
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import Parallel, Precision, Recompute
-from hpckit.planning.diagnosis.evidence import RunEvidence
-from hpckit.planning.diagnosis.summary import judged_ranks
+from hpckit.planning.diagnosis.evidence import RunEvidence, judged_ranks
 from hpckit.planning.diagnosis.thresholds import DEFAULT
 from hpckit.planning.diagnosis.usage import gpu_uses, rank_steps, samples_per_step
 from hpckit.record.launches import Launch, load_settings, read_runs

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator
 
 from hpckit.model.diagnosis.verdict import EvidenceValue, Verdict, VerdictKind, VerdictSeverity
-from hpckit.planning.diagnosis.evidence import RunAllocation, RunEvidence
-from hpckit.planning.diagnosis.summary import judged_hosts
+from hpckit.planning.diagnosis.evidence import RunAllocation, RunEvidence, judged_hosts
 from hpckit.planning.diagnosis.thresholds import Thresholds
 from hpckit.planning.diagnosis.words import duration, gigabytes, lossless, share
 

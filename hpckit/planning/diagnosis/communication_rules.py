@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from hpckit.model.diagnosis.verdict import Verdict, VerdictKind, VerdictSeverity
 from hpckit.model.parallel.layout import Layout
-from hpckit.planning.diagnosis.evidence import RunEvidence
-from hpckit.planning.diagnosis.summary import judged_hosts, mean, step_summary
+from hpckit.planning.diagnosis.evidence import RunEvidence, judged_hosts, mean, step_summary
 from hpckit.planning.diagnosis.thresholds import Thresholds
 from hpckit.planning.diagnosis.words import duration, gigabytes, lossless, lossy, share
 

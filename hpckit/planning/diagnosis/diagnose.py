@@ -13,7 +13,6 @@ from hpckit.planning.diagnosis import (
     communication_rules,
     gpu_rules,
     hardware_rules,
-    input_rules,
     time_rules,
 )
 from hpckit.planning.diagnosis.evidence import RunEvidence
@@ -38,7 +37,7 @@ class DiagnosisRule:
 RULES = (
     DiagnosisRule(
         kind=VerdictKind.input_bound,
-        find=input_rules.input_bound,
+        find=time_rules.input_bound,
         measured="share of a step in which ranks wait for the next batch, mean over ranks",
         thresholds=("data_share", "steps", "steps_s"),
         remedy="more or faster DataLoader workers, data on the node's disk, fewer and larger files",

@@ -12,8 +12,14 @@ from hpckit.model.diagnosis.verdict import (
     VerdictKind,
     VerdictSeverity,
 )
-from hpckit.planning.diagnosis.evidence import GpuUse, HostUse, RunEvidence
-from hpckit.planning.diagnosis.summary import CPU_PRESSURE, judged_gpus, mean
+from hpckit.planning.diagnosis.evidence import (
+    CPU_PRESSURE,
+    GpuUse,
+    HostUse,
+    RunEvidence,
+    judged_gpus,
+    mean,
+)
 from hpckit.planning.diagnosis.thresholds import Thresholds
 from hpckit.planning.diagnosis.words import MORE_CPUS, MOST_NAMED, duration, lossless, lossy, share
 

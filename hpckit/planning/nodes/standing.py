@@ -10,9 +10,8 @@ from datetime import datetime, timedelta
 from hpckit.model import events
 from hpckit.model.cluster.site import ClusterNode
 from hpckit.model.failure import Cause
-from hpckit.model.nodes.incident import IncidentKind, NodeIncident, NodeStanding
+from hpckit.model.nodes.incident import IncidentKind, NodeIncident, NodeStanding, shared_cause
 from hpckit.planning.preflight.judge import unhealthy_nodes
-from hpckit.planning.shared_cause import shared_cause
 
 HALF_LIFE = timedelta(days=3)
 """Nodes are rebooted and repaired within days; what is weeks old says little."""

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from hpckit.model import events
 from hpckit.model.counted import counted
-from hpckit.planning.recovery.actions import NewRound
+from hpckit.planning.recovery.round_view import NewRound
 from hpckit.planning.recovery.run_size import replicas_to_order, worth_growing
 from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.elastic.resizing import Resizing
