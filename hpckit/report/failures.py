@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, ranges
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.ids import split_run_id
 from hpckit.model.plain import plain_fields
-from hpckit.model.ranges import ranges
 from hpckit.model.states import RunState
 from hpckit.report.escape import shortened
 from hpckit.report.rows import RunRow

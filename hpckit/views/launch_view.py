@@ -27,8 +27,8 @@ from hpckit.record.index import LEAST_RUNS, RunIndex, open_index
 from hpckit.record.launches import Launch, read_launch_events, read_launch_history, read_runs
 from hpckit.record.process import alive
 from hpckit.record.store import tail
-from hpckit.report.overrides import common_words
 from hpckit.report.rows import Foreign, LaunchHead
+from hpckit.report.selection import common_words
 from hpckit.values import dataclass, replace
 from hpckit.views.freshness import Freshness
 from hpckit.views.scheduler import Scheduler, SchedulerReply, ask_scheduler

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 
-from hpckit.cli.value_types import seconds
+from hpckit.cli.options import seconds
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.elastic import Satellite

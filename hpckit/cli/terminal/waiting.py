@@ -23,10 +23,9 @@ from hpckit.operations.notices.unsent import say_unsent
 from hpckit.record.launches import Launch
 from hpckit.record.logs import LogFile, other_logs, rank_logs
 from hpckit.report.diagnosis import held_back_lines
-from hpckit.report.overrides import common_words, override_cells
 from hpckit.report.pending import say_lasting
 from hpckit.report.rows import RunRow, run_row
-from hpckit.report.selection import Filter
+from hpckit.report.selection import Filter, common_words, override_cells
 from hpckit.report.text import count_line, status_page
 from hpckit.values import dataclass, field, replace
 from hpckit.views.accounts import accounts

@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpckit.cli.compose_options import add_configuration, compose_request
-from hpckit.cli.options import add_common, output_dir
+from hpckit.cli.options import add_common, output_dir, whole
 from hpckit.cli.parsing import Once
-from hpckit.cli.value_types import whole
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.features.capacity.calibrate import calibrate, like_run
+from hpckit.features.capacity.calibrate import calibrate, like_run, measured_run
 from hpckit.features.capacity.counted import launched_words, plan_counted, rank_overrides
 from hpckit.features.capacity.gpus import GPUS
 from hpckit.features.capacity.machine import plan_object, power_object, search_object
-from hpckit.features.capacity.measured import measured_run
 from hpckit.features.capacity.model_plan import (
     CapacityPlan,
     FoundLayouts,

@@ -29,8 +29,8 @@ from hpckit.features.reporting.words import interruptions, short_name, summed_pa
 from hpckit.model.counted import counted
 from hpckit.model.goodput import Interruption, TimePart, TimeParts
 from hpckit.report.account import PART_LABELS, span_text
-from hpckit.report.overrides import common_words, override_cells
 from hpckit.report.rows import RunRow
+from hpckit.report.selection import common_words, override_cells
 from hpckit.report.text import percent
 
 _PART_COLOURS = {

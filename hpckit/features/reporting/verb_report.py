@@ -7,8 +7,7 @@ import importlib
 from pathlib import Path
 
 from hpckit.cli.gc_pause import gc_paused
-from hpckit.cli.options import add_fresh, add_output_dir, add_references, output_dir
-from hpckit.cli.value_types import seconds
+from hpckit.cli.options import add_fresh, add_output_dir, add_references, output_dir, seconds
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.features.reporting.document import ReportDocument

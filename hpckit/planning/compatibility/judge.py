@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpckit.model.counted import counted, size_text
-from hpckit.model.environment.comparison import EnvironmentComparison
-from hpckit.model.environment.facts import EnvironmentFacts, FileSystemFacts, FolderRole
+from hpckit.model.environment.facts import (
+    EnvironmentComparison,
+    EnvironmentFacts,
+    FileSystemFacts,
+    FolderRole,
+)
 from hpckit.model.finding import Finding, error, warning
 from hpckit.planning.compatibility.cuda import bindings_findings, cuda_findings
 

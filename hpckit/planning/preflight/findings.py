@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from hpckit.model.counted import counted, size_text
-from hpckit.model.environment.comparison import AskedOfNode, EnvironmentComparison
-from hpckit.model.environment.facts import EnvironmentFacts, FolderRole
+from hpckit.model.counted import counted, ranges, size_text
+from hpckit.model.environment.facts import (
+    AskedOfNode,
+    EnvironmentComparison,
+    EnvironmentFacts,
+    FolderRole,
+)
 from hpckit.model.preflight.health import GpuHealth, NodeHealth, XidSeen
 from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict
-from hpckit.model.ranges import ranges
 from hpckit.model.telemetry.vocabulary import GpuTrouble
 from hpckit.planning.compatibility.judge import judge_environment
 from hpckit.values import dataclass

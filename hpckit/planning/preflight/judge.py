@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from hpckit.model.cluster.gpus_asked import asks_for_part, gpus_asked
-from hpckit.model.environment.comparison import AskedOfNode
-from hpckit.model.environment.facts import FolderRole
+from hpckit.model.environment.facts import AskedOfNode, FolderRole
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DeviceKind, LaunchConfig
 from hpckit.model.nodes.incident import shared_cause

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from hpckit.model.counted import parse_stepped_ranges
 from hpckit.model.diagnosis.collectives import (
     UNNAMED,
     CollectiveWait,
@@ -19,7 +20,6 @@ from hpckit.model.diagnosis.collectives import (
     RecordedCollective,
 )
 from hpckit.model.parallel.layout import Layout, name_ranks
-from hpckit.model.ranges import parse_stepped_ranges
 from hpckit.values import dataclass, replace
 
 _SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce"})

@@ -9,10 +9,10 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from hpckit.model.cluster.nodes import compress_nodes
+from hpckit.model.counted import ranges
 from hpckit.model.failure import Cause, Failure, RankExit, Trait
 from hpckit.model.nodes.incident import shared_cause
 from hpckit.model.parallel.layout import Layout, rank_place
-from hpckit.model.ranges import ranges
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.values import dataclass
 

@@ -7,8 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from hpckit.model.counted import counted, size_text
-from hpckit.model.environment.comparison import EnvironmentComparison
-from hpckit.model.environment.facts import EnvironmentFacts, FileSystemFacts, FolderRole
+from hpckit.model.environment.facts import (
+    EnvironmentComparison,
+    EnvironmentFacts,
+    FileSystemFacts,
+    FolderRole,
+)
 from hpckit.model.finding import Finding
 from hpckit.model.plain import plain_fields
 from hpckit.report.text import Page, TextTable

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from hpckit.model.counted import ranges
 from hpckit.model.profile import (
     MOST_RANKS,
     MOST_STEPS,
@@ -19,7 +20,6 @@ from hpckit.model.profile import (
     RankProfile,
     planned_id,
 )
-from hpckit.model.ranges import ranges
 from hpckit.model.telemetry.settings import Profile
 from hpckit.record.layout import AttemptPaths
 from hpckit.runtime.channel import messages

@@ -15,9 +15,8 @@ from hpckit.cli.options import (
     launches_of,
 )
 from hpckit.context import Context
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, ranges
 from hpckit.model.plain import plain_fields
-from hpckit.model.ranges import ranges
 from hpckit.model.run import RunView
 from hpckit.operations.cancel import Cancellation, cancel_runs, plan_cancellation
 from hpckit.report.rows import count_states

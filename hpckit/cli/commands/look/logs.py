@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from hpckit.cli.options import add_common, add_reference, find_shown
+from hpckit.cli.options import add_common, add_reference, find_shown, whole
 from hpckit.cli.terminal.log_printer import LogPrinter
-from hpckit.cli.value_types import whole
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
 from hpckit.model.counted import listed

@@ -19,10 +19,9 @@ from hpckit.errors import HpckitError, UsageError
 from hpckit.model.ids import name_of
 from hpckit.record.launches import load_evidence
 from hpckit.record.lookup import empty_reference, list_all
-from hpckit.report.launches import LaunchLine, sort_launches
 from hpckit.report.machine import launches_document
 from hpckit.report.rows import count_states
-from hpckit.report.selection import Filter, sort_key
+from hpckit.report.selection import Filter, LaunchLine, sort_key, sort_launches
 from hpckit.report.text import launches_page
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, launch_head, launch_view

@@ -23,8 +23,7 @@ from hpckit.cli.options import (
 )
 from hpckit.cli.terminal.pager import note_unshown, show_page
 from hpckit.context import Context
-from hpckit.model.counted import counted
-from hpckit.model.ranges import ranges
+from hpckit.model.counted import counted, ranges
 from hpckit.model.search import Search
 from hpckit.operations.next_step import all_results
 from hpckit.record.launches import read_launch_history

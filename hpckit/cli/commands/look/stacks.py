@@ -7,9 +7,9 @@ import argparse
 from hpckit.cli.options import add_common, add_reference, find_named
 from hpckit.context import Context
 from hpckit.errors import NotFoundError
+from hpckit.model.counted import ranges
 from hpckit.model.failure import StacksAnswer
 from hpckit.model.plain import to_plain
-from hpckit.model.ranges import ranges
 from hpckit.model.run import RunRecord
 from hpckit.record.lookup import Selection
 from hpckit.record.process import this_host

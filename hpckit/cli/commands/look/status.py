@@ -21,13 +21,13 @@ from hpckit.cli.options import (
     add_sort,
     filter_of,
     find_shown,
+    is_time,
     limited,
     note_unknown_keys,
 )
 from hpckit.cli.parsing import OptionalValue
 from hpckit.cli.terminal.live_status import Look, follow, interval
 from hpckit.cli.terminal.pager import note_unshown, show_page
-from hpckit.cli.value_types import is_time
 from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.model.goodput import Goodput
@@ -46,7 +46,7 @@ from hpckit.report.diagnosis import (
     usage_lines,
     verdict_lines,
 )
-from hpckit.report.live_view.satellites import satellite_lines
+from hpckit.report.live_view.live import satellite_lines
 from hpckit.report.machine import status_document
 from hpckit.report.rows import RunRow, run_row, with_standstill
 from hpckit.report.selection import sort_key, sort_rows

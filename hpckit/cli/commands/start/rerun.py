@@ -14,9 +14,8 @@ from hpckit.cli.run_choice import RunChoice, add_run_choice, run_choice, take_ov
 from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, ranges
 from hpckit.model.events import RunsRerun
-from hpckit.model.ranges import ranges
 from hpckit.operations.next_step import reference
 from hpckit.record.launch_events import record_event
 from hpckit.views.launch_view import Ask, launch_view

@@ -29,9 +29,8 @@ from hpckit.operations.resume import (
 )
 from hpckit.planning.recovery.resume import Skipped
 from hpckit.record.launches import Launch, load_launch
-from hpckit.report.pending import say_lasting
+from hpckit.report.pending import say_lasting, standing_text
 from hpckit.report.rows import count_states
-from hpckit.report.standing import standing_text
 from hpckit.values import dataclass, field
 
 LOOK = timedelta(seconds=15)
