@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from hpckit.model.goodput import Goodput
+from hpckit.model.launch import Cluster
 from hpckit.model.telemetry.energy import EnergyBill, EnergySum
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.usage import NodeUsage, RunTelemetry
@@ -243,15 +244,6 @@ _S_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnergyPrices:
-    """What energy and GPUs cost at a site; None is unknown. `pue` is 1 or more."""
-
-    per_gpu_hour: float | None = None
-    carbon_g_per_kwh: float | None = None
-    pue: float = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkDone:
     """What a run achieved: steps that were kept, samples in them if known.
 
@@ -271,22 +263,23 @@ def work_done(account: Goodput, steps: int | None, samples_per_step: float | Non
     return WorkDone(steps=steps, samples=samples, lost_share=lost)
 
 
-def energy_bill(
-    energy: EnergySum, prices: EnergyPrices, work: WorkDone | None = None
-) -> EnergyBill:
-    """Return what a run's energy comes to. Energy of which nothing is known is None, never 0."""
+def energy_bill(energy: EnergySum, site: Cluster, work: WorkDone | None = None) -> EnergyBill:
+    """Return what a run's energy comes to at a site.
+
+    Energy of which nothing is known is None, never 0.
+    """
     done = work or WorkDone()
     hours = energy.gpu_s / _S_PER_HOUR
     known = energy.total_j if energy.unknown_s < energy.gpu_s else None
     kwh = None if known is None else known / _J_PER_KWH
-    site_kwh = _times(kwh, prices.pue)
-    price = _times(prices.per_gpu_hour, hours)
+    site_kwh = _times(kwh, site.pue or 1.0)
+    price = _times(site.price_per_gpu_hour, hours)
     return EnergyBill(
         energy=energy,
         gpu_hours=hours,
         kwh=kwh,
         site_kwh=site_kwh,
-        carbon_g=_times(site_kwh, prices.carbon_g_per_kwh),
+        carbon_g=_times(site_kwh, site.carbon_g_per_kwh),
         price=price,
         lost_kwh=_times(kwh, done.lost_share),
         lost_price=_times(price, done.lost_share),
