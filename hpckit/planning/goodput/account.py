@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from statistics import median_low
+from typing import TypedDict, Unpack
 
 from hpckit.model import events
 from hpckit.model.goodput import Goodput, MeasuredTimes, StepProgress, TimePart, TimeParts, TimeSpan
@@ -20,47 +21,44 @@ from hpckit.values import replace
 Attempts = Iterable[tuple[int, Sequence[events.Event]]]
 """Attempts, oldest first: the number of each, and its events (record.launches.read_attempts)."""
 
-_TICK = timedelta(microseconds=1)
 
-
-def account(
-    attempts: Attempts,
-    *,
-    submissions: Iterable[datetime] = (),
-    progress: Mapping[int, StepProgress] | None = None,
-    until: datetime | None = None,
-    alive: bool = False,
-) -> Goodput:
-    """Return the goodput of a run; never raises, whatever is in its record.
+class ToldOfRun(TypedDict, total=False):
+    """What is known of a run besides its attempts.
 
     `submissions` are the times at which it was given to an executor, `progress` the latest step of
     each attempt. `until` is now for a run that continues or waits, null for one that is over.
-    `alive` is whether its latest attempt continues. An attempt without a final event ends with its
-    last sign of life. The parts add up to the time from the first submission (or attempt) to the
-    end.
+    `alive` is whether its latest attempt continues.
     """
-    timeline = read_timeline(
-        attempts, submissions=submissions, progress=progress, until=until, alive=alive
-    )
-    still = timeline.standstill(until) if until is not None and alive else None
+
+    submissions: Iterable[datetime]
+    progress: Mapping[int, StepProgress]
+    until: datetime | None
+    alive: bool
+
+
+_TICK = timedelta(microseconds=1)
+
+
+def account(attempts: Attempts, **told: Unpack[ToldOfRun]) -> Goodput:
+    """Return the goodput of a run; never raises, whatever is in its record.
+
+    An attempt without a final event ends with its last sign of life. The parts add up to the time
+    from the first submission (or attempt) to the end.
+    """
+    timeline, until = _read_timeline(attempts, told), told.get("until")
+    still = timeline.standstill(until) if until is not None and told.get("alive") else None
     return replace(_balance(timeline), standstill=still)
 
 
-def read_timeline(
-    attempts: Attempts,
-    *,
-    submissions: Iterable[datetime] = (),
-    progress: Mapping[int, StepProgress] | None = None,
-    until: datetime | None = None,
-    alive: bool = False,
-) -> Timeline:
-    """Return what a run was doing at every moment; the arguments are those of `account`."""
-    timeline = Timeline(submissions=sorted(map(utc, submissions)), progress=progress or {})
+def _read_timeline(attempts: Attempts, told: ToldOfRun) -> Timeline:
+    """Return what a run was doing at every moment."""
+    given = sorted(map(utc, told.get("submissions", ())))
+    timeline = Timeline(submissions=given, progress=told.get("progress", {}))
     for number, history in attempts:
         timeline.begin(number, history[0].at if history else None)
         for event in history:
             timeline.take(event)
-    timeline.close(until, alive=alive)
+    timeline.close(told.get("until"), alive=told.get("alive", False))
     return timeline
 
 
@@ -225,23 +223,14 @@ _Piece = tuple[timedelta, timedelta, TimePart]
 """From where to where of a round's training time, and the part that it belongs to."""
 
 
-def time_spans(
-    attempts: Attempts,
-    *,
-    submissions: Iterable[datetime] = (),
-    progress: Mapping[int, StepProgress] | None = None,
-    until: datetime | None = None,
-    alive: bool = False,
-) -> tuple[TimeSpan, ...]:
-    """Return the spans of a run in order, without gaps; the arguments are those of `account`.
+def time_spans(attempts: Attempts, **told: Unpack[ToldOfRun]) -> tuple[TimeSpan, ...]:
+    """Return the spans of a run in order, without gaps.
 
     They add up to the parts of the account. What that only knows as a sum is drawn where it most
     likely was: the standstill of a save ends with the save, and the steps that were lost are the
     last ones of their round.
     """
-    timeline = read_timeline(
-        attempts, submissions=submissions, progress=progress, until=until, alive=alive
-    )
+    timeline = _read_timeline(attempts, told)
     lost = lost_times(timeline.rounds)
     saving = sum(bool(one.saves) for one in timeline.rounds)
     blocks = max(MOST_SAVES // saving, 1) if saving else 0
