@@ -46,7 +46,7 @@ from hpckit.report.spread import make_spread, over_keys, sort_spread, spread_cel
 from hpckit.report.text import Page, results_page, spread_page
 from hpckit.values import dataclass, replace
 from hpckit.views.accounts import accounts
-from hpckit.views.across_launches import ChosenRuns, RunsQuery, chosen_runs
+from hpckit.views.across_launches import ChosenRuns, chosen_runs
 from hpckit.views.freshness import Freshness
 
 EPILOG = """\
@@ -106,12 +106,8 @@ class _Answer:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Show the results of launches, or of some of their runs; always returns 0."""
     freshness = Freshness(now=arguments.fresh)
-    query = RunsQuery(
-        references=arguments.references,
-        experiment=arguments.experiment,
-        reruns=arguments.with_reruns,
-    )
-    chosen = chosen_runs(query, output_dir(arguments, context), context, freshness)
+    named, base = (arguments.references, arguments.experiment), output_dir(arguments, context)
+    chosen = chosen_runs(*named, base, context, freshness, reruns=arguments.with_reruns)
     results = _results(chosen, arguments, context)
     answer = (
         _over(chosen, results, arguments) if arguments.over else _each(chosen, results, arguments)
