@@ -62,12 +62,12 @@ class Look:
     as with Ctrl-C, and the page vanishes at the end, because the result is shown then.
     """
 
-    indices: Sequence[int] | None
-    wanted: Filter
-    key: SortKey | None
-    limit: int
-    interval_s: float | None
-    as_json: bool
+    indices: Sequence[int] | None = None
+    wanted: Filter = Filter()
+    key: SortKey | None = None
+    limit: int = 0
+    interval_s: float | None = None
+    as_json: bool = False
     rhythm: PollBackoff = POLL_BACKOFF
     until_over: bool = False
 

@@ -46,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action.add_argument("--cancel", action="store_true", help="cancel what Slurm has")
     add_configuration(parser)
     add_common(parser)
-    parser.set_defaults(command=None, multirun=False, cfg=None, info=None)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
