@@ -86,7 +86,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_machine(parser)
     _add_training(parser)
     _add_measured(parser)
-    parser.set_defaults(cfg=None, info=None, multirun=False, command=None)
     parser.add_argument("--search", action="store_true", help="find the fastest layouts that fit")
     parser.add_argument("--power", action="store_true", help="power alone, without a model")
     _add_site(parser)

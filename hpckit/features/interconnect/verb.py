@@ -76,7 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_configuration(parser)
     add_common(parser)
-    parser.set_defaults(command=None, multirun=False, cfg=None, info=None)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

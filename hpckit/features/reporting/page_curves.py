@@ -25,10 +25,10 @@ from hpckit.features.reporting.page_parts import (
     label,
     table,
 )
-from hpckit.features.reporting.words import interruptions, short_name, summed_parts
+from hpckit.features.reporting.words import interruptions, short_name
 from hpckit.model.counted import counted
 from hpckit.model.goodput import Interruption, TimePart, TimeParts
-from hpckit.report.account import PART_LABELS, span_text
+from hpckit.report.account import PART_LABELS, span_text, summed_parts
 from hpckit.report.rows import RunRow
 from hpckit.report.selection import common_words, override_cells
 from hpckit.report.text import percent
