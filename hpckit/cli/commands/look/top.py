@@ -86,7 +86,7 @@ def _application(selection: Selection, context: Context) -> None:
     app = _app_module()
     quiet = replace(context, stderr=io.StringIO())  # a remark would be drawn over the screen
     reader = TopReader(launch=selection.launch, context=quiet, indices=_indices(selection))
-    cancel = partial(_cancel, selection.launch, quiet)
+    cancel = partial(cancel_run, selection.launch, quiet)
     source = app.TopSource(reader.look, reader.redraw, reader.load, cancel)
     with only_a_view(selection.launch, context):
         app.run_top(source)
@@ -106,7 +106,7 @@ def _app_module() -> ModuleType:
         ) from error
 
 
-def _cancel(launch: Launch, context: Context, index: int) -> str:
+def cancel_run(launch: Launch, context: Context, index: int) -> str:
     """Cancel a run, as `hpckit cancel` does, and say what was done; raises HpckitError."""
     if launch.stranger is not None:
         raise UsageError(f"{launch.id} is not yours: {launch.stranger.reason}")
