@@ -12,7 +12,7 @@ import pytest
 from hpckit.errors import ConfigError
 from hpckit.model import events
 from hpckit.model.blocked import blocked_runs
-from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
+from hpckit.model.cluster.site import NO_LIMITS, SubmitLimits
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Resources
