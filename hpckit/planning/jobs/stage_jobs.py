@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 from hpckit.errors import ConfigError
-from hpckit.model.cluster.limits import SubmitLimits
-from hpckit.model.plan import JobSpec, ResourceSpec, SweepPoint
+from hpckit.model.cluster.site import SubmitLimits
+from hpckit.model.plan import JobSpec, SweepPoint
 from hpckit.model.stages import DependencyType, Stage, StageDependency, place_of
 from hpckit.planning.jobs.arrays import chunks
-from hpckit.planning.jobs.shared_jobs import shares_jobs
+from hpckit.planning.jobs.shared_jobs import Asked, job_of_runs, shares_jobs
 from hpckit.values import replace
-
-Asked = tuple[ResourceSpec, bool]
-"""What one run asks of Slurm, and whether its job is requeued."""
 
 
 def stage_jobs(
@@ -35,15 +32,7 @@ def stage_jobs(
         parts = [(place, stage, part) for part in columns for place, stage in enumerate(block)]
         for _, stage, part in parts:
             runs = tuple(stage.first + position for position in part)
-            resources, requeue = asked[runs[0]]
-            index = len(jobs)
-            job = JobSpec(
-                index=index,
-                name=launch if index == 0 else f"{launch}-{index}",
-                runs=runs,
-                resources=resources,
-                requeue=requeue,
-            )
+            job = job_of_runs(len(jobs), launch, runs, asked[runs[0]])
             jobs.append(replace(job, after=waited_for(job, stages, jobs)))
     return tuple(jobs)
 
@@ -119,14 +108,7 @@ def added_stage_jobs(
         for members in groups.values():
             index = first_index + len(jobs)
             carrier |= dict.fromkeys(members, index)
-            resources, requeue = asked(members[0])
-            job = JobSpec(
-                index=index,
-                name=f"{launch}-{index}",
-                runs=tuple(members),
-                resources=resources,
-                requeue=requeue,
-            )
+            job = job_of_runs(index, launch, members, asked(members[0]))
             jobs.append(replace(job, after=waited_for(job, stages, jobs)))
     return tuple(jobs)
 
