@@ -22,7 +22,7 @@ from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.stages import DependencyType, earlier, followed, with_followed
 from hpckit.model.standing import Judgement, Standing
 from hpckit.model.states import RunState, parse_state
-from hpckit.planning.jobs.dependencies import waits
+from hpckit.planning.jobs.stage_jobs import waits
 from hpckit.planning.plan import LaunchIdentity, make_plan
 from hpckit.planning.recovery.resume import Known, added_jobs_of_stages, choose
 from hpckit.planning.stages import read_stages

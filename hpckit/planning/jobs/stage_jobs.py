@@ -6,12 +6,14 @@ each run follows exactly the run of its point.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 
 from hpckit.errors import ConfigError
 from hpckit.model.cluster.site import SubmitLimits
+from hpckit.model.history import LaunchHistory
+from hpckit.model.ids import JobId
 from hpckit.model.plan import JobSpec, SweepPoint
-from hpckit.model.stages import DependencyType, Stage, StageDependency, place_of
+from hpckit.model.stages import DependencyType, Stage, StageDependency, followed, kind_of, place_of
 from hpckit.planning.jobs.arrays import chunks
 from hpckit.planning.jobs.shared_jobs import Asked, job_of_runs, shares_jobs
 from hpckit.values import replace
@@ -147,3 +149,62 @@ def check_stages(points: Sequence[SweepPoint]) -> None:
                 f"be combined with what stage {point.stage} waits for",
                 hint="name jobs that all have to be over: separate them by a comma",
             )
+
+
+def waits(
+    job: JobSpec,
+    stages: Sequence[Stage],
+    history: LaunchHistory,
+    living: Collection[str] | None = None,
+) -> str | None:
+    """Return the job's dependency in Slurm's words, None if it has none.
+
+    It is as exact as Slurm can express. If a job follows jobs that a resume has split up, it only
+    waits for their end, and each run checks for itself whether it may begin.
+
+    `living` are the main jobs that are still in Slurm's queue, null if all of the launch's are.
+    Other jobs need no waiting.
+    """
+    kind = kind_of(stages, job.runs[0]) if job.runs else None
+    if kind is None:
+        return None
+    before = _before(job, stages, kind)
+    present = {
+        run: JobId.parse(history.slurm_jobs[run]) for run in before if run in history.slurm_jobs
+    }
+    mains = dict.fromkeys(one.main for one in present.values())
+    there = [main for main in mains if living is None or str(main) in living]
+    if not there:
+        return None
+    if kind is DependencyType.aftercorr and job.is_array:
+        if [present.get(run) for run in before] == _elements(there[0], len(job.runs)):
+            return f"{DependencyType.aftercorr}:{there[0]}"
+        kind = DependencyType.afterany
+    if kind is DependencyType.afterany:
+        return f"{kind}:{':'.join(map(str, there))}"
+    sizes = {int(main): len(history.jobs[index].runs) for index, main in history.accepted.items()}
+    names = [name for main in there for name in _names(main, sizes, present)]
+    return f"{DependencyType.afterok}:{':'.join(names)}"
+
+
+def _before(job: JobSpec, stages: Sequence[Stage], kind: DependencyType) -> list[int]:
+    if kind is DependencyType.aftercorr:
+        return [one for run in job.runs for one in followed(stages, run)]
+    return list(followed(stages, job.runs[0]))
+
+
+def _elements(main: int, count: int) -> list[JobId]:
+    return [JobId(main, element) for element in range(count)]
+
+
+def _names(main: int, sizes: Mapping[int, int], present: Mapping[int, JobId]) -> list[str]:
+    """Return the whole array, or only the elements whose runs still belong to it."""
+    own = [str(one) for one in present.values() if one.main == main]
+    return [str(main)] if len(own) == sizes.get(main) else own
+
+
+def stage_dependency(job: JobSpec) -> str | None:
+    """Return the dependency on the previous stage, with `$JOB0` in place of Slurm's id of job 0."""
+    if not job.after:
+        return None
+    return f"{job.after[0].kind}:{':'.join(f'$JOB{one.job}' for one in job.after)}"
