@@ -6,11 +6,12 @@ from hpckit.errors import ConfigError, UsageError
 from hpckit.features.capacity.gpus import gpu_called
 from hpckit.features.capacity.memory import plan_memory
 from hpckit.features.capacity.model_plan import Calibration, MeasuredRun
-from hpckit.features.capacity.model_setup import GpuSpec, NumberType, Recomputation, TrainingSetup
+from hpckit.features.capacity.model_setup import GpuSpec, NumberType, TrainingSetup
+from hpckit.features.capacity.overrides import RECOMPUTE
 from hpckit.features.capacity.request import CapacityRequest, setup_of
 from hpckit.features.capacity.step_time import predict_step, shortest_step
 from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.settings import Parallel, Precision, Recompute
+from hpckit.model.parallel.settings import Parallel, Precision
 from hpckit.planning.diagnosis.evidence import RunEvidence, judged_ranks
 from hpckit.planning.diagnosis.thresholds import DEFAULT
 from hpckit.planning.diagnosis.usage import gpu_uses, rank_steps, samples_per_step
@@ -115,11 +116,7 @@ def _micro_batch(run: MeasuredRun) -> int | None:
     return None if run.batch is None or run.batch % parts else run.batch // parts
 
 
-_RECOMPUTED = {
-    Recompute.none: Recomputation.none,
-    Recompute.blocks: Recomputation.full,
-    Recompute.selective: Recomputation.selective,
-}
+_RECOMPUTED = {launched: planned for planned, launched in RECOMPUTE.items()}
 
 
 def measured_run(launch: Launch, index: int) -> MeasuredRun:
