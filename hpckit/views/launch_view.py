@@ -296,7 +296,7 @@ class _World:
         )
         pool = reading.pools.get(record.index)
         if pool is not None:
-            asked = not self.asked.isdisjoint(pool.jobs)
+            asked = not self.asked.isdisjoint(pool)
             return in_pool(present, pool, self.observations, asked=asked)
         successor = reading.history.successor_of(record.index)
         return carried_on(present, self.observations.get(successor or ""))
@@ -349,7 +349,7 @@ def _jobs(
     asked = [one for one in records if ask is Ask.all_runs or one.state is not RunState.completed]
     jobs = [one.job for one in asked if one.index not in pools]
     shared = {pools[one.index] for one in asked if one.index in pools}
-    jobs += [job for pool in shared for job in pool.jobs]
+    jobs += [job for pool in shared for job in pool]
     jobs += [history.successor_of(one.index) for one in asked]
     jobs += [job for one in asked for job in history.satellite_jobs(one.index)]
     jobs += [history.auto_resume_job] if any(jobs) else []
