@@ -122,9 +122,10 @@ _BOUNDS = (
 
 _LONG_OPTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _OF_SLURM = re.compile(
-    "(cpu-freq|gpu-freq|gpus.*|cpus-per-.*|cores-.*|core-spec|sockets-.*|threads?-.*|mem|mem-per-.*"
-    "|mincpus|nodes|ntasks.*|array|comment|job-name|nice|priority|segment|signal|switches|time.*"
-    "|tmp|wckey|output|error|input|chdir|export.*|extra|delay-boot|wrap|uid|gid|network)"
+    "[cg]pu-freq|(gpus|ntasks|mem)(-per-.*)?|(cpus|cores|sockets|threads)-per-.*|(core|thread)-spec"
+    "|mincpus|nodes|array|comment|job-name|nice|priority|segment|signal|switches|time(-min)?|tmp"
+    "|wckey|output|error|input|chdir|export(-file)?|extra|delay-boot|wrap|uid|gid|network|bb"
+    "|acctg-freq|dependency|licenses|mail-user|mcs-label|container|get-user-env"
 )
 """Options of sbatch (its manual, 25.05) that mean something else and would take a number of watts
 without a word."""
