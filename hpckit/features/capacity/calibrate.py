@@ -11,7 +11,7 @@ from hpckit.features.capacity.overrides import RECOMPUTE
 from hpckit.features.capacity.request import CapacityRequest, setup_of
 from hpckit.features.capacity.step_time import predict_step, shortest_step
 from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.settings import Parallel, Precision
+from hpckit.model.parallel.settings import Precision
 from hpckit.planning.diagnosis.evidence import RunEvidence, judged_ranks
 from hpckit.planning.diagnosis.thresholds import DEFAULT
 from hpckit.planning.diagnosis.usage import gpu_uses, rank_steps, samples_per_step
@@ -148,14 +148,10 @@ def measured_run(launch: Launch, index: int) -> MeasuredRun:
         microbatches=parallel.microbatches or 1,
         memory_bytes=max(known, default=None),
         parameters=None if reported is None else reported.model_parameters,
-        precision=_precision(parallel),
+        precision=NumberType.bf16 if parallel.params is Precision.bf16 else NumberType.fp32,
         recompute=_RECOMPUTED[parallel.recompute],
     )
 
 
 def _why(ranks: int) -> str:
     return "its ranks no steps on GPUs were measured" if ranks else "it no steps were measured"
-
-
-def _precision(parallel: Parallel) -> NumberType:
-    return NumberType.bf16 if parallel.params is Precision.bf16 else NumberType.fp32

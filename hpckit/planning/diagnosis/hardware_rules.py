@@ -48,7 +48,7 @@ def throttled(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
     if hot:
         remedy = (
             f"Report it to the site, and leave the nodes out meanwhile: resources.exclude="
-            f"{','.join(_nodes(hot))}"
+            f"{','.join(sorted({one.node for one in hot}))}"
         )
         yield _throttled(hot, gpus, "heat", remedy, limits)
     if capped:
@@ -174,10 +174,6 @@ def _of_host(host: HostUse) -> Iterator[str]:
         yield f"On its node {host.cores_busy:.0f} of {host.cores} CPUs were busy."
     elif host.cpu_pressure is not None and host.cpu_pressure >= CPU_PRESSURE:
         yield f"On its node tasks waited {share(host.cpu_pressure)} of the time for a CPU."
-
-
-def _nodes(gpus: Sequence[GpuUse]) -> list[str]:
-    return sorted({one.node for one in gpus})
 
 
 _MARGIN = 1.5

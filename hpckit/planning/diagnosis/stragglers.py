@@ -209,7 +209,7 @@ class WindowBuilder:
 
     def add(self, reports: Iterable[RankSteps]) -> list[StepWindow]:
         """Take what was reported since last time, in any order; return the windows it completes."""
-        for one in sorted(filter(believable, reports), key=_place):
+        for one in sorted(filter(believable, reports), key=lambda one: (one.rank, one.first_step)):
             self._pending.setdefault(one.rank, []).append(one)
         found = []
         while (window := self._next()) is not None:
@@ -262,10 +262,6 @@ def believable(report: RankSteps) -> bool:
         and 0 < report.seconds < math.inf
         and all(0 <= one < math.inf for one in known)
     )
-
-
-def _place(one: RankSteps) -> tuple[int, int]:
-    return one.rank, one.first_step
 
 
 def _end(one: RankSteps) -> int:

@@ -177,7 +177,8 @@ def waits(
     if not there:
         return None
     if kind is DependencyType.aftercorr and job.is_array:
-        if [present.get(run) for run in before] == _elements(there[0], len(job.runs)):
+        elements = [JobId(there[0], element) for element in range(len(job.runs))]
+        if [present.get(run) for run in before] == elements:
             return f"{DependencyType.aftercorr}:{there[0]}"
         kind = DependencyType.afterany
     if kind is DependencyType.afterany:
@@ -191,10 +192,6 @@ def _before(job: JobSpec, stages: Sequence[Stage], kind: DependencyType) -> list
     if kind is DependencyType.aftercorr:
         return [one for run in job.runs for one in followed(stages, run)]
     return list(followed(stages, job.runs[0]))
-
-
-def _elements(main: int, count: int) -> list[JobId]:
-    return [JobId(main, element) for element in range(count)]
 
 
 def _names(main: int, sizes: Mapping[int, int], present: Mapping[int, JobId]) -> list[str]:

@@ -75,17 +75,14 @@ def _standing(node: str, incidents: Sequence[NodeIncident], now: datetime) -> No
         if before is None or one.at - before >= SAME_INCIDENT:
             counted.append(one)
             latest[one.kind] = one.at
-    weight = sum(WEIGHTS[one.kind] * _decay(now - one.at) for one in counted)
+    ages = [(one.kind, max(now - one.at, timedelta())) for one in counted]
+    weight = sum(WEIGHTS[kind] * 0.5 ** (age / HALF_LIFE) for kind, age in ages)
     until = None
     if weight >= AVOIDED:
         until = now + HALF_LIFE * math.log2(weight / AVOIDED)
     return NodeStanding(
         node=node, incidents=tuple(incidents), weight=round(weight, 3), avoided_until=until
     )
-
-
-def _decay(age: timedelta) -> float:
-    return float(0.5 ** (max(age, timedelta()) / HALF_LIFE))
 
 
 def nodes_to_avoid(
