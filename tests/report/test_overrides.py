@@ -1,4 +1,4 @@
-"""Promises of hpckit.report.overrides."""
+"""Promises of hpckit.report.selection."""
 
 from __future__ import annotations
 
