@@ -20,8 +20,7 @@ from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.failure import Cause, Failure
 from hpckit.operations.successor import continue_in_successor
 from hpckit.planning.notices.due import wanted_again
-from hpckit.planning.recovery.ledger import read_ledger
-from hpckit.planning.recovery.limits import exhausted
+from hpckit.planning.recovery.ledger import exhausted, read_ledger
 from hpckit.record.attempts import is_latest
 from hpckit.record.counted_events import counted_events
 from hpckit.record.launches import Launch, load_settings

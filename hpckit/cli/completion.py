@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -23,7 +24,7 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.model.states import RunState
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.lookup import list_all, list_launches
-from hpckit.values import dataclass, field_names, is_dataclass
+from hpckit.values import field_names, is_dataclass
 
 _MOST_RUNS = 500
 
@@ -86,25 +87,20 @@ def _attach(parser: argparse.ArgumentParser, context: Context) -> None:
     for action in parser._actions:  # noqa: SLF001  # argparse has no other way
         offer = _OFFERS.get(str(action.metavar))
         if offer is not None:
-            action.completer = _Completer(offer, context)  # type: ignore[attr-defined]
+            action.completer = partial(_complete, offer, context)  # type: ignore[attr-defined]
         elif action.metavar == "DIR":
             action.completer = DirectoriesCompleter()  # type: ignore[attr-defined]
         elif action.metavar == "PATH":
             action.completer = FilesCompleter()  # type: ignore[attr-defined]
 
 
-@dataclass(frozen=True, slots=True)
-class _Completer:
-    """The callable that argcomplete expects."""
-
-    offer: Words
-    context: Context
-
-    def __call__(self, prefix: str, parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
-        """Return the completions; empty if something cannot be read."""
-        with contextlib.suppress(HpckitError, OSError):
-            return list(self.offer(prefix, parsed_args, self.context))
-        return []
+def _complete(
+    offer: Words, context: Context, prefix: str, parsed_args: argparse.Namespace, **_: object
+) -> Iterable[str]:
+    """Return the completions, as argcomplete asks for them; empty if something cannot be read."""
+    with contextlib.suppress(HpckitError, OSError):
+        return list(offer(prefix, parsed_args, context))
+    return []
 
 
 def _launches(prefix: str, arguments: argparse.Namespace, context: Context) -> Iterator[str]:

@@ -40,12 +40,12 @@ def add_composing(parser: argparse.ArgumentParser) -> None:
         help="print where configuration comes from (searchpath, groups) and do nothing else",
     )
     add_json(parser)
-    parser.set_defaults(command=None)  # what follows `--`, which main removes
     parser.usage = f"{parser.prog} [OVERRIDE ...] [options] [-- COMMAND ...]"
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:
-    """Add where the configuration comes from."""
+    """Add where the configuration comes from; the rest of a request has its defaults."""
+    parser.set_defaults(cfg=None, info=None, multirun=False, command=None)
     parser.add_argument(
         "--config-dir",
         metavar="DIR",

@@ -11,8 +11,7 @@ from hpckit.cli.launch_output import say_checked
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import SchedulerError
-from hpckit.model.environment.comparison import AskedOfNode, EnvironmentComparison
-from hpckit.model.environment.facts import EnvironmentFacts
+from hpckit.model.environment.facts import AskedOfNode, EnvironmentComparison, EnvironmentFacts
 from hpckit.model.launch import LaunchConfig, Resources
 from hpckit.operations import check
 from hpckit.operations.environment.collect import collect_facts

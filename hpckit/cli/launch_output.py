@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from hpckit.cli.options import says_yes
 from hpckit.context import Context
 from hpckit.errors import HpckitError, UsageError
-from hpckit.model.counted import counted, listed
+from hpckit.model.counted import counted, listed, ranges
 from hpckit.model.finding import CheckReport
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plain import plain_fields
 from hpckit.model.plan import LaunchPlan
-from hpckit.model.ranges import ranges
 from hpckit.operations.next_step import reference
 from hpckit.planning.layout import planned_layouts
 from hpckit.record.launches import Launch, load_launch

@@ -6,20 +6,27 @@ Their meaning is in report/selection.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from hpckit.cli.parsing import add_flag
 from hpckit.context import Context, default_output_dir
 from hpckit.errors import HpckitError, UsageError
+from hpckit.planning.faults import parse_delay
 from hpckit.record.launches import load_launch
-from hpckit.record.lookup import Selection, find, list_launches
+from hpckit.record.lookup import Selection, find, find_evidence, list_launches
 from hpckit.report.selection import Filter, assigned, make_filter, unknown_keys
 from hpckit.views.freshness import LEAST, VARIABLE
 
 T = TypeVar("T")
 _SHOWN_KEYS = 12
+
+
+def add_flag(parser: argparse._ActionsContainer, name: str, meaning: str) -> None:
+    """Add an option that takes no value and is off unless given."""
+    parser.add_argument(name, action="store_true", help=meaning)
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
@@ -109,6 +116,12 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Add `--json` and `--output-dir`, which most verbs have."""
+    add_json(parser)
+    add_output_dir(parser)
+
+
 def add_output_dir(parser: argparse.ArgumentParser) -> None:
     """Add `--output-dir`, the folder to look for launches in."""
     parser.add_argument(
@@ -126,6 +139,16 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
         metavar="LAUNCH|RUN",
         help="id, beginning of one, name, .3, @-2, or folder (default: latest launch)",
     )
+
+
+def find_named(arguments: argparse.Namespace, context: Context) -> Selection:
+    """Return what the argument of `add_reference` names, to act on; raises HpckitError."""
+    return find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+
+
+def find_shown(arguments: argparse.Namespace, context: Context) -> Selection:
+    """Return what the argument of `add_reference` names, to look at; raises HpckitError."""
+    return find_evidence(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
 
 
 def output_dir(arguments: argparse.Namespace, context: Context) -> Path:
@@ -217,3 +240,43 @@ def says_yes(question: str, context: Context) -> bool:
     context.stdout.write(f"{question} [y/N] ")
     context.stdout.flush()
     return context.answer().strip().lower() in {"y", "yes"}
+
+
+_DIGITS = re.compile(r"-?[0-9]{1,4000}")
+
+
+def seconds(text: str) -> float:
+    """Return a time in seconds, as an argument's type: `90`, `90s`, `2m`."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        return parse_delay(text).total_seconds()
+    except UsageError:
+        raise ArgumentTypeError(f"is {text!r}; it takes a time, such as 60, 90s or 2m") from None
+
+
+def is_time(word: str) -> bool:
+    """Return whether a word is a time as `seconds` takes it."""
+    try:
+        seconds(word)
+    except ArgumentTypeError:
+        return False
+    return True
+
+
+def whole(of: str, example: str) -> Callable[[str], int]:
+    """Return the type of an option that takes a whole number of something, written in digits.
+
+    Example: `whole("sequences", "1024")("4M")` says that it takes a whole number of sequences.
+    """
+
+    def read(text: str) -> int:
+        if _DIGITS.fullmatch(text):
+            return int(text)
+        raise ArgumentTypeError(
+            f"is {text:.40}; it takes a whole number of {of} in digits, such as {example}"
+        )
+
+    return read

@@ -158,8 +158,3 @@ class Once(argparse.Action):
             )
         setattr(namespace, _GIVEN, given | {self.dest})
         setattr(namespace, self.dest, values)
-
-
-def add_flag(parser: argparse._ActionsContainer, name: str, meaning: str) -> None:
-    """Add an option that takes no value and is off unless given."""
-    parser.add_argument(name, action="store_true", help=meaning)

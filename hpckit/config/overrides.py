@@ -25,7 +25,7 @@ from hydra.errors import HydraException, OverrideParseException
 
 from hpckit.config.types import is_scalar, is_text, takes_decimals
 from hpckit.errors import ConfigError
-from hpckit.planning.sweep.grid import MAX_POINTS
+from hpckit.planning.sweep.points import MAX_POINTS
 
 _EXAMPLES = (
     "Write key=value, +key=value (new key), ~key (remove) or group=option; quote a value with "

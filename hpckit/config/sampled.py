@@ -21,8 +21,7 @@ from hpckit.model.launch import Sampler, Sweep
 from hpckit.model.plan import SweepPoint
 from hpckit.model.search import Axis, AxisKind, Search
 from hpckit.planning.sweep.derived_keys import Probe, check_free, check_same, followers
-from hpckit.planning.sweep.grid import MAX_POINTS
-from hpckit.planning.sweep.sampling import check_sampling, draw_points
+from hpckit.planning.sweep.points import MAX_POINTS, check_sampling, draw_points
 from hpckit.values import dataclass, replace
 
 _LOG = "log"

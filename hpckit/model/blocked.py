@@ -76,10 +76,11 @@ def _reason(stage: str, culprit: RunView) -> str:
         return culprit.blocked
     failure = culprit.record.failure
     words = f": {failure.cause}: {failure.message}" if failure is not None else ""
-    return f"stage {stage} {_HAS[culprit.state]} (run {culprit.record.index}{words})"
+    return f"stage {stage} {HAS_ENDED[culprit.state]} (run {culprit.record.index}{words})"
 
 
-_HAS = {
+HAS_ENDED = {
+    RunState.completed: "completed",
     RunState.failed: "failed",
     RunState.cancelled: "was cancelled",
     RunState.interrupted: "was interrupted",

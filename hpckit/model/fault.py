@@ -85,16 +85,7 @@ class Fault:
         return " ".join([self.kind.value, *target, *values])
 
 
-SIGNALS = frozenset(
-    {
-        FaultKind.kill,
-        FaultKind.stop,
-        FaultKind.cont,
-        FaultKind.term,
-        FaultKind.segfault,
-        FaultKind.abort,
-    }
-)
+SIGNALS = frozenset(map(FaultKind, ("kill", "stop", "cont", "term", "segfault", "abort")))
 """Kinds that are a signal to a process when they are injected from outside."""
 
 ON_CHECKPOINTS = frozenset({FaultKind.flip, FaultKind.truncate, FaultKind.tear})

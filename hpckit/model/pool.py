@@ -9,14 +9,10 @@ from hpckit.model.ids import JobId
 from hpckit.model.plan import JobSpec
 from hpckit.model.run import Observation, RunView
 from hpckit.model.states import BaseState, RunState
-from hpckit.values import dataclass, replace
+from hpckit.values import replace
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobPool:
-    """The jobs, by Slurm's ids, that work through the same runs."""
-
-    jobs: tuple[str, ...]
+JobPool = tuple[str, ...]
+"""The jobs, by Slurm's ids, that work through the same runs."""
 
 
 def read_pools(history: LaunchHistory, runs: Iterable[int]) -> dict[int, JobPool]:
@@ -24,14 +20,14 @@ def read_pools(history: LaunchHistory, runs: Iterable[int]) -> dict[int, JobPool
     packed = [job for job in history.jobs if job.shared_job is not None]
     pools: dict[int, JobPool] = {}
     for job in packed:
-        pool = JobPool(jobs=element_jobs(job, history.accepted.get(job.index)))
+        pool = element_jobs(job, history.accepted.get(job.index))
         mine = (run for run in job.runs if _belongs(run, job, history))
         pools |= dict.fromkeys(mine, pool)
     wanted = set(runs) if pools else ()
     return {run: pool for run, pool in pools.items() if run in wanted}
 
 
-def element_jobs(job: JobSpec, main: str | None) -> tuple[str, ...]:
+def element_jobs(job: JobSpec, main: str | None) -> JobPool:
     """Return Slurm's ids of the elements of a shared job."""
     if main is None:
         return ()
@@ -60,7 +56,7 @@ def in_pool(
         return RunView(record=record, asked=asked)
     if record.state is RunState.running:
         return view
-    seen = [observations[job] for job in pool.jobs if job in observations]
+    seen = [observations[job] for job in pool if job in observations]
     if any(not one.state.ended for one in seen):
         return _waiting(view)
     if record.begun:

@@ -21,7 +21,7 @@ from hpckit.operations.model_check import ModelChecks
 from hpckit.operations.prepare import Prepared
 from hpckit.planning.checks.cost import estimate_cost, over_budget
 from hpckit.planning.checks.gpu_memory import gpu_memory_findings
-from hpckit.planning.checks.preemption import preemption_findings, preemption_lines
+from hpckit.planning.checks.limits import preemption_findings, preemption_lines
 from hpckit.planning.checks.slips import plan_slips
 from hpckit.planning.layout import planned_layouts
 from hpckit.record.snapshot.environment import unreadable_setup

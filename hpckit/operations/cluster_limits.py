@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpckit.context import login_name
-from hpckit.model.cluster.limits import SubmitLimits
+from hpckit.model.cluster.site import SubmitLimits
 from hpckit.model.plan import JobSpec, ResourceSpec
 from hpckit.planning.jobs.arrays import BACKLOG_JOBS
 from hpckit.slurm.commands import SlurmCommands

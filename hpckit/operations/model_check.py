@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import IO
 
 from hpckit.context import Context
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, ranges
 from hpckit.model.finding import Finding, error, warning
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.model_check import CheckedModel, ModelAnswer, ModelQuestion
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import LaunchPlan, RunSpec
-from hpckit.model.ranges import ranges
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.planning.fallback import fallback_layouts
 from hpckit.planning.layout import layout_of

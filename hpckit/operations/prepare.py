@@ -17,7 +17,7 @@ from hpckit.config.request import ComposeRequest, template_folders
 from hpckit.config.slips import input_slips
 from hpckit.context import Context
 from hpckit.errors import ConfigError, SchedulerError
-from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
+from hpckit.model.cluster.site import NO_LIMITS, SubmitLimits
 from hpckit.model.counted import counted, listed
 from hpckit.model.finding import Finding, warning
 from hpckit.model.ids import launch_id, slug

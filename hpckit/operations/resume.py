@@ -7,11 +7,11 @@ from datetime import timedelta
 
 from hpckit.context import Context
 from hpckit.errors import SchedulerAwayError, SchedulerError, SchedulerRefusedError
+from hpckit.model.counted import ranges
 from hpckit.model.events import JobAdded
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plain import plain_fields
 from hpckit.model.plan import JobSpec
-from hpckit.model.ranges import ranges
 from hpckit.model.run import Observation, RunView
 from hpckit.model.standing import Standing
 from hpckit.model.states import RunState
@@ -43,9 +43,9 @@ from hpckit.record.attempts import latest_attempt
 from hpckit.record.durations import time_taken
 from hpckit.record.launches import Launch, load_launch, read_launch_history
 from hpckit.record.snapshot.changes import check_snapshot
+from hpckit.report.pending import standing_text
 from hpckit.report.rows import count_states
 from hpckit.report.run_filter import RunFilter, failure_cause
-from hpckit.report.standing import standing_text
 from hpckit.values import dataclass, field, replace
 from hpckit.views.launch_view import Ask, launch_view, unconfirmed
 from hpckit.views.living_ranks import await_no_ranks

@@ -29,7 +29,7 @@ from hpckit.model.events import (
 )
 from hpckit.model.history import job_ids
 from hpckit.model.plan import JobSpec
-from hpckit.planning.jobs.dependencies import waits
+from hpckit.planning.jobs.stage_jobs import waits
 from hpckit.record.freeze import discard_launch
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_launch, read_launch_events, read_launch_history

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 from hpckit.model.states import RunState
 from hpckit.values import dataclass
@@ -30,16 +31,13 @@ class RunDuration:
     left: timedelta | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionEstimate:
-    """`ended` of `total` runs have ended; `share` also counts the finished part of others, 0 to 1.
+class CompletionEstimate(NamedTuple):
+    """`share` is how much of all runs is done (0 to 1), the finished part of those that run too.
 
     `remaining` is None if there is no basis for it: none is running, or no run has completed and
     not all that run tell their pace.
     """
 
-    ended: int
-    total: int
     share: float
     remaining: timedelta | None
 
@@ -56,8 +54,6 @@ def estimate_completion(runs: Sequence[RunDuration]) -> CompletionEstimate:
     parts += [one.done or 0.0 for one in runs if one.state is RunState.pending]
     known = bool(lasted) or all(one.left is not None for one in going)
     return CompletionEstimate(
-        ended=ended,
-        total=len(runs),
         share=(ended + sum(parts)) / len(runs) if runs else 1.0,
         remaining=_remaining(
             lasted or [_elapsed(one) + (one.left or _NOTHING) for one in going],

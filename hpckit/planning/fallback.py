@@ -11,13 +11,7 @@ from hpckit.model.counted import counted
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import BatchRule, FallbackLayout, Parallel
-from hpckit.planning.layout import (
-    layout_of,
-    plan_layout,
-    replica_nodes,
-    replica_nodes_of,
-    shape_of,
-)
+from hpckit.planning.layout import layout_of, plan_layout, replica_nodes, replica_nodes_of, shape_of
 from hpckit.values import field_names, replace
 
 

@@ -19,23 +19,6 @@ from hpckit.model.fault import ON_NODES, SIGNALS, Fault, FaultKind, FaultTarget
 from hpckit.model.moment import UNIT_SECONDS
 from hpckit.values import dataclass, replace
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduledFault:
-    """A fault of a schedule, and the time `after` the start at which it is due."""
-
-    after: timedelta
-    fault: Fault
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultTargets:
-    """What a schedule draws from: the ranks `0 … world_size - 1`, and the nodes."""
-
-    world_size: int
-    nodes: tuple[str, ...] = ()
-
-
 _PLANNED = ("rank", "step", "times")
 _WITHIN: Mapping[FaultKind, tuple[str, ...]] = {
     FaultKind.kill: _PLANNED,
@@ -100,9 +83,11 @@ def outside_faults(texts: Iterable[str]) -> tuple[Fault, ...]:
 
 
 def schedule(
-    seed: int, mtbf: timedelta, faults: Sequence[Fault], targets: FaultTargets
-) -> Iterator[ScheduledFault]:
-    """Yield faults indefinitely: exponential times between them, all faults equally likely.
+    seed: int, mtbf: timedelta, faults: Sequence[Fault], ranks: int, nodes: Sequence[str] = ()
+) -> Iterator[tuple[timedelta, Fault]]:
+    """Yield faults indefinitely, each with the time after the start at which it is due.
+
+    Times between them are exponential, and all faults equally likely.
 
     A rank, node or fraction that a fault leaves open is drawn, too. Only `Random.random()` is used
     because its numbers are the same in every Python.
@@ -112,7 +97,7 @@ def schedule(
     while True:
         after -= mtbf * math.log(1.0 - draw())
         chosen, where = faults[int(draw() * len(faults))], draw()
-        yield ScheduledFault(after=after, fault=_aimed(chosen, where, targets))
+        yield after, _aimed(chosen, where, ranks, nodes)
 
 
 def parse_delay(text: str) -> timedelta:
@@ -126,13 +111,13 @@ def parse_delay(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def _aimed(fault: Fault, where: float, targets: FaultTargets) -> Fault:
+def _aimed(fault: Fault, where: float, ranks: int, nodes: Sequence[str]) -> Fault:
     signal = fault.kind in SIGNALS
     if signal and fault.target is FaultTarget.rank and fault.rank is None:
-        return replace(fault, rank=int(where * targets.world_size))
+        return replace(fault, rank=int(where * ranks))
     wants_node = fault.kind in ON_NODES or (signal and fault.target is FaultTarget.agent)
-    if wants_node and fault.node is None and targets.nodes:
-        return replace(fault, node=targets.nodes[int(where * len(targets.nodes))])
+    if wants_node and fault.node is None and nodes:
+        return replace(fault, node=nodes[int(where * len(nodes))])
     if fault.kind in {FaultKind.flip, FaultKind.truncate} and fault.fraction is None:
         return replace(fault, fraction=round(where, 6))
     return fault

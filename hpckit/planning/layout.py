@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from hpckit.errors import ConfigError
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, ranges
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.layout import MOST_RANKS, Layout, MeshAxis
 from hpckit.model.parallel.reduction_tree import is_power_of_two
@@ -27,7 +27,6 @@ from hpckit.model.parallel.settings import (
     SizeWord,
     can_compile,
 )
-from hpckit.model.ranges import ranges
 from hpckit.values import dataclass, field, field_names
 
 T = TypeVar("T")

@@ -12,15 +12,15 @@ from typing import Any
 
 from hpckit.errors import ConfigError
 from hpckit.model.cluster.gpus_asked import cpus_of_task, gpus_asked
-from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
+from hpckit.model.cluster.site import NO_LIMITS, SubmitLimits
 from hpckit.model.command import command_words, invocation
 from hpckit.model.ids import run_id, slug
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, RunSpec, SweepPoint
 from hpckit.planning.checks.config import check_points
 from hpckit.planning.jobs.arrays import chunks, throttle
-from hpckit.planning.jobs.shared_jobs import merged_job, shared_job, shares_jobs
-from hpckit.planning.jobs.stage_jobs import Asked, check_stages, stage_jobs
+from hpckit.planning.jobs.shared_jobs import Asked, job_of_runs, merged_job, shared_job, shares_jobs
+from hpckit.planning.jobs.stage_jobs import check_stages, stage_jobs
 from hpckit.planning.layout import once_for_all
 from hpckit.planning.signature import frozen_signature
 from hpckit.planning.stages import planned_stages, with_earlier
@@ -116,16 +116,7 @@ def _jobs(launch: str, points: Sequence[SweepPoint], limits: SubmitLimits) -> tu
     if shares_jobs(points[0].settings):
         return _shared_jobs(launch, points, groups, limits)
     parts = [(key, part) for key, runs in groups.items() for part in chunks(runs, limits)]
-    return tuple(
-        JobSpec(
-            index=index,
-            name=launch if index == 0 else f"{launch}-{index}",
-            runs=part,
-            resources=resources,
-            requeue=requeue,
-        )
-        for index, ((resources, requeue), part) in enumerate(parts)
-    )
+    return tuple(job_of_runs(index, launch, runs, key) for index, (key, runs) in enumerate(parts))
 
 
 def _shared_jobs(
@@ -138,7 +129,7 @@ def _shared_jobs(
     return tuple(
         merged_job(
             index,
-            launch if index == 0 else f"{launch}-{index}",
+            launch,
             runs,
             shared_job(len(runs), points[runs[0]].settings, each, limits),
             requeue=requeue,

@@ -29,19 +29,8 @@ _KEYS = frozenset(
 
 _ABOUT = frozenset(
     {"FILE", "PATH", "DIR", "SOCK", "NAME", "TYPE", "METHOD", "MODE", "PLUGIN", "COUNT", "LENGTH"}
-    | {
-        "LEN",
-        "LIMIT",
-        "SIZE",
-        "TIMEOUT",
-        "TTL",
-        "HOST",
-        "PORT",
-        "ENDPOINT",
-        "ENABLED",
-        "SERVER",
-        "URL",
-    }
+    | {"LEN", "LIMIT", "SIZE", "TIMEOUT", "TTL", "HOST", "PORT", "ENDPOINT", "ENABLED", "SERVER"}
+    | {"URL"}
 )
 """Last words of names that describe a secret and do not hold it."""
 

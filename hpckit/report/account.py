@@ -50,7 +50,7 @@ def run_page(row: RunRow, account: Goodput, *, whole: bool) -> Page:
 def launch_page(accounts: Sequence[Goodput], *, whole: bool) -> Page:
     """Return the goodput of a launch: a line, with `whole` its parts as well."""
     known = [one for one in accounts if one.stepped]
-    parts = TimeParts(**{name: _sum(known, name) for name in field_names(TimeParts)})
+    parts = summed_parts(known)
     table = [_parts_table(parts)] if whole and parts.wall else []
     return [*goodput_lines(accounts, always=whole), *table]
 
@@ -93,6 +93,12 @@ def _began_again(account: Goodput) -> bool:
 
 def _sum(accounts: Iterable[Goodput], part: str) -> timedelta:
     return sum((getattr(one.parts, part) for one in accounts), timedelta())
+
+
+def summed_parts(accounts: Iterable[Goodput]) -> TimeParts:
+    """Return the parts of several runs together."""
+    some = list(accounts)
+    return TimeParts(**{name: _sum(some, name) for name in field_names(TimeParts)})
 
 
 def _history(row: RunRow, account: Goodput) -> Page:

@@ -11,6 +11,7 @@ import yaml
 
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import listed
+from hpckit.model.events import SettingsChanged
 from hpckit.model.moment import duration, local_moment
 from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.states import RunState
@@ -70,16 +71,11 @@ class AttemptDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsChange:
-    """The words by which a resume gave a run other settings, from its next attempt on."""
-
-    at: datetime
-    words: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunDescription:
-    """What only a single run has. `program` is its entry point, or the words of its command."""
+    """What only a single run has. `program` is its entry point, or the words of its command.
+
+    `settings_changes` are the resumes that gave it other settings, from its next attempt on.
+    """
 
     row: RunRow
     overrides: tuple[str, ...]
@@ -87,7 +83,7 @@ class RunDescription:
     program: str
     config: Mapping[str, Any]
     attempts: tuple[AttemptDescription, ...]
-    settings_changes: tuple[SettingsChange, ...] = ()
+    settings_changes: tuple[SettingsChanged, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +159,7 @@ def _lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
     return (f"{label:{_LABEL}}{text}" for label, text in rows if text)
 
 
-def _changed(changes: Sequence[SettingsChange]) -> str:
+def _changed(changes: Sequence[SettingsChanged]) -> str:
     """Return when resumes changed settings, and how."""
     said = [f"{' '.join(one.words)} since {local_moment(one.at)}" for one in changes]
     return "; ".join(said)
@@ -227,6 +223,7 @@ def description_document(about: LaunchDescription) -> dict[str, Any]:
     }
     if about.run is not None:
         document |= plain_fields(about.run.row, "run index state failure stage")
-        more = "overrides program signature attempts settings_changes config"
-        document |= plain_fields(about.run, more)
+        document |= plain_fields(about.run, "overrides program signature attempts")
+        changes = [plain_fields(one, "at words") for one in about.run.settings_changes]
+        document |= {"settings_changes": changes, **plain_fields(about.run, "config")}
     return document

@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, ranges
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.ids import split_run_id
 from hpckit.model.plain import plain_fields
-from hpckit.model.ranges import ranges
 from hpckit.model.states import RunState
 from hpckit.report.escape import shortened
 from hpckit.report.rows import RunRow
@@ -62,17 +61,14 @@ def group_failures(rows: Sequence[RunRow]) -> list[FailureGroup]:
     """Return the failed runs among these by signature, the largest group first."""
     groups: dict[str, list[tuple[Failure, RunRow]]] = {}
     for row in sorted(rows, key=lambda row: row.index):
-        if row.failure is not None:
-            groups.setdefault(_key(row.failure), []).append((row.failure, row))
+        if (failure := row.failure) is not None:
+            key = failure.signature or f"{failure.cause} {failure.message}"
+            groups.setdefault(key, []).append((failure, row))
     found = [
         FailureGroup(failure=some[0][0], rows=tuple(row for _, row in some))
         for some in groups.values()
     ]
     return sorted(found, key=lambda group: -len(group.rows))
-
-
-def _key(failure: Failure) -> str:
-    return failure.signature or f"{failure.cause} {failure.message}"
 
 
 def group_object(group: FailureGroup) -> dict[str, Any]:
@@ -221,9 +217,10 @@ def _next_steps(groups: Sequence[FailureGroup]) -> list[str]:
         return [*([watch] if cut else []), *_more(rows)]
     one = failed[0].run
     if len(failed) == 1:
+        begins = f", {failed[0].resume}" if failed[0].resume else ""
         return [
             f"  try again: hpckit rerun {one} (today's code)",
-            f"         or: hpckit resume {one} (the frozen code{_from_step(failed[0])})",
+            f"         or: hpckit resume {one} (the frozen code{begins})",
             *_more(rows),
         ]
     launch = split_run_id(one)[0]
@@ -244,10 +241,6 @@ def _more(rows: Sequence[RunRow]) -> Iterator[str]:
         elif short:
             launch = split_run_id(short[0].run)[0]
             yield f"  with more: hpckit resume {launch} --cause {cause} {word}"
-
-
-def _from_step(row: RunRow) -> str:
-    return f", {row.resume}" if row.resume else ""
 
 
 def user_traceback(traceback: str, *, shown: int = TRACEBACK_LINES) -> tuple[str, ...]:

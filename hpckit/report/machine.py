@@ -14,10 +14,9 @@ from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.telemetry.energy import launch_bill
 from hpckit.report.diagnosis import energy_object, findings_object
 from hpckit.report.failures import group_failures, group_object
-from hpckit.report.launches import LaunchLine
 from hpckit.report.results import ResultRow, Results, account_values
 from hpckit.report.rows import LaunchHead, RunRow
-from hpckit.report.selection import assigned, typed_value
+from hpckit.report.selection import LaunchLine, assigned, typed_value
 from hpckit.report.spread import SpreadResults, SpreadRow
 from hpckit.values import replace
 

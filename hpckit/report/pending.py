@@ -1,4 +1,4 @@
-"""What Slurm's reason for a waiting job means, and what to do about it.
+"""Why a run does not go on: Slurm's reason for a waiting job, or why a resume leaves it alone.
 
 By Slurm's page on job reason codes. Reasons that end by themselves when jobs end say little more
 than their name; those that do not end are said in full.
@@ -7,9 +7,10 @@ than their name; those that do not end are said in full.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from hpckit.model.run import Observation, RunView
+from hpckit.model.standing import Judgement, Standing
 from hpckit.model.states import BaseState
 from hpckit.values import dataclass
 
@@ -86,3 +87,23 @@ def say_lasting(views: Iterable[RunView], noted: set[str], say: Callable[[str], 
         if lasts and text not in noted:
             noted.add(text)
             say(f"{view.record.id}  does not start: {text}")
+
+
+_TEXTS: Mapping[Standing, str] = {
+    Standing.resumable: "it is submitted again",
+    Standing.completed: "completed",
+    Standing.waiting: "it waits already",
+    Standing.running: "it is running",
+    Standing.unsettled: "Slurm may still start it again by itself",
+    Standing.unconfirmed: "it is not known whether Slurm accepted it: see `hpckit doctor`",
+    Standing.cancelled: "it was cancelled: name the run, or add --cancelled",
+    Standing.spent: "{detail}",
+    Standing.blocked: "it follows another run: {detail}",
+    Standing.detached: "it follows run {follows}: resume that one, or the whole launch",
+}
+
+
+def standing_text(judgement: Judgement) -> str:
+    """Return why a run is left alone, or that it is submitted again."""
+    text = _TEXTS[judgement.standing]
+    return text.replace("{follows}", str(judgement.follows)).replace("{detail}", judgement.detail)

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, ranges
 from hpckit.model.moment import local_moment
 from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.profile import ProfileAnswer, RankProfile, TopEntry, TraceSummary
-from hpckit.model.ranges import ranges
 from hpckit.model.telemetry.settings import ProfileTool
 from hpckit.report.escape import escaped, shortened
 from hpckit.values import dataclass

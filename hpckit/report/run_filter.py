@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hpckit.errors import UsageError
+from hpckit.model.counted import parse_ranges
 from hpckit.model.failure import Cause
-from hpckit.model.ranges import parse_ranges
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.report.rows import count_states, failure

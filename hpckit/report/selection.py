@@ -1,4 +1,4 @@
-"""Which runs are shown, and in what order: by state, overrides, any column. Pure.
+"""Which runs and launches are shown, in what order, and the overrides that tell them apart. Pure.
 
 Filters and sort keys mean the same in every verb.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from hpckit.errors import UsageError
 from hpckit.model.states import RunState
-from hpckit.report.rows import RunRow
+from hpckit.report.escape import shortened
+from hpckit.report.rows import LaunchHead, RunRow
 from hpckit.values import dataclass, field, replace
 
 T = TypeVar("T")
@@ -264,3 +265,99 @@ def sort_rows(rows: Sequence[RunRow], key: SortKey, now: datetime) -> list[RunRo
         return None
 
     return ordered(rows, value, descending=key.descending)
+
+
+CELL_WIDTH = 60
+_KEY_WIDTH = 10
+_LEAST_VALUE = 8
+
+
+def common_words(sweep: Iterable[Iterable[str]]) -> frozenset[str]:
+    """Return the overrides that all these runs have."""
+    common: set[str] | None = None
+    for words in sweep:
+        common = set(words) if common is None else common.intersection(words)
+        if not common:
+            break
+    return frozenset(common or ())
+
+
+def override_cells(runs: Iterable[Iterable[str]], common: frozenset[str]) -> list[str]:
+    """Return a cell for each run: its overrides without those in `common`, keys shortened."""
+    given = [assigned(word for word in words if word not in common) for words in runs]
+    names = _short_names(dict.fromkeys(key for one in given for key in one))
+    return [_cell({names[key]: value for key, value in one.items()}) for one in given]
+
+
+def _short_names(keys: Iterable[str]) -> Mapping[str, str]:
+    """Return each key by its last part, unless another key ends with the same part."""
+    known = list(keys)
+    lasts = Counter(map(_last, known))
+    return {key: _last(key) if lasts[_last(key)] == 1 else key for key in known}
+
+
+def _last(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _cell(given: Mapping[str, str]) -> str:
+    """Return `lr=0.1 seed=2`; if too long, first with shorter keys, then with shorter values."""
+    words = [f"{key}={value}" for key, value in given.items()]
+    if len(" ".join(words)) <= CELL_WIDTH:
+        return " ".join(words)
+    keys = [shortened(key, _KEY_WIDTH) for key in given]
+    room = _room(CELL_WIDTH, keys)
+    words = [
+        f"{key}={shortened(value, room)}" for key, value in zip(keys, given.values(), strict=True)
+    ]
+    return shortened(" ".join(words), CELL_WIDTH)
+
+
+def _room(width: int, keys: Sequence[str]) -> int:
+    """Return how many characters each value may have next to these keys."""
+    taken = sum(len(key) + 2 for key in keys) - 1
+    return max((width - taken) // len(keys), _LEAST_VALUE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchLine:
+    """A launch, its runs by state, and the metrics of its selected runs."""
+
+    head: LaunchHead
+    counts: Mapping[RunState, int]
+    metrics: tuple[Mapping[str, Any], ...] = ()
+
+
+_OF_LAUNCHES = ("created", "name", "runs", *RunState.__members__)
+
+
+def sort_launches(lines: Sequence[LaunchLine], key: SortKey) -> list[LaunchLine]:
+    """Return launches sorted by a column; for a metric, the smallest value of each launch counts.
+
+    In descending order the largest value counts. Raises UsageError for an unknown column.
+    """
+    names = (name for line in lines for one in line.metrics for name in one)
+    key = find_column(key, (*_OF_LAUNCHES, *dict.fromkeys(names)), "launches")
+    return ordered(lines, lambda line: _launch_value(line, key), descending=key.descending)
+
+
+def _launch_value(line: LaunchLine, key: SortKey) -> Any:
+    if key.column == "created":
+        return line.head.created_at.timestamp()
+    if key.column == "name":
+        return line.head.name
+    if key.column == "runs":
+        return sum(line.counts.values())
+    if key.column in RunState.__members__:
+        return line.counts.get(RunState(key.column), 0)
+    return sorted_value(line, key)
+
+
+def sorted_value(line: LaunchLine, key: SortKey | None) -> Any:
+    """Return the value of the metric that a launch is sorted by, None without such a metric."""
+    if key is None or key.column in _OF_LAUNCHES:
+        return None
+    found = [one[key.column] for one in line.metrics if one.get(key.column) is not None]
+    if not found:
+        return None
+    return max(found, key=rank) if key.descending else min(found, key=rank)

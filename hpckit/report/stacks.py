@@ -7,12 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpckit.model.cluster.nodes import compress_nodes
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, ranges
 from hpckit.model.failure import RankStack, StacksAnswer
 from hpckit.model.moment import local_moment
 from hpckit.model.parallel.layout import Layout, name_ranks
 from hpckit.model.plain import plain_fields, to_plain
-from hpckit.model.ranges import ranges
 from hpckit.values import dataclass
 
 _HEAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*$", re.MULTILINE)

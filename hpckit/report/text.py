@@ -11,20 +11,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpckit.model.cluster.nodes import compress_nodes
-from hpckit.model.counted import counted, steps_text
+from hpckit.model.counted import counted, ranges, steps_text
 from hpckit.model.goodput import Goodput
 from hpckit.model.moment import duration, local_minute, local_moment, span_words
 from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.preflight.verdict import HealthVerdict, NodeInspection
-from hpckit.model.ranges import ranges
 from hpckit.model.states import RunState, parse_state
 from hpckit.report import results as sweep
 from hpckit.report.escape import escaped, escaped_cell, shortened
 from hpckit.report.failures import failure_texts, shown_ranges
-from hpckit.report.launches import LaunchLine, sorted_value
-from hpckit.report.overrides import override_cells
 from hpckit.report.rows import Foreign, LaunchHead, RunRow, count_states
-from hpckit.report.selection import SortKey
+from hpckit.report.selection import LaunchLine, SortKey, override_cells, sorted_value
 from hpckit.report.spread import SpreadResults, SpreadRow, spread_text
 from hpckit.values import dataclass, replace
 

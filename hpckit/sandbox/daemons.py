@@ -1,4 +1,4 @@
-"""Munge, MariaDB and Slurm's daemons: how each is started, and when it is ready.
+"""Munge, MariaDB and Slurm's daemons: how each is started, when it is ready, how nodes stand.
 
 Starting is idempotent: a daemon whose recorded process is alive is left alone.
 """
@@ -171,3 +171,37 @@ def make_folders(options: Options) -> None:
     for folder in (LOG_DIR, options.release_state / "slurmctld", PID_DIR, CONF_DIR):
         folder.mkdir(parents=True, exist_ok=True)
     Path(STATE).chmod(0o755)
+
+
+_SERVING = {"idle", "mixed", "allocated", "completing", "planned"}
+_HELD_BACK = {"down", "drained", "draining"}
+
+
+def node_states() -> dict[str, str]:
+    """Return the state of every node; empty if the controller does not answer."""
+    argv = [str(BIN_DIR / "sinfo"), "--noheader", "--Node", "--format=%N %T", "--partition=batch"]
+    done = process.run(argv, check=False, timeout=30.0)
+    return dict(line.split() for line in done.stdout.splitlines() if done.returncode == 0)
+
+
+def is_serving(state: str) -> bool:
+    """Whether a node in that state takes jobs; a trailing `*` means that it does not answer."""
+    return state.rstrip("-+") in _SERVING
+
+
+def serve(names: list[str]) -> bool:
+    """Return whether all these nodes take jobs; make Slurm resume those down or drained."""
+    known = node_states()
+    for name in names:
+        if known.get(name) in _HELD_BACK:
+            resume = ["update", f"nodename={name}", "state=resume"]
+            process.run([str(BIN_DIR / "scontrol"), *resume], check=False, timeout=30.0)
+    return all(is_serving(known.get(name, "unknown")) for name in names)
+
+
+def describe_nodes() -> str:
+    """Return all nodes with their states, in one line."""
+    return (
+        ", ".join(f"{name} {state}" for name, state in sorted(node_states().items()))
+        or "none known"
+    )

@@ -1,6 +1,6 @@
 """Breaks and repairs single parts of a running sandbox, as faults in a data centre would."""
 
-from hpckit.sandbox import daemons, network, nodes, process
+from hpckit.sandbox import daemons, network, process
 from hpckit.sandbox.lifecycle import required_options
 from hpckit.sandbox.settings import Node, SandboxError
 
@@ -59,7 +59,7 @@ def start_controller() -> str:
     options = required_options()
     daemons.start_slurmctld(options)
     reachable = [node.name for node in options.all_nodes() if _is_reachable(node)]
-    process.wait_until(lambda: nodes.serve(reachable), 20.0, interval=0.3)
+    process.wait_until(lambda: daemons.serve(reachable), 20.0, interval=0.3)
     return "the controller answers"
 
 
@@ -70,9 +70,10 @@ def _is_reachable(node: Node) -> bool:
 def _return_to_service(node: Node, done: str) -> str:
     if not daemons.controller_answers():
         return f"{node.name} {done}; the controller does not answer, 'start-controller' starts it"
-    if not process.wait_until(lambda: nodes.serve([node.name]), 30.0, interval=0.3):
+    if not process.wait_until(lambda: daemons.serve([node.name]), 30.0, interval=0.3):
+        state = daemons.node_states().get(node.name)
         raise SandboxError(
-            f"{node.name} is {nodes.states().get(node.name)} half a minute after it was {done}: "
+            f"{node.name} is {state} half a minute after it was {done}: "
             f"see 'scontrol show node {node.name}'"
         )
-    return f"{node.name} {done}: {nodes.states().get(node.name)}"
+    return f"{node.name} {done}: {daemons.node_states().get(node.name)}"

@@ -9,7 +9,7 @@ import stat
 import sys
 from pathlib import Path
 
-from hpckit.sandbox import chroot, daemons, network, nodes, packages, process, slurm_conf, wrappers
+from hpckit.sandbox import chroot, daemons, network, packages, process, slurm_conf
 from hpckit.sandbox.settings import (
     BIN_DIR,
     CACHE,
@@ -17,8 +17,10 @@ from hpckit.sandbox.settings import (
     CONF_DIR,
     GPUS_PER_NODE,
     LOG_DIR,
+    MOUNT_NAMESPACE,
     RECORD,
     RUN,
+    SLURM_CONF,
     STATE,
     Options,
     SandboxError,
@@ -79,7 +81,7 @@ def _make_ground(options: Options) -> None:
     _write_configuration(options)
     if not packages.is_native(options):
         chroot.open_namespace(options)
-    wrappers.write_wrappers(options)
+    write_wrappers(options)
 
 
 def _write_configuration(options: Options) -> None:
@@ -123,9 +125,9 @@ def _users() -> tuple[str, ...]:
 
 def _await_nodes(options: Options) -> None:
     names = [node.name for node in options.all_nodes()]
-    if not process.wait_until(lambda: nodes.serve(names), 60.0, interval=0.3):
+    if not process.wait_until(lambda: daemons.serve(names), 60.0, interval=0.3):
         raise SandboxError(
-            f"not all nodes came up ({nodes.describe_nodes()}): see {LOG_DIR}/slurmd.*.log; "
+            f"not all nodes came up ({daemons.describe_nodes()}): see {LOG_DIR}/slurmd.*.log; "
             "'down', then 'up' starts afresh"
         )
 
@@ -190,3 +192,65 @@ def _purge() -> None:
 
 def _tell(text: str) -> None:
     print(f"hpckit: {text}", file=sys.stderr, flush=True)
+
+
+COMMANDS = (
+    "sacct", "sacctmgr", "salloc", "sattach", "sbatch", "sbcast", "scancel", "scontrol", "sdiag",
+    "sinfo", "sprio", "squeue", "sreport", "srun", "sshare", "sstat", "strigger",
+)  # fmt: skip
+
+_NATIVE = """\
+#!/bin/sh
+export SLURM_CONF={conf}
+exec /usr/bin/{command} "$@"
+"""
+
+_CHROOT = """\
+#!/bin/sh
+export SLURM_CONF={conf}
+[ -e /{mark} ] && exec /usr/bin/{command} "$@"
+if [ "$(id -u)" != 0 ]; then
+    echo "{command}: this Slurm release runs in a chroot, which only root may enter" >&2
+    exit 1
+fi
+exec /usr/bin/nsenter --mount={namespace} /usr/sbin/chroot {root} /bin/sh -c '
+    cd "$1" 2>/dev/null || case {command} in
+        salloc|sbatch|sbcast|srun)
+            echo "{command}: $1 is not visible to the sandbox nodes" >&2
+            exit 1 ;;
+        *) cd / ;;
+    esac
+    shift
+    exec "$@"
+' {command} "$PWD" /usr/bin/{command} "$@"
+"""
+
+
+def wrapper(command: str, options: Options, *, native: bool) -> str:
+    """Return the text of one of Slurm's client commands, whose path is that of all releases.
+
+    It sets the sandbox's slurm.conf and runs the real command: directly, or through the release's
+    chroot, or directly again if a job already runs inside that chroot.
+    """
+    if native:
+        return _NATIVE.format(conf=SLURM_CONF, command=command)
+    return _CHROOT.format(
+        conf=SLURM_CONF,
+        command=command,
+        mark=chroot.MARK,
+        namespace=MOUNT_NAMESPACE,
+        root=options.root,
+    )
+
+
+def write_wrappers(options: Options) -> None:
+    """Write all wrappers."""
+    BIN_DIR.mkdir(parents=True, exist_ok=True)
+    native = packages.is_native(options)
+    for command in COMMANDS:
+        _write_program(BIN_DIR / command, wrapper(command, options, native=native))
+
+
+def _write_program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)

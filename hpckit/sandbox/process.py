@@ -51,7 +51,8 @@ def run(
     argv: Sequence[str], *, check: bool = True, timeout: float = 60.0, stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; a failure raises SandboxError with its last lines."""
-    environment = {**os.environ, "LC_ALL": "C.UTF-8", "PATH": _search_path()}
+    path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", "PATH": path}
     try:
         done = subprocess.run(
             argv,
@@ -74,10 +75,6 @@ def run(
         said = " / ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
         raise SandboxError(f"{' '.join(argv)!r} failed (exit {done.returncode}): {said}")
     return done
-
-
-def _search_path() -> str:
-    return f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
 
 
 def start_daemon(daemon: Daemon) -> None:

@@ -2,7 +2,7 @@
 
 from typing import TypedDict
 
-from hpckit.sandbox import daemons, network, nodes, process
+from hpckit.sandbox import daemons, network, process
 from hpckit.sandbox.lifecycle import recorded_options
 from hpckit.sandbox.settings import BIN_DIR, LOG_DIR, SLURM_CONF, Options
 
@@ -49,7 +49,7 @@ _DAEMONS = ("munged", "mariadbd", "slurmdbd", "slurmctld")
 
 
 def _nodes(options: Options, *, answering: bool) -> list[NodeStatus]:
-    states = nodes.states() if answering else {}
+    states = daemons.node_states() if answering else {}
     return [
         NodeStatus(
             name=node.name,
@@ -66,7 +66,7 @@ def _judge(options: Options | None, alive: dict[str, bool], seen: list[NodeStatu
     if options is None:
         return "down"
     whole = all(alive.values()) and all(
-        node["slurmd"] and node["link"] and nodes.is_serving(node["state"] or "") for node in seen
+        node["slurmd"] and node["link"] and daemons.is_serving(node["state"] or "") for node in seen
     )
     return "up" if whole else "degraded"
 

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from hpckit.errors import SchedulerRefusedError
+from hpckit.model.counted import ranges
 from hpckit.model.ids import JobId
-from hpckit.model.ranges import ranges
 from hpckit.slurm.cached_query import forget
 from hpckit.slurm.commands import SlurmCommands
 

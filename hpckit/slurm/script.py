@@ -14,7 +14,7 @@ from hpckit.errors import TemplateError
 from hpckit.model.cluster.gpus_asked import cpus_by_gpu
 from hpckit.model.plain import MASK
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
-from hpckit.planning.jobs.dependencies import stage_dependency
+from hpckit.planning.jobs.stage_jobs import stage_dependency
 from hpckit.record.layout import LaunchPaths
 from hpckit.slurm.clusters import HINT
 from hpckit.slurm.quoting import FILTERS, only_quoted

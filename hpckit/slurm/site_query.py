@@ -14,9 +14,16 @@ from datetime import timedelta
 from typing import TypeVar
 
 from hpckit.errors import SchedulerAbsentError, SchedulerError
-from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.cluster.preemption import BY_QOS
-from hpckit.model.cluster.site import Account, Association, NodeGroup, Qos, Site, SiteSettings
+from hpckit.model.cluster.site import (
+    Account,
+    Association,
+    NodeGroup,
+    Qos,
+    Site,
+    SiteSettings,
+    SubmitLimits,
+)
 from hpckit.planning.checks import limits
 from hpckit.planning.checks.limits import Chosen
 from hpckit.slurm.commands import SlurmCommands

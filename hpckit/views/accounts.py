@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TypedDict
 
-from hpckit.model.goodput import Goodput, StepProgress, TimeSpan
+from hpckit.model.goodput import Goodput, TimeSpan
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.planning.goodput.account import Attempts, account, submissions
-from hpckit.planning.goodput.spans import time_spans
+from hpckit.planning.goodput.account import Attempts, ToldOfRun, account, submissions, time_spans
 from hpckit.record.attempts import read_attempts, read_progress
 from hpckit.record.index import RunIndex
 from hpckit.record.launches import Launch, read_launch_events
@@ -60,36 +58,28 @@ def run_spans(
 ) -> Mapping[int, tuple[TimeSpan, ...]]:
     """Return when each of these runs did what, by index; the sums are those of its account."""
     given = submissions(launch.jobs, read_launch_events(launch))
-    return {
-        view.record.index: time_spans(**_told(launch, view, given.get(view.record.index, ()), now))
-        for view in views
-    }
+    found = {}
+    for view in views:
+        attempts, told = _told(launch, view, given.get(view.record.index, ()), now)
+        found[view.record.index] = time_spans(attempts, **told)
+    return found
 
 
 def _account(launch: Launch, view: RunView, given: Iterable[datetime], now: datetime) -> Goodput:
-    return account(**_told(launch, view, given, now))
+    attempts, told = _told(launch, view, given, now)
+    return account(attempts, **told)
 
 
-def _told(launch: Launch, view: RunView, given: Iterable[datetime], now: datetime) -> _Told:
+def _told(
+    launch: Launch, view: RunView, given: Iterable[datetime], now: datetime
+) -> tuple[Attempts, ToldOfRun]:
     """Return the arguments of `account` for a run."""
-    index = view.record.index
-    run = launch.paths.run(index)
+    run = launch.paths.run(view.record.index)
     attempts = tuple(read_attempts(run))
     said = {number: read_progress(run.attempt(number)) for number, _ in attempts}
-    return _Told(
-        attempts=attempts,
+    return attempts, ToldOfRun(
         submissions=given,
         progress={number: one for number, one in said.items() if one is not None},
         until=now if view.state in _GOES_ON else None,
         alive=view.state is RunState.running and not view.requeued,
     )
-
-
-class _Told(TypedDict):
-    """The arguments of `account`."""
-
-    attempts: Attempts
-    submissions: Iterable[datetime]
-    progress: Mapping[int, StepProgress]
-    until: datetime | None
-    alive: bool

@@ -16,7 +16,7 @@ from hpckit.record.lookup import Selection, find_evidence, list_launches
 from hpckit.record.snapshot.identity import frozen_identity
 from hpckit.record.snapshot.outside import paths_of, recorded_outside
 from hpckit.report.selection import assigned
-from hpckit.values import dataclass, replace
+from hpckit.values import replace
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, LaunchView, launch_views, note_warnings
 
@@ -24,32 +24,29 @@ ChosenRuns = tuple[LaunchView, Sequence[RunView]]
 """A launch, and the selected ones of its runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunsQuery:
-    """Which runs are selected: by name or experiment; the latest launch's by default.
-
-    With `reruns`, later launches that started these runs again count, too.
-    """
-
-    references: Sequence[str] = ()
-    experiment: str | None = None
-    reruns: bool = False
-
-
 _GROUP = "experiment"
 
 
 def chosen_runs(
-    query: RunsQuery, base: Path, context: Context, freshness: Freshness
+    references: Sequence[str],
+    experiment: str | None,
+    base: Path,
+    context: Context,
+    freshness: Freshness,
+    *,
+    reruns: bool = False,
 ) -> Sequence[ChosenRuns]:
     """Return the selected runs, oldest launch first; raises NotFoundError and UsageError.
+
+    They are selected by name or experiment; the latest launch's by default. With `reruns`, later
+    launches that started these runs again count, too.
 
     Of runs with the same computation in several launches, those of the newest launch that completed
     them are used, else those of the newest launch. Each scheduler is asked once.
     """
-    questions = _questions(query, base, context)
+    questions = _questions(references, experiment, base, context)
     again: set[tuple[str, int]] = set()
-    if query.reruns:
+    if reruns:
         again = _add_reruns(questions, context)
     views = launch_views(questions, context, ask=Ask.open_runs, freshness=freshness)
     note_warnings(views, context)
@@ -62,16 +59,16 @@ def chosen_runs(
 
 
 def _questions(
-    query: RunsQuery, base: Path, context: Context
+    references: Sequence[str], experiment: str | None, base: Path, context: Context
 ) -> list[tuple[Launch, Sequence[int] | None]]:
-    if query.experiment is not None:
-        if query.references:
+    if experiment is not None:
+        if references:
             raise UsageError(
                 "--experiment looks through all launches, and some are named as well",
                 hint="leave one of the two out",
             )
-        return list(_of_experiment(query.experiment, base, context))
-    return named_runs(query.references, base, context)
+        return list(_of_experiment(experiment, base, context))
+    return named_runs(references, base, context)
 
 
 def named_runs(

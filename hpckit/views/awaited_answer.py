@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
+from hpckit.model.blocked import HAS_ENDED
 from hpckit.model.counted import listed
 from hpckit.model.plain import to_plain
 from hpckit.model.run import RunRecord, RunView
@@ -19,12 +20,6 @@ from hpckit.record.store import append_line
 from hpckit.runtime.mailbox import LOOK_S, WAIT_S, Mailbox, Named
 from hpckit.views.launch_view import Ask, launch_view
 
-_ENDED = {
-    RunState.completed: "completed",
-    RunState.failed: "failed",
-    RunState.cancelled: "was cancelled",
-    RunState.interrupted: "was interrupted",
-}
 _RECORD_S = 5.0
 """How often a wait reads the run's record."""
 
@@ -86,9 +81,9 @@ def await_answer(
 
 def _check_running(launch: Launch, asked: RunRecord) -> None:
     (record,) = read_runs(launch, [asked.index])
-    if record.attempt == asked.attempt and record.state in _ENDED:
+    if record.attempt == asked.attempt and record.state.ended:
         raise RunError(
-            f"run {asked.id} {_ENDED[record.state]} before it could answer",
+            f"run {asked.id} {HAS_ENDED[record.state]} before it could answer",
             hint=f"`hpckit status {asked.id}` says more, `hpckit logs {asked.id}` what it printed",
         )
 

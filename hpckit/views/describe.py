@@ -23,7 +23,6 @@ from hpckit.report.description import (
     EnvironmentDescription,
     LaunchDescription,
     RunDescription,
-    SettingsChange,
 )
 from hpckit.report.rows import run_row
 from hpckit.views.freshness import Freshness
@@ -82,10 +81,7 @@ def _run(
         attempts=tuple(
             _attempt(number, told) for number, told in read_attempts(launch.paths.run(record.index))
         ),
-        settings_changes=tuple(
-            SettingsChange(at=one.at, words=one.words)
-            for one in launch.settings_changes.get(record.index, ())
-        ),
+        settings_changes=launch.settings_changes.get(record.index, ()),
     )
 
 

@@ -19,17 +19,22 @@ from hpckit.model.telemetry.energy import EnergySum
 from hpckit.model.telemetry.rank_steps import timed_phases
 from hpckit.model.telemetry.usage import NodeUsage, RunUsage
 from hpckit.planning.diagnosis.diagnose import diagnosis
-from hpckit.planning.diagnosis.evidence import RunEvidence
-from hpckit.planning.diagnosis.known import run_allocation, run_settings, time_shares
+from hpckit.planning.diagnosis.evidence import (
+    RunEvidence,
+    run_allocation,
+    run_settings,
+    time_shares,
+)
 from hpckit.planning.diagnosis.usage import (
+    energy_bill,
     gpu_uses,
     host_uses,
     rank_steps,
     run_energy,
     run_telemetry,
     samples_per_step,
+    work_done,
 )
-from hpckit.planning.energy import EnergyPrices, energy_bill, work_done
 from hpckit.record.attempts import read_attempts
 from hpckit.record.launches import Launch, load_settings, read_launch_history
 from hpckit.values import replace
@@ -77,21 +82,16 @@ def run_findings(
     evidence = run_evidence(launch, history, view, account, usage.nodes)
     shared = _shared(launch, history, index)
     settings = load_settings(launch, index)[0]
-    site, asked = settings.cluster, settings.resources
+    asked = settings.resources
     energy = EnergySum()
     if not asks_for_part(asked):  # else its share is not known
         energy = run_energy(usage.attempts, 1 if shared is None else 1 / shared.runs_per_gpu)
-    prices = EnergyPrices(
-        per_gpu_hour=site.price_per_gpu_hour,
-        carbon_g_per_kwh=site.carbon_g_per_kwh,
-        pue=site.pue or 1.0,
-    )
     steps = None if view.record.step is None else view.record.step + 1
     done = work_done(account, steps, samples_per_step(evidence.ranks))
     return RunFindings(
         diagnosis=diagnosis(evidence),
         telemetry=run_telemetry(evidence.gpus, evidence.ranks, energy, usage.seconds),
-        energy=energy_bill(energy, prices, done),
+        energy=energy_bill(energy, settings.cluster, done),
         gpus_asked=(gpus_asked(asked) or 0) * asked.nodes if view.record.attempt else 0,
         phases=timed_phases(evidence.ranks),
     )

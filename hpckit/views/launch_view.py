@@ -14,7 +14,7 @@ from enum import StrEnum
 from hpckit.context import Context
 from hpckit.model.blocked import blocked_runs
 from hpckit.model.cluster.nodes import expand_nodes
-from hpckit.model.elastic import Satellite, SatelliteSpec
+from hpckit.model.elastic import Satellite
 from hpckit.model.events import LocalStarted, SubmitIntended, SubmitRefused, Submitted
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import ClusterKind
@@ -27,8 +27,8 @@ from hpckit.record.index import LEAST_RUNS, RunIndex, open_index
 from hpckit.record.launches import Launch, read_launch_events, read_launch_history, read_runs
 from hpckit.record.process import alive
 from hpckit.record.store import tail
-from hpckit.report.overrides import common_words
 from hpckit.report.rows import Foreign, LaunchHead
+from hpckit.report.selection import common_words
 from hpckit.values import dataclass, replace
 from hpckit.views.freshness import Freshness
 from hpckit.views.scheduler import Scheduler, SchedulerReply, ask_scheduler
@@ -157,7 +157,9 @@ class _Reading:
 
     def view(self, answer: SchedulerReply) -> LaunchView:
         """Combine the record and the answer."""
-        runs = _read_again(self, self._world(answer))
+        asked = frozenset(self.jobs if answer.scheduler is Scheduler.answered else ())
+        living = _living(self.executors, self.records)
+        runs = _read_again(_World(self, answer.observations, asked, living))
         if self.launch.stages:
             runs = _of_stages(runs, self.launch, self.history, self.meant)
         runs = tuple(_with_last_words(runs, self.launch, self.history))
@@ -172,19 +174,6 @@ class _Reading:
             auto_resume=None if auto_resume is None or auto_resume.state.ended else auto_resume,
             asked_at=answer.asked_at,
             kept=self.kept,
-        )
-
-    def _world(self, answer: SchedulerReply) -> _World:
-        answered = answer.scheduler is Scheduler.answered
-        given = ((run, self.history.successor_of(run)) for run in self.history.successors)
-        return _World(
-            observations=answer.observations,
-            asked=frozenset(self.jobs) if answered else frozenset(),
-            executors=self.executors,
-            living=_living(self.executors, self.records),
-            successors={run: job for run, job in given if job},
-            pools=self.pools,
-            satellites={run: self.history.satellite_jobs(run) for run in self.history.satellites},
         )
 
 
@@ -206,12 +195,13 @@ def _index(
     return open_index(launch.paths, len(launch.runs), context.now(), anew=anew)
 
 
-def _read_again(reading: _Reading, world: _World) -> tuple[RunView, ...]:
+def _read_again(world: _World) -> tuple[RunView, ...]:
     """Return the views, after reading the records again where Slurm has newer information.
 
     Our record may not show an end that came in the meantime, or an index may not show that a run
     began again.
     """
+    reading = world.reading
     views = [world.view(record) for record in reading.records]
     some = [
         view.record.index
@@ -282,20 +272,18 @@ def unconfirmed(launch: Launch) -> tuple[JobSpec, ...]:
     return tuple(job for job in jobs if latest.get(job.index, False))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _World:
-    """What was seen outside our record, at one moment."""
+    """What was seen outside our record at one moment; `asked` are the jobs that Slurm told of."""
 
+    reading: _Reading
     observations: Mapping[str, Observation]
     asked: frozenset[str]
-    executors: Mapping[int, LocalStarted]
     living: Mapping[RecordedProcess, bool | None]
-    successors: Mapping[int, str]
-    pools: Mapping[int, JobPool]
-    satellites: Mapping[int, Mapping[str, SatelliteSpec]]
 
     def view(self, record: RunRecord) -> RunView:
-        carrier = _carrier(record, self.executors)
+        reading = self.reading
+        carrier = _carrier(record, reading.executors)
         seen = self.observations.get(record.job or "")
         # An answer from before the attempt began says nothing about its end.
         early = seen is not None and record.begun and _is_older(seen, record)
@@ -306,14 +294,15 @@ class _World:
             alive=None if carrier is None else self.living.get(carrier),
             satellites=tuple(self._living_satellites(record.index)),
         )
-        pool = self.pools.get(record.index)
+        pool = reading.pools.get(record.index)
         if pool is not None:
-            asked = any(job in self.asked for job in pool.jobs)
+            asked = not self.asked.isdisjoint(pool)
             return in_pool(present, pool, self.observations, asked=asked)
-        return carried_on(present, self.observations.get(self.successors.get(record.index, "")))
+        successor = reading.history.successor_of(record.index)
+        return carried_on(present, self.observations.get(successor or ""))
 
     def _living_satellites(self, run: int) -> Iterator[Satellite]:
-        for job, spec in self.satellites.get(run, {}).items():
+        for job, spec in self.reading.history.satellite_jobs(run).items():
             seen = self.observations.get(job)
             if seen is not None and not seen.state.ended:
                 yield Satellite(
@@ -360,7 +349,7 @@ def _jobs(
     asked = [one for one in records if ask is Ask.all_runs or one.state is not RunState.completed]
     jobs = [one.job for one in asked if one.index not in pools]
     shared = {pools[one.index] for one in asked if one.index in pools}
-    jobs += [job for pool in shared for job in pool.jobs]
+    jobs += [job for pool in shared for job in pool]
     jobs += [history.successor_of(one.index) for one in asked]
     jobs += [job for one in asked for job in history.satellite_jobs(one.index)]
     jobs += [history.auto_resume_job] if any(jobs) else []

@@ -14,12 +14,10 @@ from hpckit.record.launches import Launch, read_launch_events
 from hpckit.record.logs import LogFile, LogKind, other_logs
 from hpckit.record.store import tail
 from hpckit.report.escape import escaped_cell
-from hpckit.report.live_view.event_lines import event_words
 from hpckit.report.live_view.top import RunActivity, TopDetail
-from hpckit.report.live_view.top_detail import EventNote, event_lines, log_lines
+from hpckit.report.live_view.top_detail import EventNote, event_lines, event_words, log_lines
 from hpckit.values import dataclass, field
-from hpckit.views.growing_file import GrowingFile
-from hpckit.views.metric_curve import MetricCurve, curve_key
+from hpckit.views.metric_curve import GrowingFile, MetricCurve, curve_key
 
 KEPT_LINES = 200
 """Lines of a log, and events, that are kept for a view."""

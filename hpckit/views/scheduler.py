@@ -35,47 +35,32 @@ class SchedulerReply:
 
 
 def ask_scheduler(
-    launches: Sequence[Launch],
-    jobs: Sequence[str],
-    context: Context,
-    freshness: Freshness | None,
+    launches: Sequence[Launch], jobs: Sequence[str], context: Context, freshness: Freshness | None
 ) -> SchedulerReply:
     """Return the report of these launches' scheduler about their jobs, with one query for all."""
-    shared = freshness if least_age(context) else None
-    try:
-        return _observe(launches, jobs, context, shared)
-    except SchedulerError as error:
-        warning = f"{error.message}; this is our own record alone"
-        return SchedulerReply(scheduler=Scheduler.unreachable, warning=warning)
-
-
-def _observe(
-    launches: Sequence[Launch],
-    jobs: Sequence[str],
-    context: Context,
-    freshness: Freshness | None,
-) -> SchedulerReply:
     # Imported here: only launches on Slurm need them, and `ls` and `status` start faster without.
     from hpckit.slurm import cached_query, commands, query  # noqa: PLC0415
 
-    programs = commands.SlurmCommands(
-        bin_dir=launches[0].cluster.bin_dir, environ=context.environ, timeout=_TIMEOUT
-    )
-    if freshness is not None:
-        wish = cached_query.AllowedAge(
-            least=least_age(context),
-            not_before=_latest(freshness.not_before, *map(_told_at, launches)),
-            now=freshness.now,
+    least = least_age(context)
+    try:
+        programs = commands.SlurmCommands(
+            bin_dir=launches[0].cluster.bin_dir, environ=context.environ, timeout=_TIMEOUT
         )
-        heard = cached_query.observe_shared(jobs, programs, context.now, wish)
-        if heard is not None:
-            return SchedulerReply(
-                scheduler=Scheduler.answered,
-                observations=heard.observations,
-                asked_at=heard.asked_at,
-            )
-    now = context.now()
-    observations = query.observe(jobs, programs, now)
+        if freshness is not None and least:
+            not_before = _latest(freshness.not_before, *map(_told_at, launches))
+            wish = cached_query.AllowedAge(least=least, not_before=not_before, now=freshness.now)
+            heard = cached_query.observe_shared(jobs, programs, context.now, wish)
+            if heard is not None:
+                return SchedulerReply(
+                    scheduler=Scheduler.answered,
+                    observations=heard.observations,
+                    asked_at=heard.asked_at,
+                )
+        now = context.now()
+        observations = query.observe(jobs, programs, now)
+    except SchedulerError as error:
+        warning = f"{error.message}; this is our own record alone"
+        return SchedulerReply(scheduler=Scheduler.unreachable, warning=warning)
     return SchedulerReply(scheduler=Scheduler.answered, observations=observations, asked_at=now)
 
 

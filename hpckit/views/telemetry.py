@@ -7,12 +7,7 @@ from contextlib import suppress
 
 from hpckit.errors import FrozenFolderError
 from hpckit.model.telemetry.usage import NodeUsage, RunUsage
-from hpckit.model.telemetry.vocabulary import (
-    GpuDevice,
-    GpuRow,
-    TelemetryTotal,
-    nameless_gpu,
-)
+from hpckit.model.telemetry.vocabulary import GpuDevice, GpuRow, TelemetryTotal, nameless_gpu
 from hpckit.observe.aggregate import complete_total, merge_totals
 from hpckit.planning.diagnosis.nccl_log import NcclTransport, read_nccl_log
 from hpckit.record.attempts import attempt_numbers, latest_attempt

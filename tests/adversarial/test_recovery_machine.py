@@ -23,13 +23,20 @@ from hpckit.model.launch import Recovery
 from hpckit.model.plan import JobSpec, ResourceSpec
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RoundAction, RunState
-from hpckit.planning.recovery.actions import EndAttempt, NewRound, attempt_ended, round_ended
 from hpckit.planning.recovery.budget import spent
 from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger, read_ledger
 from hpckit.planning.recovery.node_choice import RoundSizes, first_nodes
 from hpckit.planning.recovery.resume import Known, choose
-from hpckit.planning.recovery.round_view import CheckpointLoad, RoundView, StopNotice
+from hpckit.planning.recovery.round_view import (
+    CheckpointLoad,
+    EndAttempt,
+    NewRound,
+    RoundView,
+    StopNotice,
+    attempt_ended,
+    round_ended,
+)
 
 TOTAL = 100
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

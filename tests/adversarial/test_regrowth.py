@@ -17,11 +17,10 @@ from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.launch import LaunchConfig, Recovery, Resources
 from hpckit.model.parallel.settings import FallbackLayout, Parallel
 from hpckit.model.states import RoundAction
-from hpckit.planning.recovery.actions import EndAttempt, NewRound, round_ended
 from hpckit.planning.recovery.boundary import on_resize, resizable_nodes
 from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger
-from hpckit.planning.recovery.round_view import RoundView
+from hpckit.planning.recovery.round_view import EndAttempt, NewRound, RoundView, round_ended
 from hpckit.runtime.supervisor.elastic.resizing import Regrowth, Resizing
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from hpckit.model.pool import JobPool, in_pool
+from hpckit.model.pool import in_pool
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import RunState, parse_state
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-POOL = JobPool(jobs=("7_0", "7_1"))
+POOL = ("7_0", "7_1")
 BEGUN: dict[str, Any] = {"attempt": 1, "started_at": AT, "job": "7_0"}
 
 
@@ -22,7 +22,7 @@ def found(slurm: tuple[str | None, str | None], restarts: int = 0, **record: Any
     known = RunRecord(id="demo.0", index=0, overrides=(), folder="/f", **fields)
     observations = {
         job: Observation(job=job, state=parse_state(said), seen_at=AT, restarts=restarts)
-        for job, said in zip(POOL.jobs, slurm, strict=True)
+        for job, said in zip(POOL, slurm, strict=True)
         if said is not None
     }
     asked = any(slurm)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.model.ranges import parse_ranges, ranges
+from hpckit.model.counted import parse_ranges, ranges
 
 
 @pytest.mark.parametrize(

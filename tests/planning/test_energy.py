@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.model.goodput import Goodput, MeasuredTimes, TimeParts
+from hpckit.model.launch import Cluster
 from hpckit.model.telemetry.energy import EnergySum, launch_bill
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.usage import NodeUsage
@@ -21,8 +22,15 @@ from hpckit.model.telemetry.vocabulary import (
     GpuVendor,
     TelemetryRow,
 )
-from hpckit.planning.diagnosis.usage import gpu_energy, gpu_uses, run_telemetry, samples_per_step
-from hpckit.planning.energy import EnergyPrices, WorkDone, energy_bill, work_done
+from hpckit.planning.diagnosis.usage import (
+    WorkDone,
+    energy_bill,
+    gpu_energy,
+    gpu_uses,
+    run_telemetry,
+    samples_per_step,
+    work_done,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -77,7 +85,7 @@ def test_gpu_of_which_nothing_is_known_has_no_energy() -> None:
     """Its seconds count as unknown, and its bill says null, not zero."""
     found = gpu_energy([usage(gpu("a"), seconds=10)])
     assert found == EnergySum(gpu_s=10, unknown_s=10)
-    bill = energy_bill(found, EnergyPrices(per_gpu_hour=3.6, carbon_g_per_kwh=400))
+    bill = energy_bill(found, Cluster(price_per_gpu_hour=3.6, carbon_g_per_kwh=400))
     assert (bill.kwh, bill.carbon_g) == (None, None)
     assert bill.price == pytest.approx(0.01)
 
@@ -111,7 +119,7 @@ def test_power_of_a_run_that_moved_is_that_of_one_time() -> None:
 def test_bill_has_price_carbon_and_energy_for_each_step() -> None:
     """1 kWh on two GPUs in an hour: all that follows from it, with the site's PUE."""
     used = EnergySum(total_j=3.6e6, estimated_j=0.9e6, gpu_s=7200)
-    prices = EnergyPrices(per_gpu_hour=2.0, carbon_g_per_kwh=400, pue=1.5)
+    prices = Cluster(price_per_gpu_hour=2.0, carbon_g_per_kwh=400, pue=1.5)
     bill = energy_bill(used, prices, WorkDone(steps=1000, samples=36_000, lost_share=0.1))
     assert (bill.gpu_hours, bill.kwh, bill.site_kwh) == (2.0, 1.0, 1.5)
     assert [bill.carbon_g, bill.price] == pytest.approx([600, 4])
@@ -123,7 +131,7 @@ def test_bill_has_price_carbon_and_energy_for_each_step() -> None:
 def test_published_training_runs_have_the_carbon_that_was_published() -> None:
     """Llama 3.1's model card: 39.3 million GPU-hours at 700 W are 11,390 t at 0.414 kg/kWh."""
     used = gpu_energy([usage(gpu("a", watts=700.0), seconds=39.3e6 * 3600)])
-    bill = energy_bill(used, EnergyPrices(carbon_g_per_kwh=414))
+    bill = energy_bill(used, Cluster(carbon_g_per_kwh=414))
     assert bill.kwh == pytest.approx(27.51e6, rel=1e-3)
     assert bill.carbon_g == pytest.approx(11_390e6, rel=2e-3)
     assert bill.estimated_share == 1
@@ -161,12 +169,12 @@ def test_samples_of_a_step_are_those_that_its_ranks_reported() -> None:
 
 def test_launch_has_the_sums_of_its_runs() -> None:
     """GPU-hours, energy, cost and what was lost add up over runs; unknown ones add nothing."""
-    prices = EnergyPrices(per_gpu_hour=1.0, carbon_g_per_kwh=100, pue=2.0)
+    prices = Cluster(price_per_gpu_hour=1.0, carbon_g_per_kwh=100, pue=2.0)
     used = EnergySum(total_j=3.6e6, gpu_s=3600)
     bills = [
         energy_bill(used, prices, WorkDone(steps=10, lost_share=0.5)),
         energy_bill(used, prices),
-        energy_bill(EnergySum(), EnergyPrices()),
+        energy_bill(EnergySum(), Cluster()),
     ]
     whole = launch_bill(bills)
     assert [whole.kwh, whole.price, whole.carbon_g] == pytest.approx([2, 2, 400])

@@ -10,8 +10,6 @@ import pytest
 from hpckit.errors import ConfigError, UsageError
 from hpckit.model.fault import Fault, FaultKind, FaultTarget
 from hpckit.planning.faults import (
-    FaultTargets,
-    ScheduledFault,
     outside_faults,
     parse_delay,
     plan_faults,
@@ -30,7 +28,6 @@ PLANNED = [
     "leak rank=0 step=3 mb_per_step=2",
 ]
 OUTSIDE = ["kill rank=1", "stop agent node=n2", "term supervisor", "requeue", "flip fraction=0.25"]
-TARGETS = FaultTargets(world_size=4, nodes=("n1", "n2"))
 
 
 @pytest.mark.parametrize("text", PLANNED)
@@ -102,9 +99,9 @@ def test_words_of_a_command_line_are_split_at_kinds() -> None:
     ]
 
 
-def drawn(seed: int, count: int, *words: str, mtbf_s: int = 60) -> list[ScheduledFault]:
+def drawn(seed: int, count: int, *words: str, mtbf_s: int = 60) -> list[tuple[timedelta, Fault]]:
     """Return the first strikes of a schedule."""
-    strikes = schedule(seed, timedelta(seconds=mtbf_s), outside_faults(words), TARGETS)
+    strikes = schedule(seed, timedelta(seconds=mtbf_s), outside_faults(words), 4, ("n1", "n2"))
     return list(itertools.islice(strikes, count))
 
 
@@ -116,7 +113,9 @@ def test_schedule_is_the_same_for_a_seed_and_another_for_another() -> None:
 
 def test_schedule_of_a_seed_never_changes() -> None:
     """A schedule written down years ago is still the one that a seed stands for."""
-    first = [(round(one.after.total_seconds(), 3), one.fault.text) for one in drawn(7, 3, *OUTSIDE)]
+    first = [
+        (round(after.total_seconds(), 3), fault.text) for after, fault in drawn(7, 3, *OUTSIDE)
+    ]
     assert first == [
         (23.479, "kill rank=1"),
         (27.991, "term supervisor"),
@@ -126,7 +125,7 @@ def test_schedule_of_a_seed_never_changes() -> None:
 
 def test_schedule_has_the_mean_time_between_faults() -> None:
     """Times between strikes are exponential: their mean is the one asked for, and so is spread."""
-    ends = [one.after.total_seconds() for one in drawn(1, 4000, "kill")]
+    ends = [after.total_seconds() for after, _ in drawn(1, 4000, "kill")]
     gaps = [later - earlier for earlier, later in itertools.pairwise([0.0, *ends])]
     mean = sum(gaps) / len(gaps)
     assert mean == pytest.approx(60, rel=0.05)
@@ -136,7 +135,7 @@ def test_schedule_has_the_mean_time_between_faults() -> None:
 def test_schedule_draws_what_a_fault_leaves_open_and_keeps_what_it_says() -> None:
     """Ranks, nodes and places are drawn over all there are; what was said stays."""
     strikes = drawn(3, 400, "kill", "stop rank=2", "kill agent", "kill_node", "flip", "requeue")
-    faults = [one.fault for one in strikes]
+    faults = [fault for _, fault in strikes]
     assert {one.rank for one in faults if one.kind is FaultKind.stop} == {2}
     killed = [one for one in faults if one.kind is FaultKind.kill]
     assert {one.rank for one in killed if one.target is FaultTarget.rank} == {0, 1, 2, 3}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.planning.network_order import network_order, switches_above
+from hpckit.planning.recovery.node_choice import network_order, switches_above
 
 NETWORKS = st.lists(st.sampled_from([("a", "1"), ("a", "2"), ("b", "1"), ("b", "3")]), max_size=20)
 

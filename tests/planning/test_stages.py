@@ -12,7 +12,7 @@ import pytest
 from hpckit.errors import ConfigError
 from hpckit.model import events
 from hpckit.model.blocked import blocked_runs
-from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
+from hpckit.model.cluster.site import NO_LIMITS, SubmitLimits
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Resources
@@ -22,7 +22,7 @@ from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.stages import DependencyType, earlier, followed, with_followed
 from hpckit.model.standing import Judgement, Standing
 from hpckit.model.states import RunState, parse_state
-from hpckit.planning.jobs.dependencies import waits
+from hpckit.planning.jobs.stage_jobs import waits
 from hpckit.planning.plan import LaunchIdentity, make_plan
 from hpckit.planning.recovery.resume import Known, added_jobs_of_stages, choose
 from hpckit.planning.stages import read_stages

@@ -16,9 +16,9 @@ from hpckit.model.failure import Cause, Failure
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import RunState, parse_state
 from hpckit.report.drawing import drawn
-from hpckit.report.launches import LaunchLine
 from hpckit.report.results import make_results
 from hpckit.report.rows import LaunchHead, run_row
+from hpckit.report.selection import LaunchLine
 from hpckit.report.text import (
     Page,
     TextTable,

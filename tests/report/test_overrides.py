@@ -1,11 +1,11 @@
-"""Promises of hpckit.report.overrides."""
+"""Promises of hpckit.report.selection."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.report.overrides import CELL_WIDTH, common_words, override_cells
+from hpckit.report.selection import CELL_WIDTH, common_words, override_cells
 
 
 def test_cells_have_only_what_differs() -> None:

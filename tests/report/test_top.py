@@ -14,7 +14,6 @@ from hpckit.model.failure import Cause, Failure
 from hpckit.model.states import RoundAction, RunState
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.vocabulary import GaugeSpread, GpuDevice, GpuGauge, GpuRow, GpuVendor
-from hpckit.report.live_view.event_lines import event_words
 from hpckit.report.live_view.live import Progress
 from hpckit.report.live_view.top import (
     GpuNow,
@@ -30,6 +29,7 @@ from hpckit.report.live_view.top import (
 from hpckit.report.live_view.top_detail import (
     caught_up,
     event_lines,
+    event_words,
     gpu_lines,
     log_lines,
     plot_title,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.model.cluster.limits import SubmitLimits
+from hpckit.model.cluster.site import SubmitLimits
 from hpckit.planning.checks.limits import Chosen
 from hpckit.planning.checks.limits import submit_limits as applying
 from hpckit.slurm.commands import SlurmCommands

@@ -32,8 +32,8 @@ from hpckit.model.telemetry.vocabulary import (
 from hpckit.record import store
 from hpckit.record.launches import Launch
 from hpckit.report.live_view.top import TopColumn
-from hpckit.views import growing_file, launch_view
-from hpckit.views.growing_file import GrowingFile
+from hpckit.views import launch_view, metric_curve
+from hpckit.views.metric_curve import GrowingFile
 from hpckit.views.scheduler import Scheduler, SchedulerReply
 from hpckit.views.top import TopReader, TopRequest
 
@@ -133,7 +133,7 @@ def test_what_was_added_is_read_and_nothing_twice(
         opened.append(path)
         return store.read_rows(path, **given)
 
-    monkeypatch.setattr(growing_file, "read_rows", read_rows)
+    monkeypatch.setattr(metric_curve, "read_rows", read_rows)
     detail = reader.look(TopRequest()).detail
     assert detail is not None
     assert detail.points == ((0.0, 3.0), (1.0, 2.0), (2.0, 1.0))

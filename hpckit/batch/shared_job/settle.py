@@ -17,8 +17,7 @@ from hpckit.model.final_event import last_round, lost, missing_final_event, roun
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import RequeueOutcome, RunState
 from hpckit.planning.jobs.shared_jobs import EndedAttempt, comes_back
-from hpckit.planning.recovery.ledger import read_ledger
-from hpckit.planning.recovery.limits import exhausted
+from hpckit.planning.recovery.ledger import exhausted, read_ledger
 from hpckit.record.attempts import latest_attempt, progress_step
 from hpckit.record.claims import give_back
 from hpckit.record.counted_events import counted_events

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 
-from hpckit.cli.value_types import seconds
+from hpckit.cli.options import seconds
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.elastic import Satellite
@@ -62,12 +62,12 @@ class Look:
     as with Ctrl-C, and the page vanishes at the end, because the result is shown then.
     """
 
-    indices: Sequence[int] | None
-    wanted: Filter
-    key: SortKey | None
-    limit: int
-    interval_s: float | None
-    as_json: bool
+    indices: Sequence[int] | None = None
+    wanted: Filter = Filter()
+    key: SortKey | None = None
+    limit: int = 0
+    interval_s: float | None = None
+    as_json: bool = False
     rhythm: PollBackoff = POLL_BACKOFF
     until_over: bool = False
 

@@ -56,7 +56,7 @@ class Panel(StrEnum):
     events = "events"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TopSource:
     """Where an application gets its frames: `look` reads all, `redraw` what another request needs.
 

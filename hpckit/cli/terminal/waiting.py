@@ -23,10 +23,9 @@ from hpckit.operations.notices.unsent import say_unsent
 from hpckit.record.launches import Launch
 from hpckit.record.logs import LogFile, other_logs, rank_logs
 from hpckit.report.diagnosis import held_back_lines
-from hpckit.report.overrides import common_words, override_cells
 from hpckit.report.pending import say_lasting
 from hpckit.report.rows import RunRow, run_row
-from hpckit.report.selection import Filter
+from hpckit.report.selection import common_words, override_cells
 from hpckit.report.text import count_line, status_page
 from hpckit.values import dataclass, field, replace
 from hpckit.views.accounts import accounts
@@ -97,16 +96,7 @@ def _judged(
 
 def _watch(launch: Launch, context: Context, how: Waiting) -> Sequence[RunView]:
     """Show what `status --watch` shows, until the end."""
-    look = Look(
-        indices=how.indices,
-        wanted=Filter(),
-        key=None,
-        limit=0,
-        interval_s=_RECORD_S,
-        as_json=False,
-        rhythm=POLL_BACKOFF,
-        until_over=True,
-    )
+    look = Look(indices=how.indices, interval_s=_RECORD_S, rhythm=POLL_BACKOFF, until_over=True)
     return follow(launch, look, context)
 
 

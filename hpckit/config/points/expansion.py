@@ -12,8 +12,8 @@ from hydra.core.override_parser.types import Override
 from hpckit.config.names import nearest, question
 from hpckit.config.overrides import check_swept, swept_values
 from hpckit.errors import ConfigError
-from hpckit.planning.sweep.grid import check_equal_lengths, expand
 from hpckit.planning.sweep.point_file import place
+from hpckit.planning.sweep.points import check_equal_lengths, expand
 from hpckit.values import dataclass
 
 Listed = tuple[str | None, ...]

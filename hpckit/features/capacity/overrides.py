@@ -21,7 +21,7 @@ from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.settings import SCHEDULES, Recompute, can_compile
 
 _MOST_GROUPS = max(SCHEDULES.values())
-_RECOMPUTE = {
+RECOMPUTE = {
     Recomputation.none: Recompute.none,
     Recomputation.selective: Recompute.selective,
     Recomputation.full: Recompute.blocks,
@@ -71,7 +71,7 @@ def _overrides(setup: TrainingSetup) -> Iterator[str]:
         yield "parallel.sequence=false"
     if setup.precision is NumberType.bf16:
         yield "parallel.params=bf16"
-    recompute = _RECOMPUTE[setup.recompute]
+    recompute = RECOMPUTE[setup.recompute]
     if recompute is not Recompute.none:
         yield f"parallel.recompute={recompute}"
     layout = setup.layout

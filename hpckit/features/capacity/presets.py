@@ -16,14 +16,10 @@ from hpckit.errors import ConfigError
 from hpckit.features.capacity.model_transformer import TransformerShape
 
 _OF_LLAMA: dict[str, Any] = {
-    "tied": False,
+    **dict.fromkeys(("tied", "biases", "dropout"), False),
     "swiglu": True,
-    "biases": False,
-    "dropout": False,
     "positions": 0,
 }
-
-
 _FAMILIES = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
 _OF_FAMILY: dict[str, dict[str, Any]] = {"gpt": {"vocab": 50257}, "llama": _OF_LLAMA}
 MODELS = {
@@ -154,15 +150,8 @@ def _number(config: Mapping[str, Any], key: str, default: int | None = None) -> 
         return default
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    if key not in config:
-        raise ConfigError(
-            f"model: {key} is missing",
-            hint=f"the model's config.json has to have {key}",
-        )
-    raise ConfigError(
-        f"model: {key}={_shown(value)} is no whole number",
-        hint=f"the model's config.json has to have {key}",
-    )
+    wrong = f"={_shown(value)} is no whole number" if key in config else " is missing"
+    raise ConfigError(f"model: {key}{wrong}", hint=f"the model's config.json has to have {key}")
 
 
 def _switch(config: Mapping[str, Any], key: str, *, default: bool) -> bool:

@@ -26,12 +26,7 @@ from hpckit.features.capacity.power import SiteRates, power_draw, training_bill
 from hpckit.features.capacity.presets import MODELS, from_config, from_numbers, unknown_model
 from hpckit.features.capacity.search import plan_setup
 from hpckit.features.capacity.step_time import rates, shortest_step
-from hpckit.features.capacity.words import (
-    ParallelWords,
-    check_range,
-    check_size,
-    read_count,
-)
+from hpckit.features.capacity.words import ParallelWords, check_range, check_size, read_count
 from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.values import dataclass, field, replace
 

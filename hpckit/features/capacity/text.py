@@ -185,12 +185,9 @@ def _verdict(plan: CapacityPlan) -> list[str]:
             f"  {-left:.1f} GiB too much",
             *(indented(f"of its states alone; {plan.unknown}") if plan.setup is None else []),
         ]
-    tight = "; code that keeps copies of activations may not" if _is_tight(plan) else ""
+    is_tight = plan.memory.high > plan.gpu.memory
+    tight = "; code that keeps copies of activations may not" if is_tight else ""
     return indented(f"fits, {left:.1f} GiB are left{tight}")
-
-
-def _is_tight(plan: CapacityPlan) -> bool:
-    return plan.memory.high > plan.gpu.memory
 
 
 def _time_lines(plan: CapacityPlan, rates: StepRates) -> list[str]:

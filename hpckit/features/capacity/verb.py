@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from hpckit.cli.compose_options import add_configuration, compose_request
-from hpckit.cli.options import add_json, add_output_dir, output_dir
+from hpckit.cli.options import add_common, output_dir, whole
 from hpckit.cli.parsing import Once
-from hpckit.cli.value_types import whole
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.features.capacity.calibrate import calibrate, like_run
+from hpckit.features.capacity.calibrate import calibrate, like_run, measured_run
 from hpckit.features.capacity.counted import launched_words, plan_counted, rank_overrides
 from hpckit.features.capacity.gpus import GPUS
 from hpckit.features.capacity.machine import plan_object, power_object, search_object
-from hpckit.features.capacity.measured import measured_run
 from hpckit.features.capacity.model_plan import (
     CapacityPlan,
     FoundLayouts,
@@ -48,6 +47,8 @@ from hpckit.features.capacity.words import read_count
 from hpckit.planning.secrecy import known_secrets, masked_words
 from hpckit.record.lookup import find_evidence
 from hpckit.values import replace
+
+Planned = TypeVar("Planned", PlannedSetup, CapacityPlan)
 
 EPILOG = """\
 examples:
@@ -88,12 +89,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_machine(parser)
     _add_training(parser)
     _add_measured(parser)
-    parser.set_defaults(cfg=None, info=None, multirun=False, command=None)
     parser.add_argument("--search", action="store_true", help="find the fastest layouts that fit")
     parser.add_argument("--power", action="store_true", help="power alone, without a model")
     _add_site(parser)
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def _add_machine(parser: argparse.ArgumentParser) -> None:
@@ -219,41 +218,30 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     gpu, site = planned_gpu(arguments, cluster), planned_rates(arguments, cluster)
     if arguments.overrides and not only_of_cluster(arguments.overrides):
         plan = _counted(arguments, context, gpu, site)
-        _say(context, arguments, plan_object(plan), plan_text(plan))
-        return 0
+        return _say(context, arguments, plan_object(plan), plan_text(plan))
     if arguments.power:
         draw = power_draw(gpu, CapacityRequest(gpu=gpu, gpus=_gpus(arguments)).gpus, site.pue)
-        _say(context, arguments, power_object(draw), power_text(draw))
-        return 0
+        return _say(context, arguments, power_object(draw), power_text(draw))
     request = _request(arguments, context, gpu, site)
     if arguments.measured is not None:
         site_gpu = planned_gpu(arguments, cluster, option_caps=False)
         request = _calibrated(arguments, context, request, site_gpu)
     if arguments.search:
         found = _searched_there(find_layouts(request), _shown(arguments, context))
-        _say(
-            context,
-            arguments,
-            search_object(found, request.calibration),
-            search_text(found, _planned_words(arguments, context)),
-        )
-        return 0
+        text = search_text(found, _planned_words(arguments, context))
+        return _say(context, arguments, search_object(found, request.calibration), text)
     plan = _launched_there(plan_capacity(request), _shown(arguments, context))
-    _say(context, arguments, plan_object(plan), plan_text(plan))
-    return 0
+    return _say(context, arguments, plan_object(plan), plan_text(plan))
 
 
 def _searched_there(found: FoundLayouts, words: Sequence[str]) -> FoundLayouts:
     """Return what was found, with these words in what launches each layout."""
-
-    def there(rows: Sequence[PlannedSetup]) -> tuple[PlannedSetup, ...]:
-        return tuple(replace(one, launch=_with_words(one.launch, words)) for one in rows)
-
-    best = None if found.best is None else _launched_there(found.best, words)
-    return replace(found, fitting=there(found.fitting), smaller=there(found.smaller), best=best)
+    there = partial(_launched_there, words=words)
+    fitting, smaller = tuple(map(there, found.fitting)), tuple(map(there, found.smaller))
+    return replace(found, fitting=fitting, smaller=smaller, best=found.best and there(found.best))
 
 
-def _launched_there(plan: CapacityPlan, words: Sequence[str]) -> CapacityPlan:
+def _launched_there(plan: Planned, words: Sequence[str]) -> Planned:
     """Return the plan, with the words that choose the cluster in those that launch it."""
     return plan if plan.launch is None else replace(plan, launch=_with_words(plan.launch, words))
 
@@ -323,11 +311,12 @@ def _calibrated(
     return replace(like_run(request, run, gpus=arguments.gpus), calibration=found)
 
 
-def _say(context: Context, arguments: argparse.Namespace, found: dict[str, Any], text: str) -> None:
+def _say(context: Context, arguments: argparse.Namespace, found: dict[str, Any], text: str) -> int:
     if arguments.json:
         context.say_json(found)
     else:
         context.say(text)
+    return 0
 
 
 def _request(

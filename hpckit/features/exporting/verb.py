@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpckit.cli.options import add_output_dir, add_references, output_dir
-from hpckit.cli.parsing import add_flag
+from hpckit.cli.options import add_flag, add_output_dir, add_references, output_dir
 from hpckit.context import Context
 from hpckit.errors import OutputError, UsageError
 from hpckit.features.exporting.documents import (

@@ -142,9 +142,7 @@ def interconnect_document(
         ],
         **plain_fields(measured, "links", "search"),
         "slow_nodes": [hosts[one] for one in found.nodes],
-        "slow_links": [
-            [measured.hosts[one.first], measured.hosts[one.second]] for one in found.links
-        ],
+        "slow_links": [[hosts[one.first], hosts[one.second]] for one in found.links],
         "findings": [
             {
                 "level": one.severity.value,

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from hpckit.cli.compose_options import add_configuration
-from hpckit.cli.options import add_json, add_output_dir
+from hpckit.cli.options import add_common
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import UsageError
@@ -75,9 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         *("-o", "--to"), metavar="FILE", help="also draw a figure: .pdf, .svg or .png"
     )
     add_configuration(parser)
-    add_json(parser)
-    add_output_dir(parser)
-    parser.set_defaults(command=None, multirun=False, cfg=None, info=None)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

@@ -16,12 +16,7 @@ from typing import Any
 
 from hpckit.errors import UsageError
 from hpckit.features.reporting.document import CurveBand
-from hpckit.features.reporting.figure import (
-    CurveAxis,
-    CurveFigure,
-    FigureLine,
-    FigurePanel,
-)
+from hpckit.features.reporting.figure import CurveAxis, CurveFigure, FigureLine, FigurePanel
 from hpckit.features.reporting.page_parts import COLOURS
 from hpckit.report.escape import escaped_cell, shortened
 from hpckit.values import dataclass

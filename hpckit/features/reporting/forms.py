@@ -14,13 +14,12 @@ from hpckit.features.reporting.words import (
     best_words,
     no_verdict_words,
     summary_words,
-    summed_parts,
     verdict_runs,
     written_words,
 )
 from hpckit.model.counted import counted
 from hpckit.model.plain import plain_fields, to_plain
-from hpckit.report.account import PART_LABELS, span_text
+from hpckit.report.account import PART_LABELS, span_text, summed_parts
 from hpckit.report.best import best_object, best_row
 from hpckit.report.description import description_document
 from hpckit.report.diagnosis import verdict_groups, verdict_head

@@ -7,19 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from hpckit.features.reporting.document import GpuActivity, GpuLane, GpuUsed, RankUsed
 from hpckit.model.run import RunView
 from hpckit.model.telemetry.json_form import decode_telemetry
 from hpckit.model.telemetry.usage import NodeUsage
-from hpckit.model.telemetry.vocabulary import (
-    ClockReason,
-    GpuDevice,
-    GpuGauge,
-    GpuRow,
-    TelemetryRow,
-)
+from hpckit.model.telemetry.vocabulary import ClockReason, GpuDevice, GpuGauge, GpuRow, TelemetryRow
 from hpckit.planning.diagnosis.usage import gpu_uses, rank_steps
 from hpckit.record.attempts import attempt_numbers
 from hpckit.record.launches import Launch
@@ -304,12 +298,9 @@ def _decoded(line: bytes, gauges: frozenset[GpuGauge]) -> TelemetryRow | None:
     plain = parsed_line(line)
     if plain is None or plain.get("kind") != "row":
         return None
-    record = decode_telemetry({**_ends(plain), "gpus": _only(plain.get("gpus"), gauges)})
+    ends = {name: plain.get(name) for name in ("kind", "start", "end")}
+    record = decode_telemetry({**ends, "gpus": _only(plain.get("gpus"), gauges)})
     return record if isinstance(record, TelemetryRow) else None
-
-
-def _ends(plain: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: plain.get(name) for name in ("kind", "start", "end")}
 
 
 def _only(gpus: object, gauges: frozenset[GpuGauge]) -> object:

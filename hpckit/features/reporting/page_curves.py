@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from hpckit.features.reporting.document import (
@@ -25,12 +25,12 @@ from hpckit.features.reporting.page_parts import (
     label,
     table,
 )
-from hpckit.features.reporting.words import interruptions, short_name, summed_parts
+from hpckit.features.reporting.words import interruptions, short_name
 from hpckit.model.counted import counted
 from hpckit.model.goodput import Interruption, TimePart, TimeParts
-from hpckit.report.account import PART_LABELS, span_text
-from hpckit.report.overrides import common_words, override_cells
+from hpckit.report.account import PART_LABELS, span_text, summed_parts
 from hpckit.report.rows import RunRow
+from hpckit.report.selection import common_words, override_cells
 from hpckit.report.text import percent
 
 _PART_COLOURS = {
@@ -98,7 +98,7 @@ def _bars(
         "pattern": _PATTERNS.get(part, ""),
         "runs": [names[run] for run, _ in found],
         "begins": [_moment(span.begin) for _, span in found],
-        "lengths": [_milliseconds(span.end - span.begin) for _, span in found],
+        "lengths": [round((span.end - span.begin).total_seconds() * 1000, 1) for _, span in found],
         "words": [
             f"{PART_LABELS[part]} {span_text(span.end - span.begin)}, "
             + (f"attempt {span.attempt}" if span.attempt else "before the first attempt")
@@ -128,10 +128,6 @@ def _mark_words(one: Interruption) -> str:
 
 def _moment(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-
-
-def _milliseconds(span: timedelta) -> float:
-    return round(span.total_seconds() * 1000, 1)
 
 
 def _parts_table(rows: Sequence[RunRow], document: ReportDocument) -> Table:

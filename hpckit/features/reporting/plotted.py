@@ -32,8 +32,8 @@ from hpckit.features.reporting.figure import (
 from hpckit.features.reporting.gather import ordered_results
 from hpckit.model.run import RunView
 from hpckit.record.launches import Launch
-from hpckit.report.overrides import common_words, override_cells
 from hpckit.report.rows import run_row
+from hpckit.report.selection import common_words, override_cells
 from hpckit.values import dataclass, replace
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, LaunchView, launch_views, note_warnings

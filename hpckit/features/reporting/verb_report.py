@@ -7,8 +7,7 @@ import importlib
 from pathlib import Path
 
 from hpckit.cli.gc_pause import gc_paused
-from hpckit.cli.options import add_fresh, add_output_dir, add_references, output_dir
-from hpckit.cli.value_types import seconds
+from hpckit.cli.options import add_fresh, add_output_dir, add_references, output_dir, seconds
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.features.reporting.document import ReportDocument
@@ -16,12 +15,7 @@ from hpckit.features.reporting.forms import markdown_text, report_object
 from hpckit.features.reporting.gather import report_document
 from hpckit.features.reporting.page import page_chunks
 from hpckit.model.counted import counted
-from hpckit.operations.output_file import (
-    REPORT,
-    check_output_file,
-    check_suffix,
-    write_output_file,
-)
+from hpckit.operations.output_file import REPORT, check_output_file, check_suffix, write_output_file
 from hpckit.views.across_launches import named_runs
 from hpckit.views.freshness import Freshness
 

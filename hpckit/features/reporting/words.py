@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 
 from hpckit.features.reporting.document import ReportDocument
 from hpckit.model.counted import counted
-from hpckit.model.goodput import Goodput, Interruption, TimeParts
+from hpckit.model.goodput import Interruption
 from hpckit.model.launch import Direction
 from hpckit.model.moment import local_moment
 from hpckit.model.states import RunState
@@ -18,7 +17,6 @@ from hpckit.report.diagnosis import VerdictGroup, energy_words
 from hpckit.report.failures import shown_ranges
 from hpckit.report.rows import RunRow
 from hpckit.report.text import count_line, number
-from hpckit.values import field_names
 
 _OPEN = frozenset({RunState.pending, RunState.running})
 _FEW = 3
@@ -108,17 +106,6 @@ def short_name(document: ReportDocument, run: str) -> str:
     """Return a run's name beside others: its id, or `.3` if there is one launch."""
     several = len(document.launches) > 1
     return run if several else f".{run.rpartition('.')[2]}"
-
-
-def summed_parts(accounts: Iterable[Goodput]) -> TimeParts:
-    """Return the parts of several runs together."""
-    some = list(accounts)
-    return TimeParts(
-        **{
-            name: sum((getattr(one.parts, name) for one in some), timedelta())
-            for name in field_names(TimeParts)
-        }
-    )
 
 
 def written_words(document: ReportDocument) -> str:

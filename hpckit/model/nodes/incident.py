@@ -1,4 +1,4 @@
-"""What happened on nodes, over all launches of a user."""
+"""What happened on nodes, over all launches of a user, and when no node is to blame for it."""
 
 from __future__ import annotations
 
@@ -41,3 +41,14 @@ class NodeStanding:
     incidents: tuple[NodeIncident, ...]
     weight: float
     avoided_until: datetime | None = None
+
+
+_MANY = 8
+
+
+def shared_cause(failing: int, nodes: int) -> bool:
+    """Return whether most of eight or more nodes fail: then it is something that they share.
+
+    A network, a file system, a configuration: other nodes would fail alike.
+    """
+    return nodes >= _MANY and 2 * failing > nodes

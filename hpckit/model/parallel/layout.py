@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 
-from hpckit.model.ranges import few_ranges
+from hpckit.model.counted import few_ranges
 from hpckit.values import dataclass, replace
 
 MOST_RANKS = 1_000_000

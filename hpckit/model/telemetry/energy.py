@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpckit.values import dataclass
+from hpckit.values import dataclass, field_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,23 +23,14 @@ class EnergySum:
     unknown_s: float = 0.0
 
     def __add__(self, other: EnergySum) -> EnergySum:
-        return EnergySum(
-            total_j=self.total_j + other.total_j,
-            estimated_j=self.estimated_j + other.estimated_j,
-            shared_j=self.shared_j + other.shared_j,
-            gpu_s=self.gpu_s + other.gpu_s,
-            unknown_s=self.unknown_s + other.unknown_s,
-        )
+        names = field_names(EnergySum)
+        return EnergySum(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
     def part(self, share: float) -> EnergySum:
         """Return a share of it, from 0 to 1; if that is not all, all of it is marked as shared."""
-        return EnergySum(
-            total_j=self.total_j * share,
-            estimated_j=self.estimated_j * share,
-            shared_j=(self.shared_j if share >= 1 else self.total_j) * share,
-            gpu_s=self.gpu_s * share,
-            unknown_s=self.unknown_s * share,
-        )
+        shared = self.shared_j if share >= 1 else self.total_j
+        parts = {name: getattr(self, name) * share for name in field_names(EnergySum)}
+        return EnergySum(**parts | {"shared_j": shared * share})
 
     @property
     def estimated_share(self) -> float:
@@ -76,19 +67,9 @@ def launch_bill(bills: Iterable[EnergyBill]) -> EnergyBill:
     """
     some = list(bills)
     energy = sum((one.energy for one in some), EnergySum())
-    return EnergyBill(
-        energy=energy,
-        gpu_hours=sum(one.gpu_hours for one in some),
-        kwh=_sum(one.kwh for one in some),
-        site_kwh=_sum(one.site_kwh for one in some),
-        carbon_g=_sum(one.carbon_g for one in some),
-        price=_sum(one.price for one in some),
-        lost_kwh=_sum(one.lost_kwh for one in some),
-        lost_price=_sum(one.lost_price for one in some),
-        estimated_share=energy.estimated_share,
-    )
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = [one for one in values if one is not None]
-    return sum(known) if known else None
+    sums: dict[str, float | None] = {}
+    for name in ("kwh", "site_kwh", "carbon_g", "price", "lost_kwh", "lost_price"):
+        known = [value for one in some if (value := getattr(one, name)) is not None]
+        sums[name] = sum(known) if known else None
+    hours, estimated = sum(one.gpu_hours for one in some), energy.estimated_share
+    return EnergyBill(energy=energy, gpu_hours=hours, estimated_share=estimated, **sums)

@@ -15,7 +15,7 @@ from hpckit.errors import SchedulerError
 from hpckit.model.environment.facts import EnvironmentFacts, FolderRole, SlurmFacts
 from hpckit.observe.environment.machine import read_machine
 from hpckit.observe.environment.torch_probe import read_torch
-from hpckit.planning.compatibility.variables import chosen_variables
+from hpckit.planning.compatibility.judge import chosen_variables
 from hpckit.record.store import open_plain
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.site_query import PATIENCE

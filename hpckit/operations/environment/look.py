@@ -18,8 +18,7 @@ from hpckit.config.request import ComposeRequest, with_something_to_run
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.cluster.gpus_asked import cpus_of_task
-from hpckit.model.environment.comparison import ClockOffset
-from hpckit.model.environment.facts import EnvironmentFacts
+from hpckit.model.environment.facts import ClockOffset, EnvironmentFacts
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.operations.answering.one_run import PLAIN_RUN, answered, plain_words, read_answer

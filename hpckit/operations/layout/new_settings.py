@@ -13,6 +13,7 @@ from typing import Any
 from hpckit.context import Context
 from hpckit.errors import ConfigError, UsageError
 from hpckit.model.cluster.gpus_asked import gpus_asked
+from hpckit.model.counted import ranges
 from hpckit.model.events import SettingsChanged
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.parallel.layout import MeshAxis
@@ -20,7 +21,6 @@ from hpckit.model.parallel.settings import Parallel
 from hpckit.model.parallel.words import is_layout_word
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import JobSpec, ResourceSpec
-from hpckit.model.ranges import ranges
 from hpckit.planning.checks.config import check_settings
 from hpckit.planning.layout import layout_of
 from hpckit.planning.plan import resource_spec

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, parse_ranges, ranges
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.profile import (
     MOST_RANKS,
@@ -16,7 +16,6 @@ from hpckit.model.profile import (
     ProfileRequest,
     RankProfile,
 )
-from hpckit.model.ranges import parse_ranges, ranges
 from hpckit.model.run import RunRecord
 from hpckit.model.telemetry.settings import ProfileTool
 from hpckit.operations.next_step import reference

@@ -13,20 +13,13 @@ from collections.abc import Sequence
 from hpckit.errors import ConfigError
 from hpckit.model.cluster.gpus_asked import cpus_of_task
 from hpckit.model.command import command_words
+from hpckit.model.counted import ranges
 from hpckit.model.failure import RESTARTABLE
-from hpckit.model.launch import (
-    Checkpoint,
-    Cluster,
-    ClusterKind,
-    LaunchConfig,
-    Recovery,
-    Resources,
-)
+from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, LaunchConfig, Recovery, Resources
 from hpckit.model.outside.notices import VARIABLE
 from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.model.plan import SweepPoint
 from hpckit.model.profile import MOST_RANKS as MOST_PROFILED
-from hpckit.model.ranges import ranges
 from hpckit.model.telemetry.settings import Observe, Profile
 from hpckit.planning.checks.values import check_values
 from hpckit.planning.fallback import check_min_nodes

@@ -12,7 +12,7 @@ from hpckit.model.cluster.gpus_asked import gpus_of
 from hpckit.model.cluster.site import Site
 from hpckit.model.counted import counted
 from hpckit.model.finding import CostEstimate, Finding, error
-from hpckit.model.launch import Budget, ClusterKind
+from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.planning.checks.limits import chosen_of, partition_names
 from hpckit.planning.jobs.shared_jobs import merged_resources
@@ -45,7 +45,7 @@ def over_budget(plan: LaunchPlan, expected: CostEstimate) -> Iterator[Finding]:
 
     GPUs of this machine do not count against the budget.
     """
-    allowed = _budget(plan).gpu_hours
+    allowed = plan.runs[0].settings.budget.gpu_hours if plan.runs else None
     if allowed is None or plan.cluster.kind is not ClusterKind.slurm:
         return
     if expected.gpu_hours is None:
@@ -95,10 +95,6 @@ def _default_time(resources: ResourceSpec, site: Site) -> timedelta | None:
             return None
         limits.append(limit)
     return max(limits, default=None)
-
-
-def _budget(plan: LaunchPlan) -> Budget:
-    return plan.runs[0].settings.budget if plan.runs else Budget()
 
 
 def _sum(hours: list[float | None]) -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from hpckit.model.cluster.site import NodeGroup, Site, read_gres
+from hpckit.model.cluster.site import Site, read_gres
 from hpckit.model.counted import counted
 from hpckit.model.finding import Finding, error
 from hpckit.model.parallel.model_check import CheckedModel, StageMemory
@@ -97,11 +97,8 @@ def _gpu_of(resources: ResourceSpec, site: Site) -> tuple[str, int] | None:
     if not resources.gpus_per_node or site.nodes is None:
         return None
     names = partition_names(site, chosen_of(resources))
-    return _largest([_types(one.gres) for one in _with_gpus(site.nodes, names)])
-
-
-def _with_gpus(nodes: Sequence[NodeGroup], names: Sequence[str]) -> Iterator[NodeGroup]:
-    return (one for one in nodes if one.partition in names and one.gres.get("gpu", 0))
+    nodes = (one for one in site.nodes if one.partition in names and one.gres.get("gpu", 0))
+    return _largest([_types(one.gres) for one in nodes])
 
 
 def _types(gres: Mapping[str, int]) -> list[str]:

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from hpckit.model.counted import counted
-from hpckit.model.environment.comparison import EnvironmentComparison
-from hpckit.model.environment.facts import EnvironmentFacts, GpuFacts
+from hpckit.model.environment.facts import EnvironmentComparison, EnvironmentFacts, GpuFacts
 from hpckit.model.environment.torch_version import OLDEST_TORCH, how_to_get, is_older, text_of
 from hpckit.model.finding import Finding, error, warning
 

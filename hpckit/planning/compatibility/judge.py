@@ -7,13 +7,19 @@ https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from hpckit.model.counted import counted, size_text
-from hpckit.model.environment.comparison import EnvironmentComparison
-from hpckit.model.environment.facts import EnvironmentFacts, FileSystemFacts, FolderRole
+from hpckit.model.environment.facts import (
+    EnvironmentComparison,
+    EnvironmentFacts,
+    FileSystemFacts,
+    FolderRole,
+)
 from hpckit.model.finding import Finding, error, warning
+from hpckit.model.plain import MASK
 from hpckit.planning.compatibility.cuda import bindings_findings, cuda_findings
+from hpckit.planning.secrecy import is_secret, known_secrets
 
 MOST_OFFSET_S = 2.0
 """Times of events on several nodes are compared; NTP keeps clocks within milliseconds."""
@@ -299,3 +305,17 @@ def _home(comparison: EnvironmentComparison) -> Iterator[Finding]:
             "keep the Python of runs, data and caches (HF_HOME, TORCH_HOME) on a file system that "
             "all nodes share",
         )
+
+
+_BEGINNINGS = ("NCCL_", "TORCH_NCCL_", "GLOO_")
+_NAMES = frozenset({"CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"})
+
+
+def chosen_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that change what NCCL, gloo, CUDA and OpenMP do; secrets are masked."""
+    known = known_secrets(environ)
+    return {
+        name: MASK if is_secret(name, value, known) else value
+        for name, value in sorted(environ.items())
+        if name.startswith(_BEGINNINGS) or name in _NAMES
+    }

@@ -8,14 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from hpckit.model.diagnosis.verdict import Diagnosis, Verdict, VerdictKind, VerdictSeverity
-from hpckit.planning.diagnosis import (
-    allocation_rules,
-    communication_rules,
-    gpu_rules,
-    hardware_rules,
-    input_rules,
-    time_rules,
-)
+from hpckit.planning.diagnosis import gpu_rules, hardware_rules, time_rules
 from hpckit.planning.diagnosis.evidence import RunEvidence
 from hpckit.planning.diagnosis.thresholds import DEFAULT, Thresholds
 from hpckit.values import dataclass
@@ -38,14 +31,14 @@ class DiagnosisRule:
 RULES = (
     DiagnosisRule(
         kind=VerdictKind.input_bound,
-        find=input_rules.input_bound,
+        find=time_rules.input_bound,
         measured="share of a step in which ranks wait for the next batch, mean over ranks",
         thresholds=("data_share", "steps", "steps_s"),
         remedy="more or faster DataLoader workers, data on the node's disk, fewer and larger files",
     ),
     DiagnosisRule(
         kind=VerdictKind.communication_bound,
-        find=communication_rules.communication_bound,
+        find=time_rules.communication_bound,
         measured=(
             "share of a step spent in collectives, of the rank that waits least; in NCCL's own "
             "log, sockets between nodes that have InfiniBand"
@@ -115,7 +108,7 @@ RULES = (
     ),
     DiagnosisRule(
         kind=VerdictKind.overallocated,
-        find=allocation_rules.overallocated,
+        find=hardware_rules.overallocated,
         measured="CPUs that are busy on average, memory at its peak, time of a completed run",
         thresholds=(
             *("cpu_share", "spare_cores", "memory_share", "spare_memory_gb", "time_share"),

@@ -1,17 +1,24 @@
-"""What a diagnosis is made from: numbers about one run, however they were measured. Pure.
+"""What a diagnosis is made from: numbers about one run, and sums over its ranks and GPUs. Pure.
 
-Whatever reads telemetry fills these in. None means unknown, and never leads to a verdict. Shares
-are from 0 to 1, durations seconds, sizes bytes.
+Whatever reads telemetry fills these in, and what knows the account and the request of a run. None
+means unknown, and never leads to a verdict. Shares are from 0 to 1, durations seconds, sizes bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 
+from hpckit.model.cluster.gpus_asked import gpus_of
 from hpckit.model.diagnosis.verdict import Straggler
+from hpckit.model.goodput import Goodput
+from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.report import LayoutReport
+from hpckit.model.plan import ResourceSpec
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.nccl_log import NcclTransport
+from hpckit.planning.diagnosis.thresholds import Thresholds
 from hpckit.values import dataclass, field
 
 
@@ -150,3 +157,144 @@ class RunEvidence:
     nccl: NcclTransport | None = None
     settings: RunSettings = RunSettings()
     trained: bool = True
+
+
+CPU_PRESSURE = 0.2
+"""Share of time in which some task waited for a CPU: they are too few, or others use them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSummary:
+    """What a step of the run consists of; shares of the step, None where no rank knows.
+
+    `data_loss` is what waiting for data costs: a GPU that computes meanwhile loses nothing. GPUs
+    without a rank do not count there.
+    `least_waiting_share` is that of the rank that waits least for others, None with one rank.
+    """
+
+    ranks: int
+    step_s: float
+    data_share: float | None
+    data_loss: float
+    least_waiting_share: float | None
+    own_share: float | None
+
+
+def judged_ranks(evidence: RunEvidence, limits: Thresholds) -> list[RankSteps]:
+    """Return the ranks with enough steps."""
+    return [
+        one for one in evidence.ranks if one.steps >= limits.steps and one.seconds >= limits.steps_s
+    ]
+
+
+def step_summary(evidence: RunEvidence, limits: Thresholds) -> StepSummary | None:
+    """Return the summary of the steps of all ranks; None without enough steps."""
+    ranks = judged_ranks(evidence, limits)
+    if not ranks:
+        return None
+    waits = [one.waiting_s / one.seconds for one in ranks if one.waiting_s is not None]
+    data_share = _weighted(ranks, lambda one: one.data_s)
+    gpus = judged_gpus(evidence, limits)
+    own = {one.gpu for one in ranks}
+    used = mean(map(busy, [one for one in gpus if one.uuid in own] or gpus)) or 0.0
+    return StepSummary(
+        ranks=len(ranks),
+        step_s=sum(one.seconds for one in ranks) / sum(one.steps for one in ranks),
+        data_share=data_share,
+        data_loss=min(data_share or 0.0, max(1 - used, 0.0)),
+        least_waiting_share=min(waits) if len(ranks) > 1 and len(waits) == len(ranks) else None,
+        own_share=_weighted(ranks, lambda one: one.computing_s),
+    )
+
+
+def _weighted(
+    ranks: Sequence[RankSteps], seconds: Callable[[RankSteps], float | None]
+) -> float | None:
+    known = [(found, one.seconds) for one in ranks if (found := seconds(one)) is not None]
+    return sum(part for part, _ in known) / sum(whole for _, whole in known) if known else None
+
+
+def judged_gpus(evidence: RunEvidence, limits: Thresholds) -> list[GpuUse]:
+    """Return the GPUs with enough samples."""
+    return [one for one in evidence.gpus if one.samples >= limits.samples]
+
+
+def judged_hosts(evidence: RunEvidence, limits: Thresholds) -> list[HostUse]:
+    """Return the nodes with enough samples."""
+    return [one for one in evidence.hosts if one.samples >= limits.samples]
+
+
+def cpu_pressure(evidence: RunEvidence, limits: Thresholds) -> float | None:
+    """Return the mean share of time in which tasks waited for a CPU; None if that is little."""
+    found = mean(one.cpu_pressure for one in judged_hosts(evidence, limits))
+    return found if found is not None and found >= CPU_PRESSURE else None
+
+
+def busy(one: GpuUse) -> float | None:
+    """Return how busy a GPU is: its utilization, or its SM activity where that is unknown."""
+    return one.sm_activity if one.utilization is None else one.utilization
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of what is known; None if nothing is."""
+    known = [one for one in values if one is not None]
+    return sum(known) / len(known) if known else None
+
+
+_GB = 1e9
+
+
+def time_shares(account: Goodput) -> TimeShares:
+    """Return where the time of a run went, from its account."""
+    parts, measured = account.parts, account.measured
+    failures = sum(account.failures.values())
+    return TimeShares(
+        running_s=parts.running.total_seconds(),
+        productive_s=parts.productive.total_seconds(),
+        checkpoint_s=parts.checkpoint.total_seconds(),
+        start_s=parts.start.total_seconds(),
+        restart_s=parts.restart.total_seconds(),
+        unnoticed_s=failures * (_seconds(measured.detection) or 0.0),
+        redone_s=parts.lost.total_seconds(),
+        queue_s=parts.queue.total_seconds(),
+        saves=account.saves,
+        save_s=_seconds(measured.stall),
+        interval_s=_seconds(measured.interval),
+        mtbf_s=_seconds(measured.mtbf),
+        failures={cause.value: count for cause, count in account.failures.items()},
+        planned=sum(account.planned.values()),
+    )
+
+
+def run_allocation(
+    asked: ResourceSpec, account: Goodput | None, *, completed: bool
+) -> RunAllocation:
+    """Return what a run asked of Slurm, and how long it took if it has `completed`.
+
+    No attempt of it can have taken longer than all of them together.
+    """
+    took = account.parts.running.total_seconds() if account is not None and completed else None
+    return RunAllocation(
+        nodes=asked.allocated_nodes,
+        gpus=gpus_of(asked),
+        cpus_per_node=asked.tasks_per_node * asked.cpus_per_task,
+        memory_bytes_per_node=None if asked.mem_gb is None else int(asked.mem_gb * _GB),
+        time_limit_s=_seconds(asked.timeout),
+        longest_attempt_s=took,
+    )
+
+
+def run_settings(run: str, settings: LaunchConfig, reported: LayoutReport | None) -> RunSettings:
+    """Return what remedies for a run depend on; `reported` is what ranks say of their layout."""
+    return RunSettings(
+        run=run,
+        interval_steps=settings.checkpoint.interval_steps,
+        interval_min=settings.checkpoint.interval_min,
+        spare_nodes=settings.resources.spare_nodes,
+        local=settings.cluster.kind is ClusterKind.local,
+        layout=None if reported is None else reported.layout,
+    )
+
+
+def _seconds(span: timedelta | None) -> float | None:
+    return None if span is None else span.total_seconds()

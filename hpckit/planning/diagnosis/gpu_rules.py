@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from hpckit.model.counted import listed
 from hpckit.model.diagnosis.verdict import Verdict, VerdictKind, VerdictSeverity
-from hpckit.planning.diagnosis.evidence import GpuUse, RunEvidence
-from hpckit.planning.diagnosis.summary import (
+from hpckit.planning.diagnosis.evidence import (
+    GpuUse,
+    RunEvidence,
     StepSummary,
     busy,
     cpu_pressure,

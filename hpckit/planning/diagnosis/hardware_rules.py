@@ -1,7 +1,11 @@
-"""What slow or sick hardware does: throttled GPUs, and ranks that are slower than others. Pure."""
+"""What hardware does that is slow or sick, and what was asked for and not used. Pure.
+
+Slow are throttled GPUs, and ranks that take longer than others; unused are CPUs, memory, time.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from hpckit.model.counted import counted, listed
@@ -12,10 +16,26 @@ from hpckit.model.diagnosis.verdict import (
     VerdictKind,
     VerdictSeverity,
 )
-from hpckit.planning.diagnosis.evidence import GpuUse, HostUse, RunEvidence
-from hpckit.planning.diagnosis.summary import CPU_PRESSURE, judged_gpus, mean
+from hpckit.planning.diagnosis.evidence import (
+    CPU_PRESSURE,
+    GpuUse,
+    HostUse,
+    RunAllocation,
+    RunEvidence,
+    judged_gpus,
+    judged_hosts,
+    mean,
+)
 from hpckit.planning.diagnosis.thresholds import Thresholds
-from hpckit.planning.diagnosis.words import MORE_CPUS, MOST_NAMED, duration, lossless, lossy, share
+from hpckit.planning.diagnosis.words import (
+    MORE_CPUS,
+    MOST_NAMED,
+    duration,
+    gigabytes,
+    lossless,
+    lossy,
+    share,
+)
 
 _NEARLY_ALL = 0.9
 
@@ -28,7 +48,7 @@ def throttled(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
     if hot:
         remedy = (
             f"Report it to the site, and leave the nodes out meanwhile: resources.exclude="
-            f"{','.join(_nodes(hot))}"
+            f"{','.join(sorted({one.node for one in hot}))}"
         )
         yield _throttled(hot, gpus, "heat", remedy, limits)
     if capped:
@@ -156,5 +176,88 @@ def _of_host(host: HostUse) -> Iterator[str]:
         yield f"On its node tasks waited {share(host.cpu_pressure)} of the time for a CPU."
 
 
-def _nodes(gpus: Sequence[GpuUse]) -> list[str]:
-    return sorted({one.node for one in gpus})
+_MARGIN = 1.5
+"""What is suggested is this many times what was used."""
+
+_GB = 1e9
+_MINUTE_S = 60
+
+
+def overallocated(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
+    """Yield a verdict for CPUs, one for memory, and one for the time limit."""
+    asked = evidence.allocation
+    if asked is None:
+        return
+    yield from _cpus(asked, evidence, limits)
+    yield from _memory(asked, evidence, limits)
+    yield from _time(asked, evidence, limits)
+
+
+def _cpus(asked: RunAllocation, evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
+    counts = [one.cores_busy for one in judged_hosts(evidence, limits)]
+    known = [one for one in counts if one is not None]
+    cores = asked.cpus_per_node
+    if not known or not cores:
+        return
+    used = max(known)
+    if used > limits.cpu_share * cores or cores - used < limits.spare_cores:
+        return
+    yield _over(
+        "cpus",
+        f"On the busiest node {used:.1f} of {cores} CPUs were busy on average "
+        f"({share(used / cores)}); the others could run other jobs.",
+        f"Ask for fewer: resources.cpus_per_task, so that a node has about "
+        f"{max(math.ceil(used * _MARGIN), 1)}; DataLoader workers need one each at times.",
+        used=used,
+        asked=cores,
+        used_share=used / cores,
+    )
+
+
+def _memory(asked: RunAllocation, evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
+    peaks = [one.memory_peak_bytes for one in judged_hosts(evidence, limits)]
+    known = [one for one in peaks if one is not None]
+    size = asked.memory_bytes_per_node
+    if not known or not size:
+        return
+    used = max(known)
+    if used > limits.memory_share * size or size - used < limits.spare_memory_gb * _GB:
+        return
+    yield _over(
+        "memory",
+        f"At its peak a node used {gigabytes(used)} of {gigabytes(size)} of memory "
+        f"({share(used / size)}); a smaller request starts earlier.",
+        f"resources.mem_gb={max(math.ceil(used * _MARGIN / _GB), 1)} leaves half as much again.",
+        used_bytes=used,
+        asked_bytes=size,
+        used_share=used / size,
+    )
+
+
+def _time(asked: RunAllocation, evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
+    limit, used, times = asked.time_limit_s, asked.longest_attempt_s, evidence.times
+    if limit is None or used is None or times is None or times.running_s < limits.run_s:
+        return
+    if used > limits.time_share * limit or limit - used < limits.spare_time_s:
+        return
+    minutes = max(math.ceil(used * _MARGIN / _MINUTE_S), 1)
+    yield _over(
+        "time",
+        f"The run took {duration(used)} of a time limit of {duration(limit)} "
+        f"({share(used / limit)}); a shorter limit lets Slurm start it earlier, in gaps between "
+        "other jobs.",
+        f"resources.timeout_min={minutes} leaves half as much again.",
+        used_s=used,
+        asked_s=limit,
+        used_share=used / limit,
+    )
+
+
+def _over(what: str, message: str, remedy: str, **found: EvidenceValue) -> Verdict:
+    return lossless(
+        VerdictKind.overallocated,
+        VerdictSeverity.low,
+        (message, remedy),
+        resource=what,
+        **found,
+    )

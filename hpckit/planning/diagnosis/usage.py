@@ -1,10 +1,12 @@
-"""From telemetry to what a diagnosis is made from. Pure."""
+"""From telemetry to what a diagnosis is made from, and what the energy comes to. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hpckit.model.telemetry.energy import EnergySum
+from hpckit.model.goodput import Goodput
+from hpckit.model.launch import Cluster
+from hpckit.model.telemetry.energy import EnergyBill, EnergySum
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.usage import NodeUsage, RunTelemetry
 from hpckit.model.telemetry.vocabulary import (
@@ -18,7 +20,7 @@ from hpckit.model.telemetry.vocabulary import (
     HostGauge,
 )
 from hpckit.planning.diagnosis.evidence import GpuUse, HostUse
-from hpckit.values import replace
+from hpckit.values import dataclass, replace
 
 _HEAT = frozenset({ClockReason.software_thermal, ClockReason.hardware_thermal})
 
@@ -235,3 +237,61 @@ def _weighted(values: Sequence[tuple[float, float]]) -> float | None:
 def _share(parts: Sequence[tuple[float, float]]) -> float | None:
     whole = sum(seconds for _, seconds in parts)
     return sum(part for part, _ in parts) / whole if whole > 0 else None
+
+
+_J_PER_KWH = 3.6e6
+_S_PER_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkDone:
+    """What a run achieved: steps that were kept, samples in them if known.
+
+    `lost_share` is the share of its time on the nodes that went into restarts and repeated steps.
+    """
+
+    steps: int | None = None
+    samples: int | None = None
+    lost_share: float | None = None
+
+
+def work_done(account: Goodput, steps: int | None, samples_per_step: float | None) -> WorkDone:
+    """Return what a run achieved, from its account; `steps` is how many it kept."""
+    running = account.parts.running
+    lost = (account.parts.lost + account.parts.restart) / running if running else None
+    samples = round(steps * samples_per_step) if steps and samples_per_step else None
+    return WorkDone(steps=steps, samples=samples, lost_share=lost)
+
+
+def energy_bill(energy: EnergySum, site: Cluster, work: WorkDone | None = None) -> EnergyBill:
+    """Return what a run's energy comes to at a site.
+
+    Energy of which nothing is known is None, never 0.
+    """
+    done = work or WorkDone()
+    hours = energy.gpu_s / _S_PER_HOUR
+    known = energy.total_j if energy.unknown_s < energy.gpu_s else None
+    kwh = None if known is None else known / _J_PER_KWH
+    site_kwh = _times(kwh, site.pue or 1.0)
+    price = _times(site.price_per_gpu_hour, hours)
+    return EnergyBill(
+        energy=energy,
+        gpu_hours=hours,
+        kwh=kwh,
+        site_kwh=site_kwh,
+        carbon_g=_times(site_kwh, site.carbon_g_per_kwh),
+        price=price,
+        lost_kwh=_times(kwh, done.lost_share),
+        lost_price=_times(price, done.lost_share),
+        j_per_step=_per(known, done.steps),
+        j_per_sample=_per(known, done.samples),
+        estimated_share=energy.estimated_share,
+    )
+
+
+def _times(value: float | None, factor: float | None) -> float | None:
+    return None if value is None or factor is None else value * factor
+
+
+def _per(value: float | None, count: int | None) -> float | None:
+    return value / count if value is not None and count else None

@@ -13,14 +13,7 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit
 from hpckit.model.goodput import Interruption, StepProgress
 from hpckit.model.states import RoundAction, RunState
-from hpckit.planning.goodput.phases import (
-    ZERO,
-    Phase,
-    RoundTime,
-    Stretch,
-    recorded_duration,
-    utc,
-)
+from hpckit.planning.goodput.phases import ZERO, Phase, RoundTime, Stretch, recorded_duration, utc
 from hpckit.values import dataclass, field, replace
 
 _STANDSTILL = timedelta(minutes=2)

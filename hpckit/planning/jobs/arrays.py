@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from hpckit.errors import ConfigError
 from hpckit.model.cluster.gpus_asked import gpus_asked
-from hpckit.model.cluster.limits import SubmitLimits
+from hpckit.model.cluster.site import SubmitLimits
 from hpckit.model.launch import LaunchConfig, Sampler
 
 BACKLOG_JOBS = 1

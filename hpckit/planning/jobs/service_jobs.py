@@ -13,6 +13,7 @@ from hpckit.model.elastic import SatelliteSpec
 from hpckit.model.ids import JobId
 from hpckit.model.launch import Cluster
 from hpckit.model.plan import JobSpec, ResourceSpec
+from hpckit.planning.jobs.shared_jobs import job_of_runs
 from hpckit.values import dataclass, replace
 
 AUTO_RESUME_TIME = timedelta(minutes=10)
@@ -108,13 +109,8 @@ def _main(job: str) -> str:
 
 def successor_job(launch: str, run: int, *, index: int, like: JobSpec, after: str) -> JobSpec:
     """Return the job of a run's next attempt, which starts when the job `after` has ended."""
-    return JobSpec(
-        index=index,
-        name=f"{launch}-{index}",
-        runs=(run,),
-        resources=replace(like.resources, dependency=f"afterany:{JobId.parse(after)}"),
-        requeue=like.requeue,
-    )
+    resources = replace(like.resources, dependency=f"afterany:{JobId.parse(after)}")
+    return job_of_runs(index, launch, (run,), (resources, like.requeue))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from hpckit.errors import ConfigError
 from hpckit.model.cluster.gpus_asked import gpus_asked
-from hpckit.model.cluster.limits import SubmitLimits
+from hpckit.model.cluster.site import SubmitLimits
 from hpckit.model.counted import counted
 from hpckit.model.failure import Cause, Trait
 from hpckit.model.history import LaunchHistory
@@ -160,18 +160,22 @@ def merged_resources(spec: SharedJobSpec, count: int) -> ResourceSpec:
     )
 
 
+Asked = tuple[ResourceSpec, bool]
+"""What one run asks of Slurm, and whether its job is requeued."""
+
+
+def job_of_runs(index: int, launch: str, runs: Sequence[int], asked: Asked) -> JobSpec:
+    """Return the job of runs that ask for the same; the first one has the name of the launch."""
+    name, (resources, requeue) = launch if index == 0 else f"{launch}-{index}", asked
+    return JobSpec(index=index, name=name, runs=tuple(runs), resources=resources, requeue=requeue)
+
+
 def merged_job(
-    index: int, name: str, runs: Sequence[int], spec: SharedJobSpec, *, requeue: bool
+    index: int, launch: str, runs: Sequence[int], spec: SharedJobSpec, *, requeue: bool
 ) -> JobSpec:
     """Return the job whose elements work through these runs."""
-    return JobSpec(
-        index=index,
-        name=name,
-        runs=tuple(runs),
-        resources=merged_resources(spec, len(runs)),
-        requeue=requeue,
-        shared_job=spec,
-    )
+    asked = (merged_resources(spec, len(runs)), requeue)
+    return replace(job_of_runs(index, launch, runs, asked), shared_job=spec)
 
 
 def longest_first(runs: Sequence[int], lasted: Mapping[int, timedelta]) -> tuple[int, ...]:

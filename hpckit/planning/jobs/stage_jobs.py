@@ -6,18 +6,17 @@ each run follows exactly the run of its point.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 
 from hpckit.errors import ConfigError
-from hpckit.model.cluster.limits import SubmitLimits
-from hpckit.model.plan import JobSpec, ResourceSpec, SweepPoint
-from hpckit.model.stages import DependencyType, Stage, StageDependency, place_of
+from hpckit.model.cluster.site import SubmitLimits
+from hpckit.model.history import LaunchHistory
+from hpckit.model.ids import JobId
+from hpckit.model.plan import JobSpec, SweepPoint
+from hpckit.model.stages import DependencyType, Stage, StageDependency, followed, kind_of, place_of
 from hpckit.planning.jobs.arrays import chunks
-from hpckit.planning.jobs.shared_jobs import shares_jobs
+from hpckit.planning.jobs.shared_jobs import Asked, job_of_runs, shares_jobs
 from hpckit.values import replace
-
-Asked = tuple[ResourceSpec, bool]
-"""What one run asks of Slurm, and whether its job is requeued."""
 
 
 def stage_jobs(
@@ -35,15 +34,7 @@ def stage_jobs(
         parts = [(place, stage, part) for part in columns for place, stage in enumerate(block)]
         for _, stage, part in parts:
             runs = tuple(stage.first + position for position in part)
-            resources, requeue = asked[runs[0]]
-            index = len(jobs)
-            job = JobSpec(
-                index=index,
-                name=launch if index == 0 else f"{launch}-{index}",
-                runs=runs,
-                resources=resources,
-                requeue=requeue,
-            )
+            job = job_of_runs(len(jobs), launch, runs, asked[runs[0]])
             jobs.append(replace(job, after=waited_for(job, stages, jobs)))
     return tuple(jobs)
 
@@ -119,14 +110,7 @@ def added_stage_jobs(
         for members in groups.values():
             index = first_index + len(jobs)
             carrier |= dict.fromkeys(members, index)
-            resources, requeue = asked(members[0])
-            job = JobSpec(
-                index=index,
-                name=f"{launch}-{index}",
-                runs=tuple(members),
-                resources=resources,
-                requeue=requeue,
-            )
+            job = job_of_runs(index, launch, members, asked(members[0]))
             jobs.append(replace(job, after=waited_for(job, stages, jobs)))
     return tuple(jobs)
 
@@ -165,3 +149,59 @@ def check_stages(points: Sequence[SweepPoint]) -> None:
                 f"be combined with what stage {point.stage} waits for",
                 hint="name jobs that all have to be over: separate them by a comma",
             )
+
+
+def waits(
+    job: JobSpec,
+    stages: Sequence[Stage],
+    history: LaunchHistory,
+    living: Collection[str] | None = None,
+) -> str | None:
+    """Return the job's dependency in Slurm's words, None if it has none.
+
+    It is as exact as Slurm can express. If a job follows jobs that a resume has split up, it only
+    waits for their end, and each run checks for itself whether it may begin.
+
+    `living` are the main jobs that are still in Slurm's queue, null if all of the launch's are.
+    Other jobs need no waiting.
+    """
+    kind = kind_of(stages, job.runs[0]) if job.runs else None
+    if kind is None:
+        return None
+    before = _before(job, stages, kind)
+    present = {
+        run: JobId.parse(history.slurm_jobs[run]) for run in before if run in history.slurm_jobs
+    }
+    mains = dict.fromkeys(one.main for one in present.values())
+    there = [main for main in mains if living is None or str(main) in living]
+    if not there:
+        return None
+    if kind is DependencyType.aftercorr and job.is_array:
+        elements = [JobId(there[0], element) for element in range(len(job.runs))]
+        if [present.get(run) for run in before] == elements:
+            return f"{DependencyType.aftercorr}:{there[0]}"
+        kind = DependencyType.afterany
+    if kind is DependencyType.afterany:
+        return f"{kind}:{':'.join(map(str, there))}"
+    sizes = {int(main): len(history.jobs[index].runs) for index, main in history.accepted.items()}
+    names = [name for main in there for name in _names(main, sizes, present)]
+    return f"{DependencyType.afterok}:{':'.join(names)}"
+
+
+def _before(job: JobSpec, stages: Sequence[Stage], kind: DependencyType) -> list[int]:
+    if kind is DependencyType.aftercorr:
+        return [one for run in job.runs for one in followed(stages, run)]
+    return list(followed(stages, job.runs[0]))
+
+
+def _names(main: int, sizes: Mapping[int, int], present: Mapping[int, JobId]) -> list[str]:
+    """Return the whole array, or only the elements whose runs still belong to it."""
+    own = [str(one) for one in present.values() if one.main == main]
+    return [str(main)] if len(own) == sizes.get(main) else own
+
+
+def stage_dependency(job: JobSpec) -> str | None:
+    """Return the dependency on the previous stage, with `$JOB0` in place of Slurm's id of job 0."""
+    if not job.after:
+        return None
+    return f"{job.after[0].kind}:{':'.join(f'$JOB{one.job}' for one in job.after)}"

@@ -10,9 +10,8 @@ from datetime import datetime, timedelta
 from hpckit.model import events
 from hpckit.model.cluster.site import ClusterNode
 from hpckit.model.failure import Cause
-from hpckit.model.nodes.incident import IncidentKind, NodeIncident, NodeStanding
+from hpckit.model.nodes.incident import IncidentKind, NodeIncident, NodeStanding, shared_cause
 from hpckit.planning.preflight.judge import unhealthy_nodes
-from hpckit.planning.shared_cause import shared_cause
 
 HALF_LIFE = timedelta(days=3)
 """Nodes are rebooted and repaired within days; what is weeks old says little."""
@@ -76,17 +75,14 @@ def _standing(node: str, incidents: Sequence[NodeIncident], now: datetime) -> No
         if before is None or one.at - before >= SAME_INCIDENT:
             counted.append(one)
             latest[one.kind] = one.at
-    weight = sum(WEIGHTS[one.kind] * _decay(now - one.at) for one in counted)
+    ages = [(one.kind, max(now - one.at, timedelta())) for one in counted]
+    weight = sum(WEIGHTS[kind] * 0.5 ** (age / HALF_LIFE) for kind, age in ages)
     until = None
     if weight >= AVOIDED:
         until = now + HALF_LIFE * math.log2(weight / AVOIDED)
     return NodeStanding(
         node=node, incidents=tuple(incidents), weight=round(weight, 3), avoided_until=until
     )
-
-
-def _decay(age: timedelta) -> float:
-    return float(0.5 ** (max(age, timedelta()) / HALF_LIFE))
 
 
 def nodes_to_avoid(

@@ -6,18 +6,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from hpckit.model.cluster.gpus_asked import asks_for_part, gpus_asked
-from hpckit.model.environment.comparison import AskedOfNode
-from hpckit.model.environment.facts import FolderRole
+from hpckit.model.environment.facts import AskedOfNode, FolderRole
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DeviceKind, LaunchConfig
+from hpckit.model.nodes.incident import shared_cause
 from hpckit.model.preflight.health import HealthReport
 from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict, NodeInspection
-from hpckit.planning.preflight.gpus import gpu_findings, usual_values
-from hpckit.planning.preflight.host import host_findings
+from hpckit.planning.preflight.findings import gpu_findings, host_findings, usual_values
 from hpckit.planning.preflight.pairs import pair_findings
 from hpckit.planning.preflight.peers import peer_findings
-from hpckit.planning.shared_cause import shared_cause
 from hpckit.values import replace
 
 _ORDER = (HealthVerdict.crit, HealthVerdict.warn, HealthVerdict.unknown, HealthVerdict.ok)

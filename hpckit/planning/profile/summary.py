@@ -8,6 +8,7 @@ threads, and the collectives of gloo.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -68,22 +69,15 @@ class TraceError(ValueError):
     """Raised for a trace that holds nothing to sum up."""
 
 
-@dataclass(slots=True)
-class _Totals:
-    """The count and the seconds under each name."""
+_Totals = defaultdict[str, list[float]]
+"""The seconds of each call, by its name."""
 
-    of: dict[str, tuple[int, float]] = field(default_factory=dict)
 
-    def add(self, name: str, seconds: float) -> None:
-        count, before = self.of.get(name, (0, 0.0))
-        self.of[name] = (count + 1, before + seconds)
-
-    def top(self) -> tuple[TopEntry, ...]:
-        ordered = sorted(self.of.items(), key=lambda item: (-item[1][1], item[0]))
-        return tuple(
-            TopEntry(name=name, count=count, seconds=seconds)
-            for name, (count, seconds) in ordered[:MOST_TOP]
-        )
+def _top(totals: _Totals) -> tuple[TopEntry, ...]:
+    entries = (
+        TopEntry(name=name, count=len(took), seconds=sum(took)) for name, took in totals.items()
+    )
+    return tuple(sorted(entries, key=lambda one: (-one.seconds, one.name))[:MOST_TOP])
 
 
 @dataclass(slots=True)
@@ -128,7 +122,7 @@ def summarise(events: Iterable[Mapping[str, Any]]) -> TraceSummary:
     window = _window(trace.steps, ran if on_gpu or not trace.steps else ())
     if window is None:
         raise TraceError("the trace has neither kernels nor operators")
-    totals = _Totals()
+    totals = _Totals(list)
     compute, communication = _on_gpu(trace, totals) if on_gpu else _on_cpu(trace, totals)
     copies = [(one.begin, one.end) for one in trace.copies] if on_gpu else []
     parts = [intersection(union(part), [window]) for part in (compute, communication, copies)]
@@ -144,7 +138,7 @@ def summarise(events: Iterable[Mapping[str, Any]]) -> TraceSummary:
         copy_s=length(parts[2]) * _SECOND,
         idle_s=max(wall - length(busy), 0.0) * _SECOND,
         events=trace.events,
-        top=totals.top(),
+        top=_top(totals),
     )
 
 
@@ -184,7 +178,7 @@ def _on_gpu(trace: _Trace, totals: _Totals) -> tuple[list[Interval], list[Interv
     communication: list[Interval] = []
     for call in trace.kernels:
         (communication if call.communicates else compute).append((call.begin, call.end))
-        totals.add(call.name, (call.end - call.begin) * _SECOND)
+        totals[call.name].append((call.end - call.begin) * _SECOND)
     return compute, communication
 
 
@@ -194,7 +188,7 @@ def _on_cpu(trace: _Trace, totals: _Totals) -> tuple[list[Interval], list[Interv
     for calls in trace.threads.values():
         for one in own_times(calls):
             (communication if one.call.communicates else compute).extend(one.own)
-            totals.add(one.call.name, length(one.own) * _SECOND)
+            totals[one.call.name].append(length(one.own) * _SECOND)
     return compute, communication
 
 

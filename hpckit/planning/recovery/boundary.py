@@ -8,18 +8,17 @@ from hpckit.model.counted import counted
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DrainPolicy, Recovery
 from hpckit.model.states import RoundAction
-from hpckit.planning.recovery.actions import (
+from hpckit.planning.recovery.ledger import Ledger, exhausted
+from hpckit.planning.recovery.node_choice import without
+from hpckit.planning.recovery.round_view import (
     NOTICE_CODE,
     Action,
     NewRound,
+    RoundView,
     Stay,
     new_attempt,
     round_ended,
 )
-from hpckit.planning.recovery.ledger import Ledger
-from hpckit.planning.recovery.limits import exhausted
-from hpckit.planning.recovery.node_choice import without
-from hpckit.planning.recovery.round_view import RoundView
 
 
 def on_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action | Stay:

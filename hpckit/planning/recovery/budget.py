@@ -16,8 +16,7 @@ from hpckit.model.final_event import lost, missing_final_event, round_lost
 from hpckit.model.launch import Recovery
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import BaseState, RunState
-from hpckit.planning.recovery.ledger import Ledger, read_ledger
-from hpckit.planning.recovery.limits import exhausted
+from hpckit.planning.recovery.ledger import Ledger, exhausted, read_ledger
 
 _SAID_BY_SLURM = {
     BaseState.node_fail: Cause.node_lost,

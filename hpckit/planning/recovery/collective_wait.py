@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from hpckit.model.counted import parse_stepped_ranges
 from hpckit.model.diagnosis.collectives import (
     UNNAMED,
     CollectiveWait,
@@ -19,7 +20,6 @@ from hpckit.model.diagnosis.collectives import (
     RecordedCollective,
 )
 from hpckit.model.parallel.layout import Layout, name_ranks
-from hpckit.model.ranges import parse_stepped_ranges
 from hpckit.values import dataclass, replace
 
 _SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce"})
@@ -74,7 +74,9 @@ def find_wait(
     """
     told = {one.rank: one for one in statements}
     names = _Names(told=told, layout=layout)
-    waits = {rank: _unfinished(one) for rank, one in told.items()}
+    waits = {
+        rank: [entry for entry in one.entries if not entry.finished] for rank, one in told.items()
+    }
     places = {
         (entry.backend, entry.group, entry.sequence)
         for entries in waits.values()
@@ -98,10 +100,6 @@ def _order(one: _Found) -> tuple[bool, bool, bool, int, float, _Place]:
         -waited,
         one.place,
     )
-
-
-def _unfinished(one: RankCollectives) -> list[RecordedCollective]:
-    return [entry for entry in one.entries if not entry.finished]
 
 
 def _look(
@@ -211,7 +209,8 @@ def _words(
     waits: dict[int, list[RecordedCollective]],
     found: _Found,
 ) -> str:
-    collective = f"{wait.operation} #{wait.sequence} of {_group_words(wait)}"
+    group = "the default group" if wait.group == "default_pg" else f"group {wait.group}"
+    collective = f"{wait.operation} #{wait.sequence} of {group}"
     collective += f" ({wait.tensor})" if wait.tensor else ""
     at = f", at {wait.place}" if wait.place else ""
     long = f" for {wait.waited_s:.1f} s" if wait.waited_s is not None else ""
@@ -230,10 +229,6 @@ def _words(
     if len(wait.waiting) == found.members:
         return f"all {found.members} ranks wait in {collective}{long}{at}; none of them is missing"
     return f"all ranks entered {collective}, and {inside}"
-
-
-def _group_words(wait: CollectiveWait) -> str:
-    return "the default group" if wait.group == "default_pg" else f"group {wait.group}"
 
 
 def _verb(numbers: Sequence[int], many: str, others: str | None = None) -> str:

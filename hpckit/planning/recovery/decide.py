@@ -12,15 +12,6 @@ from hpckit.model.launch import Recovery
 from hpckit.model.parallel.layout import rank_place
 from hpckit.model.run import PRUNED
 from hpckit.model.states import RoundAction, RunState
-from hpckit.planning.recovery.actions import (
-    NOTICE_CODE,
-    Action,
-    EndAttempt,
-    NewRound,
-    Stay,
-    new_attempt,
-    round_ended,
-)
 from hpckit.planning.recovery.boundary import (
     describe_resize,
     drain_failure,
@@ -38,10 +29,19 @@ from hpckit.planning.recovery.ends import (
     read_end,
     returned_early,
 )
-from hpckit.planning.recovery.ledger import Ledger
-from hpckit.planning.recovery.limits import exhausted
+from hpckit.planning.recovery.ledger import Ledger, exhausted
 from hpckit.planning.recovery.node_choice import without
-from hpckit.planning.recovery.round_view import RoundView, StopNotice
+from hpckit.planning.recovery.round_view import (
+    NOTICE_CODE,
+    Action,
+    EndAttempt,
+    NewRound,
+    RoundView,
+    Stay,
+    StopNotice,
+    new_attempt,
+    round_ended,
+)
 from hpckit.values import replace
 
 _COMPLETE = frozenset({RoundOutcome.completed, RoundOutcome.pruned})

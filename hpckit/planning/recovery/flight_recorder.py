@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any, TypeGuard
 
+from hpckit.model.counted import stepped_ranges
 from hpckit.model.diagnosis.collectives import (
     UNNAMED,
     GroupProgress,
     RankCollectives,
     RecordedCollective,
 )
-from hpckit.model.ranges import stepped_ranges
 from hpckit.values import dataclass, replace
 
 MOST_UNFINISHED = 32

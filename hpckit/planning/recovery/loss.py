@@ -9,11 +9,11 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from hpckit.model.cluster.nodes import compress_nodes
+from hpckit.model.counted import ranges
 from hpckit.model.failure import Cause, Failure, RankExit, Trait
+from hpckit.model.nodes.incident import shared_cause
 from hpckit.model.parallel.layout import Layout, rank_place
-from hpckit.model.ranges import ranges
 from hpckit.planning.recovery.ends import first_failure
-from hpckit.planning.shared_cause import shared_cause
 from hpckit.values import dataclass
 
 _SHARED = "this many at once were lost by something they share"

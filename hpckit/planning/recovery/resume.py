@@ -13,8 +13,14 @@ from hpckit.model.run import RunView
 from hpckit.model.stages import DependencyType, Stage, followed, kind_of
 from hpckit.model.standing import Judgement, Standing
 from hpckit.model.states import RunState
-from hpckit.planning.jobs.shared_jobs import longest_first, merged_job, shared_again
-from hpckit.planning.jobs.stage_jobs import Asked, added_stage_jobs
+from hpckit.planning.jobs.shared_jobs import (
+    Asked,
+    job_of_runs,
+    longest_first,
+    merged_job,
+    shared_again,
+)
+from hpckit.planning.jobs.stage_jobs import added_stage_jobs
 from hpckit.values import dataclass, field, replace
 
 _SINGLETON = "singleton"
@@ -142,17 +148,11 @@ def added_jobs(
         resources = _without_dependency(asked) if run in begun else asked
         groups.setdefault((resources, job.requeue, _wish(job, resources)), []).append(run)
     return tuple(
-        JobSpec(
-            index=index,
-            name=f"{launch}-{index}",
-            runs=tuple(members),
-            resources=resources,
-            requeue=requeue,
-        )
+        job_of_runs(index, launch, members, (resources, requeue))
         if wish is None
         else merged_job(
             index,
-            f"{launch}-{index}",
+            launch,
             longest_first(members, lasted or {}),
             shared_again(wish, len(members)),
             requeue=requeue,

@@ -18,7 +18,7 @@ import yaml
 
 from hpckit.errors import ConfigError
 from hpckit.model.counted import counted
-from hpckit.planning.sweep.grid import MAX_POINTS
+from hpckit.planning.sweep.points import MAX_POINTS
 from hpckit.values import dataclass
 
 EXAMPLES = (

@@ -7,8 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from hpckit.model.counted import counted, size_text
-from hpckit.model.environment.comparison import EnvironmentComparison
-from hpckit.model.environment.facts import EnvironmentFacts, FileSystemFacts, FolderRole
+from hpckit.model.environment.facts import (
+    EnvironmentComparison,
+    EnvironmentFacts,
+    FileSystemFacts,
+    FolderRole,
+)
 from hpckit.model.finding import Finding
 from hpckit.model.plain import plain_fields
 from hpckit.report.text import Page, TextTable
@@ -118,7 +122,7 @@ def _texts(facts: EnvironmentFacts) -> dict[str, str]:
         "driver": _known(driver.version, str),
         "driver CUDA": NONE if driver.version == "" else _known(driver.cuda, str),
         "GPUs": _gpus(facts),
-        "InfiniBand": _known(network.infiniband_ports, _up),
+        "InfiniBand": _known(network.infiniband_ports, lambda up: f"{up} up" if up else NONE),
         "EFA": _known(network.efa_devices, lambda one: str(one or NONE)),
         "NCCL plugins": " ".join(network.net_plugins) or NONE,
         "libfabric": network.libfabric or NONE,
@@ -176,10 +180,6 @@ def _file_system(found: FileSystemFacts) -> str:
     if found.writable is False:
         parts.append("not writable")
     return ", ".join(parts)
-
-
-def _up(ports: int) -> str:
-    return f"{ports} up" if ports else NONE
 
 
 def _count(limit: int) -> str:

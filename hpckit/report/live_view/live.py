@@ -5,16 +5,17 @@ The text of `status --watch`. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from hpckit.model.cluster.nodes import compress_nodes
+from hpckit.model.counted import counted
 from hpckit.model.elastic import Satellite
 from hpckit.model.moment import duration, local_minute
 from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.states import RunState
 from hpckit.report.account import bar
-from hpckit.report.live_view.satellites import satellites_line
 from hpckit.report.rows import LaunchHead, RunRow, count_states
 from hpckit.report.text import Page, TextTable, count_line, head_line, percent, runs_table
 from hpckit.values import dataclass
@@ -107,3 +108,31 @@ def _words(progress: Progress) -> str:
         return f"{done}, no estimate yet"
     end = progress.at + progress.remaining
     return f"{done}, about {duration(progress.remaining)} to go (until {local_minute(end)})"
+
+
+def satellites_line(satellites: Sequence[Satellite]) -> str:
+    """Return one line on all satellite jobs that wait or run; empty without any.
+
+    Example: `satellites: 12 running on n[3-4], 13 pending`.
+    """
+    if not satellites:
+        return ""
+    each = (f"{one.job} {one.state}{_where(one)}" for one in satellites)
+    return f"{'satellite' if len(satellites) == 1 else 'satellites'}: {', '.join(each)}"
+
+
+def _where(one: Satellite) -> str:
+    return f" on {compress_nodes(one.nodes)}" if one.nodes else ""
+
+
+def satellite_lines(rows: Iterable[RunRow]) -> Iterator[str]:
+    """Yield a line for each satellite job that waits or runs.
+
+    Example: `satellite job 12 of charlm.0 is running: 1 replica more on n[3-4]`.
+    """
+    for row in rows:
+        for one in row.satellites:
+            yield (
+                f"satellite job {one.job} of {row.run} is {one.state}: "
+                f"{counted(one.replicas, 'replica')} more{_where(one)}"
+            )

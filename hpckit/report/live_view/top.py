@@ -17,12 +17,10 @@ from hpckit.model.states import RunState
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.vocabulary import GpuDevice, GpuGauge, GpuRow
 from hpckit.report.escape import escaped_cell
-from hpckit.report.live_view.live import Progress
+from hpckit.report.live_view.live import Progress, satellites_line
 from hpckit.report.live_view.plot import Point
-from hpckit.report.live_view.satellites import satellites_line
-from hpckit.report.overrides import override_cells
 from hpckit.report.rows import LaunchHead, RunRow, count_states
-from hpckit.report.selection import FAILED
+from hpckit.report.selection import FAILED, override_cells
 from hpckit.report.text import number, percent, states_text
 from hpckit.values import dataclass, field
 

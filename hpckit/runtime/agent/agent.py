@@ -29,8 +29,8 @@ from hpckit.model.telemetry.vocabulary import TelemetryEvent
 from hpckit.observe.event_words import event_words
 from hpckit.observe.gpu_choice import GPUS_ASKED, OF_SLURM, VISIBLE, gpu_choice
 from hpckit.observe.sampler import NodeSampler
-from hpckit.planning.network_order import switches_above
 from hpckit.planning.recovery.ends import LEFT_CODE
+from hpckit.planning.recovery.node_choice import switches_above
 from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.secret_variables import read_secrets

@@ -14,9 +14,8 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import RunError, UsageError
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, ranges
 from hpckit.model.parallel.layout import Layout, MeshAxis
-from hpckit.model.ranges import ranges
 from hpckit.runtime.parallel.loss.loss_check import LOOKS
 from hpckit.runtime.parallel.loss.loss_graph import leaves_of
 from hpckit.runtime.parallel.mesh import RankMesh

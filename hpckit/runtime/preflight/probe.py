@@ -25,7 +25,7 @@ from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.observe.environment.machine import read_machine
 from hpckit.observe.environment.torch_probe import read_torch
 from hpckit.observe.nvml.job_gpus import read_gpu_cpus, read_gpu_health
-from hpckit.planning.compatibility.variables import chosen_variables
+from hpckit.planning.compatibility.judge import chosen_variables
 from hpckit.planning.jobs.cpu_binding import bind_ranks
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from hpckit.model.events import Event, NodeDraining, Warned
 from hpckit.model.states import DrainAction
-from hpckit.planning.recovery.actions import Action, NewRound, Stay
+from hpckit.planning.recovery.round_view import Action, NewRound, Stay
 from hpckit.runtime.clock import now
 from hpckit.runtime.threads import aside
 from hpckit.values import dataclass, field

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from hpckit.model import events
+from hpckit.model.counted import ranges
 from hpckit.model.failure import ExitReason, RankExit
-from hpckit.model.ranges import ranges
 from hpckit.planning.recovery.ends import guilty_rank
 from hpckit.runtime.clock import now
 from hpckit.values import dataclass, field

@@ -13,7 +13,7 @@ from hpckit.model import events
 from hpckit.model.cluster.allocation import AttemptRequest, RequeueResult
 from hpckit.model.failure import Cause
 from hpckit.model.states import RequeueOutcome, RunState
-from hpckit.planning.recovery.actions import EndAttempt
+from hpckit.planning.recovery.round_view import EndAttempt
 from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.attempt import Attempt

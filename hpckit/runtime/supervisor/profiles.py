@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from hpckit.model.counted import ranges
 from hpckit.model.profile import (
     MOST_RANKS,
     MOST_STEPS,
@@ -17,7 +18,6 @@ from hpckit.model.profile import (
     RankProfile,
     planned_id,
 )
-from hpckit.model.ranges import ranges
 from hpckit.model.telemetry.settings import Profile
 from hpckit.record.layout import AttemptPaths
 from hpckit.runtime.channel import messages

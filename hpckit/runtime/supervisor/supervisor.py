@@ -20,22 +20,22 @@ from hpckit.model.failure import Cause, Failure
 from hpckit.model.goodput import SaveCost
 from hpckit.model.launch import DrainPolicy, StragglerPolicy
 from hpckit.planning.layout import replica_nodes_of
-from hpckit.planning.network_order import network_order
 from hpckit.planning.preflight.judge import unhealthy_failure
-from hpckit.planning.recovery.actions import (
-    Action,
-    EndAttempt,
-    NewRound,
-    Stay,
-    attempt_ended,
-    round_followed,
-)
 from hpckit.planning.recovery.boundary import on_drain, on_resize, on_straggler, resizable_nodes
 from hpckit.planning.recovery.decide import decide, end_by_notice, why_stay
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.recovery.loss import gone_before
-from hpckit.planning.recovery.node_choice import first_nodes
-from hpckit.planning.recovery.round_view import RoundView, StopNotice
+from hpckit.planning.recovery.node_choice import first_nodes, network_order
+from hpckit.planning.recovery.round_view import (
+    Action,
+    EndAttempt,
+    NewRound,
+    RoundView,
+    Stay,
+    StopNotice,
+    attempt_ended,
+    round_followed,
+)
 from hpckit.runtime.assignment import Assignment, Step
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.listen import LOOPBACK, own_addresses

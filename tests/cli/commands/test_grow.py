@@ -14,8 +14,15 @@ from hpckit.model.elastic import Satellite
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.operations.running.resize import check_enough_nodes, refused_elsewhere
-from hpckit.report.live_view.live import Listed, Progress, live_line, live_object, live_page
-from hpckit.report.live_view.satellites import satellite_lines, satellites_line
+from hpckit.report.live_view.live import (
+    Listed,
+    Progress,
+    live_line,
+    live_object,
+    live_page,
+    satellite_lines,
+    satellites_line,
+)
 from hpckit.report.live_view.top import head_lines
 from hpckit.report.machine import run_object
 from hpckit.report.rows import LaunchHead, run_row

@@ -97,10 +97,9 @@ def test_cancel_in_the_application_is_that_of_the_verb(desk: Any, writer: Any) -
         now=lambda: launch.created_at,
         sleep=lambda _: None,
     )
-    selection = find_evidence(launch.id, desk.folder, cwd=desk.folder)
-    canceller = top._Canceller(selection=selection, context=context)  # noqa: SLF001
-    assert canceller.cancel(1) == f"{launch.id}.1 is over"
-    assert canceller.cancel(0) == f"cancelling {launch.id}.0"
+    found = find_evidence(launch.id, desk.folder, cwd=desk.folder).launch
+    assert top.cancel_run(found, context, 1) == f"{launch.id}.1 is over"
+    assert top.cancel_run(found, context, 0) == f"cancelling {launch.id}.0"
     (asked,) = read_launch_events(launch)
     assert getattr(asked, "runs", None) == (0,)
     assert RunState.cancelled.value in desk.say("status", f"{launch.id}.0").out
@@ -113,9 +112,8 @@ def test_launch_of_others_is_shown_and_not_cancelled(
     selection = find_evidence(launch.id, desk.folder, cwd=desk.folder)
     stranger = type("Stranger", (), {"reason": "it belongs to mallory", "owner": "mallory"})()
     monkeypatch.setattr(type(selection.launch), "stranger", stranger, raising=False)
-    canceller = top._Canceller(selection=selection, context=None)  # type: ignore[arg-type]  # noqa: SLF001
     with pytest.raises((ForeignError, UsageError), match="is not yours: it belongs to mallory"):
-        canceller.cancel(0)
+        top.cancel_run(selection.launch, None, 0)  # type: ignore[arg-type]
 
 
 @pytest.mark.training

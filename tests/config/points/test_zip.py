@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest
 from hpckit.errors import ConfigError
-from hpckit.planning.sweep.grid import expand
+from hpckit.planning.sweep.points import expand
 
 Requester = Callable[..., ComposeRequest]
 

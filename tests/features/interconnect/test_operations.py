@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from hpckit.features.interconnect.measure import repeats_within
 from hpckit.features.interconnect.model import CommOperation
 from hpckit.features.interconnect.operations import RankWorld, prepare_operation
-from hpckit.features.interconnect.sweep import repeats_within
 
 FOUR = RankWorld(rank=1, size=4, ranks_per_node=2, device=torch.device("cpu"))
 

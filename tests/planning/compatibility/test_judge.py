@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from hpckit.model.environment.comparison import AskedOfNode, ClockOffset, EnvironmentComparison
 from hpckit.model.environment.facts import (
+    AskedOfNode,
+    ClockOffset,
     DriverFacts,
+    EnvironmentComparison,
     EnvironmentFacts,
     FileSystemFacts,
     FolderRole,

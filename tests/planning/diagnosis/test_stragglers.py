@@ -14,9 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hpckit.model.telemetry.rank_steps import RankSteps
-from hpckit.planning.diagnosis.stragglers import StragglerDetector, compare, medians_without
+from hpckit.planning.diagnosis.stragglers import (
+    StragglerDetector,
+    WindowBuilder,
+    compare,
+    medians_without,
+)
 from hpckit.planning.diagnosis.thresholds import DEFAULT
-from hpckit.planning.diagnosis.windows import WindowBuilder
 
 OWN_S = 0.2
 """A rank's own time a step, without load and noise."""

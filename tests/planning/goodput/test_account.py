@@ -23,8 +23,13 @@ from hpckit.model.goodput import (
     TimeSpan,
 )
 from hpckit.model.states import RoundAction, RunState
-from hpckit.planning.goodput.account import account, expected_ettr, submissions
-from hpckit.planning.goodput.spans import MOST_SAVES, time_spans
+from hpckit.planning.goodput.account import (
+    MOST_SAVES,
+    account,
+    expected_ettr,
+    submissions,
+    time_spans,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 KILLED = Failure(cause=Cause.signal, message="rank 1 was killed by SIGKILL", rank=1, step=19)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.errors import ConfigError
-from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
+from hpckit.model.cluster.site import NO_LIMITS, SubmitLimits
 from hpckit.model.launch import LaunchConfig, Resources, Sweep
 from hpckit.planning.jobs.arrays import BACKLOG_JOBS, chunks, throttle
 

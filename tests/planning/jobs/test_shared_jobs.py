@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.errors import ConfigError
-from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
-from hpckit.model.cluster.site import Site
+from hpckit.model.cluster.site import NO_LIMITS, Site, SubmitLimits
 from hpckit.model.failure import Cause
 from hpckit.model.history import LaunchHistory, Resumption
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Resources, Sweep

@@ -32,7 +32,7 @@ from hpckit.model.preflight.health import (
 from hpckit.model.preflight.settings import Preflight, PreflightLevel
 from hpckit.model.preflight.verdict import HealthVerdict, NodeInspection
 from hpckit.model.telemetry.vocabulary import GpuTrouble
-from hpckit.planning.preflight.gpus import DOUBTFUL_XIDS, FATAL_XIDS
+from hpckit.planning.preflight.findings import DOUBTFUL_XIDS, FATAL_XIDS
 from hpckit.planning.preflight.judge import (
     asked_of_node,
     inspection_level,

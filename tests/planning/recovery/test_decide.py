@@ -9,11 +9,17 @@ from typing import Any
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit, StateKept
 from hpckit.model.launch import Recovery
 from hpckit.model.states import RoundAction, RunState
-from hpckit.planning.recovery.actions import Action, EndAttempt, NewRound, round_ended
 from hpckit.planning.recovery.decide import decide as decide_after
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.node_choice import RoundSizes, first_nodes
-from hpckit.planning.recovery.round_view import RoundView, StopNotice
+from hpckit.planning.recovery.round_view import (
+    Action,
+    EndAttempt,
+    NewRound,
+    RoundView,
+    StopNotice,
+    round_ended,
+)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NEVER = Recovery()

@@ -11,12 +11,18 @@ import pytest
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.launch import DrainPolicy, Recovery
 from hpckit.model.states import RoundAction, RunState
-from hpckit.planning.recovery.actions import EndAttempt, NewRound, Stay, round_ended
 from hpckit.planning.recovery.boundary import on_drain
 from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.node_choice import placed
-from hpckit.planning.recovery.round_view import RoundView, StopNotice
+from hpckit.planning.recovery.round_view import (
+    EndAttempt,
+    NewRound,
+    RoundView,
+    Stay,
+    StopNotice,
+    round_ended,
+)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MOVE = Recovery(restarts={"drained": 1, "signal": 1, "node_lost": 1}, requeue=True)

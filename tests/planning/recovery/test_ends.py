@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hpckit.model.failure import Cause, ExitReason, ExitStatement, RankExit, StateKept, ToldBy
 from hpckit.model.launch import Recovery
 from hpckit.model.states import RunState
-from hpckit.planning.recovery.actions import EndAttempt, NewRound
 from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ends import (
     LEFT_CODE,
@@ -25,7 +24,7 @@ from hpckit.planning.recovery.ends import (
     with_farewell,
 )
 from hpckit.planning.recovery.ledger import Ledger
-from hpckit.planning.recovery.round_view import RoundView, StopNotice
+from hpckit.planning.recovery.round_view import EndAttempt, NewRound, RoundView, StopNotice
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ROUND = RoundView(round=0, at=NOON, exits=(), members=("n",), standing=("n",))

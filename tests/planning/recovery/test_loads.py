@@ -10,10 +10,15 @@ import pytest
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.launch import Recovery
 from hpckit.model.states import RoundAction, RunState
-from hpckit.planning.recovery.actions import EndAttempt, NewRound, round_ended
 from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger
-from hpckit.planning.recovery.round_view import CheckpointLoad, RoundView
+from hpckit.planning.recovery.round_view import (
+    CheckpointLoad,
+    EndAttempt,
+    NewRound,
+    RoundView,
+    round_ended,
+)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 KILLED = RankExit(rank=0, node="n", code=None, signal="SIGKILL", reason=ExitReason.killed, at=NOON)

@@ -16,9 +16,8 @@ from hpckit.model.cluster.preemption import (
 )
 from hpckit.model.failure import Cause
 from hpckit.model.launch import Recovery
-from hpckit.planning.recovery.actions import EndAttempt
 from hpckit.planning.recovery.decide import decide, end_by_notice
-from hpckit.planning.recovery.round_view import StopNotice
+from hpckit.planning.recovery.round_view import EndAttempt, StopNotice
 
 TEN = timedelta(seconds=10)
 CANCELS = Preemption(mode=PreemptMode.cancel, grace=TEN)

@@ -12,13 +12,12 @@ from hpckit.model.launch import Recovery
 from hpckit.model.parallel.layout import Layout, name_rank, name_ranks, rank_place
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.stragglers import StragglerDetector
-from hpckit.planning.recovery.actions import EndAttempt
 from hpckit.planning.recovery.collective_wait import find_wait
 from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.hang import StalledRank, blame
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.loss import NodeSilence, loss
-from hpckit.planning.recovery.round_view import RoundView
+from hpckit.planning.recovery.round_view import EndAttempt, RoundView
 from hpckit.report.failures import failure_words
 from hpckit.report.stacks import stacks_text
 

@@ -16,12 +16,11 @@ from hpckit.model.launch import LaunchConfig, Recovery
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.states import RoundAction
 from hpckit.planning.layout import replica_nodes_of
-from hpckit.planning.recovery.actions import EndAttempt, NewRound, round_ended
 from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.loss import gone_before
 from hpckit.planning.recovery.node_choice import RoundSizes, first_nodes, placed
-from hpckit.planning.recovery.round_view import RoundView
+from hpckit.planning.recovery.round_view import EndAttempt, NewRound, RoundView, round_ended
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POLICY = Recovery(

@@ -14,11 +14,10 @@ from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.launch import LaunchConfig, Recovery, Resources
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.states import RoundAction
-from hpckit.planning.recovery.actions import EndAttempt, NewRound, Stay, round_ended
 from hpckit.planning.recovery.boundary import on_resize
 from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger
-from hpckit.planning.recovery.round_view import RoundView
+from hpckit.planning.recovery.round_view import EndAttempt, NewRound, RoundView, Stay, round_ended
 from hpckit.planning.recovery.run_size import (
     RunSize,
     least_replicas,

@@ -17,7 +17,7 @@ from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.standing import Judgement, Standing
 from hpckit.model.states import RunState, parse_state
 from hpckit.planning.recovery.resume import Known, added_jobs, choose, standing_of
-from hpckit.report.standing import standing_text
+from hpckit.report.pending import standing_text
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

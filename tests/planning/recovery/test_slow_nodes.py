@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from hpckit.model.failure import Cause, ExitReason, RankExit
 from hpckit.model.launch import Recovery
 from hpckit.model.states import RoundAction
-from hpckit.planning.recovery.actions import NewRound, Stay, round_ended
 from hpckit.planning.recovery.boundary import on_straggler
 from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger
-from hpckit.planning.recovery.round_view import RoundView
+from hpckit.planning.recovery.round_view import NewRound, RoundView, Stay, round_ended
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POLICY = Recovery(restarts={"straggler": 2, "node_lost": 2})

@@ -14,11 +14,10 @@ from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import Recovery
 from hpckit.model.states import RequeueOutcome, RoundAction
 from hpckit.planning.preflight.judge import unhealthy_failure
-from hpckit.planning.recovery.actions import EndAttempt, NewRound, round_ended
 from hpckit.planning.recovery.decide import decide, why_stay
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.node_choice import RoundSizes, first_nodes
-from hpckit.planning.recovery.round_view import RoundView
+from hpckit.planning.recovery.round_view import EndAttempt, NewRound, RoundView, round_ended
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POLICY = Recovery(requeue=True, restarts={"unhealthy": 2})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpckit.errors import ConfigError
-from hpckit.planning.sweep.grid import MAX_POINTS, expand
+from hpckit.planning.sweep.points import MAX_POINTS, expand
 
 
 def test_expand_lets_the_last_axis_change_fastest() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.model.search import Axis, AxisKind
-from hpckit.planning.sweep.sampling import draw_points
+from hpckit.planning.sweep.points import draw_points
 
 _BOUNDS = st.tuples(st.floats(1e-6, 1e3), st.floats(1e-6, 1e3)).map(sorted)
 _INTEGERS = st.tuples(st.integers(1, 50), st.integers(1, 50)).map(sorted)

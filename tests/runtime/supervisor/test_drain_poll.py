@@ -9,7 +9,7 @@ import pytest
 
 from hpckit.model.events import Event, NodeDraining, Warned
 from hpckit.model.failure import Cause, Failure
-from hpckit.planning.recovery.actions import NewRound, Stay
+from hpckit.planning.recovery.round_view import NewRound, Stay
 from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, pause_s, poll_drained
 
 BECAUSE = Failure(cause=Cause.drained, message="")

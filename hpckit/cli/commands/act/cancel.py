@@ -7,26 +7,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpckit.cli.options import (
+    add_common,
     add_filters,
-    add_json,
-    add_output_dir,
+    add_flag,
     add_references,
     filter_of,
     launches_of,
 )
-from hpckit.cli.parsing import add_flag
 from hpckit.context import Context
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, ranges
 from hpckit.model.plain import plain_fields
-from hpckit.model.ranges import ranges
 from hpckit.model.run import RunView
 from hpckit.operations.cancel import Cancellation, cancel_runs, plan_cancellation
 from hpckit.report.rows import count_states
 from hpckit.report.text import states_text
-from hpckit.views.launch_view import (
-    Ask,
-    launch_views,
-)
+from hpckit.views.launch_view import Ask, launch_views
 
 EPILOG = """\
 examples:
@@ -41,8 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flag(parser, "--all", "of all launches there are, instead of one")
     add_filters(parser)
     add_flag(parser, "--dry-run", "say what would be cancelled, and change nothing")
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

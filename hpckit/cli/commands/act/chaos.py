@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from hpckit.cli.options import add_output_dir, output_dir
 from hpckit.context import Context
 from hpckit.errors import HpckitError, NotFoundError, SchedulerError, UsageError
 from hpckit.model.fault import MENDING, ON_CHECKPOINTS, Fault, FaultKind
 from hpckit.model.moment import local_clock
-from hpckit.model.plain import to_plain
+from hpckit.model.plain import plain_fields
 from hpckit.model.run import RunView
 from hpckit.operations.running.inject_fault import SANDBOX_VARIABLE, FaultScene, MissedError, strike
-from hpckit.planning.faults import (
-    FaultTargets,
-    ScheduledFault,
-    outside_faults,
-    parse_delay,
-    schedule,
-    split_words,
-)
+from hpckit.planning.faults import outside_faults, parse_delay, schedule, split_words
 from hpckit.record.launches import Launch, load_settings, read_runs
 from hpckit.record.lookup import Selection, find
 from hpckit.record.store import append_line
@@ -140,30 +134,6 @@ def _running(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
-    """A fault as printed and recorded. `after_s` is since the start, for random faults only."""
-
-    at: str
-    run: str
-    attempt: int
-    round: int | None
-    step: int | None
-    fault: str
-    outcome: str
-    detail: str
-    seed: int | None = None
-    after_s: float | None = None
-
-    @property
-    def text(self) -> str:
-        """The line as text."""
-        places = {"attempt": self.attempt, "round": self.round, "step": self.step}
-        where = ", ".join(f"{name} {at}" for name, at in places.items() if at is not None)
-        at = local_clock(datetime.fromisoformat(self.at))
-        return f"{at}  {self.fault}: {self.outcome}: {self.detail} ({where})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
     """One run and the faults to inject into it."""
 
@@ -184,27 +154,26 @@ class _Stage:
         """Inject faults at random times until the run is over; misses are only printed."""
         began, scene = self.context.now(), self._scene()
         resources = scene.settings.resources
-        targets = FaultTargets(
-            world_size=resources.nodes * resources.tasks_per_node, nodes=scene.nodes
-        )
-        drawn = schedule(self.arguments.seed, parse_delay(self.arguments.mtbf), faults, targets)
+        ranks = resources.nodes * resources.tasks_per_node
+        mtbf = parse_delay(self.arguments.mtbf)
+        drawn = schedule(self.arguments.seed, mtbf, faults, ranks, scene.nodes)
         limit = None if self.arguments.limit is None else parse_delay(self.arguments.limit)
-        strikes = itertools.takewhile(lambda one: limit is None or one.after <= limit, drawn)
+        strikes = itertools.takewhile(lambda strike: limit is None or strike[0] <= limit, drawn)
         if self.arguments.dry_run:
             self._show(strikes if limit else itertools.islice(strikes, _SHOWN), scene)
             return 0
-        for one in strikes:
-            if not self._wait(began + one.after):
+        for after, fault in strikes:
+            if not self._wait(began + after):
                 break
-            error = self._strike(one.fault, self._scene(), after=one.after)
+            error = self._strike(fault, self._scene(), after=after)
             if error is not None and not isinstance(error, MissedError | SchedulerError):
                 raise error
         return 0
 
-    def _show(self, strikes: Iterable[ScheduledFault], scene: FaultScene) -> None:
-        for one in strikes:
-            detail = f"after {one.after.total_seconds():.1f} s"
-            self._say(self._line(one.fault, scene.view, "planned", detail, one.after))
+    def _show(self, strikes: Iterable[tuple[timedelta, Fault]], scene: FaultScene) -> None:
+        for after, fault in strikes:
+            detail = f"after {after.total_seconds():.1f} s"
+            self._say(self._line(fault, scene.view, "planned", detail, after))
 
     def _scene(self) -> FaultScene:
         view = launch_view(self.launch, self.context, ask=Ask.open_runs, indices=[self.index])
@@ -232,31 +201,31 @@ class _Stage:
         line = self._line(fault, scene.view, outcome, done, after)
         self._say(line)
         if not scene.dry:
-            append_line(self.launch.paths.run(self.index).chaos_log, to_plain(line))
+            append_line(self.launch.paths.run(self.index).chaos_log, line)
         return error
 
     def _line(
         self, fault: Fault, view: RunView, outcome: str, detail: str, after: timedelta | None
-    ) -> _Line:
-        record = view.record
-        return _Line(
-            at=self.context.now().isoformat(timespec="milliseconds"),
-            run=record.id,
-            attempt=record.attempt,
-            round=record.round,
-            step=record.step,
-            fault=fault.text,
-            outcome=outcome,
-            detail=detail,
-            seed=None if after is None else self.arguments.seed,
-            after_s=None if after is None else round(after.total_seconds(), 3),
-        )
+    ) -> dict[str, Any]:
+        """Return a fault as it is recorded; `after_s` is since the start, for random ones only."""
+        return {
+            "at": self.context.now().isoformat(timespec="milliseconds"),
+            **plain_fields(view.record, "run=id attempt round step"),
+            "fault": fault.text,
+            "outcome": outcome,
+            "detail": detail,
+            "seed": None if after is None else self.arguments.seed,
+            "after_s": None if after is None else round(after.total_seconds(), 3),
+        }
 
-    def _say(self, line: _Line) -> None:
+    def _say(self, line: Mapping[str, Any]) -> None:
         if self.arguments.json:
-            self.context.say(self.context.json_line(to_plain(line)))
-        else:
-            self.context.say(line.text)
+            self.context.say(self.context.json_line(line))
+            return
+        places = ((name, line[name]) for name in ("attempt", "round", "step"))
+        where = ", ".join(f"{name} {at}" for name, at in places if at is not None)
+        at = local_clock(datetime.fromisoformat(line["at"]))
+        self.context.say(f"{at}  {line['fault']}: {line['outcome']}: {line['detail']} ({where})")
 
     def _wait(self, due: datetime) -> bool:
         """Sleep until `due`; False once the run is over and nothing will restart it."""

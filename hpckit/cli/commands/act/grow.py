@@ -6,8 +6,7 @@ import argparse
 from datetime import timedelta
 
 from hpckit.cli.launch_output import script_documents
-from hpckit.cli.options import add_json, add_output_dir, add_reference, output_dir
-from hpckit.cli.parsing import add_flag
+from hpckit.cli.options import add_common, add_flag, add_reference, find_named
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.counted import counted
@@ -16,7 +15,6 @@ from hpckit.operations.next_step import reference
 from hpckit.operations.running.resize import Growth, grow_run, growth_words, plan_growth
 from hpckit.operations.running.satellites import GrowOrder
 from hpckit.record.launches import Launch
-from hpckit.record.lookup import find
 
 EPILOG = """\
 examples:
@@ -42,15 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--time", metavar="MIN", type=int, help="time limit of the job in minutes (default: same)"
     )
     add_flag(parser, "--dry-run", "print the job's script, and change nothing")
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Have a run grow, or show the script; returns 0. Raises HpckitError."""
     if arguments.time is not None and arguments.time < 1:
         raise UsageError(f"--time is {arguments.time}; it is 1 minute or more")
-    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+    selection = find_named(arguments, context)
     order = GrowOrder(
         replicas=arguments.replicas,
         partition=arguments.partition,

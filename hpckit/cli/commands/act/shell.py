@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
-from hpckit.cli.options import add_output_dir, add_reference, output_dir
+from hpckit.cli.options import add_output_dir, add_reference, find_named
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.operations.running.enter_run import enter_run, find_entrance
-from hpckit.record.lookup import find
 
 TAKES_COMMAND = True
 """Words after `--` are a command of the user and are not parsed."""
@@ -46,7 +45,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         raise UsageError("no command stands behind --", hint="leave -- out for a shell")
     if command and not command[0]:
         raise UsageError("the command behind -- is an empty word", hint="leave -- out for a shell")
-    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+    selection = find_named(arguments, context)
     entrance = find_entrance(selection, arguments.node, context)
     terminal = command is None and sys.stdin is not None and sys.stdin.isatty()
     if terminal:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from hpckit.cli.options import add_json, add_output_dir, add_reference, output_dir
+from hpckit.cli.options import add_common, add_reference, find_named
 from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.operations.next_step import reference
 from hpckit.operations.running.resize import shrink_run
-from hpckit.record.lookup import find
 
 EPILOG = """\
 examples:
@@ -26,13 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replicas", metavar="N", type=int, required=True, help="how many replicas to keep"
     )
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Have a run shrink; returns 0. Raises HpckitError."""
-    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+    selection = find_named(arguments, context)
     record, answer = shrink_run(selection, arguments.replicas, context)
     if arguments.json:
         wanted = arguments.replicas

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from hpckit.cli.options import add_json, add_output_dir, add_reference, output_dir
-from hpckit.cli.parsing import add_flag
+from hpckit.cli.options import add_common, add_flag, add_reference, find_named
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.counted import counted, size_text
 from hpckit.operations.checkpoints.export import export_model
 from hpckit.operations.checkpoints.find import checkpoint_rows, find_checkpoints, one_run, verified
-from hpckit.record.lookup import Selection, find
+from hpckit.record.lookup import Selection
 from hpckit.report.checkpoints import (
     CheckpointRow,
     CheckpointState,
@@ -59,14 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--step", metavar="N", type=int, help="export: of this step (default: the newest)"
     )
     add_flag(parser, "--force", "export: replace the file if there is one")
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """List, verify or export; returns 0, 1 if a checkpoint is damaged. Raises HpckitError."""
     action = CheckpointAction(arguments.action)
-    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+    selection = find_named(arguments, context)
     if action is CheckpointAction.export:
         return _export(arguments, selection, context)
     if arguments.to is not None or arguments.step is not None or arguments.force:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from hpckit.cli.options import add_fresh, add_json, add_output_dir, output_dir
+from hpckit.cli.options import add_common, add_fresh, output_dir
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.record.lookup import find_evidence
@@ -29,8 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     parser.add_argument("--code", action="store_true", help="also the lines of code that differ")
     add_fresh(parser)
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

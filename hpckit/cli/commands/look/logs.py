@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from hpckit.cli.options import add_json, add_output_dir, add_reference, output_dir
+from hpckit.cli.options import add_common, add_reference, find_shown, whole
 from hpckit.cli.terminal.log_printer import LogPrinter
-from hpckit.cli.value_types import whole
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
 from hpckit.model.counted import listed
@@ -23,7 +22,7 @@ from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
 from hpckit.record.launches import Launch, read_runs
 from hpckit.record.logs import LogFile, attempts, other_logs, rank_logs, read_text, rounds
-from hpckit.record.lookup import Selection, find_evidence
+from hpckit.record.lookup import Selection
 from hpckit.values import dataclass
 from hpckit.views.launch_view import Ask, launch_view
 from hpckit.views.poller import PollBackoff, Poller
@@ -61,14 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--follow", "-f", action="store_true", help="follow until the run has ended"
     )
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Print logs; returns 0, also if there are none yet."""
-    base = output_dir(arguments, context)
-    selection = find_evidence(arguments.reference, base, cwd=context.cwd)
+    selection = find_shown(arguments, context)
     choice = _Choice(
         launch=selection.launch,
         index=_index(selection, context),

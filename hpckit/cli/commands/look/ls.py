@@ -12,24 +12,16 @@ from itertools import islice
 from pathlib import Path
 
 from hpckit.cli.gc_pause import gc_paused
-from hpckit.cli.options import (
-    add_filters,
-    add_json,
-    add_output_dir,
-    add_sort,
-    filter_of,
-    output_dir,
-)
+from hpckit.cli.options import add_common, add_filters, add_sort, filter_of, output_dir
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import HpckitError, UsageError
 from hpckit.model.ids import name_of
 from hpckit.record.launches import load_evidence
 from hpckit.record.lookup import empty_reference, list_all
-from hpckit.report.launches import LaunchLine, sort_launches
 from hpckit.report.machine import launches_document
 from hpckit.report.rows import count_states
-from hpckit.report.selection import Filter, sort_key
+from hpckit.report.selection import Filter, LaunchLine, sort_key, sort_launches
 from hpckit.report.text import launches_page
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, launch_head, launch_view
@@ -62,8 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_filters(parser)
     add_sort(parser, "Columns: created, name, runs, a state (how many), a metric (its best run)")
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 @gc_paused()

@@ -5,19 +5,13 @@ from __future__ import annotations
 import argparse
 from datetime import timedelta
 
-from hpckit.cli.options import add_json, add_output_dir, output_dir
-from hpckit.cli.parsing import add_flag
+from hpckit.cli.options import add_common, add_flag, output_dir
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
 from hpckit.operations.nodes.avoid import ask_why_used
 from hpckit.planning.nodes.standing import KEPT, node_standings
-from hpckit.record.nodes.history import (
-    forget_node,
-    history_problem,
-    read_incidents,
-    remove_older,
-)
+from hpckit.record.nodes.history import forget_node, history_problem, read_incidents, remove_older
 from hpckit.report.environment.nodes import node_page, nodes_document, nodes_page
 
 EPILOG = """\
@@ -32,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `nodes`."""
     parser.add_argument("node", nargs="?", metavar="NODE", help="one node (default: all)")
     add_flag(parser, "--forget", "what happened there until now counts no more")
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from hpckit.cli.options import add_json, add_output_dir, add_reference, output_dir
-from hpckit.cli.parsing import add_flag
+from hpckit.cli.options import add_common, add_flag, add_reference, find_named
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.telemetry.settings import ProfileTool
-from hpckit.operations.running.profile import (
-    ProfileOrder,
-    RunProfile,
-    last_profile,
-    profile_run,
-)
-from hpckit.record.lookup import find
+from hpckit.operations.running.profile import ProfileOrder, RunProfile, last_profile, profile_run
 from hpckit.report.profile import profile_object, profile_text
 
 EPILOG = """\
@@ -48,8 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_flag(parser, "--no-wait", "return once the ranks are asked; --last shows the profile later")
     add_flag(parser, "--last", "show the run's latest profile, and make none")
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
@@ -64,7 +56,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _found(arguments: argparse.Namespace, context: Context) -> RunProfile:
-    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+    selection = find_named(arguments, context)
     asked = (arguments.steps, arguments.ranks, arguments.tool)
     if arguments.last:
         if arguments.no_wait or any(one is not None for one in asked):

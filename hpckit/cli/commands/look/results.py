@@ -10,6 +10,7 @@ from typing import Any
 from hpckit.cli.gc_pause import gc_paused
 from hpckit.cli.options import (
     add_filters,
+    add_flag,
     add_fresh,
     add_launches,
     add_limit,
@@ -20,11 +21,9 @@ from hpckit.cli.options import (
     note_unknown_keys,
     output_dir,
 )
-from hpckit.cli.parsing import add_flag
 from hpckit.cli.terminal.pager import note_unshown, show_page
 from hpckit.context import Context
-from hpckit.model.counted import counted
-from hpckit.model.ranges import ranges
+from hpckit.model.counted import counted, ranges
 from hpckit.model.search import Search
 from hpckit.operations.next_step import all_results
 from hpckit.record.launches import read_launch_history
@@ -47,7 +46,7 @@ from hpckit.report.spread import make_spread, over_keys, sort_spread, spread_cel
 from hpckit.report.text import Page, results_page, spread_page
 from hpckit.values import dataclass, replace
 from hpckit.views.accounts import accounts
-from hpckit.views.across_launches import ChosenRuns, RunsQuery, chosen_runs
+from hpckit.views.across_launches import ChosenRuns, chosen_runs
 from hpckit.views.freshness import Freshness
 
 EPILOG = """\
@@ -108,12 +107,8 @@ class _Answer:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Show the results of launches, or of some of their runs; always returns 0."""
     freshness = Freshness(now=arguments.fresh)
-    query = RunsQuery(
-        references=arguments.references,
-        experiment=arguments.experiment,
-        reruns=arguments.with_reruns,
-    )
-    chosen = chosen_runs(query, output_dir(arguments, context), context, freshness)
+    named, base = (arguments.references, arguments.experiment), output_dir(arguments, context)
+    chosen = chosen_runs(*named, base, context, freshness, reruns=arguments.with_reruns)
     results = _results(chosen, arguments, context)
     answer = (
         _over(chosen, results, arguments) if arguments.over else _each(chosen, results, arguments)

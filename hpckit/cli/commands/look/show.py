@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from hpckit.cli.options import add_fresh, add_json, add_output_dir, add_reference, output_dir
-from hpckit.cli.parsing import add_flag
+from hpckit.cli.options import add_common, add_flag, add_fresh, add_reference, find_shown
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.record.launches import load_settings
-from hpckit.record.lookup import Selection, find_evidence
+from hpckit.record.lookup import Selection
 from hpckit.report.description import config_yaml, description_document, description_page
 from hpckit.views.describe import describe_selection
 from hpckit.views.freshness import Freshness
@@ -27,14 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reference(parser)
     add_flag(parser, "--config", "print its configuration as YAML, and nothing else")
     add_fresh(parser)
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Show a run, or what the runs of a launch have in common; always returns 0."""
-    base = output_dir(arguments, context)
-    selection = find_evidence(arguments.reference, base, cwd=context.cwd)
+    selection = find_shown(arguments, context)
     if arguments.config:
         _show_config(selection, arguments, context)
         return 0

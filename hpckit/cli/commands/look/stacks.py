@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from hpckit.cli.options import add_json, add_output_dir, add_reference, output_dir
+from hpckit.cli.options import add_common, add_reference, find_named
 from hpckit.context import Context
 from hpckit.errors import NotFoundError
+from hpckit.model.counted import ranges
 from hpckit.model.failure import StacksAnswer
 from hpckit.model.plain import to_plain
-from hpckit.model.ranges import ranges
 from hpckit.model.run import RunRecord
-from hpckit.record.lookup import Selection, find
+from hpckit.record.lookup import Selection
 from hpckit.record.process import this_host
 from hpckit.report.stacks import stacks_object, stacks_text
 from hpckit.runtime.mailbox import read_stacks
@@ -30,13 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `stacks`."""
     add_reference(parser)
     parser.add_argument("--rank", metavar="N", type=int, help="this rank only, with all threads")
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Print the stacks of the ranks; returns 0. Raises HpckitError."""
-    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+    selection = find_named(arguments, context)
     (record, answer), rank = _ask_stacks(selection, context), arguments.rank
     stacks = [one for one in answer.stacks if rank in {None, one.rank}]
     if rank is not None and answer.round is not None and not stacks:

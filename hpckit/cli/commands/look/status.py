@@ -12,22 +12,22 @@ from datetime import datetime, timedelta
 
 from hpckit.cli.gc_pause import gc_paused
 from hpckit.cli.options import (
+    add_common,
     add_filters,
+    add_flag,
     add_fresh,
-    add_json,
     add_limit,
-    add_output_dir,
     add_reference,
     add_sort,
     filter_of,
+    find_shown,
+    is_time,
     limited,
     note_unknown_keys,
-    output_dir,
 )
-from hpckit.cli.parsing import OptionalValue, add_flag
+from hpckit.cli.parsing import OptionalValue
 from hpckit.cli.terminal.live_status import Look, follow, interval
 from hpckit.cli.terminal.pager import note_unshown, show_page
-from hpckit.cli.value_types import is_time
 from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.model.goodput import Goodput
@@ -37,7 +37,7 @@ from hpckit.model.states import RunState
 from hpckit.operations.checkpoints.resume_step import with_resume_steps
 from hpckit.operations.next_step import reference
 from hpckit.operations.notices.tell import send_kept
-from hpckit.record.lookup import Selection, find_evidence
+from hpckit.record.lookup import Selection
 from hpckit.report.account import launch_page, run_page
 from hpckit.report.diagnosis import (
     energy_lines,
@@ -46,7 +46,7 @@ from hpckit.report.diagnosis import (
     usage_lines,
     verdict_lines,
 )
-from hpckit.report.live_view.satellites import satellite_lines
+from hpckit.report.live_view.live import satellite_lines
 from hpckit.report.machine import status_document
 from hpckit.report.rows import RunRow, run_row, with_standstill
 from hpckit.report.selection import sort_key, sort_rows
@@ -97,15 +97,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sort(parser, "Columns: index, state, step, time, attempt, an override, a metric")
     add_limit(parser)
     add_fresh(parser)
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Show the runs of a launch, or one run; always returns 0."""
     with gc_paused():
-        base = output_dir(arguments, context)
-        selection = find_evidence(arguments.reference, base, cwd=context.cwd)
+        selection = find_shown(arguments, context)
     if arguments.watch is None:
         _show_once(selection, arguments, context)
     else:

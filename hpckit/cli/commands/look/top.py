@@ -10,19 +10,21 @@ import argparse
 import importlib
 import io
 import sys
+from functools import partial
 from types import ModuleType
 
-from hpckit.cli.options import add_output_dir, add_reference, output_dir
+from hpckit.cli.options import add_output_dir, add_reference, find_shown
 from hpckit.cli.terminal.live_status import Look, follow
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.operations.cancel import cancel_runs, plan_cancellation
 from hpckit.operations.next_step import only_a_view
-from hpckit.record.lookup import Selection, find_evidence
+from hpckit.record.launches import Launch
+from hpckit.record.lookup import Selection
 from hpckit.report.live_view.top_detail import top_page
 from hpckit.report.selection import Filter
-from hpckit.values import dataclass, replace
+from hpckit.values import replace
 from hpckit.views.launch_view import Ask, launch_view
 from hpckit.views.top import TopReader, TopRequest
 
@@ -50,22 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Show a launch until the user leaves; returns 0."""
-    base = output_dir(arguments, context)
-    selection = find_evidence(arguments.reference, base, cwd=context.cwd)
+    selection = find_shown(arguments, context)
     if arguments.once:
         _once(selection, context)
     elif _on_terminal(context):
         _application(selection, context)
     else:
-        look = Look(
-            indices=_indices(selection),
-            wanted=Filter(),
-            key=None,
-            limit=0,
-            interval_s=None,
-            as_json=False,
-        )
-        follow(selection.launch, look, context)
+        follow(selection.launch, Look(indices=_indices(selection)), context)
     return 0
 
 
@@ -93,10 +86,8 @@ def _application(selection: Selection, context: Context) -> None:
     app = _app_module()
     quiet = replace(context, stderr=io.StringIO())  # a remark would be drawn over the screen
     reader = TopReader(launch=selection.launch, context=quiet, indices=_indices(selection))
-    canceller = _Canceller(selection=selection, context=quiet)
-    source = app.TopSource(
-        look=reader.look, redraw=reader.redraw, load=reader.load, cancel=canceller.cancel
-    )
+    cancel = partial(cancel_run, selection.launch, quiet)
+    source = app.TopSource(reader.look, reader.redraw, reader.load, cancel)
     with only_a_view(selection.launch, context):
         app.run_top(source)
 
@@ -115,22 +106,13 @@ def _app_module() -> ModuleType:
         ) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Canceller:
-    """Cancels runs of a launch, as `hpckit cancel` does."""
-
-    selection: Selection
-    context: Context
-
-    def cancel(self, index: int) -> str:
-        """Cancel a run and say what was done; raises HpckitError."""
-        launch = self.selection.launch
-        if launch.stranger is not None:
-            raise UsageError(f"{launch.id} is not yours: {launch.stranger.reason}")
-        view = launch_view(launch, self.context, ask=Ask.open_runs, indices=[index])
-        one = Selection(launch=launch, index=index)
-        asked = plan_cancellation(one, view, Filter())
-        if not asked.targets:
-            return f"{launch.runs[index].id} is over"
-        cancel_runs([asked], self.context)
-        return f"cancelling {launch.runs[index].id}"
+def cancel_run(launch: Launch, context: Context, index: int) -> str:
+    """Cancel a run, as `hpckit cancel` does, and say what was done; raises HpckitError."""
+    if launch.stranger is not None:
+        raise UsageError(f"{launch.id} is not yours: {launch.stranger.reason}")
+    view = launch_view(launch, context, ask=Ask.open_runs, indices=[index])
+    asked = plan_cancellation(Selection(launch=launch, index=index), view, Filter())
+    if not asked.targets:
+        return f"{launch.runs[index].id} is over"
+    cancel_runs([asked], context)
+    return f"cancelling {launch.runs[index].id}"

@@ -13,15 +13,15 @@ from pathlib import Path
 
 from hpckit.cli.options import (
     add_agreement,
+    add_common,
     add_filters,
-    add_json,
-    add_output_dir,
+    add_flag,
     add_references,
     filter_of,
     is_agreed,
     launches_of,
 )
-from hpckit.cli.parsing import OptionalValue, add_flag
+from hpckit.cli.parsing import OptionalValue
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import HpckitError, RunError, UsageError
@@ -61,8 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_flag(parser, "--code", "the code snapshot, once all runs have completed")
     add_agreement(parser)
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 
 from hpckit.cli.compose_options import add_configuration
-from hpckit.cli.options import add_json, add_output_dir, output_dir
-from hpckit.cli.parsing import add_flag
+from hpckit.cli.options import add_common, add_flag, output_dir
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.plain import plain_fields
@@ -46,9 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action.add_argument("--adopt", action="store_true", help="make what Slurm has part of its run")
     action.add_argument("--cancel", action="store_true", help="cancel what Slurm has")
     add_configuration(parser)
-    add_json(parser)
-    add_output_dir(parser)
-    parser.set_defaults(command=None, multirun=False, cfg=None, info=None)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

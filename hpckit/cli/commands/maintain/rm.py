@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hpckit.cli.options import add_agreement, add_json, add_output_dir, is_agreed, output_dir
+from hpckit.cli.options import add_agreement, add_common, is_agreed, output_dir
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
@@ -43,8 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ids, unique beginnings of them, names (the latest launch), or folders",
     )
     add_agreement(parser)
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

@@ -7,14 +7,9 @@ from __future__ import annotations
 
 import argparse
 
-from hpckit.cli.compose_options import (
-    add_composing,
-    compose_request,
-    recorded_words,
-    show_instead,
-)
+from hpckit.cli.compose_options import add_composing, compose_request, recorded_words, show_instead
 from hpckit.cli.launch_output import WOULD_ASK, say_known
-from hpckit.cli.parsing import add_flag
+from hpckit.cli.options import add_flag
 from hpckit.context import Context
 from hpckit.report.checked import check_document, check_lines
 

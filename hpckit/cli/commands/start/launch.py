@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from hpckit.cli.compose_options import (
-    add_composing,
-    show_instead,
-)
+from hpckit.cli.compose_options import add_composing, show_instead
 from hpckit.cli.gc_pause import gc_paused
-from hpckit.cli.options import add_identity
-from hpckit.cli.parsing import add_flag
+from hpckit.cli.options import add_flag, add_identity
 from hpckit.cli.terminal.foreground import require_terminal
 from hpckit.context import Context
 from hpckit.errors import UsageError

@@ -8,17 +8,12 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from hpckit.cli.compose_options import (
-    add_composing,
-    compose_request,
-    recorded_words,
-    show_instead,
-)
+from hpckit.cli.compose_options import add_composing, compose_request, recorded_words, show_instead
 from hpckit.cli.launch_output import launch_document, script_paths
 from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.model.plan import JobSpec
-from hpckit.planning.jobs.dependencies import stage_dependency
+from hpckit.planning.jobs.stage_jobs import stage_dependency
 
 TAKES_COMMAND = True
 """Words after `--` are a command to run, not overrides."""

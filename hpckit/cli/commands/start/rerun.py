@@ -9,15 +9,13 @@ import argparse
 from collections.abc import Sequence
 
 from hpckit.cli.launch_output import print_scripts, say_checked, say_started
-from hpckit.cli.options import add_json, add_output_dir
-from hpckit.cli.parsing import add_flag
+from hpckit.cli.options import add_common, add_flag
 from hpckit.cli.run_choice import RunChoice, add_run_choice, run_choice, take_overrides
 from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, ranges
 from hpckit.model.events import RunsRerun
-from hpckit.model.ranges import ranges
 from hpckit.operations.next_step import reference
 from hpckit.record.launch_events import record_event
 from hpckit.views.launch_view import Ask, launch_view
@@ -39,8 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flag(parser, "--dry-run", "print the batch scripts, and leave nothing behind")
     add_flag(parser, "--no-check", "do not look beforehand whether they can run")
     add_flag(parser, "--wait", "wait for the end: exit code 1 unless all completed")
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import argparse
 
 from hpckit.cli.launch_output import launch_document, script_documents
-from hpckit.cli.options import add_json, add_judgement, add_output_dir
-from hpckit.cli.parsing import add_flag
+from hpckit.cli.options import add_common, add_flag, add_judgement
 from hpckit.cli.run_choice import add_run_choice, run_choice, take_overrides
 from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
@@ -67,8 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_flag(parser, "--no-check", "do not ask beforehand whether Slurm would take it")
     add_flag(parser, "--wait", "wait for the resumed runs: 1 unless all completed")
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

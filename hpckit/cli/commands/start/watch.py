@@ -10,7 +10,7 @@ import argparse
 from collections import Counter
 from datetime import timedelta
 
-from hpckit.cli.options import add_json, add_judgement, add_output_dir, output_dir
+from hpckit.cli.options import add_common, add_judgement, find_named
 from hpckit.context import Context
 from hpckit.errors import HeldError, SchedulerAbsentError, SchedulerAwayError, UsageError
 from hpckit.model.counted import counted
@@ -29,10 +29,8 @@ from hpckit.operations.resume import (
 )
 from hpckit.planning.recovery.resume import Skipped
 from hpckit.record.launches import Launch, load_launch
-from hpckit.record.lookup import find
-from hpckit.report.pending import say_lasting
+from hpckit.report.pending import say_lasting, standing_text
 from hpckit.report.rows import count_states
-from hpckit.report.standing import standing_text
 from hpckit.values import dataclass, field
 
 LOOK = timedelta(seconds=15)
@@ -53,13 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "reference", nargs="?", metavar="LAUNCH", help="the launch (default: the latest)"
     )
     add_judgement(parser)
-    add_json(parser)
-    add_output_dir(parser)
+    add_common(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Watch a launch until nothing is left to do; returns 0 if every run completed, else 1."""
-    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+    selection = find_named(arguments, context)
     if selection.index is not None:
         raise UsageError(
             f"a whole launch is watched, not the run {arguments.reference}",

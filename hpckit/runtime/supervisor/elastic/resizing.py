@@ -17,9 +17,8 @@ from hpckit.model.elastic import Resize, ResizeAnswer, ResizeRequest
 from hpckit.model.states import DrainAction
 from hpckit.planning.fallback import layout_of_world
 from hpckit.planning.layout import layout_of
-from hpckit.planning.recovery.actions import NewRound, Stay
 from hpckit.planning.recovery.node_choice import RoundSizes
-from hpckit.planning.recovery.round_view import RoundView
+from hpckit.planning.recovery.round_view import NewRound, RoundView, Stay
 from hpckit.planning.recovery.run_size import (
     RunSize,
     least_replicas,

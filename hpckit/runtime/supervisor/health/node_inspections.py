@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TypeGuard
 
 from hpckit.model import events
-from hpckit.model.environment.comparison import AskedOfNode
+from hpckit.model.environment.facts import AskedOfNode
 from hpckit.model.failure import Failure, Trait
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.preflight.health import HealthReport

@@ -1,8 +1,6 @@
-"""Points drawn at random from a space. Pure: same seed, same space, same points.
+"""From the axes of a sweep to its points: all of a grid, or some drawn beforehand. Pure.
 
-Every axis has its own random stream, made from the seed and its key. So neither the order of the
-axes nor another axis changes its values, and more samples begin with the same ones. Of Python's
-generator only `Random.random` is used, which gives the same numbers in every version.
+It does not know how an axis is written.
 """
 
 from __future__ import annotations
@@ -10,19 +8,87 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
+from itertools import product
+from math import prod
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from hpckit.errors import ConfigError
+from hpckit.model.counted import counted
 from hpckit.model.launch import Sampler, Sweep
 from hpckit.model.search import Axis, AxisKind
-from hpckit.planning.sweep.grid import MAX_POINTS
+
+MAX_POINTS = 100_000
+"""More is probably a typing mistake: by default a Slurm array has at most 1001 elements."""
+
+_T = TypeVar("_T")
+
+
+def expand(
+    axes: Sequence[Sequence[_T]], together: Sequence[Sequence[int]] = ()
+) -> tuple[tuple[_T, ...], ...]:
+    """Return every combination of one value of each axis, the last axis changing fastest.
+
+    `together` holds the places of axes that advance together: they have the same length, and count
+    as one axis at the place of the first. No axes give one point without values. Raises ConfigError
+    if there are more than `MAX_POINTS` points.
+    """
+    first = {place: min(group) for group in together for place in group}
+    leading = [place for place in range(len(axes)) if first.get(place, place) == place]
+    sizes = [len(axes[place]) for place in leading]
+    count = prod(sizes)
+    if count > MAX_POINTS:
+        raise ConfigError(
+            f"The sweep has {_counted(count, sizes)} points{_listed(sizes)}; at most {MAX_POINTS} "
+            "are launched.",
+            hint="Narrow an axis, or launch it in parts.",
+        )
+    column = {place: number for number, place in enumerate(leading)}
+    columns = [column[first.get(place, place)] for place in range(len(axes))]
+    return tuple(
+        tuple(axis[chosen[number]] for axis, number in zip(axes, columns, strict=True))
+        for chosen in product(*map(range, sizes))
+    )
+
+
+def check_equal_lengths(lengths: Mapping[str, int]) -> None:
+    """Raise ConfigError if keys that advance together differ in their number of values."""
+    (key, length), *others = lengths.items()
+    for other, size in others:
+        if size != length:
+            raise ConfigError(
+                f"sweep.zip: {key} has {_values(length)} and {other} has {_values(size)}; keys of "
+                "one group advance together",
+                hint="give them the same number of values, or take one of them out of sweep.zip",
+            )
+
+
+def _values(count: int) -> str:
+    return f"more than {MAX_POINTS} values" if count > MAX_POINTS else counted(count, "value")
+
+
+def _counted(count: int, sizes: Sequence[int]) -> str:
+    """Return the number of points; an axis that is too long is only read to one value too many."""
+    cut = any(size > MAX_POINTS for size in sizes)
+    return f"more than {MAX_POINTS}" if cut else str(count)
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    shown = [
+        f"more than {MAX_POINTS}" if size > MAX_POINTS else str(size) for size in sizes if size > 1
+    ]
+    return f" ({' x '.join(shown)})" if len(shown) > 1 else ""
+
 
 _LARGEST_SEED = 2**32 - 1
 
 
 def draw_points(axes: Sequence[Axis], *, samples: int, seed: int) -> Iterator[Mapping[str, Any]]:
-    """Yield `samples` points: a value for each key.
+    """Yield `samples` points: a value for each key; same seed, same axes, same points.
+
+    Every axis has its own random stream, made from the seed and its key. So neither the order of
+    the axes nor another axis changes its values, and more samples begin with the same ones. Of
+    Python's generator only `Random.random` is used, which gives the same numbers in every version.
 
     Values of a choice or a range are equally likely. An interval of real numbers is uniform; in one
     of integers, all integers are equally likely, both ends included. With `log` the logarithm is
