@@ -11,7 +11,6 @@ from pathlib import Path
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hpckit.config import deferred_section  # noqa: F401  # before what imports Hydra
 from hpckit.config.explain import load_config
 from hpckit.config.overrides import parse
 from hpckit.config.points.columns import check_no_points

@@ -11,7 +11,6 @@ from typing import Any
 
 import yaml
 
-from hpckit.config.deferred_section import complete_hydra
 from hpckit.config.failures import first_line
 from hpckit.config.names import nearest
 from hpckit.config.request import PRIMARY, ComposeRequest
@@ -75,7 +74,6 @@ def import_modules(request: ComposeRequest, folders: Sequence[Path], primary: st
     sys.path.insert(0, str(request.cwd))
     try:
         for name in (name for names in given if isinstance(names, list) for name in names):
-            complete_hydra()
             _import(str(name))
     finally:
         sys.path.remove(str(request.cwd))

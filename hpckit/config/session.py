@@ -30,7 +30,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.resolvers import oc
 
-from hpckit.config.deferred_section import complete_hydra
 from hpckit.config.primary import import_modules, primary_of
 from hpckit.config.request import ComposeRequest, conf_folders, shipped_folder
 from hpckit.config.schema import SCHEMA_NAME, register_schema
@@ -91,7 +90,6 @@ class _ComposingLoader(ConfigLoaderImpl):
         except Exception:  # noqa: BLE001
             config = None
         if config is None or "hydra" in config:
-            complete_hydra()
             return super()._load_configuration_impl(*words, **named)
         return config
 
@@ -151,7 +149,6 @@ class Session:
         return tuple(path for path in paths if not path.startswith("hydra/"))
 
     def _defaults(self, overrides: Sequence[str]) -> Sequence[ResultDefault]:
-        complete_hydra()
         listed: Sequence[ResultDefault] = self.loader.compute_defaults_list(
             config_name=self.config_name, overrides=list(overrides), run_mode=RunMode.RUN
         ).defaults
