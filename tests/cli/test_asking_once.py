@@ -22,7 +22,7 @@ def asked(slurm_shell: Any, fake_slurm: Any) -> Any:
     program, calls = fake_slurm.bin_dir / "squeue", Path(f"{fake_slurm.bin_dir}.calls")
     original = program.resolve()
     program.unlink()
-    program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\nexec {original} "$@"\n')
+    program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\nexec {original} squeue "$@"\n')
     program.chmod(0o755)
 
     def count() -> int:
