@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hpckit.errors import ConfigError
 
-_NUMBER = r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf(?:inity)?)(?![\w])"
+_NUMBER = (
+    r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf(?:inity)?)"
+    r"(?![\w/]|[-+.,:]\d)"
+)
+"""A whole number or none: not the 3 of `3.4s`, `3/10`, `3,25`, `3-5` and `3:20`, nor of `3K`."""
 _STEPS = tuple(
     re.compile(rf"(?<!\w){word}s?['\"]?\s*[=:#\[(]?\s*(\d+)(?![\w.])", re.IGNORECASE)
     for word in ("global[_ ]step", "step", "iteration", "iter", "epoch")
 )
 _COLOURS = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
-_LONGEST_LINE = 10_000
+_LONGEST_LINE = 2000
 _TAKEN = frozenset({"at", "round", "run_step"})
 _HOW = (
     "name what is printed in front of a number, observe.printed_metrics=[loss,accuracy], or give a "
@@ -32,7 +37,7 @@ def printed_patterns(wanted: Sequence[str]) -> Patterns:
     """
     found = []
     for text in wanted:
-        plain = rf"(?<![\w.]){re.escape(text)}['\"]?(?:\s*[=:]\s*|\s+)({_NUMBER})"
+        plain = rf"(?<![\w./]){re.escape(text)}['\"]?(?:\s*[=:]\s*|\s+)({_NUMBER})"
         try:
             pattern = re.compile(text if "(?P<" in text else plain, re.IGNORECASE)
         except re.error as error:
@@ -50,16 +55,19 @@ def printed_patterns(wanted: Sequence[str]) -> Patterns:
     return tuple(found)
 
 
-def printed_row(line: str, patterns: Patterns) -> dict[str, float | int | str | None]:
-    """Return the metrics in a printed line, and the `step` that stands in it; empty if none are."""
+def printed_row(line: str, patterns: Patterns) -> dict[str, Any]:
+    """Return the metrics in a printed line, and the `step` that stands in it; empty if none are.
+
+    A metric with several values in the line is left out.
+    """
     text = _COLOURS.sub("", line[:_LONGEST_LINE])
-    values: dict[str, float | int | str | None] = {}
+    values: dict[str, Any] = {}
     for pattern, groups in patterns:
-        match = pattern.search(text)
-        for name, group in groups.items() if match else ():
-            value = _number(match[group]) if match else None
-            if value is not None:
-                values[name] = value
+        matches = list(pattern.finditer(text))
+        for name, group in groups.items():
+            found = {_number(match[group]) for match in matches}
+            if len(found) == 1 and (value := found.pop()) is not None:
+                values[name] = value  # of several values nothing says which is meant
     if not values.keys() - {"step"}:
         return {}
     if not isinstance(values.get("step"), int):
@@ -71,7 +79,7 @@ def printed_row(line: str, patterns: Patterns) -> dict[str, float | int | str | 
 def _number(text: str | None) -> float | int | str | None:
     """Return a number as a row holds it: one that is not finite is a text."""
     try:
-        value = float((text or "").rstrip(",;%"))
+        value = float(re.sub(r",(\d{3})(?!\d)", r"\1", text or "").rstrip(",;%"))
     except ValueError:
         return None
     if not math.isfinite(value):

@@ -12,7 +12,10 @@ LOSS = [
     ("Loss=0.3,", None, 0.3),
     ("{'loss': 0.3, 'lr': 5e-05, 'epoch': 1.25}", None, 0.3),
     ('{"step": 12, "loss": 3e-1}', 12, 0.3),
-    ("step 10: train loss 2.5, val loss 0.3", 10, 2.5),
+    ("step 10: train loss 2.5", 10, 2.5),
+    ("loss: 1,234.5; mem 3", None, 1234.5),
+    ("the loss is loss: 0.5. Good", None, 0.5),
+    ("loss 2, loss 2", None, 2),
     ("iter 40: loss 4.1, time 4ms, mfu -100.00%", 40, 4.1),
     ("Epoch [3/10] loss: -.5", 3, -0.5),
     ("global_step=7 epoch=1 loss=1e3", 7, 1000),
@@ -30,10 +33,15 @@ def test_a_name_in_front_of_a_number_is_found(line: str, step: int | None, loss:
 
 @pytest.mark.parametrize(
     "line",
-    ["", "the loss is large", "glosses: 3", "loss: 0x3f", "loss: 3rd", "my.loss=3", "loss_fn: 1"],
+    [
+        *("", "the loss is large", "glosses: 3", "loss: 0x3f", "loss: 3rd", "my.loss=3"),
+        *("loss_fn: 1", "loss: 3.4s", "loss: 12.5K", "loss=0,25", "loss: 2024-01-05"),
+        *("loss: 1,23", "loss: 9801/10000 (98%)", "loss: 3:20", "loss: 1.2.3", "val/loss: 7"),
+        *("loss: 3e5x", "loss: 1.5M", "train loss 2.5, val loss 0.3"),
+    ],
 )
 def test_other_words_and_texts_are_no_metric(line: str) -> None:
-    """A name is a whole word, and what follows is a number."""
+    """A name is a whole word, what follows is a whole number, and only one value is meant."""
     assert printed_row(line, printed_patterns(["loss"])) == {}
 
 

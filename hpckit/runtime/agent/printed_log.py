@@ -52,6 +52,7 @@ class PrintedLog:
     patterns: Patterns
     _read: int = field(default=0, init=False)
     _last: dict[str, Any] = field(default_factory=dict, init=False)
+    _steps: dict[str, int] = field(default_factory=dict, init=False)
 
     def read(self, *, ended: bool = False) -> None:
         """Add what was printed since; with `ended` also a last line that is cut off.
@@ -75,7 +76,13 @@ class PrintedLog:
 
     def _take(self, line: str) -> None:
         row = printed_row(line, self.patterns)
-        if row and row != self._last:
-            self._last = row
-            at = now().isoformat(timespec="milliseconds")
-            self.metrics.append({"step": row["step"], "at": at, "round": self.round, **row})
+        if not row or row == self._last:
+            return
+        self._last = dict(row)
+        step = row.pop("step")
+        if step is not None and any(step <= self._steps.get(name, -1) for name in row):
+            step = None  # an epoch of several lines: none of them replaces another
+        elif step is not None:
+            self._steps |= dict.fromkeys(row, step)
+        at = now().isoformat(timespec="milliseconds")
+        self.metrics.append({"step": step, "at": at, "round": self.round, **row})

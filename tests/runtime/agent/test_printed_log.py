@@ -42,3 +42,21 @@ def test_a_growing_log_is_read_line_by_line(tmp_path: Path) -> None:
     steps = [(1, 0.5, 1), (2, 0.4, 1), (5, 0.1, 1), (6, 0.05, 1), (7, 0.04, 1)]
     assert rows_of(attempt) == steps
     assert last_values(attempt).plain() == {"loss": 0.04}
+
+
+def test_several_lines_of_an_epoch_replace_none_of_them(tmp_path: Path) -> None:
+    """Only the first one has the epoch as its step: a later one at a step undoes an earlier one."""
+    attempt, log = AttemptPaths(tmp_path), tmp_path / "log"
+    lines = [f"Epoch: {1 + n // 3} [{n % 3}/3] loss: {9 - n}" for n in range(6)]
+    log.write_text("\n".join(lines))
+    for number in (0, 1):  # a restart begins anew
+        printed = PrintedLog(
+            log=log,
+            metrics=MetricsLog(paths=attempt),
+            round=number,
+            patterns=printed_patterns(["loss"]),
+        )
+        printed.read(ended=True)
+    steps = [step for step, _, _ in rows_of(attempt)]
+    assert steps == 2 * [1, None, None, 2, None, None]
+    assert [loss for _, loss, number in rows_of(attempt) if number] == [9, 8, 7, 6, 5, 4]
