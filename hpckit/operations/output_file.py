@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
@@ -42,12 +43,22 @@ EXPORT_MARKS = {
     "openmetrics": b"hpckit_run_info",
     "trace": b'"otherData": {"by": "hpckit"',
 }
+_PRINTED = re.compile(
+    rb"\A(?:(?:launch,)?index,(?:[^\n]*,)?state,(?:[^\n]*,)?step,time(?:,goodput,|\r?\n)"
+    rb'|\{\n  "launch": "[^"\n]+-\d{8}-\d{6}-|[^\0]*\(also: logs, cancel\)\n)'
+)
+"""What verbs print: `results --csv`, documents in JSON, what `launch` says."""
 _ANY = OutputKind(noun="output", marks=(*REPORT.marks, *FIGURE.marks, *EXPORT_MARKS.values()))
 
 
 def is_output_file(path: Path) -> bool:
-    """Whether hpckit wrote this file: a report, a figure or an export."""
-    return path.is_file() and path.stat().st_size > 0 and _is_earlier(path, _ANY)
+    """Whether hpckit wrote this file: a report, a figure, an export, or what a shell redirected."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with suppress(OSError), open_plain(path) as file:
+        if _PRINTED.match(file.read(_BEGINNING)):
+            return True
+    return _is_earlier(path, _ANY)
 
 
 def check_output_file(target: Path, kind: OutputKind) -> None:

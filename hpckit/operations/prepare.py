@@ -184,7 +184,12 @@ def take_snapshot(
     """
     settings, git = points[0].settings.code, Git(context.environ)
     found = collect.collect(settings, cwd=cwd, output_dir=output_dir, git=git)
-    found = replace(found, uncounted=uncounted_files(found, output_dir, is_output_file))
+    uncounted = uncounted_files(found, output_dir, is_output_file)
+    # The values of its points are in the configurations of the runs.
+    listed_in = {
+        os.path.normpath(f"{found.working_dir}/{point.settings.sweep.points}") for point in points
+    }
+    found = replace(found, uncounted=uncounted | listed_in)
     return with_outside(found, points, context)
 
 

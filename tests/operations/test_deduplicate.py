@@ -233,12 +233,28 @@ def test_papers_and_what_hpckit_wrote_are_no_code(project: Any) -> None:
     assert len(list(project.cwd.glob("*.html"))) == 1
     assert len(launched(project, *words)["skipped"]) == 1
     assert project("rerun", "@-1", "--exact", "--wait").code == 0
+    (project.cwd / "res.csv").write_text(project("results", "--csv").out)
+    (project.cwd / "res.json").write_text(project("results", "--json").out)
+    (project.cwd / "run.log").write_text("mine")
+    assert len(launched(project, *words)["skipped"]) == 1
     for name in ("data.csv", "prompts/README.md", "docs/conf.py", "docs/a.rst", "news.txt", "TODO"):
         (project.cwd / name).parent.mkdir(exist_ok=True)
         (project.cwd / name).write_text("launch,run\n")
         said = project("launch", *words)
         assert (said.code, f"({name} differs)" in said.err) == (2, True), said.err
         (project.cwd / name).unlink()
+
+
+def test_a_file_of_points_grows_and_only_the_new_ones_run(project: Any) -> None:
+    """Its values are in the configurations; a line that changes makes another run."""
+    points = project.cwd / "points.csv"
+    points.write_text("+params.i\n1\n2\n")
+    words = ("-m", *SAY, "sweep.points=points.csv")
+    launched(project, "--wait", *words)
+    with points.open("a") as file:
+        file.write("3\n")
+    again = launched(project, "--wait", *words)
+    assert (len(again["skipped"]), len(again["runs"])) == (2, 1)
 
 
 def test_what_runs_wrote_into_the_project_is_no_code(project: Any) -> None:

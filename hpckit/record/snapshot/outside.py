@@ -14,7 +14,9 @@ import site
 import stat
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from string import Template
@@ -24,7 +26,7 @@ from hpckit.model.counted import listed
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.snapshot.changes import GAP, digest_of, frozen_sums
 from hpckit.record.snapshot.collect import CodeSnapshot, is_foreign
-from hpckit.record.store import read_object, read_plain
+from hpckit.record.store import open_plain, read_object, read_plain
 
 _SOURCES = frozenset(
     {".bash", ".cfg", ".ini", ".ipynb", ".jl", ".lua", ".pl", ".py", ".r", ".rb", ".sh", ".toml"}
@@ -37,6 +39,7 @@ _TRACKERS = frozenset({"wandb", "mlruns"})
 _SHOWN = 3
 _MOST_ENTRIES = 20_000
 """What a folder holds beyond this is not looked at: it holds data."""
+_MOST_SEARCHED = 1 << 20
 _MOST_READ = 2000
 """Of more modules in a folder, size and time stand for the content of the rest."""
 
@@ -48,12 +51,15 @@ def outside_code(
 
     Example: `outside_code(["python /data/tools/train.py"], snapshot, os.environ)`.
     """
+    _files_of.cache_clear()
     project = snapshot.project
     words = _words(commands, environ)
     links = (project / file.path for file in snapshot.files or () if file.link is not None)
     folders = {*_python_folders(words, environ), *map(os.path.realpath, links)}
     tops = (one for one in folders if not any(str(up) in folders for up in Path(one).parents))
-    places = {*_named(words, project / snapshot.working_dir), *(f"{one}/" for one in tops)}
+    places = {f"{one}/" for one in tops}
+    for program in _named(words, project / snapshot.working_dir):
+        places.update(_files_of(program))
     return _lines(places, {f"{project}/{file.path}" for file in snapshot.files or ()})
 
 
@@ -63,8 +69,9 @@ def code_of_run(
     """Return those lines of `outside_code` that concern a run which starts in `folder`."""
     shared = frozenset(line for line in lines if line.endswith("/"))
     left = {path_of(line): line for line in lines if line not in shared}
-    named = _named(_words((command,), environ), folder) if left else ()
-    return shared | {left[path] for path in named if path in left}
+    programs = _named(_words((command,), environ), folder) if left else ()
+    own = {path for program in programs for path in _files_of(program)}
+    return shared | {left[path] for path in own & left.keys()}
 
 
 def changed_outside(paths: LaunchPaths, project: str, lines: Collection[str]) -> tuple[str, ...]:
@@ -175,28 +182,37 @@ def _python_folders(words: Iterable[str], environ: Mapping[str, str]) -> Iterato
                 yield path
 
 
-def _lines(places: Iterable[str], held: Collection[str]) -> tuple[str, ...]:
+def _lines(places: Iterable[str], held: AbstractSet[str]) -> tuple[str, ...]:
     """Return the lines of these places, as far as they have files that are not `held`."""
-    files = ((place, sorted({*_files(place)} - {*held})) for place in places)
+    files = (
+        (place, sorted({*_modules(place, plain=True)} - held) if place[-1] == "/" else [place])
+        for place in {*places} - held
+    )
     return tuple(sorted(f"{_digest(found)}{GAP}{place}" for place, found in files if found))
 
 
-def _files(place: str) -> Iterator[str]:
-    """Yield the files of a place: a program of Python comes with the modules beside it."""
-    if place.endswith("/"):
-        yield from _modules(place.rstrip("/"), plain=True)
-        return
-    if os.path.isfile(place):  # noqa: PTH113
-        yield place
-    if place.endswith(".py") or os.path.isdir(place):  # noqa: PTH112
-        folder = place if os.path.isdir(place) else os.path.dirname(place)  # noqa: PTH112, PTH120
-        yield from _modules(folder, plain=False)
+@cache
+def _files_of(program: str) -> frozenset[str]:
+    """Return the files of a program: one of Python comes with the modules in its folder.
+
+    And with those in the folder above, if it sets the path of modules itself.
+    """
+    if os.path.isdir(program):  # noqa: PTH112
+        return frozenset(_modules(program, plain=False))
+    if not program.endswith(".py"):
+        return frozenset({program})
+    folder = Path(program).parent
+    found = {program, *_modules(str(folder), plain=False)}
+    with suppress(OSError), open_plain(program) as file:
+        if b"sys.path" in file.read(_MOST_SEARCHED):
+            found.update(_modules(str(folder.parent), plain=False))
+    return frozenset(found)
 
 
 def _modules(top: str, *, plain: bool) -> Iterator[str]:
     """Yield the modules in a folder and its packages; with `plain` in all folders of it."""
     left, seen = _MOST_ENTRIES, set[str]()
-    for folder, folders, names in os.walk(top, followlinks=True):
+    for folder, folders, names in os.walk(top.rstrip("/"), followlinks=True):
         left -= len(names) + len(folders) + 1
         real = os.path.realpath(folder)
         if left < 0 or real in seen:

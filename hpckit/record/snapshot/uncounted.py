@@ -28,6 +28,7 @@ _SOURCES = frozenset(
     | {".ipynb", ".j2", ".jinja", ".jl", ".lua", ".pl", ".py", ".pyi", ".pyx", ".r", ".rs", ".sh"}
     | {".so", ".toml", ".yaml", ".yml", ".zsh"}
 )
+_LOGS = (".err", ".log", ".out", ".pid")
 _TABLES = frozenset({".csv", ".json", ".jsonl", ".tsv", ".txt"})
 """As likely to be read as written: at the top of a project they count."""
 _QUIET_S = 120.0
@@ -37,7 +38,7 @@ _QUIET_S = 120.0
 def uncounted_files(
     snapshot: CodeSnapshot, output_dir: Path, is_output: Callable[[Path], bool]
 ) -> frozenset[str]:
-    """Return the files that do not count: papers, hpckit's own outputs, and what runs wrote.
+    """Return the files that do not count: papers, logs, hpckit's outputs, and what runs wrote.
 
     `is_output` is whether hpckit wrote a file. Runs whose launches are in `output_dir` wrote an
     untracked file if it is from the time of an attempt that ran in the project itself, and its
@@ -46,6 +47,7 @@ def uncounted_files(
     tops = {PurePosixPath("."), PurePosixPath(snapshot.working_dir)}
     files = [file for file in snapshot.files or () if file.link is None]
     found = {file.path for file in files if _is_paper(PurePosixPath(file.path), tops)}
+    found |= {one.path for one in files if one.path.endswith(_LOGS) and not one.tracked}
     left = [file for file in files if not (file.tracked or file.path in found or _is_source(file))]
     found |= {file.path for file in left if is_output(snapshot.root / file.path)}
     left = [file for file in left if file.path not in found]

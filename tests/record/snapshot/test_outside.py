@@ -96,6 +96,18 @@ def test_what_a_program_imports_beside_itself_counts(
     assert len(seen) == 5
     write(tmp_path / "tools" / "data" / "made.py")  # no package: nothing imports it
     assert outside_code([words], snapshot, environ) in seen
+    assert f"{tmp_path}/tools/pkg/deep.py" in paths_of(outside_code([words], snapshot, environ))
+
+
+def test_what_a_program_adds_to_its_path_counts(tmp_path: Path, environ: dict[str, str]) -> None:
+    """Scripts in a folder of their own import the packages in the folder above."""
+    script = write(tmp_path / "repo" / "scripts" / "train.py", "import sys; sys.path.append('..')")
+    write(tmp_path / "repo" / "nets" / "__init__.py")
+    snapshot = project_at(tmp_path / "project", "a.py")
+    before = outside_code([f"python {script}"], snapshot, environ)
+    assert paths_of(before) == (f"{tmp_path}/repo/nets/__init__.py", str(script))
+    write(tmp_path / "repo" / "nets" / "__init__.py", "2\n")
+    assert outside_code([f"python {script}"], snapshot, environ) != before
 
 
 def test_folders_that_python_imports_from_count(tmp_path: Path, environ: dict[str, str]) -> None:
