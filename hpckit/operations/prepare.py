@@ -97,7 +97,7 @@ def prepare(
         refuse_other_clusters(context.environ)
     scripts = {job.index: render_script(plan, job, templates) for job in plan.jobs}
     outputs = Path(plan.folder).parent
-    snapshot = take_snapshot(points, context.cwd, outputs, context)
+    snapshot = take_snapshot(points, request.overrides, context.cwd, outputs, context)
     found = (*_unused_templates(templates[:-1], plan), *_left_out(snapshot.left_out))
     warnings += _warn(found, context)
     _refuse_in_snapshot(points[0].settings.notify, snapshot)
@@ -176,9 +176,13 @@ def _gpus_of_nodes(
 
 
 def take_snapshot(
-    points: Sequence[SweepPoint], cwd: Path, output_dir: Path, context: Context
+    points: Sequence[SweepPoint],
+    words: Sequence[str],
+    cwd: Path,
+    output_dir: Path,
+    context: Context,
 ) -> collect.CodeSnapshot:
-    """Return the project around a folder as it is now.
+    """Return the project around a folder as it is now; `words` made the points.
 
     With what of it does not count as code, and what the points take from elsewhere.
     """
@@ -186,10 +190,9 @@ def take_snapshot(
     found = collect.collect(settings, cwd=cwd, output_dir=output_dir, git=git)
     uncounted = uncounted_files(found, output_dir, is_output_file)
     # The values of its points are in the configurations of the runs.
-    listed_in = {
-        os.path.normpath(f"{found.working_dir}/{point.settings.sweep.points}") for point in points
-    }
-    found = replace(found, uncounted=uncounted | listed_in)
+    files = (word.partition("sweep.points=")[2].strip("'\"") for word in words)
+    listed = {os.path.normpath(f"{found.working_dir}/{file}") for file in files if file}
+    found = replace(found, uncounted=uncounted | listed)
     return with_outside(found, points, context)
 
 

@@ -184,7 +184,7 @@ def _today(launch: Launch, points: Sequence[SweepPoint], context: Context) -> _S
             f"the project of {launch.id} is gone: {here}",
             hint="bring it back to its place, or take what was frozen: --exact",
         )
-    snapshot = take_snapshot(points, here, launch.folder.parent, context)
+    snapshot = take_snapshot(points, launch.arguments, here, launch.folder.parent, context)
     then, now = frozen_identity(launch.paths), code_identity(snapshot)
     alike = then == now and recorded_outside(launch.paths).issuperset(snapshot.outside)
     same = "the same as it was" if alike else "not what it was"

@@ -248,7 +248,7 @@ def test_papers_and_what_hpckit_wrote_are_no_code(project: Any) -> None:
 def test_a_file_of_points_grows_and_only_the_new_ones_run(project: Any) -> None:
     """Its values are in the configurations; a line that changes makes another run."""
     points = project.cwd / "points.csv"
-    points.write_text("+params.i\n1\n2\n")
+    points.write_text("+params.i\n0\n1\n")
     words = ("-m", *SAY, "sweep.points=points.csv")
     launched(project, "--wait", *words)
     with points.open("a") as file:
