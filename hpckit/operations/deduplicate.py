@@ -7,6 +7,7 @@ thing if their code is the same.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from hpckit.context import Context
@@ -39,7 +40,7 @@ from hpckit.record.snapshot.identity import (
 from hpckit.record.snapshot.outside import (
     changed_at_start,
     code_of_run,
-    paths_of,
+    differing,
     recorded_outside,
 )
 from hpckit.record.store import read_object
@@ -204,13 +205,11 @@ class _Search:
         if signatures and not self.found.changed_in:
             paths = holding.paths
             self.found.changed_in = paths.folder.name
-            lines = {line for signature in signatures for line in self._outside(signature)}
+            recorded = recorded_outside(paths)
+            found = (differing(self._outside(one), recorded) for one in signatures)
             self.found.changed_files = (
                 *files_that_differ(self.prepared.snapshot, paths),
-                *sorted(
-                    {*paths_of(lines - recorded_outside(paths))}
-                    | {*changed_at_start(paths, holding.of(signatures))}
-                ),
+                *sorted({*chain(*found), *changed_at_start(paths, holding.of(signatures))}),
             )
         self.found.changed += sum(len(self.wanted[signature]) for signature in signatures)
 
@@ -229,7 +228,7 @@ class _Search:
             ours_too: dict[str, list[int]] = {}
             left: dict[str, list[int]] = {}
             for signature, indices in holding.runs.items():
-                as_recorded = alike and self._outside(signature) <= recorded
+                as_recorded = alike and not differing(self._outside(signature), recorded)
                 for index in indices:
                     changed = bool(recorded) and bool(changed_at_start(paths, (index,)))
                     where = ours_too if as_recorded and not changed else left
@@ -240,9 +239,9 @@ class _Search:
 
     def _outside(self, signature: str) -> frozenset[str]:
         """Return what wanted runs with this signature take of the code that is not frozen."""
-        snapshot, command = self.prepared.snapshot, self.wanted[signature][0].settings.command
+        snapshot, settings = self.prepared.snapshot, self.wanted[signature][0].settings
         folder = snapshot.project / snapshot.working_dir
-        return code_of_run(snapshot.outside, command, folder, self.context.environ)
+        return code_of_run(snapshot.outside, settings, folder, self.context.environ)
 
     def _take_open(self, candidates: Sequence[EarlierLaunch]) -> None:
         """Take runs that wait or run."""

@@ -200,9 +200,8 @@ def with_outside(
     snapshot: collect.CodeSnapshot, points: Sequence[SweepPoint], context: Context
 ) -> collect.CodeSnapshot:
     """Return a snapshot with what is there now of the code that points take from elsewhere."""
-    commands = (point.settings.command for point in points)
-    programs = (*commands, points[0].settings.cluster.python)
-    return replace(snapshot, outside=outside_code(programs, snapshot, context.environ))
+    taken = (point.settings for point in points)
+    return replace(snapshot, outside=outside_code(taken, snapshot, context.environ))
 
 
 def _unused_templates(folders: Sequence[Path], plan: LaunchPlan) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ from hpckit.record.snapshot.environment import (
 )
 from hpckit.record.snapshot.git import Git
 from hpckit.record.snapshot.identity import code_identity, frozen_identity
-from hpckit.record.snapshot.outside import paths_of, recorded_outside, unfrozen_words
+from hpckit.record.snapshot.outside import differing, recorded_outside, unfrozen_words
 from hpckit.record.snapshot.restore import restore
 from hpckit.record.store import read_json
 from hpckit.slurm.script import render_script
@@ -170,7 +170,7 @@ def _exact(
     if doubt is not None:
         context.note(f"warning: {doubt}; the code may not be all that ran")
     snapshot = with_outside(snapshot, points, context)
-    other = paths_of({*snapshot.outside} - recorded_outside(launch.paths))
+    other = differing({*snapshot.outside}, recorded_outside(launch.paths))
     if other:
         context.note(f"warning: {unfrozen_words(other)}; the runs take it as it is now")
     words = f"as frozen ({origin})"
@@ -186,7 +186,7 @@ def _today(launch: Launch, points: Sequence[SweepPoint], context: Context) -> _S
         )
     snapshot = take_snapshot(points, launch.arguments, here, launch.folder.parent, context)
     then, now = frozen_identity(launch.paths), code_identity(snapshot)
-    alike = then == now and recorded_outside(launch.paths).issuperset(snapshot.outside)
+    alike = then == now and not differing({*snapshot.outside}, recorded_outside(launch.paths))
     same = "the same as it was" if alike else "not what it was"
     same = "and whether it is what it was is not known" if None in (then, now) else f"it is {same}"
     return _Source(

@@ -27,6 +27,7 @@ from hpckit.record.layout import AttemptPaths, LaunchPaths, RunPaths
 from hpckit.record.nodes.history import append_incident, remove_older
 from hpckit.record.process import start_mark
 from hpckit.record.snapshot.outside import (
+    changed_at_start,
     changed_outside,
     code_of_run,
     recorded_outside,
@@ -186,20 +187,20 @@ def _begin(attempt: Attempt, job_index: int, environ: Mapping[str, str]) -> None
             started=start_mark(os.getpid()) or "",
         ),
     )
-    _note_other_code(attempt, environ)
+    note_other_code(attempt, environ)
 
 
-def _note_other_code(attempt: Attempt, environ: Mapping[str, str]) -> None:
+def note_other_code(attempt: Attempt, environ: Mapping[str, str]) -> None:
     """Record and warn of code that is not frozen and has changed: who compares runs looks there."""
     launch, run = attempt.launch, attempt.launch.paths.run(attempt.index)
     lines = recorded_outside(launch.paths)
     if lines:
-        command = load_settings(launch, attempt.index)[0].command
-        lines = code_of_run(lines, command, launch.code.launched_in, environ)
+        settings = load_settings(launch, attempt.index)[0]
+        lines = code_of_run(lines, settings, launch.code.launched_in, environ)
     changed = changed_outside(launch.paths, launch.code.project, lines)
-    if changed:
+    if changed and changed != changed_at_start(launch.paths, (attempt.index,)):
         write_text(run.other_code, "".join(f"{path}\n" for path in changed))
-        attempt.warn(f"{unfrozen_words(changed)}; this attempt runs it as it is now")
+        attempt.warn(f"{unfrozen_words(changed)}; the run takes it as it is now")
 
 
 def _adopt(paths: LaunchPaths, job_index: int, main: str) -> None:

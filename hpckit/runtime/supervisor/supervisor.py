@@ -46,7 +46,7 @@ from hpckit.runtime.foreground import ended_by_keyboard
 from hpckit.runtime.mailbox import answer_requests
 from hpckit.runtime.supervisor.agent_step import Steps, explained
 from hpckit.runtime.supervisor.agents import Agents, AgentsError, Peer
-from hpckit.runtime.supervisor.attempt import Attempt, open_attempt
+from hpckit.runtime.supervisor.attempt import Attempt, note_other_code, open_attempt
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, poll_drained
 from hpckit.runtime.supervisor.elastic.resizing import Regrowth, Resizing, SatelliteDrains
@@ -336,6 +336,7 @@ class _Supervisor:
         while isinstance(action, NewRound):
             await done_within(action.pause.total_seconds(), self.notices.noticed.wait())
             number += 1
+            await aside(partial(note_other_code, self.attempt, self.assignment.environ))
             await self.preflight.inspect_new()
             unhealthy = await self._unhealthy(number, action.nodes)
             action = unhealthy or await self._round(number, action.nodes)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
-from hpckit.record.snapshot.outside import code_of_run, outside_code, paths_of
+from hpckit.record.snapshot.outside import code_of_run, differing, outside_code, paths_of
 
 
 def project_at(root: Path, *files: str) -> CodeSnapshot:
@@ -18,6 +20,11 @@ def project_at(root: Path, *files: str) -> CodeSnapshot:
         write(root / name)
     held = tuple(CodeFile(path=name, size=1, executable=False) for name in files)
     return CodeSnapshot(root=root, working_dir=".", python_path=(".",), files=held, git=None)
+
+
+def runs(*commands: Any, **more: Any) -> list[LaunchConfig]:
+    """Return the settings of runs with these commands."""
+    return [LaunchConfig(command=command, **more) for command in commands]
 
 
 def write(path: Path, text: str = "1\n") -> Path:
@@ -60,10 +67,10 @@ def test_a_program_is_found_however_a_command_names_it(
     (tmp_path / "link.py").symlink_to(script)
     snapshot = project_at(tmp_path / "project", "a.py")
     text = json.dumps(command).replace("{0}", str(tmp_path)).replace("{{HOME}}", "{HOME}")
-    before = outside_code([json.loads(text)], snapshot, environ)
+    before = outside_code(runs(json.loads(text)), snapshot, environ)
     assert paths_of(before) == (str(script),)
     script.write_text("2\n")
-    assert outside_code([json.loads(text)], snapshot, environ) != before
+    assert outside_code(runs(json.loads(text)), snapshot, environ) != before
 
 
 @pytest.mark.parametrize("name", ["a b(1).py", "ü.py", "run.R", "run.rb", "base.yaml", "[x].sh"])
@@ -74,7 +81,7 @@ def test_odd_names_and_other_languages_count(
     script = write(tmp_path / name)
     snapshot = project_at(tmp_path / "project", "a.py")
     for command in (["x", str(script)], f"x '{script}'", ["sh", "-c", f"x '{script}'"]):
-        assert paths_of(outside_code([command], snapshot, environ)) == (str(script),)
+        assert paths_of(outside_code(runs(command), snapshot, environ)) == (str(script),)
 
 
 def test_what_a_program_imports_beside_itself_counts(
@@ -87,16 +94,14 @@ def test_what_a_program_imports_beside_itself_counts(
     plain = write(tmp_path / "bin" / "train")
     snapshot = project_at(tmp_path / "project", "a.py")
     words = [str(tmp_path / "tools" / "train.py"), str(tmp_path / "main"), str(plain)]
-    assert str(plain) not in paths_of(outside_code([words], snapshot, environ))
+    assert str(plain) not in paths_of(outside_code(runs(words), snapshot, environ))
     plain.chmod(0o700)
-    seen = {outside_code([words], snapshot, environ)}
+    seen = {outside_code(runs(words), snapshot, environ)}
     for file in ("tools/helper.py", "tools/pkg/deep.py", "main/model.py", "bin/train"):
         write(tmp_path / file, "changed\n")
-        seen.add(outside_code([words], snapshot, environ))
+        seen.add(outside_code(runs(words), snapshot, environ))
     assert len(seen) == 5
-    write(tmp_path / "tools" / "data" / "made.py")  # no package: nothing imports it
-    assert outside_code([words], snapshot, environ) in seen
-    assert f"{tmp_path}/tools/pkg/deep.py" in paths_of(outside_code([words], snapshot, environ))
+    assert f"{tmp_path}/tools/pkg/deep.py" in paths_of(outside_code(runs(words), snapshot, environ))
 
 
 def test_what_a_program_adds_to_its_path_counts(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -104,10 +109,10 @@ def test_what_a_program_adds_to_its_path_counts(tmp_path: Path, environ: dict[st
     script = write(tmp_path / "repo" / "scripts" / "train.py", "import sys; sys.path.append('..')")
     write(tmp_path / "repo" / "nets" / "__init__.py")
     snapshot = project_at(tmp_path / "project", "a.py")
-    before = outside_code([f"python {script}"], snapshot, environ)
+    before = outside_code(runs(f"python {script}"), snapshot, environ)
     assert paths_of(before) == (f"{tmp_path}/repo/nets/__init__.py", str(script))
     write(tmp_path / "repo" / "nets" / "__init__.py", "2\n")
-    assert outside_code([f"python {script}"], snapshot, environ) != before
+    assert outside_code(runs(f"python {script}"), snapshot, environ) != before
 
 
 def test_folders_that_python_imports_from_count(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -125,15 +130,15 @@ def test_folders_that_python_imports_from_count(tmp_path: Path, environ: dict[st
     snapshot = project_at(tmp_path / "project", "a.py")
     for more in ({"VIRTUAL_ENV": str(tmp_path / "venv")}, {}):
         python = "python" if more else f"{tmp_path}/venv/bin/python"
-        seen = {lines := outside_code([f"{python} a.py"], snapshot, {**environ, **more})}
-        assert paths_of(lines) == tuple(sorted(f"{folder}/" for folder in folders))
+        seen = {lines := outside_code(runs(f"{python} a.py"), snapshot, {**environ, **more})}
+        assert paths_of(lines) == (*sorted(f"{folder}/" for folder in folders), "PYTHONPATH/")
         for file in files:
             file.write_text(python)
-            seen.add(outside_code([f"{python} a.py"], snapshot, {**environ, **more}))
+            seen.add(outside_code(runs(f"{python} a.py"), snapshot, {**environ, **more}))
         assert len(seen) == 4
     for name in (".git/a.py", "env/pyvenv.cfg", "env/a.py", "wandb/a.py", "__pycache__/a.py"):
         write(tmp_path / "dist" / name)
-    assert outside_code(["a"], snapshot, {**environ, "VIRTUAL_ENV": f"{tmp_path}/venv"}) in seen
+    assert outside_code(runs("a"), snapshot, {**environ, "VIRTUAL_ENV": f"{tmp_path}/venv"}) in seen
 
 
 def test_of_a_project_only_what_is_not_frozen_counts(
@@ -142,13 +147,13 @@ def test_of_a_project_only_what_is_not_frozen_counts(
     """A module that git ignores counts, the project's own files and launches in it do not."""
     project = project_at(tmp_path / "project", "train.py", "src/model.py")
     environ["PYTHONPATH"] = str(tmp_path)
-    assert outside_code(["python train.py"], project, environ) == ()
+    assert outside_code(runs("python train.py"), project, environ) == ()
     (tmp_path / "project" / "outputs" / "a" / "runs").mkdir(parents=True)
     write(tmp_path / "project" / "outputs" / "a" / "launch.json")
     write(tmp_path / "project" / "outputs" / "a" / "code" / "train.py")
-    assert outside_code(["python train.py"], project, environ) == ()
+    assert outside_code(runs("python train.py"), project, environ) == ()
     write(tmp_path / "project" / "vendored" / "fast.py")
-    lines = outside_code(["python vendored/fast.py"], project, environ)
+    lines = outside_code(runs("python vendored/fast.py"), project, environ)
     assert paths_of(lines) == (f"{tmp_path}/", f"{tmp_path}/project/vendored/fast.py")
 
 
@@ -162,7 +167,7 @@ def test_what_is_no_regular_file_is_no_code(tmp_path: Path, environ: dict[str, s
     (tmp_path / "lib" / "loop").symlink_to(tmp_path / "lib")
     environ["PYTHONPATH"] = str(tmp_path / "lib")
     words = ["x", str(tmp_path / "pipe.py"), str(tmp_path / "zero.py"), "a\0b/c.py", "/" * 5000]
-    lines = outside_code([words], project_at(tmp_path / "project", "a.py"), environ)
+    lines = outside_code(runs(words), project_at(tmp_path / "project", "a.py"), environ)
     assert paths_of(lines) == (f"{tmp_path}/lib/",)
 
 
@@ -181,10 +186,10 @@ def test_a_folder_that_a_link_of_the_project_leads_to_counts(
         files=(*(project.files or ()), link),
         git=None,
     )
-    before = outside_code(["x"], linked, environ)
+    before = outside_code(runs("x"), linked, environ)
     assert paths_of(before) == (f"{tmp_path}/shared/",)
     write(tmp_path / "shared" / "ops.py", "2\n")
-    assert outside_code(["x"], linked, environ) != before
+    assert outside_code(runs("x"), linked, environ) != before
 
 
 def test_folders_with_very_many_modules_are_told_apart(
@@ -195,10 +200,10 @@ def test_folders_with_very_many_modules_are_told_apart(
         write(tmp_path / "lib" / f"m{number:05d}.py")
     environ["PYTHONPATH"] = str(tmp_path / "lib")
     snapshot = project_at(tmp_path / "project", "a.py")
-    before = outside_code(["x"], snapshot, environ)
-    assert outside_code(["x"], snapshot, environ) == before
+    before = outside_code(runs("x"), snapshot, environ)
+    assert outside_code(runs("x"), snapshot, environ) == before
     write(tmp_path / "lib" / "m02049.py", "22\n")
-    assert outside_code(["x"], snapshot, environ) != before
+    assert outside_code(runs("x"), snapshot, environ) != before
 
 
 def test_a_run_takes_what_its_own_command_names(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -207,7 +212,121 @@ def test_a_run_takes_what_its_own_command_names(tmp_path: Path, environ: dict[st
     write(tmp_path / "lib" / "l.py")
     environ["PYTHONPATH"] = str(tmp_path / "lib")
     snapshot = project_at(tmp_path / "project", "a.py")
-    lines = outside_code([f"python {script}" for script in scripts], snapshot, environ)
+    lines = outside_code(runs(*(f"python {script}" for script in scripts)), snapshot, environ)
     assert len(lines) == 3
-    own = code_of_run(lines, f"python {scripts[0]}", snapshot.root, environ)
+    own = code_of_run(lines, runs(f"python {scripts[0]}")[0], snapshot.root, environ)
     assert paths_of(own) == (str(scripts[0]), f"{tmp_path}/lib/")
+
+
+NAMED = [
+    ["bash", "-c", "cd {0}/ext && python t.py"],
+    ["env", "-C", "{0}/ext", "python", "t.py"],
+    ["bash", "-c", "cd .. && python ext/t.py"],
+    ["python", "{0}/ext/noext"],
+    ["python", "{0}/ext/z.zip"],
+    ["bash", "-c", "for f in {0}/ext/*.sh; do sh $f; done"],
+    "x --cfgs={0}/ext/c.yaml,{0}/ext/d.yaml",
+    "x -f{0}/ext/c.yaml",
+    "x file://{0}/ext/c.yaml",
+    ["make", "-f", "{0}/ext/Makefile"],
+    ["bash", "{0}/ext/outer.sh"],
+    ["{0}/ext/train"],
+    ["python", "{0}/ext/t.py"],
+    ["bash", "-c", "python $D/t.py"],
+    ["mine"],
+]
+
+
+@pytest.mark.parametrize("command", NAMED)
+def test_whatever_way_a_file_is_taken_its_edit_is_seen(
+    tmp_path: Path, environ: dict[str, str], command: object
+) -> None:
+    """Of each file that the command takes, in turn; the project itself is not touched."""
+    ext = tmp_path / "ext"
+    for name in ("t.py", "noext", "z.zip", "a.sh", "c.yaml", "d.yaml", "Makefile", "inner.sh"):
+        write(ext / name)
+    write(ext / "outer.sh", "bash $(dirname $0)/inner.sh\nbash inner.sh\n")
+    write(ext / "train", "#!/usr/bin/env python\nimport lib.h\n").chmod(0o700)
+    write(ext / "tool" / "mine", "#!/bin/sh\n").chmod(0o700)
+    write(ext / "lib" / "h.py")  # no __init__
+    environ |= {"PATH": f"/usr/bin:/bin:{ext}/tool"}
+    words = json.loads(json.dumps(command).replace("{0}", str(tmp_path)))
+    edited = {
+        "noext": "noext", "z.zip": "z.zip", "*.sh": "a.sh", "cfgs": "d.yaml", "c.yaml": "c.yaml",
+        "Makefile": "Makefile", "outer": "inner.sh", "/train": "lib/h.py", "t.py": "lib/h.py",
+        "mine": "tool/mine",
+    }  # fmt: skip
+    file = ext / next(name for word, name in edited.items() if word in str(command))
+    snapshot = project_at(tmp_path / "project", "a.py")
+    settings = runs(words, env={"D": str(ext)})
+    before = outside_code(settings, snapshot, environ)
+    assert str(file) in paths_of(before)
+    assert code_of_run(before, settings[0], snapshot.root, environ) == {*before}
+    file.write_text("changed\n")
+    after = outside_code(settings, snapshot, environ)
+    assert differing({*after}, {*before}) == (str(file),)
+
+
+@pytest.mark.parametrize("how", ["env", "cluster", "word", "line", "setup", "relative", "shell"])
+def test_python_path_counts_wherever_it_is_set(
+    tmp_path: Path, environ: dict[str, str], how: str
+) -> None:
+    """With the order of its folders, and the settings in packages."""
+    for name in ("a", "b"):
+        write(tmp_path / name / "q.py")
+    snapshot, (a, b) = project_at(tmp_path / "project", "a.py"), (tmp_path / "a", tmp_path / "b")
+
+    def lines(value: str) -> set[str]:
+        told, more, command, setup = dict(environ), {}, "python a.py", []
+        match how:
+            case "env":
+                more = {"PYTHONPATH": value}
+            case "word":
+                command = f"env PYTHONPATH={value} python a.py"
+            case "line":
+                command = f"bash -c 'export PYTHONPATH={value}; python a.py'"
+            case "setup":
+                setup = [f"export PYTHONPATH={value}"]
+            case "shell":
+                told["PYTHONPATH"] = value
+            case _:
+                pass
+        cluster = Cluster(setup=setup, env={"PYTHONPATH": value} if how == "cluster" else {})
+        if how == "relative":
+            told["PYTHONPATH"] = ":".join(f"../{Path(one).name}" for one in value.split(":"))
+        return {*outside_code(runs(command, env=more, cluster=cluster), snapshot, told)}
+
+    both, turned, one = lines(f"{a}:{b}"), lines(f"{b}:{a}"), lines(str(a))
+    assert {f"{a}/", f"{b}/"} <= {*paths_of(both)}
+    assert differing(turned, both) == ("PYTHONPATH/",)
+    assert f"{b}/" in differing(one, both)
+    write(a / "pkg" / "conf" / "c.yaml")
+    assert differing(lines(str(a)), one) == (f"{a}/",)
+    (a / "q.py").unlink()
+    assert f"{a}/" in differing(lines(str(a)), one)
+
+
+def test_what_a_run_wrote_by_a_path_in_its_command_is_no_code(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """It was not there when the run was recorded."""
+    snapshot = project_at(tmp_path / "project", "a.py")
+    settings = runs(["python", "a.py", f"{tmp_path}/out.yaml", f"{tmp_path}/out.ipynb"])
+    before = outside_code(settings, snapshot, environ)
+    write(tmp_path / "out.yaml")
+    write(tmp_path / "out.ipynb")
+    assert differing({*outside_code(settings, snapshot, environ)}, {*before}) == ()
+
+
+def test_a_folder_of_data_hides_no_code(tmp_path: Path, environ: dict[str, str]) -> None:
+    """Its files are not looked at, and those of other folders are."""
+    data = tmp_path / "big" / "adata"
+    data.mkdir(parents=True)
+    for number in range(5100):
+        (data / f"{number}.jpg").touch()
+    write(tmp_path / "big" / "src" / "__init__.py")
+    environ["PYTHONPATH"] = str(tmp_path / "big")
+    snapshot = project_at(tmp_path / "project", "a.py")
+    before = outside_code(runs("x"), snapshot, environ)
+    write(tmp_path / "big" / "src" / "__init__.py", "2\n")
+    assert outside_code(runs("x"), snapshot, environ) != before
