@@ -72,17 +72,21 @@ class Composer:
         kind = (tuple(rest), tuple(given))
         shared = self.shared.get(kind)
         found = None if shared is None else shared.at(self._values(given))
+        lost: dict[str, object] = {}
         if found is None:
-            found = self._composed(kind, overrides)
+            found = self._composed(kind, overrides, lost)
         config, settings = found
-        return SweepPoint(overrides=overrides, config=config, settings=settings)
+        return SweepPoint(overrides=overrides, config=config, settings=settings, lost=lost)
 
     def _composed(
-        self, kind: tuple[tuple[str, ...], tuple[str, ...]], overrides: Sequence[str]
+        self,
+        kind: tuple[tuple[str, ...], tuple[str, ...]],
+        overrides: Sequence[str],
+        lost: dict[str, object],
     ) -> tuple[dict[str, Any], LaunchConfig]:
         """Let Hydra compose, and keep what the next points can share."""
         config = mark_command(load_config(self.session, overrides))
-        values = resolve(config, self.environ)
+        values = resolve(config, self.environ, lost)
         try:
             settings = from_plain(LaunchConfig, values)
         except (TypeError, ValueError) as error:
