@@ -13,13 +13,18 @@ from hpckit.cli.options import (
     add_references,
     filter_of,
     launches_of,
+    output_dir,
+    readable,
 )
 from hpckit.context import Context
-from hpckit.model.counted import counted, ranges
+from hpckit.model.counted import counted, listed, ranges
+from hpckit.model.ids import name_of
 from hpckit.model.plain import plain_fields
 from hpckit.model.run import RunView
 from hpckit.operations.cancel import Cancellation, cancel_runs, plan_cancellation
+from hpckit.record.lookup import Selection, list_launches
 from hpckit.report.rows import count_states
+from hpckit.report.selection import Filter
 from hpckit.report.text import states_text
 from hpckit.views.launch_view import Ask, launch_views
 
@@ -44,19 +49,49 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     wanted = filter_of(arguments)
     some = arguments.all or not wanted.all
     selections = list(launches_of(arguments, context, all_of="cancel"))
+    named = planned = _plan(selections, wanted, context)
+    if some:
+        named = [one for one in planned if one.targets]
+        _announce(named, context)
+    if some and not named:
+        meant = () if arguments.all else dict.fromkeys(one.launch.id for one in selections)
+        where = f" in {listed(list(meant), _SHOWN)}" if meant else ""
+        context.note(f"there is nothing to cancel{where}")
+    if not arguments.dry_run:
+        cancel_runs(named, context)
+    _report(named, arguments, context)
+    _note_older(planned, wanted, arguments, context)
+    return 0
+
+
+def _plan(selections: Sequence[Selection], wanted: Filter, context: Context) -> list[Cancellation]:
     # With --all, most launches completed long ago: Slurm need not be asked about those.
     questions = [(one.launch, None if one.index is None else [one.index]) for one in selections]
     views = launch_views(questions, context, ask=Ask.open_runs)
-    cancellations = [
-        plan_cancellation(*pair, wanted) for pair in zip(selections, views, strict=True)
-    ]
-    if some:
-        cancellations = [one for one in cancellations if one.targets]
-        _announce(cancellations, context)
-    if not arguments.dry_run:
-        cancel_runs(cancellations, context)
-    _report(cancellations, arguments, context)
-    return 0
+    return [plan_cancellation(*pair, wanted) for pair in zip(selections, views, strict=True)]
+
+
+def _note_older(
+    planned: Sequence[Cancellation], wanted: Filter, arguments: argparse.Namespace, context: Context
+) -> None:
+    """Note launches under way that a name does not mean, as a later one has that name.
+
+    Such as a rerun of one run: who cancels the name, and sees nothing to do, believes all is over.
+    """
+    over = {one.launch.folder for one in planned if not one.targets}
+    names = {name_of(folder.name) for folder in over}.intersection(arguments.references)
+    if not names:
+        return
+    meant = {one.launch.folder for one in planned}
+    folders = list_launches(output_dir(arguments, context))
+    older = [one for one in folders if name_of(one.name) in names and one not in meant]
+    for asked in _plan(list(readable(older, context)), wanted, context):
+        if asked.targets:
+            states = states_text(count_states(one.state for one in asked.targets))
+            context.note(
+                f"an older launch of this name is under way: {asked.launch.id} ({states}); "
+                "its id names it"
+            )
 
 
 def _announce(cancellations: Sequence[Cancellation], context: Context) -> None:
@@ -69,25 +104,29 @@ def _announce(cancellations: Sequence[Cancellation], context: Context) -> None:
             f"{len(targets)} of {counted(len(launch.runs), 'run')} of {launch.id}: "
             f"{indices} ({counts})"
         )
-    if not cancellations:
-        context.note("there is nothing to cancel")
 
 
 def _report(
     cancellations: Sequence[Cancellation], arguments: argparse.Namespace, context: Context
 ) -> None:
-    outcomes = [
-        _outcome(one, dry=arguments.dry_run) for asked in cancellations for one in asked.views
-    ]
     if arguments.json:
+        views = [one for asked in cancellations for one in asked.views]
+        outcomes = [_outcome(one, dry=arguments.dry_run) for one in views]
         launches = {asked.launch.id for asked in cancellations}
         launch = launches.pop() if len(launches) == 1 and not arguments.all else None
         context.say_json({"launch": launch, "runs": outcomes})
         return
-    for outcome in outcomes:
-        context.say(f"{outcome['run']}: {_SAID[outcome['outcome']]} ({outcome['state']})")
+    for asked in cancellations:
+        over = [one for one in asked.views if one.settled]
+        if len(over) > 1:
+            states = states_text(count_states(one.state for one in over))
+            context.say(f"{asked.launch.id}: {len(over)} runs already over ({states})")
+        for view in asked.targets if len(over) > 1 else asked.views:
+            outcome = _outcome(view, dry=arguments.dry_run)
+            context.say(f"{outcome['run']}: {_SAID[outcome['outcome']]} ({outcome['state']})")
 
 
+_SHOWN = 5
 _SAID = {
     "requested": "cancelling",
     "would_request": "would be cancelled",
