@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
-from hpckit.errors import HpckitError
+from hpckit.errors import HpckitError, UsageError
 from hpckit.model.states import RunState
 from hpckit.operations.checkpoints.find import find_checkpoints
 from hpckit.record.launches import Launch, load_settings
@@ -37,14 +38,29 @@ def resume_words(launch: Launch, index: int, *, stepped: bool = False) -> str:
     return ""
 
 
-def with_resume_steps(launch: Launch, rows: Iterable[RunRow]) -> list[RunRow]:
-    """Return the rows, those that a resume would take with the step that it begins at.
+def lost_python(launch: Launch) -> UsageError | None:
+    """Return the error of a launch whose runs' Python is gone: each job would fail."""
+    # Slurm's nodes may have a Python that this host does not have.
+    if launch.cluster.python is not None or Path(launch.python).exists():
+        return None
+    return UsageError(
+        f"the Python that {launch.id} ran with is gone: {launch.python}",
+        hint="bring that environment back, or run with today's: hpckit rerun, without --exact",
+    )
+
+
+def with_resume_steps(launch: Launch, rows: Sequence[RunRow], *, steps: bool) -> Sequence[RunRow]:
+    """Return the rows with why a resume refuses them or, with `steps`, the step it begins at.
 
     Of another user's launch nothing is looked up: it names folders of its owner's choice.
     """
+    if launch.stranger is not None:
+        return rows
+    if (lost := lost_python(launch)) is not None:
+        return [replace(row, refusal=f"{lost.message}\n  {lost.hint}") for row in rows]
     return [
         replace(row, resume=resume_words(launch, row.index, stepped=row.step is not None))
-        if row.state in _ENDED and row.attempt and launch.stranger is None
+        if steps and row.state in _ENDED and row.attempt
         else row
         for row in rows
     ]
