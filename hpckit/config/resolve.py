@@ -29,12 +29,13 @@ _RAISED = re.compile(r"\w+ raised while resolving interpolation: ")
 _NO_RESOLVER = "Unsupported interpolation type"
 
 
-def resolve(
-    config: DictConfig, environ: Mapping[str, str], lost: dict[str, object] | None = None
-) -> dict[str, Any]:
-    """Return the configuration as plain values, with `cluster.kind` decided.
+Lost = dict[str, object]
+"""What JSON only holds the text of, by its place: enum members, paths, and, under the place of a
+mapping, the list of such keys."""
 
-    `lost` gets what only becomes a text, by its key: see `as_json_value`.
+
+def resolve(config: DictConfig, environ: Mapping[str, str], lost: Lost) -> dict[str, Any]:
+    """Return the configuration as plain values, with `cluster.kind` decided; adds to `lost`.
 
     Raises ConfigError for mandatory values that are missing, unknown keys in hpckit's own sections,
     interpolations that cannot be resolved, and values that JSON cannot hold.
@@ -151,13 +152,11 @@ def _interpolation_hint(reason: str) -> str:
     return "Interpolations are ${key.path} from the root or ${.key} from the same level; see --cfg."
 
 
-def as_json_value(value: Any, path: str, lost: dict[str, object] | None = None) -> Any:
+def as_json_value(value: Any, path: str, lost: Lost) -> Any:
     """Return a resolved value in a form that JSON can hold; it is located below `path` (`a.b.`).
 
-    `lost` gets what JSON only holds the text of, by its place: enum members, paths, and the list of
-    such keys of a mapping. Raises ConfigError if its type is not supported.
+    Raises ConfigError if its type is not supported.
     """
-    lost = {} if lost is None else lost
     if isinstance(value, dict):
         texts = {key: key.name if isinstance(key, Enum) else str(key) for key in value}
         if others := [key for key, text in texts.items() if key != text]:

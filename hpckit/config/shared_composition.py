@@ -152,7 +152,7 @@ def _resolved(config: DictConfig, path: _Path) -> Any:
         value = value[key]
     if isinstance(value, Container):
         value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
-    return as_json_value(value, ".".join(map(str, path)) + ".")
+    return as_json_value(value, ".".join(map(str, path)) + ".", {})
 
 
 def _same(one: Any, other: Any) -> bool:

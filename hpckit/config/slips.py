@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from pathlib import PurePath
 from typing import Any
 
 from hydra.core.override_parser.types import Override, OverrideType
@@ -70,20 +69,18 @@ def _lost_types(points: Sequence[SweepPoint]) -> Iterator[Finding]:
     """
     lost: dict[str, object] = {}
     for point in points:
-        if point.settings.entry_point is not None:
-            lost = {**point.lost, **lost}
+        lost |= {} if point.settings.entry_point is None else point.lost
     for key, value in lost.items():
         root, *inner = key.split(".")
         if root in _TYPED:
             continue
-        typed, of, read = value, key, f"config.{root}"
-        read += "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in inner)
-        if isinstance(value, list):
-            typed, of, read = value[0], f"a key of {key}", "key"
-        text, kind = str(typed), "Path" if isinstance(typed, PurePath) else type(typed).__name__
-        cure = f"{read} == {text!r}" if kind == "bool" else f"{kind}({read})"
+        typed, of = (value[0], f"a key of {key}") if isinstance(value, list) else (value, key)
+        kind = type(typed).__name__.removeprefix("Posix")
+        read = f"config.{root}" + "".join(f"[{n}]" if n.isdigit() else f".{n}" for n in inner)
+        text, cure = str(typed), f"{kind}({read})"
         if isinstance(typed, Enum):
             text, cure = typed.name, f"{kind}[{read}]"
+        cure = f"key == {text!r}" if isinstance(value, list) else cure
         words = f"the function gets {of} as the text {text!r}, which never equals {typed!r}"
         yield warning(key, text, f"{words}: write {cure} there")
 

@@ -16,7 +16,7 @@ from hpckit.config.command import mark_command
 from hpckit.config.explain import load_config
 from hpckit.config.overrides import parse, parse_plain_value
 from hpckit.config.points.expansion import Word, line_of
-from hpckit.config.resolve import resolve
+from hpckit.config.resolve import Lost, resolve
 from hpckit.config.session import Session
 from hpckit.config.shared_composition import SharedComposition
 from hpckit.config.types import takes
@@ -50,6 +50,7 @@ class Composer:
     shared: dict[tuple[tuple[str, ...], ...], SharedComposition] = field(default_factory=dict)
     parsed: dict[str, Any] = field(default_factory=dict)
     latest: dict[tuple[str, ...], SweepPoint] = field(default_factory=dict)
+    lost: Lost = field(default_factory=dict)
 
     def point(self, overrides: Sequence[str]) -> SweepPoint:
         """Return the point with these overrides; raises ConfigError."""
@@ -72,21 +73,17 @@ class Composer:
         kind = (tuple(rest), tuple(given))
         shared = self.shared.get(kind)
         found = None if shared is None else shared.at(self._values(given))
-        lost: dict[str, object] = {}
         if found is None:
-            found = self._composed(kind, overrides, lost)
+            found = self._composed(kind, overrides)
         config, settings = found
-        return SweepPoint(overrides=overrides, config=config, settings=settings, lost=lost)
+        return SweepPoint(overrides=overrides, config=config, settings=settings, lost=self.lost)
 
     def _composed(
-        self,
-        kind: tuple[tuple[str, ...], tuple[str, ...]],
-        overrides: Sequence[str],
-        lost: dict[str, object],
+        self, kind: tuple[tuple[str, ...], tuple[str, ...]], overrides: Sequence[str]
     ) -> tuple[dict[str, Any], LaunchConfig]:
         """Let Hydra compose, and keep what the next points can share."""
         config = mark_command(load_config(self.session, overrides))
-        values = resolve(config, self.environ, lost)
+        values = resolve(config, self.environ, self.lost)
         try:
             settings = from_plain(LaunchConfig, values)
         except (TypeError, ValueError) as error:

@@ -44,8 +44,8 @@ class SweepPoint:
 
     `stage` names the stage of the point, if the launch has stages. With a `search`, the searched
     keys hold arbitrary values: a run asks for its own when it begins. What looks like a secret is
-    in `secrets`, and masked everywhere else. `lost` has what `config` only holds the text of, by
-    its key; points that share a composition leave that to the first.
+    in `secrets`, and masked everywhere else. `lost` has what `config` of any point of the sweep
+    only holds the text of, by its key.
     """
 
     overrides: tuple[str, ...]

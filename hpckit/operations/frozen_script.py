@@ -11,9 +11,8 @@ from pathlib import Path
 
 from hpckit.config.request import ComposeRequest, template_folders
 from hpckit.context import Context
-from hpckit.errors import ConfigError, TemplateError
+from hpckit.errors import ConfigError, TemplateError, UsageError
 from hpckit.model.plan import JobSpec, LaunchPlan
-from hpckit.operations.checkpoints.resume_step import lost_python
 from hpckit.record.launches import Launch
 
 
@@ -33,8 +32,12 @@ def rendered(launch: Launch, job: JobSpec, context: Context) -> str:
 
 def require_python(launch: Launch) -> None:
     """Raise UsageError if the Python of the launch's runs is gone: each job would fail."""
-    if (error := lost_python(launch)) is not None:
-        raise error
+    # Slurm's nodes may have a Python that this host does not have.
+    if launch.cluster.python is None and not Path(launch.python).exists():
+        raise UsageError(
+            f"the Python that {launch.id} ran with is gone: {launch.python}",
+            hint="bring that environment back, or run with today's: hpckit rerun, without --exact",
+        )
 
 
 def changed_scripts(launch: Launch, jobs: Iterable[JobSpec], context: Context) -> list[str]:

@@ -242,10 +242,10 @@ def test_values_that_a_function_gets_as_texts_are_told(tmp_path: Path) -> None:
         r"the function gets (.*) as the text (.*), which .*: write (.*) there", done.stderr
     )
     assert told == [
-        ("a key of params.at", "'30'", "int(key)"),
+        ("a key of params.at", "'30'", "key == '30'"),
         ("opt", "'sgd'", "Opt[config.opt]"),
         ("opts.0", "'adam'", "Opt[config.opts[0]]"),
-        ("a key of per", "'adam'", "Opt[key]"),
+        ("a key of per", "'adam'", "key == 'adam'"),
         ("data", "'conf'", "Path(config.data)"),
     ], done.stderr
     done = _hpckit(tmp_path, "launch", "--dry-run", *hpc, "--", "python", "train.py")

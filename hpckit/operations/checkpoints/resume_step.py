@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from hpckit.errors import HpckitError, UsageError
 from hpckit.model.states import RunState
 from hpckit.operations.checkpoints.find import find_checkpoints
+from hpckit.operations.frozen_script import require_python
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.lookup import Selection
 from hpckit.report.rows import RunRow
@@ -38,17 +38,6 @@ def resume_words(launch: Launch, index: int, *, stepped: bool = False) -> str:
     return ""
 
 
-def lost_python(launch: Launch) -> UsageError | None:
-    """Return the error of a launch whose runs' Python is gone: each job would fail."""
-    # Slurm's nodes may have a Python that this host does not have.
-    if launch.cluster.python is not None or Path(launch.python).exists():
-        return None
-    return UsageError(
-        f"the Python that {launch.id} ran with is gone: {launch.python}",
-        hint="bring that environment back, or run with today's: hpckit rerun, without --exact",
-    )
-
-
 def with_resume_steps(launch: Launch, rows: Sequence[RunRow], *, steps: bool) -> Sequence[RunRow]:
     """Return the rows with why a resume refuses them or, with `steps`, the step it begins at.
 
@@ -56,8 +45,10 @@ def with_resume_steps(launch: Launch, rows: Sequence[RunRow], *, steps: bool) ->
     """
     if launch.stranger is not None:
         return rows
-    if (lost := lost_python(launch)) is not None:
-        return [replace(row, refusal=f"{lost.message}\n  {lost.hint}") for row in rows]
+    try:
+        require_python(launch)
+    except UsageError as error:
+        return [replace(row, refusal=f"{error.message}\n  {error.hint}") for row in rows]
     return [
         replace(row, resume=resume_words(launch, row.index, stepped=row.step is not None))
         if steps and row.state in _ENDED and row.attempt

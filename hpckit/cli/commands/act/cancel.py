@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpckit.cli.options import (
@@ -21,12 +21,11 @@ from hpckit.model.counted import counted, listed, ranges
 from hpckit.model.ids import name_of
 from hpckit.model.plain import plain_fields
 from hpckit.model.run import RunView
-from hpckit.operations.cancel import Cancellation, cancel_runs, plan_cancellation
-from hpckit.record.lookup import Selection, list_launches
+from hpckit.operations.cancel import Cancellation, cancel_runs, plan_cancellations
+from hpckit.record.lookup import list_launches
 from hpckit.report.rows import count_states
 from hpckit.report.selection import Filter
 from hpckit.report.text import states_text
-from hpckit.views.launch_view import Ask, launch_views
 
 EPILOG = """\
 examples:
@@ -49,26 +48,15 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     wanted = filter_of(arguments)
     some = arguments.all or not wanted.all
     selections = list(launches_of(arguments, context, all_of="cancel"))
-    named = planned = _plan(selections, wanted, context)
+    named = planned = list(plan_cancellations(selections, wanted, context))
     if some:
         named = [one for one in planned if one.targets]
-        _announce(named, context)
-    if some and not named:
-        meant = () if arguments.all else dict.fromkeys(one.launch.id for one in selections)
-        where = f" in {listed(list(meant), _SHOWN)}" if meant else ""
-        context.note(f"there is nothing to cancel{where}")
+        _announce(named, [one.launch.id for one in planned], context)
     if not arguments.dry_run:
         cancel_runs(named, context)
     _report(named, arguments, context)
     _note_older(planned, wanted, arguments, context)
     return 0
-
-
-def _plan(selections: Sequence[Selection], wanted: Filter, context: Context) -> list[Cancellation]:
-    # With --all, most launches completed long ago: Slurm need not be asked about those.
-    questions = [(one.launch, None if one.index is None else [one.index]) for one in selections]
-    views = launch_views(questions, context, ask=Ask.open_runs)
-    return [plan_cancellation(*pair, wanted) for pair in zip(selections, views, strict=True)]
 
 
 def _note_older(
@@ -78,25 +66,19 @@ def _note_older(
 
     Such as a rerun of one run: who cancels the name, and sees nothing to do, believes all is over.
     """
-    over = {one.launch.folder for one in planned if not one.targets}
-    names = {name_of(folder.name) for folder in over}.intersection(arguments.references)
-    if not names:
-        return
-    meant = {one.launch.folder for one in planned}
-    folders = list_launches(output_dir(arguments, context))
-    older = [one for one in folders if name_of(one.name) in names and one not in meant]
-    for asked in _plan(list(readable(older, context)), wanted, context):
+    over = {name_of(one.launch.id) for one in planned if not one.targets}
+    names, meant = over.intersection(arguments.references), {one.launch.id for one in planned}
+    folders = list_launches(output_dir(arguments, context)) if names else ()
+    older = [one for one in folders if name_of(one.name) in names and one.name not in meant]
+    for asked in plan_cancellations(list(readable(older, context)), wanted, context):
         if asked.targets:
             states = states_text(count_states(one.state for one in asked.targets))
-            context.note(
-                f"an older launch of this name is under way: {asked.launch.id} ({states}); "
-                "its id names it"
-            )
+            context.note(f"an older launch of this name is under way: {asked.launch.id} ({states})")
 
 
-def _announce(cancellations: Sequence[Cancellation], context: Context) -> None:
+def _announce(found: Sequence[Cancellation], meant: Iterable[str], context: Context) -> None:
     """Print, before cancelling, which runs a filter has found."""
-    for asked in cancellations:
+    for asked in found:
         launch, targets = asked.launch, asked.targets
         counts = states_text(count_states(one.state for one in targets))
         indices = ranges([one.record.index for one in targets])
@@ -104,6 +86,9 @@ def _announce(cancellations: Sequence[Cancellation], context: Context) -> None:
             f"{len(targets)} of {counted(len(launch.runs), 'run')} of {launch.id}: "
             f"{indices} ({counts})"
         )
+    if not found:
+        ids = listed(list(dict.fromkeys(meant)), 5)
+        context.note("there is nothing to cancel" + (f" in {ids}" if ids else ""))
 
 
 def _report(
@@ -126,7 +111,6 @@ def _report(
             context.say(f"{outcome['run']}: {_SAID[outcome['outcome']]} ({outcome['state']})")
 
 
-_SHOWN = 5
 _SAID = {
     "requested": "cancelling",
     "would_request": "would be cancelled",
