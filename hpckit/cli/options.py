@@ -102,7 +102,12 @@ def launches_of(
             f"--all means every launch in {base}, and {named[0]} one of them",
             hint=f"hpckit {all_of} {named[0]}, or hpckit {all_of} --all",
         )
-    for folder in list_launches(base):
+    yield from readable(list_launches(base), context)
+
+
+def readable(folders: Iterable[Path], context: Context) -> Iterator[Selection]:
+    """Yield the launches of these folders; warns about those that cannot be read."""
+    for folder in folders:
         try:
             launch = load_launch(folder)
         except HpckitError as error:

@@ -9,6 +9,7 @@ import copy
 import re
 import shutil
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import PurePath
 from typing import Any, cast
 
@@ -28,8 +29,13 @@ _RAISED = re.compile(r"\w+ raised while resolving interpolation: ")
 _NO_RESOLVER = "Unsupported interpolation type"
 
 
-def resolve(config: DictConfig, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the configuration as plain values, with `cluster.kind` decided.
+Lost = dict[str, object]
+"""What JSON only holds the text of, by its place: enum members, paths, and, under the place of a
+mapping, the list of such keys."""
+
+
+def resolve(config: DictConfig, environ: Mapping[str, str], lost: Lost) -> dict[str, Any]:
+    """Return the configuration as plain values, with `cluster.kind` decided; adds to `lost`.
 
     Raises ConfigError for mandatory values that are missing, unknown keys in hpckit's own sections,
     interpolations that cannot be resolved, and values that JSON cannot hold.
@@ -38,11 +44,11 @@ def resolve(config: DictConfig, environ: Mapping[str, str]) -> dict[str, Any]:
     words = stage_words(config)
     try:
         values = OmegaConf.to_container(
-            without_words(config, words), resolve=True, throw_on_missing=True, enum_to_str=True
+            without_words(config, words), resolve=True, throw_on_missing=True
         )
     except OmegaConfBaseException as error:
         raise _missing(config) or _unresolved(error, config) from error
-    resolved = cast("dict[str, Any]", as_json_value(values, ""))
+    resolved = cast("dict[str, Any]", as_json_value(values, "", lost))
     for name, given in words.items():
         resolved["stages"][name]["overrides"] = given
     resolved["cluster"]["kind"] = _cluster_kind(resolved["cluster"], environ).value
@@ -146,17 +152,25 @@ def _interpolation_hint(reason: str) -> str:
     return "Interpolations are ${key.path} from the root or ${.key} from the same level; see --cfg."
 
 
-def as_json_value(value: Any, path: str) -> Any:
+def as_json_value(value: Any, path: str, lost: Lost) -> Any:
     """Return a resolved value in a form that JSON can hold; it is located below `path` (`a.b.`).
 
     Raises ConfigError if its type is not supported.
     """
     if isinstance(value, dict):
-        return {str(key): as_json_value(item, f"{path}{key}.") for key, item in value.items()}
+        texts = {key: key.name if isinstance(key, Enum) else str(key) for key in value}
+        if others := [key for key, text in texts.items() if key != text]:
+            lost[path.removesuffix(".")] = others
+        return {
+            text: as_json_value(value[key], f"{path}{text}.", lost) for key, text in texts.items()
+        }
     if isinstance(value, list):
-        return [as_json_value(item, f"{path}{index}.") for index, item in enumerate(value)]
-    if isinstance(value, PurePath):
-        value = str(value)
+        return [as_json_value(item, f"{path}{index}.", lost) for index, item in enumerate(value)]
+    if isinstance(value, Enum | PurePath):
+        typed: Any = value
+        value = value.name if isinstance(value, Enum) else str(value)
+        if typed != value:  # Opt(str, Enum) with adam = "adam" loses nothing
+            lost[path.removesuffix(".")] = typed
     try:  # bytes of the command line that are no UTF-8 are kept; half a surrogate pair has none
         f"{path}{value if isinstance(value, str) else ''}".encode(errors="surrogateescape")
     except UnicodeEncodeError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
 from typing import Any, cast
 
 from omegaconf import AnyNode, Container, DictConfig, ListConfig, OmegaConf
@@ -152,10 +151,8 @@ def _resolved(config: DictConfig, path: _Path) -> Any:
     for key in path:
         value = value[key]
     if isinstance(value, Container):
-        value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True, enum_to_str=True)
-    elif isinstance(value, Enum):
-        value = value.name
-    return as_json_value(value, ".".join(map(str, path)) + ".")
+        value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
+    return as_json_value(value, ".".join(map(str, path)) + ".", {})
 
 
 def _same(one: Any, other: Any) -> bool:

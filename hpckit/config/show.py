@@ -47,7 +47,7 @@ def show_config(request: ComposeRequest, *, package: str = "", resolved: bool = 
         for overrides in listed:
             config = load_config(session, overrides)
             if resolved:
-                config = OmegaConf.create(resolve(mark_command(config), request.environ))
+                config = OmegaConf.create(resolve(mark_command(config), request.environ, {}))
             documents.append(_yaml(_masked(config, known), package))
     if len(documents) == 1:
         return documents[0]

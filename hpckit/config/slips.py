@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 from hydra.core.override_parser.types import Override, OverrideType
@@ -58,6 +59,30 @@ def input_slips(request: ComposeRequest, points: Sequence[SweepPoint]) -> Iterat
         yield warning("-m", "", words)
     for key in exposed_keys(points[0]):
         yield warning(key, "", f"{key} has a copy of a secret variable, which is not masked there")
+    yield from _lost_types(points)
+
+
+def _lost_types(points: Sequence[SweepPoint]) -> Iterator[Finding]:
+    """Yield which values a function gets as texts, as runs read JSON: `==` is False without a word.
+
+    A program with Hydra's own `main` composes by itself, and has them as they are.
+    """
+    lost: dict[str, object] = {}
+    for point in points:
+        lost |= {} if point.settings.entry_point is None else point.lost
+    for key, value in lost.items():
+        root, *inner = key.split(".")
+        if root in _TYPED:
+            continue
+        typed, of = (value[0], f"a key of {key}") if isinstance(value, list) else (value, key)
+        kind = type(typed).__name__.removeprefix("Posix")
+        read = f"config.{root}" + "".join(f"[{n}]" if n.isdigit() else f".{n}" for n in inner)
+        text, cure = str(typed), f"{kind}({read})"
+        if isinstance(typed, Enum):
+            text, cure = typed.name, f"{kind}[{read}]"
+        cure = f"key == {text!r}" if isinstance(value, list) else cure
+        words = f"the function gets {of} as the text {text!r}, which never equals {typed!r}"
+        yield warning(key, text, f"{words}: write {cure} there")
 
 
 def slips(config: Mapping[str, Any], words: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from hpckit.config.command import mark_command
 from hpckit.config.explain import load_config
 from hpckit.config.overrides import parse, parse_plain_value
 from hpckit.config.points.expansion import Word, line_of
-from hpckit.config.resolve import resolve
+from hpckit.config.resolve import Lost, resolve
 from hpckit.config.session import Session
 from hpckit.config.shared_composition import SharedComposition
 from hpckit.config.types import takes
@@ -50,6 +50,7 @@ class Composer:
     shared: dict[tuple[tuple[str, ...], ...], SharedComposition] = field(default_factory=dict)
     parsed: dict[str, Any] = field(default_factory=dict)
     latest: dict[tuple[str, ...], SweepPoint] = field(default_factory=dict)
+    lost: Lost = field(default_factory=dict)
 
     def point(self, overrides: Sequence[str]) -> SweepPoint:
         """Return the point with these overrides; raises ConfigError."""
@@ -75,14 +76,14 @@ class Composer:
         if found is None:
             found = self._composed(kind, overrides)
         config, settings = found
-        return SweepPoint(overrides=overrides, config=config, settings=settings)
+        return SweepPoint(overrides=overrides, config=config, settings=settings, lost=self.lost)
 
     def _composed(
         self, kind: tuple[tuple[str, ...], tuple[str, ...]], overrides: Sequence[str]
     ) -> tuple[dict[str, Any], LaunchConfig]:
         """Let Hydra compose, and keep what the next points can share."""
         config = mark_command(load_config(self.session, overrides))
-        values = resolve(config, self.environ)
+        values = resolve(config, self.environ, self.lost)
         try:
             settings = from_plain(LaunchConfig, values)
         except (TypeError, ValueError) as error:

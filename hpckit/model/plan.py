@@ -44,7 +44,8 @@ class SweepPoint:
 
     `stage` names the stage of the point, if the launch has stages. With a `search`, the searched
     keys hold arbitrary values: a run asks for its own when it begins. What looks like a secret is
-    in `secrets`, and masked everywhere else.
+    in `secrets`, and masked everywhere else. `lost` has what `config` of any point of the sweep
+    only holds the text of, by its key.
     """
 
     overrides: tuple[str, ...]
@@ -53,6 +54,7 @@ class SweepPoint:
     stage: str | None = None
     search: Search | None = None
     secrets: SecretVariables = field(default_factory=SecretVariables)
+    lost: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,11 +23,7 @@ from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import living_by_name
 from hpckit.values import dataclass
-from hpckit.views.launch_view import (
-    LaunchView,
-    RecordedProcess,
-    local_executors,
-)
+from hpckit.views.launch_view import Ask, RecordedProcess, launch_views, local_executors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +40,21 @@ class Cancellation:
     whole: bool
 
 
-def plan_cancellation(selection: Selection, view: LaunchView, wanted: Filter) -> Cancellation:
-    """Return what to cancel of a launch: the runs that match the filter."""
-    meant = [one for one in view.runs if wanted.takes(one.state, one.record.overrides)]
-    return Cancellation(
-        launch=selection.launch,
-        views=meant,
-        targets=[one for one in meant if not one.settled],
-        whole=selection.index is None and wanted.all,
-    )
+def plan_cancellations(
+    selections: Sequence[Selection], wanted: Filter, context: Context
+) -> Iterator[Cancellation]:
+    """Yield what to cancel of each launch: the runs that match the filter."""
+    # With --all, most launches completed long ago: Slurm need not be asked about those.
+    questions = [(one.launch, None if one.index is None else [one.index]) for one in selections]
+    views = launch_views(questions, context, ask=Ask.open_runs)
+    for selection, view in zip(selections, views, strict=True):
+        meant = [one for one in view.runs if wanted.takes(one.state, one.record.overrides)]
+        yield Cancellation(
+            launch=selection.launch,
+            views=meant,
+            targets=[one for one in meant if not one.settled],
+            whole=selection.index is None and wanted.all,
+        )
 
 
 def cancel_runs(cancellations: Sequence[Cancellation], context: Context) -> None:

@@ -209,26 +209,25 @@ def _place(failure: Failure) -> str:
 def _next_steps(groups: Sequence[FailureGroup]) -> list[str]:
     """Return how to try failed runs again, or else how interrupted ones go on."""
     rows = [row for group in groups for row in group.rows]
+    ready = [row for row in rows if not row.refusal]
+    left: dict[str, list[int]] = {}
+    for row in rows:
+        if row.refusal:
+            left.setdefault(row.refusal, []).append(row.index)
+    refused = [f"  not resumed ({shown_ranges(runs)}): {words}" for words, runs in left.items()]
     failed = [row for row in rows if row.state is RunState.failed]
     if not failed:
-        cut = [row.run for row in rows if row.state is RunState.interrupted]
+        cut = [row.run for row in ready if row.state is RunState.interrupted]
         which = cut[0] if len(cut) == 1 else split_run_id(cut[0])[0] if cut else ""
         watch = f"  continue: hpckit resume {which} (`hpckit watch` does it by itself)"
-        return [*([watch] if cut else []), *_more(rows)]
-    one = failed[0].run
-    if len(failed) == 1:
-        begins = f", {failed[0].resume}" if failed[0].resume else ""
-        return [
-            f"  try again: hpckit rerun {one} (today's code)",
-            f"         or: hpckit resume {one} (the frozen code{begins})",
-            *_more(rows),
-        ]
-    launch = split_run_id(one)[0]
-    return [
-        f"\n  try again: hpckit rerun {launch} --failed (today's code)",
-        f"         or: hpckit resume {launch} --failed (the frozen code)",
-        *_more(rows),
-    ]
+        return [*([watch] if cut else []), *refused, *_more(ready)]
+    one, begins, gap = failed[0].run, f", {failed[0].resume}" if failed[0].resume else "", ""
+    if len(failed) > 1:
+        one, begins, gap = f"{split_run_id(one)[0]} --failed", "", "\n"
+    again = f"{gap}  try again: hpckit rerun {one} (today's code)"
+    frozen = f"         or: hpckit resume {one} (the frozen code{begins})"
+    ours = any(row in ready for row in failed)
+    return [again, *([frozen] if ours else []), *refused, *_more(ready)]
 
 
 def _more(rows: Sequence[RunRow]) -> Iterator[str]:

@@ -19,8 +19,9 @@ from hpckit.model.moment import span_words
 from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.preflight.verdict import NodeInspection
 from hpckit.model.run import Observation, RunRecord, RunView
+from hpckit.model.standing import Judgement, Standing
 from hpckit.model.states import BaseState, RunState
-from hpckit.report.pending import pending_note
+from hpckit.report.pending import pending_note, standing_text
 from hpckit.values import dataclass, replace
 
 
@@ -54,7 +55,8 @@ class RunRow:
     began, if an earlier stage did not complete. `early` says why it completed early. `step` counts
     from 0, to one less than `total`. `layout` is what the ranks reported of it, null until then.
     `preflight` is the latest inspection of each node. `satellites` are the jobs that bring it
-    nodes. `resume` says from which step a resume continues. `expected_start` is Slurm's forecast.
+    nodes. `resume` says from which step a resume continues, `refusal` why none would.
+    `expected_start` is Slurm's forecast.
     """
 
     run: str
@@ -85,6 +87,7 @@ class RunRow:
     preflight: tuple[NodeInspection, ...] = ()
     satellites: tuple[Satellite, ...] = ()
     resume: str = ""
+    refusal: str = ""
     expected_start: datetime | None = None
 
     def elapsed(self, now: datetime) -> timedelta | None:
@@ -126,6 +129,9 @@ def run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
         layout=record.layout,
         preflight=record.preflight,
         satellites=view.satellites,
+        refusal=standing_text(Judgement(standing=Standing.unsettled))
+        if view.state.ended and not view.settled
+        else "",
         expected_start=None if seen is None else seen.expected_start,
     )
 

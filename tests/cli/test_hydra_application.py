@@ -197,3 +197,56 @@ def test_group_that_two_files_choose_is_told(tmp_path: Path) -> None:
         assert "hpc.yaml: experiment appears more than once" in done.stderr
         assert "take one entry out" in done.stderr
         assert "+experiment" not in done.stderr
+
+
+_TYPED = """\
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from hydra.core.config_store import ConfigStore
+
+class Opt(Enum):
+    sgd = 1
+    adam = 2
+
+class Same(str, Enum):
+    same = "same"
+
+@dataclass
+class Root:
+    opt: Opt = Opt.sgd
+    opts: list[Opt] = field(default_factory=lambda: [Opt.adam])
+    same: Same = Same.same
+    per: dict[Opt, float] = field(default_factory=lambda: {Opt.adam: 0.1})
+    data: Path = Path("conf")
+
+ConfigStore.instance().store(name="root", node=Root)
+"""
+
+
+def test_values_that_a_function_gets_as_texts_are_told(tmp_path: Path) -> None:
+    """`config.opt == Opt.adam` is False without a word; a program of Hydra's own has the member."""
+    primary = "defaults: [hpckit, root, _self_]\nimports: [myapp.config]\nparams: {at: {30: 0.1}}\n"
+    _project(
+        tmp_path,
+        {
+            "myapp/config.py": _TYPED,
+            "conf/hpc.yaml": primary,
+            "conf/config.yaml": "",
+            "train.py": "def train(config, run): pass\n",
+        },
+    )
+    hpc = ["--config-name", "hpc", "cluster=local", "opt=sgd,adam", "-m"]
+    done = _hpckit(tmp_path, "launch", "--dry-run", *hpc, "entry_point=train:train")
+    told = re.findall(
+        r"the function gets (.*) as the text (.*), which .*: write (.*) there", done.stderr
+    )
+    assert told == [
+        ("a key of params.at", "'30'", "key == '30'"),
+        ("opt", "'sgd'", "Opt[config.opt]"),
+        ("opts.0", "'adam'", "Opt[config.opts[0]]"),
+        ("a key of per", "'adam'", "key == 'adam'"),
+        ("data", "'conf'", "Path(config.data)"),
+    ], done.stderr
+    done = _hpckit(tmp_path, "launch", "--dry-run", *hpc, "--", "python", "train.py")
+    assert (done.returncode, "as the text" in done.stderr) == (0, False), done.stderr

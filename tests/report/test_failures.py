@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.run import RunRecord, RunView
-from hpckit.model.states import RunState
+from hpckit.model.run import Observation, RunRecord, RunView
+from hpckit.model.states import RunState, parse_state
 from hpckit.report.failures import (
     failure_texts,
     group_failures,
@@ -31,23 +32,26 @@ BOOM = Failure(
 GONE = Failure(cause=Cause.exit_code, message="ended with exit code 7", signature="exit_code-7")
 
 
-def rows(*failures: Failure | None, state: RunState = RunState.failed) -> Sequence[RunRow]:
+def views(*failures: Failure | None, state: RunState = RunState.failed) -> Sequence[RunView]:
     """Return a run for each failure; None has completed."""
     return [
-        run_row(
-            RunView(
-                record=RunRecord(
-                    id=f"demo.{index}",
-                    index=index,
-                    overrides=(),
-                    folder="/x",
-                    state=RunState.completed if failure is None else state,
-                    failure=failure,
-                )
+        RunView(
+            record=RunRecord(
+                id=f"demo.{index}",
+                index=index,
+                overrides=(),
+                folder="/x",
+                state=RunState.completed if failure is None else state,
+                failure=failure,
             )
         )
         for index, failure in enumerate(failures)
     ]
+
+
+def rows(*failures: Failure | None, state: RunState = RunState.failed) -> Sequence[RunRow]:
+    """Return the row of a run for each failure; None has completed."""
+    return [run_row(view) for view in views(*failures, state=state)]
 
 
 @pytest.mark.parametrize(("place", "hints"), [("/out/demo/code/logs", 1), ("/etc/x", 0)])
@@ -117,6 +121,27 @@ def test_what_was_interrupted_goes_on_and_is_not_tried_again() -> None:
     assert "2 runs interrupted (0-1): exception" in text
     assert "try again" not in text
     assert "continue: hpckit resume demo (`hpckit watch`" in text
+
+
+def test_resume_is_not_offered_where_it_refuses() -> None:
+    """While Slurm may start a run again by itself, and where the Python is gone: that is said."""
+    one, other = views(BOOM, BOOM, state=RunState.interrupted)
+    seen = Observation(
+        job="7", state=parse_state("COMPLETING"), seen_at=datetime(2026, 1, 1, tzinfo=UTC)
+    )
+    first, waits = run_row(one), run_row(replace(other, observation=seen, asked=True))
+    text = "\n".join(failure_texts([waits]))
+    assert "not resumed (1): Slurm may still start it again by itself" in text
+    assert "hpckit resume" not in text
+    text = "\n".join(failure_texts([first, waits]))
+    assert "continue: hpckit resume demo.0" in text
+    assert "not resumed (1): " in text
+    for count in (1, 2):
+        failed = [replace(row, refusal="its Python is gone") for row in rows(*[BOOM] * count)]
+        text = "\n".join(failure_texts(failed))
+        assert "try again: hpckit rerun" in text
+        assert "its Python is gone" in text
+        assert "hpckit resume" not in text
 
 
 def test_who_had_too_little_time_or_memory_reads_how_to_get_more() -> None:

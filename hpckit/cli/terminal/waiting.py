@@ -112,8 +112,7 @@ def _poll(watch: Poller, show: Callable[[], None]) -> None:
 
 
 def _show_end(launch: Launch, rows: Sequence[RunRow], context: Context) -> None:
-    if len(rows) <= _JUDGED:
-        rows = with_resume_steps(launch, rows)
+    rows = with_resume_steps(launch, rows, steps=len(rows) <= _JUDGED)
     page = status_page(launch_head(launch), rows, context.now(), brief=True)
     if len(rows) == 1:
         page = [*page, *(f"warning: {one}" for one in rows[0].warnings)]

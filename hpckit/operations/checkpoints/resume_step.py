@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 
-from hpckit.errors import HpckitError
+from hpckit.errors import HpckitError, UsageError
 from hpckit.model.states import RunState
 from hpckit.operations.checkpoints.find import find_checkpoints
+from hpckit.operations.frozen_script import require_python
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.lookup import Selection
 from hpckit.report.rows import RunRow
@@ -37,14 +38,20 @@ def resume_words(launch: Launch, index: int, *, stepped: bool = False) -> str:
     return ""
 
 
-def with_resume_steps(launch: Launch, rows: Iterable[RunRow]) -> list[RunRow]:
-    """Return the rows, those that a resume would take with the step that it begins at.
+def with_resume_steps(launch: Launch, rows: Sequence[RunRow], *, steps: bool) -> Sequence[RunRow]:
+    """Return the rows with why a resume refuses them or, with `steps`, the step it begins at.
 
     Of another user's launch nothing is looked up: it names folders of its owner's choice.
     """
+    if launch.stranger is not None:
+        return rows
+    try:
+        require_python(launch)
+    except UsageError as error:
+        return [replace(row, refusal=f"{error.message}\n  {error.hint}") for row in rows]
     return [
         replace(row, resume=resume_words(launch, row.index, stepped=row.step is not None))
-        if row.state in _ENDED and row.attempt and launch.stranger is None
+        if steps and row.state in _ENDED and row.attempt
         else row
         for row in rows
     ]

@@ -260,10 +260,44 @@ def test_cancel_without_doing_it_changes_nothing(desk: Any) -> None:
 
 def test_cancel_says_where_a_filter_finds_nothing(desk: Any) -> None:
     """No run that is meant is no error."""
-    desk.freeze(sweep=SWEEP)
+    launch = desk.freeze(sweep=SWEEP)
     said = desk.say("cancel", "--failed")
     assert (said.code, said.out) == (0, "")
-    assert "there is nothing to cancel" in said.err
+    assert f"there is nothing to cancel in {launch.id}" in said.err
+
+
+def test_cancel_of_a_name_tells_of_an_older_launch_that_lives(desk: Any) -> None:
+    """A rerun takes the name over; without a word one would believe that all is over."""
+    older = desk.freeze(sweep=SWEEP)
+    newer = desk.freeze(minute=1)
+    other = desk.freeze("demo-other", minute=2)
+    desk.say("cancel", "demo")
+    told = f"an older launch of this name is under way: {older.id} (3 pending)"
+    said = desk.say("cancel", "demo")
+    assert said.out == f"{newer.id}.0: already over (cancelled)\n"
+    assert told in said.err
+    assert other.id not in said.err
+    said = desk.say("cancel", "demo", "--override", "a=2")
+    assert f"there is nothing to cancel in {newer.id}" in said.err
+    assert f"under way: {older.id} (1 pending)" in said.err
+    assert "older" not in desk.say("cancel", newer.id).err
+    assert "older" not in desk.say("cancel", "demo", older.id).err
+    assert "older" not in desk.say("cancel", "demo").err
+    assert wishes(older) == [(0, 1, 2)]
+
+
+def test_cancel_counts_what_is_over(desk: Any, writer: Any) -> None:
+    """The runs that it stops stand alone; JSON has a line for each."""
+    launch = desk.freeze(sweep=[*SWEEP, ("a=4",)])
+    for index in (0, 1, 3):
+        attempt = writer(launch=launch, index=index)
+        attempt.start()
+        attempt.complete()
+    assert desk.say("cancel", "--dry-run").out.splitlines() == [
+        f"{launch.id}: 3 runs already over (3 completed)",
+        f"{launch.id}.2: would be cancelled (pending)",
+    ]
+    assert [run["index"] for run in read(desk, "cancel")] == [0, 1, 2, 3]
 
 
 def test_cancel_refuses_one_launch_and_all(desk: Any) -> None:

@@ -366,6 +366,23 @@ def test_status_knows_a_living_supervisor_from_a_dead_one(desk: Any, writer: Any
     assert "before recording the outcome" in desk.say("status").out
 
 
+def test_status_offers_no_resume_where_the_python_is_gone(desk: Any, writer: Any) -> None:
+    """It says what `resume` would say."""
+    launch = desk.freeze()
+    attempt = writer(launch=launch)
+    attempt.start()
+    attempt.interrupt()
+    assert f"hpckit resume {launch.id}.0" in desk.say("status").out
+    file = launch.paths.launch
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"python": "/no/python"}))
+    said = desk.say("status").out
+    assert "hpckit resume" not in said
+    with pytest.raises(UsageError) as refused:
+        desk.say("resume")
+    assert refused.value.message in said
+    assert str(refused.value.hint) in said
+
+
 def test_status_knows_that_nothing_will_start_a_run(desk: Any) -> None:
     """Runs waiting for a local executor that is gone do not wait for ever."""
     launch = desk.freeze()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpckit.cli.options import (
@@ -13,15 +13,19 @@ from hpckit.cli.options import (
     add_references,
     filter_of,
     launches_of,
+    output_dir,
+    readable,
 )
 from hpckit.context import Context
-from hpckit.model.counted import counted, ranges
+from hpckit.model.counted import counted, listed, ranges
+from hpckit.model.ids import name_of
 from hpckit.model.plain import plain_fields
 from hpckit.model.run import RunView
-from hpckit.operations.cancel import Cancellation, cancel_runs, plan_cancellation
+from hpckit.operations.cancel import Cancellation, cancel_runs, plan_cancellations
+from hpckit.record.lookup import list_launches
 from hpckit.report.rows import count_states
+from hpckit.report.selection import Filter
 from hpckit.report.text import states_text
-from hpckit.views.launch_view import Ask, launch_views
 
 EPILOG = """\
 examples:
@@ -44,24 +48,37 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     wanted = filter_of(arguments)
     some = arguments.all or not wanted.all
     selections = list(launches_of(arguments, context, all_of="cancel"))
-    # With --all, most launches completed long ago: Slurm need not be asked about those.
-    questions = [(one.launch, None if one.index is None else [one.index]) for one in selections]
-    views = launch_views(questions, context, ask=Ask.open_runs)
-    cancellations = [
-        plan_cancellation(*pair, wanted) for pair in zip(selections, views, strict=True)
-    ]
+    named = planned = list(plan_cancellations(selections, wanted, context))
     if some:
-        cancellations = [one for one in cancellations if one.targets]
-        _announce(cancellations, context)
+        named = [one for one in planned if one.targets]
+        _announce(named, [one.launch.id for one in planned], context)
     if not arguments.dry_run:
-        cancel_runs(cancellations, context)
-    _report(cancellations, arguments, context)
+        cancel_runs(named, context)
+    _report(named, arguments, context)
+    _note_older(planned, wanted, arguments, context)
     return 0
 
 
-def _announce(cancellations: Sequence[Cancellation], context: Context) -> None:
+def _note_older(
+    planned: Sequence[Cancellation], wanted: Filter, arguments: argparse.Namespace, context: Context
+) -> None:
+    """Note launches under way that a name does not mean, as a later one has that name.
+
+    Such as a rerun of one run: who cancels the name, and sees nothing to do, believes all is over.
+    """
+    over = {name_of(one.launch.id) for one in planned if not one.targets}
+    names, meant = over.intersection(arguments.references), {one.launch.id for one in planned}
+    folders = list_launches(output_dir(arguments, context)) if names else ()
+    older = [one for one in folders if name_of(one.name) in names and one.name not in meant]
+    for asked in plan_cancellations(list(readable(older, context)), wanted, context):
+        if asked.targets:
+            states = states_text(count_states(one.state for one in asked.targets))
+            context.note(f"an older launch of this name is under way: {asked.launch.id} ({states})")
+
+
+def _announce(found: Sequence[Cancellation], meant: Iterable[str], context: Context) -> None:
     """Print, before cancelling, which runs a filter has found."""
-    for asked in cancellations:
+    for asked in found:
         launch, targets = asked.launch, asked.targets
         counts = states_text(count_states(one.state for one in targets))
         indices = ranges([one.record.index for one in targets])
@@ -69,23 +86,29 @@ def _announce(cancellations: Sequence[Cancellation], context: Context) -> None:
             f"{len(targets)} of {counted(len(launch.runs), 'run')} of {launch.id}: "
             f"{indices} ({counts})"
         )
-    if not cancellations:
-        context.note("there is nothing to cancel")
+    if not found:
+        ids = listed(list(dict.fromkeys(meant)), 5)
+        context.note("there is nothing to cancel" + (f" in {ids}" if ids else ""))
 
 
 def _report(
     cancellations: Sequence[Cancellation], arguments: argparse.Namespace, context: Context
 ) -> None:
-    outcomes = [
-        _outcome(one, dry=arguments.dry_run) for asked in cancellations for one in asked.views
-    ]
     if arguments.json:
+        views = [one for asked in cancellations for one in asked.views]
+        outcomes = [_outcome(one, dry=arguments.dry_run) for one in views]
         launches = {asked.launch.id for asked in cancellations}
         launch = launches.pop() if len(launches) == 1 and not arguments.all else None
         context.say_json({"launch": launch, "runs": outcomes})
         return
-    for outcome in outcomes:
-        context.say(f"{outcome['run']}: {_SAID[outcome['outcome']]} ({outcome['state']})")
+    for asked in cancellations:
+        over = [one for one in asked.views if one.settled]
+        if len(over) > 1:
+            states = states_text(count_states(one.state for one in over))
+            context.say(f"{asked.launch.id}: {len(over)} runs already over ({states})")
+        for view in asked.targets if len(over) > 1 else asked.views:
+            outcome = _outcome(view, dry=arguments.dry_run)
+            context.say(f"{outcome['run']}: {_SAID[outcome['outcome']]} ({outcome['state']})")
 
 
 _SAID = {

@@ -184,7 +184,7 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
         more = {"auto_resume_job": auto_resume, **counts, "queue_age_s": age_s, "foreign": foreign}
         context.say_json({**document, **more})
     else:
-        shown = with_resume_steps(view.launch, shown) if few else shown
+        shown = list(with_resume_steps(view.launch, shown, steps=few))
         asked = arguments.all, arguments.sort, arguments.limit, arguments.goodput
         brief = not any(asked) and filter_of(arguments).all
         page = [*status_page(launch_head(view.launch), shown, now, brief=brief)]

@@ -18,14 +18,13 @@ from hpckit.cli.terminal.live_status import Look, follow
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.operations.cancel import cancel_runs, plan_cancellation
+from hpckit.operations.cancel import cancel_runs, plan_cancellations
 from hpckit.operations.next_step import only_a_view
 from hpckit.record.launches import Launch
 from hpckit.record.lookup import Selection
 from hpckit.report.live_view.top_detail import top_page
 from hpckit.report.selection import Filter
 from hpckit.values import replace
-from hpckit.views.launch_view import Ask, launch_view
 from hpckit.views.top import TopReader, TopRequest
 
 _ONCE = 50
@@ -110,8 +109,7 @@ def cancel_run(launch: Launch, context: Context, index: int) -> str:
     """Cancel a run, as `hpckit cancel` does, and say what was done; raises HpckitError."""
     if launch.stranger is not None:
         raise UsageError(f"{launch.id} is not yours: {launch.stranger.reason}")
-    view = launch_view(launch, context, ask=Ask.open_runs, indices=[index])
-    asked = plan_cancellation(Selection(launch=launch, index=index), view, Filter())
+    (asked,) = plan_cancellations([Selection(launch=launch, index=index)], Filter(), context)
     if not asked.targets:
         return f"{launch.runs[index].id} is over"
     cancel_runs([asked], context)
