@@ -27,7 +27,7 @@ from hpckit.planning.recovery.ends import stated_code, with_farewell
 from hpckit.planning.tracker import rank_variables_of_tracker
 from hpckit.record.layout import RoundPaths
 from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, write_json
-from hpckit.runtime import collectives_line, stacks
+from hpckit.runtime import stacks
 from hpckit.runtime.agent.collective_statements import CollectiveStatements
 from hpckit.runtime.agent.disk_room import of_full_disk, without_room
 from hpckit.runtime.agent.hang_detector import HangLimits, StepWatch
@@ -156,7 +156,7 @@ class LocalRanks:
         lines = {
             rank_pipe.BOARD_VARIABLE: board,
             stacks.VARIABLE: answers,
-            collectives_line.VARIABLE: recorder.fileno(),
+            rank_pipe.COLLECTIVES_VARIABLE: recorder.fileno(),
         }
         start = await self._below_nsys(info.rank, variables)
         starter = RankStarter(fork_server=self.fork_server)
