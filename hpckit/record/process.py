@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_STATE = 0
+STATE, PARENT, SESSION, SIZE = 0, 1, 3, 20
+"""Places in `stat_fields`."""
 _START = 19
-_DEAD = frozenset({"Z", "X"})
+DEAD = frozenset({"Z", "X"})
 
 
 def this_host() -> str:
@@ -19,15 +20,20 @@ def this_host() -> str:
     return os.uname().nodename
 
 
+def stat_fields(pid: int) -> list[str]:
+    """Return what /proc/PID/stat says from the state on; empty if there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes().decode(errors="replace")
+    except OSError:
+        return []
+    # The command's name, field 2, may itself contain blanks and parentheses.
+    return text.rpartition(")")[2].split()
+
+
 def start_mark(pid: int) -> str | None:
     """Return when a process of this host started; None if it does not exist or is a zombie."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    # The command's name, field 2, may itself contain blanks and parentheses.
-    fields = text.rpartition(")")[2].split()
-    return None if fields[_STATE] in _DEAD else fields[_START]
+    fields = stat_fields(pid)
+    return None if not fields or fields[STATE] in DEAD else fields[_START]
 
 
 def alive(host: str, pid: int, mark: str) -> bool | None:

@@ -8,8 +8,6 @@ communicate.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -25,18 +23,10 @@ def make_cpu_group(timeout: timedelta | None = None) -> Any:
     `timeout` bounds each of its operations; without it torch's own timeout applies. The user's
     groups are connected as before, whether they are made earlier or later.
     """
-    with _connecting_at_first_use():
-        return dist.new_group(backend="gloo", timeout=timeout)
-
-
-@contextmanager
-def _connecting_at_first_use() -> Iterator[None]:
-    """Set torch's variable for this moment, unless the user has set it."""
-    if _LAZY in os.environ:
-        yield
-        return
-    os.environ[_LAZY] = "1"
+    is_users = _LAZY in os.environ
+    os.environ.setdefault(_LAZY, "1")
     try:
-        yield
+        return dist.new_group(backend="gloo", timeout=timeout)
     finally:
-        os.environ.pop(_LAZY, None)
+        if not is_users:
+            os.environ.pop(_LAZY, None)

@@ -14,14 +14,14 @@ import os
 import signal
 import time
 from collections.abc import Collection, Iterator
-from pathlib import Path
+
+from hpckit.record.process import DEAD, PARENT, SESSION, STATE, stat_fields
 
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_S = 5.0
 """A process that is still there after that is held by a driver or belongs to another user."""
 _LOOK_S = 0.01
 _QUIET = 2
-_STATE, _PARENT, _SESSION = 0, 1, 3
 
 
 def adopt_orphans() -> None:
@@ -76,13 +76,9 @@ def _orphans(ranks: Collection[int]) -> Iterator[tuple[int, bool]]:
     Their numbers belong to no other process before this one waits for them. The newest come first:
     one that forks and ends is met while it is there.
     """
-    own, session = str(os.getpid()).encode(), str(os.getsid(0)).encode()
+    own, session = str(os.getpid()), str(os.getsid(0))
     numbers = map(int, filter(str.isdecimal, os.listdir("/proc")))  # noqa: PTH208  # thrice as fast
     for pid in sorted(numbers, reverse=True):
-        try:
-            # The command's name, field 2, may itself contain blanks and parentheses.
-            found = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        except OSError:
-            continue
-        if found[_PARENT] == own and found[_SESSION] != session and pid not in ranks:
-            yield pid, found[_STATE] in {b"Z", b"X"}
+        found = stat_fields(pid)
+        if found and found[PARENT] == own and found[SESSION] != session and pid not in ranks:
+            yield pid, found[STATE] in DEAD

@@ -18,11 +18,10 @@ from pathlib import Path
 
 from hpckit.model.fault import FaultTarget
 from hpckit.record.layout import LaunchPaths
-from hpckit.record.process import start_mark
+from hpckit.record.process import SESSION, start_mark, stat_fields
 from hpckit.runtime.fork_server.protocol import read_variables
 from hpckit.values import dataclass
 
-_SESSION = 3
 _AGENT = "hpckit.runtime.agent"
 _PYTHON_WORDS = 4
 """An agent is `python -P -m hpckit.runtime.agent …`; srun has the same words further right."""
@@ -75,13 +74,9 @@ def rank_environment(attempt: Path, node: str | None) -> Mapping[str, str]:
     `node` is Slurm's name of this node, None for any: one host may stand for several nodes.
     """
     for pid in sorted(_own_processes()):
-        variables = read_variables(pid)
-        if (
-            "HPCKIT_RANK" in variables
-            and node in {None, variables.get("SLURMD_NODENAME")}
-            and _session(pid) == pid
-            and _same(variables.get("HPCKIT_ATTEMPT_DIR", ""), attempt)
-        ):
+        variables = _rank_variables(pid)
+        is_here = node in {None, variables.get("SLURMD_NODENAME")}
+        if variables and is_here and _same(variables["HPCKIT_ATTEMPT_DIR"], attempt):
             return variables
     return {}
 
@@ -100,11 +95,8 @@ def processes_of_runs() -> Mapping[Path, tuple[int, ...]]:
 
 
 def _run_of_rank(pid: int) -> Path | None:
-    variables = read_variables(pid)
-    attempt = variables.get("HPCKIT_ATTEMPT_DIR")
-    if attempt is None or "HPCKIT_RANK" not in variables or _session(pid) != pid:
-        return None
-    return Path(attempt).parent.parent
+    attempt = _rank_variables(pid).get("HPCKIT_ATTEMPT_DIR")
+    return None if attempt is None else Path(attempt).parent.parent
 
 
 def _run_of_agent(pid: int) -> Path | None:
@@ -124,12 +116,9 @@ def _own_processes() -> Iterator[int]:
 
 
 def _is_rank(pid: int, wanted: ProcessQuery) -> bool:
-    """Return whether this is the rank, not its child: an agent gives each rank its own session."""
-    variables = read_variables(pid)
-    return (
-        variables.get("HPCKIT_RANK") == str(wanted.rank)
-        and _session(pid) == pid
-        and _same(variables.get("HPCKIT_ATTEMPT_DIR", ""), wanted.attempt)
+    variables = _rank_variables(pid)
+    return variables.get("HPCKIT_RANK") == str(wanted.rank) and _same(
+        variables["HPCKIT_ATTEMPT_DIR"], wanted.attempt
     )
 
 
@@ -153,21 +142,18 @@ def _same(said: str, folder: Path) -> bool:
         return False
 
 
-def _read(pid: int, name: str) -> str:
-    try:
-        return os.fsdecode(Path(f"/proc/{pid}/{name}").read_bytes())
-    except OSError:
-        return ""
-
-
 def _words(pid: int) -> list[str]:
-    return _read(pid, "cmdline").removesuffix("\0").split("\0")
+    with contextlib.suppress(OSError):
+        text = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes())
+        return text.removesuffix("\0").split("\0")
+    return []
 
 
-def _session(pid: int) -> int | None:
-    # The command's name, field 2, may itself hold blanks and parentheses.
-    fields_ = _read(pid, "stat").rpartition(")")[2].split()
-    return int(fields_[_SESSION]) if len(fields_) > _SESSION else None
+def _rank_variables(pid: int) -> Mapping[str, str]:
+    """Return a rank's variables; none of its child: an agent gives each rank its own session."""
+    variables, fields = read_variables(pid), stat_fields(pid)
+    named = {"HPCKIT_RANK", "HPCKIT_ATTEMPT_DIR"} <= variables.keys()
+    return variables if named and fields and fields[SESSION] == str(pid) else {}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

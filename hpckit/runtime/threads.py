@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 T = TypeVar("T")
 
@@ -30,22 +30,18 @@ async def aside(
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def give(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]  # None is also a result
+    def give(put: Callable[[Any], None], value: Any) -> None:
+        if not future.done():
+            put(value)
 
     def run() -> None:
-        result, problem = None, None
+        put: Callable[[Any], None] = future.set_result
         try:
-            result = work()
+            value: Any = work()
         except BaseException as error:  # noqa: BLE001  # raised again by the await
-            problem = error
+            put, value = future.set_exception, error
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(give, result, problem)
+            loop.call_soon_threadsafe(give, put, value)
 
     begin(run)
     return await future

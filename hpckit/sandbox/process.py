@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from hpckit.record.process import start_mark
 from hpckit.sandbox.settings import (
     BIN_DIR,
     LOG_DIR,
@@ -94,7 +95,7 @@ def start_daemon(daemon: Daemon) -> None:
             group=daemon.user,
             extra_groups=[] if daemon.user else None,
         )
-    record = {"pid": child.pid, "started": _start_time(child.pid), "boot": _boot()}
+    record = {"pid": child.pid, "started": start_mark(child.pid), "boot": _boot()}
     _record_path(daemon.name).write_text(json.dumps(record))
     child.returncode = 0  # never awaited: without this, Popen warns when it is collected
 
@@ -105,7 +106,7 @@ def recorded_pid(name: str) -> int | None:
         record = json.loads(_record_path(name).read_text())
     except (FileNotFoundError, ValueError):
         return None
-    started = _start_time(record["pid"])
+    started = start_mark(record["pid"])
     alive = started is not None and (started, _boot()) == (record["started"], record["boot"])
     return record["pid"] if alive else None
 
@@ -156,7 +157,7 @@ def _lives_in(pid: int, wanted: tuple[int, int]) -> bool:
         found = Path(f"/proc/{pid}/ns/net").stat()
     except OSError:
         return False
-    return (found.st_dev, found.st_ino) == wanted and _start_time(pid) is not None
+    return (found.st_dev, found.st_ino) == wanted and start_mark(pid) is not None
 
 
 def is_mounted(place: Path) -> bool:
@@ -194,15 +195,6 @@ def _final_events(name: str) -> str:
 
 def _record_path(name: str) -> Path:
     return PID_DIR / f"{name}.json"
-
-
-def _start_time(pid: int) -> int | None:
-    """Return the start time of a living process in clock ticks: a later one may reuse its pid."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def _boot() -> str:

@@ -18,7 +18,7 @@ from hpckit.planning.recovery.flight_recorder import DumpedBy, read_dumps
 from hpckit.record.layout import RoundPaths
 from hpckit.record.store import read_json, write_json
 from hpckit.runtime.agent.trace_files import TraceFileError, read_trace
-from hpckit.runtime.collectives_line import MOST_BYTES, READY
+from hpckit.runtime.channel.rank_pipe import MOST_BYTES, READY
 from hpckit.runtime.threads import aside
 from hpckit.values import dataclass, field, replace
 

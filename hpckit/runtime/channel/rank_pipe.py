@@ -28,6 +28,11 @@ VARIABLE = "HPCKIT_LINK_FD"
 """Names the inherited file descriptor of the line."""
 BOARD_VARIABLE = "HPCKIT_STEP_FD"
 """Names the inherited file descriptor of the board."""
+COLLECTIVES_VARIABLE = "HPCKIT_COLLECTIVES_FD"
+"""Names that of a socket pair of its own, on which an agent asks a rank for its collectives."""
+READY, MOST_BYTES = b"ready\n", 512 * 1024
+"""What a rank sends when its thread for that listens, which answers also while the main thread
+waits, not if the interpreter stands still; others are not asked. And most bytes of one answer."""
 
 _STEP = struct.Struct("=q")
 _FAREWELL_AT = 64

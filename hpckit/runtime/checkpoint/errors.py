@@ -1,14 +1,4 @@
-"""The errors of checkpoints.
-
-RunError
-└── CheckpointError          a save failed, or the folder cannot be used
-    ├── FencedError          a newer attempt owns the run: nothing may be committed from now on
-    ├── ForeignFolderError   a folder belongs to another user, or others may write to it
-    ├── UnknownOwnerError    cannot read whether this attempt still owns the run: likewise
-    ├── StateError           what was registered cannot be saved or does not fit what was saved
-    ├── RefusedStateError    an object raised an error when it was given its state
-    └── NoCheckpointError    there are committed checkpoints, but none could be loaded
-"""
+"""The errors of checkpoints."""
 
 from __future__ import annotations
 

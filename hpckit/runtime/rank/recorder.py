@@ -26,7 +26,7 @@ from hpckit.planning.recovery.classify import classify
 from hpckit.planning.recovery.flight_recorder import DumpedBy, read_dumps
 from hpckit.record.layout import RoundPaths
 from hpckit.record.store import write_json
-from hpckit.runtime.collectives_line import MOST_BYTES, READY, VARIABLE
+from hpckit.runtime.channel.rank_pipe import COLLECTIVES_VARIABLE, MOST_BYTES, READY
 
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 """Of any backend (torch 2.8 on), and of NCCL (2.5 on): a rank may have groups of both."""
@@ -37,7 +37,7 @@ def answer_agent(environ: Mapping[str, str], info: RankInfo) -> None:
 
     Does nothing for a rank that is alone, or whose agent hands it no line.
     """
-    number = environ.get(VARIABLE, "")
+    number = environ.get(COLLECTIVES_VARIABLE, "")
     if info.world_size < 2 or not number.isdecimal():  # noqa: PLR2004  # one waits for nobody
         return
     with contextlib.suppress(OSError):

@@ -306,6 +306,7 @@ class Round:
     def _take_of_rank(self, message: _OfRank) -> None:
         """Take a rank's end, its profile, or its layout: all layouts are recorded at once."""
         if isinstance(message, messages.RankEnded):
+            self._exits.take(message.exit, message.alone_s)
             return self._end_rank(message.exit)
         if isinstance(message, messages.Profiled):
             return self.profiles.take(message)
@@ -332,7 +333,6 @@ class Round:
             await self.stragglers.take(message, nodes[0], time.monotonic())
 
     def _end_rank(self, exit_: RankExit) -> None:
-        self._exits.take(exit_)
         self.profiles.ended(self.number, exit_.rank)
         if exit_.failed:
             self._failed_at = min(self._failed_at, time.monotonic())
