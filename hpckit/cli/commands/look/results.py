@@ -46,7 +46,7 @@ from hpckit.report.spread import make_spread, over_keys, sort_spread, spread_cel
 from hpckit.report.text import Page, results_page, spread_page
 from hpckit.values import dataclass, replace
 from hpckit.views.accounts import accounts
-from hpckit.views.across_launches import ChosenRuns, chosen_runs
+from hpckit.views.across_launches import ChosenRuns, chosen_runs, overrides_by_run
 from hpckit.views.freshness import Freshness
 
 EPILOG = """\
@@ -206,12 +206,8 @@ def _results(
         some = [one for one in runs if wanted.takes(one.state, one.record.overrides)]
         kept = accounts(view.launch, some, now, view.kept)
         rows += [run_row(one, kept.get(one.record.index)) for one in some]
-    return make_results(
-        rows,
-        now,
-        sweep=every,
-        spans=_spans(arguments),
-    )
+    sweep = overrides_by_run(chosen, context)
+    return make_results(rows, now, sweep=sweep, spans=_spans(arguments))
 
 
 def _spans(arguments: argparse.Namespace) -> bool:
