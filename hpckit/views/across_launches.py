@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hpckit.context import Context
 from hpckit.errors import HpckitError, NotFoundError, UsageError
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
+from hpckit.planning.printed_metrics import printed_patterns
 from hpckit.record.frozen import RunHead
 from hpckit.record.launches import (
     Launch,
@@ -217,6 +219,24 @@ def _value_text(config: Any, key: str) -> str | None:
         return None
     plain = isinstance(config, str) and typed_value(config) == config
     return config if plain else json.dumps(config, ensure_ascii=False)
+
+
+def unmatched_metrics(launch: Launch, runs: Sequence[RunView]) -> Sequence[str]:
+    """Return the names in `observe.printed_metrics` that none of these runs of a launch logged."""
+    found = {name for run in runs for name in run.record.metrics}
+    first: dict[tuple[str | None, ...], int] = {}
+    for record in (run.record for run in runs):
+        given = assigned(record.overrides).items()
+        words = (f"{key}={text}" for key, text in given if key.startswith(("observe", _GROUP)))
+        first.setdefault((record.stage, *words), record.index)
+    wanted: dict[str, None] = {}
+    with suppress(HpckitError):  # a table needs no configuration
+        for index in first.values():
+            printed = load_settings(launch, index)[0].observe.printed_metrics
+            wanted |= dict.fromkeys(
+                name for _, names in printed_patterns(printed) for name in names
+            )
+    return [name for name in wanted if name not in found and name != "step"]
 
 
 def _readable(folders: Iterable[Path], context: Context) -> Iterator[Launch]:

@@ -13,6 +13,7 @@ from hydra.core.override_parser.types import QuotedString
 
 from hpckit.errors import UsageError
 from hpckit.model import events
+from hpckit.model.telemetry.settings import Observe
 from hpckit.record.launches import load_launch
 from hpckit.report.results import ACCOUNT_COLUMNS
 from hpckit.report.selection import typed_value
@@ -287,7 +288,35 @@ def test_results_without_metrics_say_how_to_log_one(swept: Any, desk: Any, write
     attempt = writer(launch=launch, index=0)
     attempt.start()
     attempt.complete()
-    assert "$HPCKIT_ATTEMPT_DIR/metrics.jsonl" in desk.say("results").err
+    said = desk.say("results").err
+    assert "$HPCKIT_ATTEMPT_DIR/metrics.jsonl" in said
+    assert f"`hpckit rerun {launch.folder} observe.printed_metrics=[loss]`" in said
+    desk.environ = {"HPCKIT_OUTPUTS": str(desk.folder)}
+    assert f"`hpckit rerun {launch.id} observe.printed_metrics=[loss]`" in desk.say("results").err
+
+
+def test_results_name_metrics_that_no_printed_line_had(desk: Any, writer: Any) -> None:
+    """A name that is spelled otherwise in the output is not worth another launch to find out."""
+    observe = Observe(printed_metrics=["loss", r"val (?P<step>\d+) (?P<acc>\S+)", "f1"])
+    launch = desk.freeze(sweep=[("lr=1",), ("lr=2",), ("lr=3",)], observe=observe)
+    assert "no line" not in desk.say("results").err
+    first, second, third = (writer(launch=launch, index=index) for index in range(3))
+    first.start()
+    first.fail()
+    said = desk.say("results").err
+    assert f"{launch.id}: no line that rank 0 printed matched loss, acc, f1 (observe." in said
+    assert "no metrics" not in said
+    second.start()
+    second.metrics(1, loss=0.5)
+    second.complete()
+    assert "matched acc, f1 (observe.printed_metrics)" in desk.say("results").err
+    third.start()
+    third.metrics(1, acc=0.5)
+    assert "matched acc, f1 (" in desk.say("results").err
+    third.complete()
+    assert "matched f1 (" in desk.say("results").err
+    launch.paths.configs(0).unlink()
+    assert desk.say("results").err == ""
 
 
 def test_results_name_each_column_once(desk: Any, writer: Any) -> None:
