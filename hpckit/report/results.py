@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from hpckit.model.counted import steps_text
@@ -23,6 +25,12 @@ ACCOUNT_COLUMNS = (
     "writing_share",
 )
 """What --csv adds for the goodput of a run; `wall_s` is the sum of its parts."""
+
+_OWN = frozenset(
+    {"launch", "index", "stage", "state", "attempt", "cause", "step", "steps", "time"}
+    | {"runs", "completed", *ACCOUNT_COLUMNS}
+)
+"""The names that columns of hpckit's own have in some form of results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +59,29 @@ class ResultRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Results:
+class ResultColumns:
+    """The overrides and metrics that are columns.
+
+    `prefixed` are the columns that say which they are, as their plain name is that of another one.
+    """
+
+    overrides: tuple[str, ...]
+    metrics: tuple[str, ...]
+    prefixed: frozenset[str] = frozenset()
+
+    def columns(self, kind: str) -> tuple[str, ...]:
+        """Return the names of the columns of all `overrides`, or of all `metrics`."""
+        names = [(name, f"{kind}.{name}") for name in getattr(self, kind)]
+        return tuple(long if long in self.prefixed else name for name, long in names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results(ResultColumns):
     """All rows, with the names of the columns that depend on the sweep.
 
     `spans` is whether the rows are of several launches, so that each row must name its launch.
     """
 
-    overrides: tuple[str, ...]
-    metrics: tuple[str, ...]
     rows: tuple[ResultRow, ...]
     spans: bool = False
 
@@ -67,25 +90,38 @@ def make_results(
     rows: Sequence[RunRow],
     now: datetime,
     *,
-    sweep: Iterable[Iterable[str]] | None = None,
+    sweep: Mapping[str, Mapping[str, str]] | None = None,
     spans: bool = False,
 ) -> Results:
     """Return the results of runs; `now` ends the wall time of those still running.
 
-    `sweep` are the overrides of all runs if `rows` are only some of them; it decides which
-    overrides differ.
+    `sweep` are the overrides of all runs by id, if `rows` are only some of them or have others; it
+    decides which overrides differ.
     """
-    given = [assigned(row.overrides) for row in rows]
-    names = _differing(given if sweep is None else [assigned(one) for one in sweep])
+    given = {row.run: assigned(row.overrides) for row in rows} if sweep is None else sweep
+    names = _differing(list(given.values()))
+    metrics = tuple(dict.fromkeys(name for row in rows for name in row.metrics))
     return Results(
         overrides=names,
-        metrics=tuple(dict.fromkeys(name for row in rows for name in row.metrics)),
-        rows=tuple(
-            _result_row(row, {name: one[name] for name in names if name in one}, now)
-            for row, one in zip(rows, given, strict=True)
-        ),
+        metrics=metrics,
+        prefixed=_prefixed(names, metrics),
+        rows=tuple(_result_row(row, _only(names, given[row.run]), now) for row in rows),
         spans=spans,
     )
+
+
+def _only(names: Iterable[str], given: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: given[name] for name in names if name in given}
+
+
+def _prefixed(overrides: Sequence[str], metrics: Sequence[str]) -> frozenset[str]:
+    """Return the columns whose plain name another one has; over keys, a metric has three names."""
+    taken = _OWN.union(overrides)
+    ends = ("", "_mean", "_std", "_n")
+    found = {name for name in metrics if any(f"{name}{end}" in taken for end in ends)}
+    found |= {name for name in metrics if name.removeprefix("metrics.") in found}
+    own = (f"overrides.{name}" for name in overrides if name in _OWN)
+    return frozenset((*own, *(f"metrics.{name}" for name in found)))
 
 
 def _result_row(row: RunRow, overrides: Mapping[str, str], now: datetime) -> ResultRow:
@@ -112,15 +148,21 @@ _ABOUT = frozenset({"name", "output_dir", "tracker", "notify", "observe", "prefl
 """Sections that say how a launch is named, watched and reported."""
 
 
-def _differing(sweep: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the keys that not all runs set to the same value, in order of appearance.
+def compared_keys(sweep: Iterable[Mapping[str, str]]) -> Mapping[str, int]:
+    """Return by how many runs each key is set, in order of appearance.
 
     Several launches may also differ in who is told of them, and in what is measured: no result
     depends on that.
     """
-    keys = dict.fromkeys(key for given in sweep for key in given)
-    counted = (key for key in keys if key.lstrip("+~").partition(".")[0] not in _ABOUT)
-    return tuple(key for key in counted if len({given.get(key) for given in sweep}) > 1)
+    counts = Counter(chain.from_iterable(sweep))
+    return {key: counts[key] for key in counts if key.partition(".")[0] not in _ABOUT}
+
+
+def _differing(sweep: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    """Return the keys that not all runs set to the same value, in order of appearance."""
+    return tuple(
+        key for key in compared_keys(sweep) if len({given.get(key) for given in sweep}) > 1
+    )
 
 
 def sort_results(results: Results, key: SortKey) -> Results:
@@ -128,28 +170,19 @@ def sort_results(results: Results, key: SortKey) -> Results:
 
     Raises UsageError with the known columns if the column is unknown.
     """
-    own = ("index", "state", "cause", "step", "time", *results.overrides, *results.metrics)
-    own += ("launch", "attempt") if results.spans else ()
-    key = find_column(key, (*own, *ACCOUNT_COLUMNS), "results")
-    rows = ordered(results.rows, lambda row: value(row, key.column), descending=key.descending)
+    more = ("launch", "attempt") if results.spans else ()
+    varying = (*results.columns("overrides"), *results.columns("metrics"), *more)
+    columns = ("index", "state", "cause", "step", "time", *varying, *ACCOUNT_COLUMNS)
+    column = find_column(key, columns, "results").column
+    names, lines = header(results), zip(results.rows, cells(results), strict=True)
+    place = names.index(column) if column in names else None
+
+    def value(line: tuple[ResultRow, Sequence[Any]]) -> Any:
+        row, values = line
+        return account_values(row.goodput).get(column) if place is None else values[place]
+
+    rows = (row for row, _ in ordered(lines, value, descending=key.descending))
     return replace(results, rows=tuple(rows))
-
-
-def value(row: ResultRow, column: str) -> Any:
-    """Return the value of a row in a column, or None; hpckit's own columns take precedence."""
-    own = {
-        "launch": row.launch,
-        "index": row.index,
-        "state": row.state,
-        "attempt": row.attempt,
-        "cause": row.cause,
-        "step": row.step,
-        "time": row.wall_s,
-    }
-    for known in (own, row.overrides, row.metrics):
-        if column in known:
-            return known[column]
-    return account_values(row.goodput).get(column)
 
 
 def header(results: Results) -> tuple[str, ...]:
@@ -158,7 +191,8 @@ def header(results: Results) -> tuple[str, ...]:
     stage = ("stage",) if _has_stages(results) else ()
     state = ("state", "attempt") if results.spans else ("state",)
     cause = ("cause",) if _has_causes(results) else ()
-    return (*first, *stage, *results.overrides, *state, *cause, *results.metrics, "step", "time")
+    overrides, metrics = results.columns("overrides"), results.columns("metrics")
+    return (*first, *stage, *overrides, *state, *cause, *metrics, "step", "time")
 
 
 def cells(results: Results) -> Iterable[tuple[Any, ...]]:

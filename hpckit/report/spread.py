@@ -15,7 +15,7 @@ from hpckit.errors import UsageError
 from hpckit.model.plain import finite
 from hpckit.model.run import PRUNED
 from hpckit.model.states import RunState
-from hpckit.report.results import ResultRow, Results
+from hpckit.report.results import ResultColumns, ResultRow, Results
 from hpckit.report.selection import SortKey, find_column, ordered
 from hpckit.values import dataclass, replace
 
@@ -48,12 +48,10 @@ class SpreadRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpreadResults:
+class SpreadResults(ResultColumns):
     """All rows, with the keys they are `over` and the names of their columns."""
 
     over: tuple[str, ...]
-    overrides: tuple[str, ...]
-    metrics: tuple[str, ...]
     rows: tuple[SpreadRow, ...]
 
     @property
@@ -92,7 +90,9 @@ def make_spread(results: Results, over: tuple[str, ...]) -> SpreadResults:
         key = (row.stage, *(row.overrides.get(name) for name in names))
         groups.setdefault(key, []).append(row)
     rows = tuple(_spread_row(rows, names, metrics) for rows in groups.values())
-    return SpreadResults(over=over, overrides=names, metrics=metrics, rows=rows)
+    return SpreadResults(
+        over=over, overrides=names, metrics=metrics, prefixed=results.prefixed, rows=rows
+    )
 
 
 def _is_number_column(name: str, rows: Sequence[ResultRow]) -> bool:
@@ -150,23 +150,24 @@ def _with_deviation(mean: float, std: float) -> str:
 
 def sort_spread(results: SpreadResults, key: SortKey) -> SpreadResults:
     """Return the rows sorted by an override, by the mean of a metric, or by their runs."""
-    columns = ("runs", "completed", "stage", *results.overrides, *results.metrics)
-    key = find_column(key, columns, "results over keys")
-    rows = ordered(results.rows, lambda row: _value(row, key), descending=key.descending)
-    return replace(results, rows=tuple(rows))
+    keys, metrics = results.columns("overrides"), results.columns("metrics")
+    columns = ("runs", "completed", "stage", *keys, *metrics)
+    place = columns.index(find_column(key, columns, "results over keys").column)
 
+    def value(row: SpreadRow) -> Any:
+        overrides = (row.overrides.get(name) for name in results.overrides)
+        means = (row.metrics[name].mean for name in results.metrics)
+        return (len(row.runs), row.completed, row.stage, *overrides, *means)[place]
 
-def _value(row: SpreadRow, key: SortKey) -> Any:
-    own = {"runs": len(row.runs), "completed": row.completed, "stage": row.stage}
-    means = {name: one.mean for name, one in row.metrics.items()}
-    return {**means, **row.overrides, **own}.get(key.column)
+    return replace(results, rows=tuple(ordered(results.rows, value, descending=key.descending)))
 
 
 def spread_header(results: SpreadResults) -> tuple[str, ...]:
     """Return the names of the columns of CSV: three for each metric."""
     own = ("runs", "completed")
-    parts = (f"{name}_{part}" for name in results.metrics for part in ("mean", "std", "n"))
-    return (*(("stage",) if results.staged else ()), *results.overrides, *own, *parts)
+    overrides, metrics = results.columns("overrides"), results.columns("metrics")
+    parts = (f"{name}_{part}" for name in metrics for part in ("mean", "std", "n"))
+    return (*(("stage",) if results.staged else ()), *overrides, *own, *parts)
 
 
 def spread_cells(results: SpreadResults) -> Iterable[tuple[Any, ...]]:

@@ -212,9 +212,7 @@ def percent(share: float | None) -> str:
 
 def _attempt(row: RunRow) -> str:
     """Return the attempt, and how often its ranks were restarted in it: `2, restart 1`."""
-    if row.attempt == 0:
-        return ""
-    return f"{row.attempt}, restart {row.round}" if row.round else str(row.attempt)
+    return f"{row.attempt}, restart {row.round}" if row.round else str(row.attempt or "")
 
 
 def metrics_text(metrics: Mapping[str, Any], *, shown: int = SHOWN_METRICS) -> str:
@@ -234,8 +232,9 @@ def number(value: Any) -> str:
 def results_page(results: sweep.Results) -> Page:
     """Return the page of `results`."""
     results, left_out = _short(results)
+    overrides, metrics = results.columns("overrides"), results.columns("metrics")
     header = (*sweep.shown_header(results), "failures", "goodput")
-    state = header.index("state", 1 + len(results.overrides))
+    state = header.index("state")
     lines = (
         (
             *map(number, line[:state]),
@@ -248,8 +247,8 @@ def results_page(results: sweep.Results) -> Page:
     sheet = TextTable(
         header=header,
         rows=tuple(lines),
-        spare=(*_SPARE, *results.metrics[:0:-1], "cause", *results.metrics[:1], *results.overrides),
-        flexible=("state", *results.overrides, *results.metrics),
+        spare=(*_SPARE, *metrics[:0:-1], "cause", *metrics[:1], *overrides),
+        flexible=("state", *overrides, *metrics),
     ).filled("failures", "goodput", "steps")
     return [sheet, *left_out, *_blocked_lines(results.rows)]
 
@@ -275,6 +274,7 @@ def _short(results: sweep.Results) -> tuple[sweep.Results, list[str]]:
 
 def spread_page(results: SpreadResults) -> Page:
     """Return the page of `results --over`: one row for runs that differ only in these keys."""
+    overrides, metrics = results.columns("overrides"), results.columns("metrics")
     rows = tuple(
         (
             row.stage or "",
@@ -286,10 +286,10 @@ def spread_page(results: SpreadResults) -> Page:
     )
     return [
         TextTable(
-            header=("stage", *results.overrides, "runs", *results.metrics),
+            header=("stage", *overrides, "runs", *metrics),
             rows=rows,
-            spare=results.metrics[:0:-1],
-            flexible=results.overrides,
+            spare=metrics[:0:-1],
+            flexible=overrides,
         ).filled("stage")
     ]
 

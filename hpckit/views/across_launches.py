@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from hpckit.context import Context
 from hpckit.errors import HpckitError, NotFoundError, UsageError
-from hpckit.model.run import RunView
+from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
+from hpckit.planning.printed_metrics import printed_patterns
 from hpckit.record.frozen import RunHead
-from hpckit.record.launches import Launch, load_launch, read_launch_history
+from hpckit.record.launches import (
+    Launch,
+    load_configs,
+    load_launch,
+    load_settings,
+    read_launch_history,
+)
 from hpckit.record.lookup import Selection, find_evidence, list_launches
 from hpckit.record.snapshot.identity import frozen_identity
 from hpckit.record.snapshot.outside import paths_of, recorded_outside
-from hpckit.report.selection import assigned
+from hpckit.report.results import compared_keys
+from hpckit.report.selection import assigned, typed_value
 from hpckit.values import replace
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, LaunchView, launch_views, note_warnings
@@ -155,6 +166,77 @@ def _is_of(launch: Launch, run: RunHead, name: str) -> bool:
     """Return whether a run's experiment, or its launch's name, matches the name."""
     chosen = assigned(run.overrides).get(_GROUP)
     return fnmatchcase(launch.name, name) or (chosen is not None and fnmatchcase(chosen, name))
+
+
+def overrides_by_run(
+    chosen: Sequence[ChosenRuns], context: Context
+) -> Mapping[str, Mapping[str, str]]:
+    """Return the overrides of each run by its id, with those of others that it shares.
+
+    Where only some runs override a key, another one has the value in its own configuration.
+    """
+    found = {run.record.id: assigned(run.record.overrides) for _, runs in chosen for run in runs}
+    keys = [key for key, count in compared_keys(found.values()).items() if count < len(found)]
+    spelled: dict[tuple[str, str], str] = {}
+    lacking: list[tuple[dict[str, str], str, str]] = []
+    for run, config in _configurations(chosen, context) if keys else ():
+        given = found[run.id]
+        for key in keys:
+            text = _value_text(config, key)
+            if text is not None and key in given:
+                spelled.setdefault((key, text), given[key])
+            elif text is not None:
+                lacking.append((given, key, text))
+    for given, key, text in lacking:
+        given[key] = spelled.get((key, text), text)
+    return found
+
+
+def _configurations(
+    chosen: Sequence[ChosenRuns], context: Context
+) -> Iterator[tuple[RunRecord, Mapping[str, Any]]]:
+    """Yield runs with their configuration, but not those that still have to ask for values."""
+    for view, runs in chosen:
+        launch, records = view.launch, {run.record.index: run.record for run in runs}
+        try:
+            for index, config in enumerate(load_configs(launch)):
+                run, asks = records.get(index), launch.searched
+                if run is None or (asks and run.overrides == launch.overrides(index)):
+                    continue
+                changed = asks or index in launch.settings_changes
+                yield run, load_settings(launch, index)[1] if changed else config
+        except HpckitError as error:
+            context.note(f"warning: {error.message}")
+
+
+def _value_text(config: Any, key: str) -> str | None:
+    """Return a value of a configuration as an override has it; None for a group, or no value."""
+    for part in key.split("."):
+        if not isinstance(config, Mapping) or part not in config:
+            return None
+        config = config[part]
+    if isinstance(config, Mapping):
+        return None
+    plain = isinstance(config, str) and typed_value(config) == config
+    return config if plain else json.dumps(config, ensure_ascii=False)
+
+
+def unmatched_metrics(launch: Launch, runs: Sequence[RunView]) -> Sequence[str]:
+    """Return the names in `observe.printed_metrics` that none of these runs of a launch logged."""
+    found = {name for run in runs for name in run.record.metrics}
+    first: dict[tuple[str | None, ...], int] = {}
+    for record in (run.record for run in runs):
+        given = assigned(record.overrides).items()
+        words = (f"{key}={text}" for key, text in given if key.startswith(("observe", _GROUP)))
+        first.setdefault((record.stage, *words), record.index)
+    wanted: dict[str, None] = {}
+    with suppress(HpckitError):  # a table needs no configuration
+        for index in first.values():
+            printed = load_settings(launch, index)[0].observe.printed_metrics
+            wanted |= dict.fromkeys(
+                name for _, names in printed_patterns(printed) for name in names
+            )
+    return [name for name in wanted if name not in found and name != "step"]
 
 
 def _readable(folders: Iterable[Path], context: Context) -> Iterator[Launch]:

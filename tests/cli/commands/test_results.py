@@ -13,6 +13,7 @@ from hydra.core.override_parser.types import QuotedString
 
 from hpckit.errors import UsageError
 from hpckit.model import events
+from hpckit.model.telemetry.settings import Observe
 from hpckit.record.launches import load_launch
 from hpckit.report.results import ACCOUNT_COLUMNS
 from hpckit.report.selection import typed_value
@@ -287,7 +288,96 @@ def test_results_without_metrics_say_how_to_log_one(swept: Any, desk: Any, write
     attempt = writer(launch=launch, index=0)
     attempt.start()
     attempt.complete()
-    assert "$HPCKIT_ATTEMPT_DIR/metrics.jsonl" in desk.say("results").err
+    said = desk.say("results").err
+    assert "$HPCKIT_ATTEMPT_DIR/metrics.jsonl" in said
+    assert f"`hpckit rerun {launch.folder} observe.printed_metrics=[loss]`" in said
+    desk.environ = {"HPCKIT_OUTPUTS": str(desk.folder)}
+    assert f"`hpckit rerun {launch.id} observe.printed_metrics=[loss]`" in desk.say("results").err
+
+
+def test_results_name_metrics_that_no_printed_line_had(desk: Any, writer: Any) -> None:
+    """A name that is spelled otherwise in the output is not worth another launch to find out."""
+    observe = Observe(printed_metrics=["loss", r"val (?P<step>\d+) (?P<acc>\S+)", "f1"])
+    launch = desk.freeze(sweep=[("lr=1",), ("lr=2",), ("lr=3",)], observe=observe)
+    assert "no line" not in desk.say("results").err
+    first, second, third = (writer(launch=launch, index=index) for index in range(3))
+    first.start()
+    first.fail()
+    said = desk.say("results").err
+    assert f"{launch.id}: no line that rank 0 printed matched loss, acc, f1 (observe." in said
+    assert "no metrics" not in said
+    second.start()
+    second.metrics(1, loss=0.5)
+    second.complete()
+    assert "matched acc, f1 (observe.printed_metrics)" in desk.say("results").err
+    third.start()
+    third.metrics(1, acc=0.5)
+    assert "matched acc, f1 (" in desk.say("results").err
+    third.complete()
+    assert "matched f1 (" in desk.say("results").err
+    launch.paths.configs(0).unlink()
+    assert desk.say("results").err == ""
+
+
+def test_results_name_each_column_once(desk: Any, writer: Any) -> None:
+    """A metric or an override that is named like another column says what it is."""
+    launch = desk.freeze(sweep=[("+lr=0.1", "+step=7"), ("+lr=0.2", "+step=8")])
+    for index in (0, 1):
+        attempt = writer(launch=launch, index=index)
+        attempt.start()
+        attempt.metrics(10, time=9.5 - index, lr=3.0, launch=4.0, goodput=5.0, loss=0.5)
+        attempt.complete()
+    first, *rows = csv.reader(io.StringIO(desk.say("results", "--csv", "--goodput").out))
+    assert len({*first}) == len(first)
+    row = dict(zip(first, rows[0], strict=True))
+    assert (row["time"], row["metrics.time"]) == ("120.0", "9.5")
+    assert (row["lr"], row["metrics.lr"], row["overrides.step"], row["step"]) == (
+        *("0.1", "3.0", "7", "10"),
+    )
+    assert (row["metrics.launch"], row["metrics.goodput"], row["loss"]) == ("4.0", "5.0", "0.5")
+    head, line = (text.split() for text in desk.say("results").out.splitlines()[:2])
+    assert (line[head.index("metrics.time")], line[head.index("time")]) == ("9.5", "2:00")
+    assert [run["index"] for run in read(desk, "--sort", "metrics.time")["runs"]] == [1, 0]
+    assert read(desk)["metrics"] == ["time", "lr", "launch", "goodput", "loss"]
+    said = desk.say("results", "--over", "lr", "--csv", "--sort", "-metrics.time").out
+    assert [row["metrics.time_mean"] for row in csv.DictReader(io.StringIO(said))] == ["9.5", "8.5"]
+
+
+def test_results_know_what_a_run_leaves_at_its_default(desk: Any, writer: Any) -> None:
+    """Equal configurations are one row, whether a word or a file says what they have."""
+    params = {"batch_size": 32, "text": "1", "model": {"depth": 2}}
+    told = "params.batch_size=32"
+    old = desk.freeze("old", sweep=[("seed=1", told), ("seed=2", told)], seed=1, params=params)
+    new = desk.freeze("new", minute=1, sweep=[("seed=3",), ("seed=4",)], seed=2, params=params)
+    for launch in (old, new):
+        for index in (0, 1):
+            attempt = writer(launch=launch, index=index)
+            attempt.start()
+            attempt.metrics(10, accuracy=0.9)
+            attempt.complete()
+    rows = read(desk, old.id, new.id, "--over", "seed")["groups"]
+    assert [(row["overrides"], len(row["runs"])) for row in rows] == [({}, 4)]
+    words = ("seed=5", "params.batch_size=6_4", "params.text='2'", "params.model.depth=3")
+    more = desk.freeze(
+        *("more",),
+        minute=2,
+        sweep=[words],
+        params={"batch_size": 64, "text": "2", "model": {"depth": 3}},
+    )
+    runs = read(desk, old.id, new.id, more.id)["runs"]
+    found = [[*one["overrides"].values()] for one in runs]
+    assert found == [
+        *([seed, 32, "1", 2] for seed in (1, 2, 3, 4)),
+        [5, 64, "2", 3],
+    ]
+    lines = desk.say("results", old.id, new.id, more.id, "--csv").out.splitlines()
+    assert [line.split(",")[3] for line in lines[1:]] == [*["32"] * 4, "6_4"]
+
+
+def test_results_leave_blank_what_a_configuration_lacks(desk: Any) -> None:
+    """A key that was added, a group, and what an adaptive run has not asked for yet."""
+    desk.freeze(sweep=[("+params.new=1", "resources=big"), ("lr=2",)], params={"old": 3})
+    assert read(desk)["runs"][1]["overrides"] == {"lr": 2}
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ from hpckit.cli.terminal.pager import note_unshown, show_page
 from hpckit.context import Context
 from hpckit.model.counted import counted, ranges
 from hpckit.model.search import Search
-from hpckit.operations.next_step import all_results
+from hpckit.model.states import RunState
+from hpckit.operations.next_step import all_results, reference
 from hpckit.record.launches import read_launch_history
 from hpckit.record.trials import read_search
 from hpckit.report.best import best_first, best_line, best_object, best_row
@@ -46,7 +47,12 @@ from hpckit.report.spread import make_spread, over_keys, sort_spread, spread_cel
 from hpckit.report.text import Page, results_page, spread_page
 from hpckit.values import dataclass, replace
 from hpckit.views.accounts import accounts
-from hpckit.views.across_launches import ChosenRuns, chosen_runs
+from hpckit.views.across_launches import (
+    ChosenRuns,
+    chosen_runs,
+    overrides_by_run,
+    unmatched_metrics,
+)
 from hpckit.views.freshness import Freshness
 
 EPILOG = """\
@@ -57,8 +63,7 @@ examples:
   hpckit results --experiment digits --csv > digits.csv
 """
 
-_NO_METRICS = (
-    "no metrics: if the program prints `loss: 0.3`, launch with observe.printed_metrics=[loss]; or "
+_LOGGING = (
     """rank 0 appends lines such as {"step": 10, "loss": 0.3} to """
     "$HPCKIT_ATTEMPT_DIR/metrics.jsonl, or calls run.log(...)"
 )
@@ -122,12 +127,34 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         context.stdout.flush()
     else:
         show_page(answer.page, context, paged=True)
-        if results.rows and not results.metrics and any(row.state.ended for row in results.rows):
-            context.note(_NO_METRICS)
+        _note_metrics(chosen, context)
     if elsewhere and not arguments.json:
         context.note(_rest_line(chosen, elsewhere, context))
     note_unshown(answer.total, answer.shown, context)
     return 0
+
+
+def _note_metrics(chosen: Sequence[ChosenRuns], context: Context) -> None:
+    """Name metrics that were to be found in what programs print; if there are none, say how to."""
+    none, rerun = not any(run.record.metrics for _, runs in chosen for run in runs), ""
+    for view, runs in chosen:
+        done = [run for run in runs if run.state is RunState.completed]
+        done = done or [run for run in runs if none and run.state.ended]
+        launch, names = reference(view.launch, context), unmatched_metrics(view.launch, done)
+        again = f"`hpckit rerun {launch} observe.printed_metrics="
+        if names:
+            context.note(
+                f"{view.launch.id}: no line that rank 0 printed matched {', '.join(names)} "
+                f"(observe.printed_metrics). `hpckit logs {launch}` shows the lines, and "
+                f"{again}[NAME]` takes other names"
+            )
+        elif none and done:
+            rerun = again
+    if rerun:
+        context.note(
+            f"no metrics: if the program prints `loss: 0.3`, {rerun}[loss]` takes them from there; "
+            f"or {_LOGGING}"
+        )
 
 
 def _each(chosen: Sequence[ChosenRuns], results: Results, arguments: argparse.Namespace) -> _Answer:
@@ -206,12 +233,8 @@ def _results(
         some = [one for one in runs if wanted.takes(one.state, one.record.overrides)]
         kept = accounts(view.launch, some, now, view.kept)
         rows += [run_row(one, kept.get(one.record.index)) for one in some]
-    return make_results(
-        rows,
-        now,
-        sweep=every,
-        spans=_spans(arguments),
-    )
+    sweep = overrides_by_run(chosen, context)
+    return make_results(rows, now, sweep=sweep, spans=_spans(arguments))
 
 
 def _spans(arguments: argparse.Namespace) -> bool:
