@@ -24,13 +24,13 @@ from hpckit.model.rank import RankInfo, RankSource
 from hpckit.planning.jobs.cpu_binding import CpuBinding
 from hpckit.planning.recovery.classify import with_log
 from hpckit.planning.recovery.ends import stated_code, with_farewell
-from hpckit.planning.tracker import rank_variables_of_tracker
 from hpckit.record.layout import RoundPaths
 from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, write_json
 from hpckit.runtime import stacks
 from hpckit.runtime.agent.collective_statements import CollectiveStatements
 from hpckit.runtime.agent.disk_room import of_full_disk, without_room
 from hpckit.runtime.agent.hang_detector import HangLimits, StepWatch
+from hpckit.runtime.agent.meeting import Meeting
 from hpckit.runtime.agent.nccl_defaults import with_nccl_defaults
 from hpckit.runtime.agent.nsys import RankStart, groups, rank_code, rank_pid, rank_start
 from hpckit.runtime.agent.oom import OomKills, read_kills
@@ -88,6 +88,7 @@ class LocalRanks:
     _under_nsys: set[int] = field(default_factory=set, init=False)
     _without_nsys: bool = field(default=False, init=False)
     _binding: CpuBinding = field(init=False)
+    _meeting: Meeting = field(init=False)
 
     def __post_init__(self) -> None:
         limits = self.outlook.settings.runtime
@@ -101,6 +102,7 @@ class LocalRanks:
         if self.earlier is not None:
             self.hangs.follow(self.earlier)
         self._collectives = CollectiveStatements(paths=self.paths, node=self.outlook.node)
+        self._meeting = Meeting(self.outlook, self.order, self.processes)
 
     @property
     def paths(self) -> RoundPaths:
@@ -123,15 +125,10 @@ class LocalRanks:
         for local_rank in range(count):
             info = self._info(local_rank)
             of_nccl = with_nccl_defaults(shared, self.outlook.settings, self.paths, info.rank)
-            own = self.outlook.identity(info, self.order) | self._of_tracker(info.rank)
-            await self._start_rank(info, of_nccl | own)
+            await self._start_rank(info, of_nccl | self.outlook.identity(info, self.order))
             if self.hangs.stepping:
                 self.hangs.working(info.rank, time.monotonic())
-
-    def _of_tracker(self, rank: int) -> dict[str, str]:
-        settings, secrets = self.outlook.settings, self.outlook.secrets
-        given = {**settings.env, **secrets.env}
-        return rank_variables_of_tracker(settings.tracker, rank, given)
+        self._tasks.append(start_vital(self._meeting.watch()))
 
     def _info(self, local_rank: int) -> RankInfo:
         order = self.order
@@ -325,7 +322,9 @@ class LocalRanks:
             left = await self._soon(lambda: self._collectives.left_by(rank), None)
             if left is not None:
                 await self.tell(messages.CollectivesTold(round=self.order.round, collectives=left))
-        await self.tell(messages.RankEnded(round=self.order.round, exit=record))
+        alone_s = 0.0 if code else await self._soon(self._meeting.alone_s, 0.0)
+        ended = messages.RankEnded(round=self.order.round, exit=record, alone_s=alone_s)
+        await self.tell(ended)
         if record.failed and not record.stopped:
             with contextlib.suppress(OSError):  # the supervisor records the same
                 await aside(lambda: write_json(self.paths.exit_record(rank), to_plain(record)))

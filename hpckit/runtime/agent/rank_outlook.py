@@ -11,6 +11,7 @@ from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import SecretVariables
 from hpckit.model.rank import RankInfo
+from hpckit.planning.tracker import rank_variables_of_tracker
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths, RunPaths
 from hpckit.runtime.channel import messages
@@ -56,8 +57,10 @@ class RankOutlook:
         }
 
     def identity(self, info: RankInfo, order: messages.StartRound) -> dict[str, str]:
-        """Return the variables that say who a rank is: torch's, and in a job also a task's."""
-        own = rank_variables(info)
+        """Return the variables that say who a rank is: torch's, in a job a task's, a tracker's."""
+        given = {**self.settings.env, **self.secrets.env}
+        tracked = rank_variables_of_tracker(self.settings.tracker, info.rank, given)
+        own = rank_variables(info) | tracked
         if self.launch.cluster.kind is ClusterKind.local:
             return own
         return own | task_variables(info, order.nodes, cpus_of_task(self.settings.resources))

@@ -124,10 +124,7 @@ class StepBegun(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Working(Message):
-    """Rank → its agent: it loops over steps, but is working before the first or after the last one.
-
-    `over` means after the last one.
-    """
+    """Rank → its agent: it works in its step loop, before its first or after (`over`) its last."""
 
     over: bool
 
@@ -310,10 +307,11 @@ class CollectivesTold(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnded(Message):
-    """Agent → supervisor: a rank's exit record."""
+    """Agent → supervisor: a rank's exit record; for how long it ran if its node's met no others."""
 
     round: int
     exit: RankExit
+    alone_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,12 @@ If one of 8000 ranks fails, the other events would say the same 8000 times, a ki
 every reader of the record reads all of it.
 """
 
+_ALONE = (
+    "did not connect to each other: if they train one model, each trained it alone and wrote the "
+    "same files. To train together, they form a group (torch.distributed.init_process_group(), "
+    "hpckit.attach(), the trainer's strategy); for one process: resources.nodes=1 "
+    "resources.tasks_per_node=1; if each does its own part, by RANK, nothing is wrong"
+)
 
 _Alike = tuple[ExitReason, int | None, str | None, str | None, bool]
 
@@ -37,6 +43,7 @@ class RankExits:
     failed: bool = field(default=False, init=False)
     _exits: dict[int, RankExit] = field(default_factory=dict, init=False)
     _owed: set[int] = field(init=False)
+    _alone_s: list[float] = field(default_factory=list, init=False)
     _untold: dict[int, RankExit] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -48,8 +55,9 @@ class RankExits:
     def __contains__(self, rank: int) -> bool:
         return rank in self._exits
 
-    def take(self, exit_: RankExit) -> None:
-        """Add the record of a rank that has ended."""
+    def take(self, exit_: RankExit, alone_s: float = 0.0) -> None:
+        """Add the record of a rank that has ended, and for how long it met no other, if so."""
+        self._alone_s.append(alone_s)
         self._exits[exit_.rank] = exit_
         self._owed.discard(exit_.rank)
         self.failed = self.failed or exit_.failed
@@ -105,6 +113,9 @@ class RankExits:
                 )
             )
         self._untold.clear()
+        # Ranks of which one runs for less than half as long as another do different things.
+        if self.complete and not self.failed and 2 * min(self._alone_s) > max(self._alone_s):
+            self.record(events.Warned(at=now(), message=f"its {self.world_size} ranks {_ALONE}"))
 
     def _tell(self, exit_: RankExit) -> None:
         self.record(events.RankExited(at=now(), round=self.round, exit=exit_))

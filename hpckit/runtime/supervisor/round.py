@@ -313,6 +313,7 @@ class Round:
     def _take_of_rank(self, message: messages.RankEnded | messages.LayoutTold) -> None:
         """Take a rank's end, or its layout, which is recorded once all ranks have told theirs."""
         if isinstance(message, messages.RankEnded):
+            self._exits.take(message.exit, message.alone_s)
             return self._end_rank(message.exit)
         told = RankLayout(layout=message.layout, held=message.held, whole=message.whole)
         self._layouts[message.rank] = told
@@ -337,7 +338,6 @@ class Round:
             await self.stragglers.take(message, nodes[0], time.monotonic())
 
     def _end_rank(self, exit_: RankExit) -> None:
-        self._exits.take(exit_)
         self.requests.ended(exit_.rank)
         if exit_.failed:
             self._failed_at = min(self._failed_at, time.monotonic())

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from hpckit.model import events
-from hpckit.model.failure import RankExit
+from hpckit.model.failure import ExitReason, RankExit
 from hpckit.runtime.supervisor.exits import TOLD_SINGLY, RankExits
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
@@ -64,3 +64,25 @@ def test_exits_are_accounted_for_where_the_others_were_lost_with_their_nodes(
     assert (before, exits.accounted) == (False, True)
     assert not exits.complete
     assert exits.missing() == list(range(90, 100))
+
+
+@pytest.mark.parametrize(
+    ("alone_s", "code", "warnings"),
+    [
+        ([60.0, 61.0], 0, 1),
+        ([60.0, 0.0], 0, 0),
+        ([60.0, 12.0], 0, 0),
+        ([0.0, 0.0], 0, 0),
+        ([60.0, 61.0], 1, 0),
+    ],
+)
+def test_ranks_that_trained_alone_are_warned_of(
+    told: list[events.Event], alone_s: list[float], code: int, warnings: int
+) -> None:
+    """All of them alone, for about as long, and to a good end; nothing else is sure enough."""
+    exits = RankExits(round=0, world_size=2, tasks_per_node=1, record=told.append)
+    for rank, seconds in enumerate(alone_s):
+        reason = ExitReason.raised if code else ExitReason.returned
+        exits.take(RankExit(rank=rank, node="n", code=code, reason=reason, at=AT), seconds)
+    exits.settle()
+    assert [type(event) for event in told[2:]] == [events.Warned] * warnings
