@@ -34,6 +34,7 @@ from hpckit.runtime.agent.hang_detector import StepWatch
 from hpckit.runtime.agent.nccl_defaults import with_nccl_defaults
 from hpckit.runtime.agent.nsys import RankStart, groups, rank_code, rank_pid, rank_start
 from hpckit.runtime.agent.oom import OomKills, killed_since, read_kills
+from hpckit.runtime.agent.printed_log import PrintedReader, start_reader
 from hpckit.runtime.agent.rank_outlook import RankOutlook
 from hpckit.runtime.agent.rank_starter import RankChild, binding_words, rank_binding, start_rank
 from hpckit.runtime.agent.step_reports import StepReports
@@ -88,6 +89,7 @@ class LocalRanks:
     _under_nsys: set[int] = field(default_factory=set, init=False)
     _without_nsys: bool = field(default=False, init=False)
     _binding: CpuBinding = field(init=False)
+    _printed: PrintedReader = field(default_factory=PrintedReader, init=False)
 
     def __post_init__(self) -> None:
         limits = self.outlook.settings.runtime
@@ -105,29 +107,25 @@ class LocalRanks:
 
     async def start(self) -> None:
         """Start all ranks of this node and begin to watch them."""
-        first = self.order.first_rank
-        ranks = range(first, first + self.order.local_world_size)
-        for folder in sorted({self.paths.of(rank) for rank in ranks}):
+        first, count = self.order.first_rank, self.order.local_world_size
+        for folder in sorted({self.paths.of(rank) for rank in range(first, first + count)}):
             await aside(partial(make_folder, folder))
-        self._kills = read_kills()
+        self._kills, settings = read_kills(), self.outlook.settings
         shared = await aside(partial(self.outlook.variables, environment(), self.order))
-        count = self.order.local_world_size
-        self._binding = await rank_binding(self.outlook.settings, shared, count)
-        words = binding_words(self._binding, self.order.first_rank, self.outlook.node)
+        wanted = settings.observe.printed_metrics if first == 0 else []
+        self._printed = await start_reader(self.outlook.attempt, self.order.round, wanted)
+        self._binding = await rank_binding(settings, shared, count)
+        words = binding_words(self._binding, first, self.outlook.node)
         if words and self.order.round == 0:
             await self.tell(messages.Warn(message=words))
-        for local_rank in range(count):
-            info = self._info(local_rank)
-            of_nccl = with_nccl_defaults(shared, self.outlook.settings, self.paths, info.rank)
-            own = self.outlook.identity(info, self.order) | self._of_tracker(info.rank)
+        given = {**settings.env, **self.outlook.secrets.env}
+        for info in map(self._info, range(count)):
+            of_nccl = with_nccl_defaults(shared, settings, self.paths, info.rank)
+            own = self.outlook.identity(info, self.order)
+            own |= rank_variables_of_tracker(settings.tracker, info.rank, given)
             await self._start_rank(info, of_nccl | own)
             if self.hangs.stepping:
                 self.hangs.working(info.rank, time.monotonic())
-
-    def _of_tracker(self, rank: int) -> dict[str, str]:
-        settings, secrets = self.outlook.settings, self.outlook.secrets
-        given = {**settings.env, **secrets.env}
-        return rank_variables_of_tracker(settings.tracker, rank, given)
 
     def _info(self, local_rank: int) -> RankInfo:
         order = self.order
@@ -269,8 +267,8 @@ class LocalRanks:
                 step=self._step(rank),
                 text=texts[rank][-most:],
             )
-            at = self.order.round
-            await self.tell(messages.StackSaved(round=at, stack=stack, request=request))
+            saved = messages.StackSaved(round=self.order.round, stack=stack, request=request)
+            await self.tell(saved)
         await self.tell(messages.StacksSaved(round=self.order.round, request=request))
         if not request:  # else the supervisor writes all of them into one file
             with contextlib.suppress(OSError):
@@ -278,11 +276,8 @@ class LocalRanks:
 
     async def _tell_collectives(self, ranks: Iterable[int]) -> None:
         """Send what these ranks say of their collectives; stopped ones cannot say anything."""
-        alive = [
-            rank
-            for rank in ranks
-            if stacks.process_state(self.processes[rank].pid)[:1] not in {"T", "t"}
-        ]
+        states = {rank: stacks.process_state(self.processes[rank].pid) for rank in ranks}
+        alive = [rank for rank, state in states.items() if state[:1] not in {"T", "t"}]
         for one in await self._collectives.ask(alive):
             await self.tell(messages.CollectivesTold(round=self.order.round, collectives=one))
 
@@ -314,6 +309,9 @@ class LocalRanks:
             left = await self._soon(lambda: self._collectives.left_by(rank), None)
             if left is not None:
                 await self.tell(messages.CollectivesTold(round=self.order.round, collectives=left))
+        is_urgent = self._stopping or record.code != 0
+        if rank == 0 and (words := await self._printed.end(is_urgent=is_urgent)):
+            await self.tell(messages.Warn(message=words))
         await self.tell(messages.RankEnded(round=self.order.round, exit=record))
         if record.failed and not record.stopped:
             with contextlib.suppress(OSError):  # the supervisor records the same
@@ -383,6 +381,7 @@ class LocalRanks:
     async def stop(self, grace_s: float) -> None:
         """End all ranks and their children: SIGTERM, then SIGKILL after the grace period."""
         self._stopping = True
+        self._printed.hurry()
         self._signal(signal.SIGTERM)
         waiting = [asyncio.ensure_future(process.wait()) for process in self.processes.values()]
         if waiting:
