@@ -14,20 +14,31 @@ _NUMBER = (
     r"(?![\w/]|[-+.,:]\d)"
 )
 """A whole number or none: not the 3 of `3.4s`, `3/10`, `3,25`, `3-5` and `3:20`, nor of `3K`."""
+_OTHER = r"(?:(?<!(?-i:[a-z])[ -])|(?<=\band )|(?<=\bwith )|(?<=\bthe )|(?<=\bis ))"
+"""Not behind a word: `val loss`, `Eval loss` and `val-loss` are other metrics than `loss`."""
 _STEPS = tuple(
-    re.compile(rf"(?<!\w){word}s?['\"]?\s*[=:#\[(]?\s*(\d+)(?![\w.])", re.IGNORECASE)
+    re.compile(
+        rf"(?<!\w)(?<!per[ -]){word}s?['\"]?\s*[=:#\[(]?\s*(\d{{1,15}})(?![\w.])", re.IGNORECASE
+    )
     for word in ("global[_ ]step", "step", "iteration", "iter", "epoch")
 )
+_EXPRESSION = re.compile(r"\\|\(\?|\[0-9|\.[*+]")
+"""What stands in regular expressions, and in no name of a metric."""
 _COLOURS = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
 _LONGEST_LINE = 2000
+_EXACT = 1e15
+"""Whole numbers below it are the same as numbers of a computer."""
 _TAKEN = frozenset({"at", "round", "run_step"})
 _HOW = (
     "name what is printed in front of a number, observe.printed_metrics=[loss,accuracy], or give a "
     r"regular expression with named groups: ['val: (?P<accuracy>\S+)']"
 )
 
-Patterns = Sequence[tuple[re.Pattern[str], Mapping[str, int]]]
-"""Regular expressions, each with its metrics: the number of the group that holds the value."""
+Patterns = Sequence[tuple[re.Pattern[str], Mapping[str, int], str]]
+"""Regular expressions, each with its metrics: the number of the group that holds the value.
+
+The text is in small letters in each line that matches; empty if that is not known.
+"""
 
 
 def printed_patterns(wanted: Sequence[str]) -> Patterns:
@@ -37,9 +48,21 @@ def printed_patterns(wanted: Sequence[str]) -> Patterns:
     """
     found = []
     for text in wanted:
-        plain = rf"(?<![\w./]){re.escape(text)}['\"]?(?:\s*[=:]\s*|\s+)({_NUMBER})"
+        is_expression = "(?P<" in text
+        if not is_expression and _EXPRESSION.search(text):
+            raise ConfigError(
+                f"observe.printed_metrics holds {text!r}, a regular expression without a named "
+                "group: its metric has no name",
+                hint=_HOW,
+            )
+        if not is_expression and text.rstrip().endswith((":", "=")):
+            raise ConfigError(
+                f"observe.printed_metrics holds {text!r}, which ends in a sign",
+                hint=f"name {text.rstrip(' :=')!r} alone: `:` and `=` behind it are found",
+            )
+        plain = rf"(?<![\w./]){_OTHER}{re.escape(text)}['\"]?(?:\s*[=:]\s*|\s+)({_NUMBER})"
         try:
-            pattern = re.compile(text if "(?P<" in text else plain, re.IGNORECASE)
+            pattern = re.compile(text if is_expression else plain, re.IGNORECASE)
         except re.error as error:
             raise ConfigError(
                 f"observe.printed_metrics holds {text!r}, which is no regular expression: {error}",
@@ -51,7 +74,7 @@ def printed_patterns(wanted: Sequence[str]) -> Patterns:
             raise ConfigError(
                 f"observe.printed_metrics holds {text!r}, which names no metric", hint=_HOW
             )
-        found.append((pattern, groups))
+        found.append((pattern, groups, "" if is_expression else text.lower()))
     return tuple(found)
 
 
@@ -60,9 +83,13 @@ def printed_row(line: str, patterns: Patterns) -> dict[str, Any]:
 
     A metric with several values in the line is left out.
     """
-    text = _COLOURS.sub("", line[:_LONGEST_LINE])
+    text = line[:_LONGEST_LINE]
+    text = _COLOURS.sub("", text) if "\x1b" in text else text
+    small = text.lower()
     values: dict[str, Any] = {}
-    for pattern, groups in patterns:
+    for pattern, groups, part in patterns:
+        if part not in small:
+            continue  # most lines hold no metric, and to look for a text is far quicker
         matches = list(pattern.finditer(text))
         for name, group in groups.items():
             found = {_number(match[group]) for match in matches}
@@ -84,4 +111,5 @@ def _number(text: str | None) -> float | int | str | None:
         return None
     if not math.isfinite(value):
         return str(value)
-    return int(value) if value.is_integer() and "." not in (text or "") else value
+    is_whole = value.is_integer() and abs(value) < _EXACT and "." not in (text or "")
+    return int(value) if is_whole else value

@@ -12,7 +12,16 @@ LOSS = [
     ("Loss=0.3,", None, 0.3),
     ("{'loss': 0.3, 'lr': 5e-05, 'epoch': 1.25}", None, 0.3),
     ('{"step": 12, "loss": 3e-1}', 12, 0.3),
-    ("step 10: train loss 2.5", 10, 2.5),
+    ("step 10: val loss 2.5, loss 1.5", 10, 1.5),
+    ("step 10 loss 2.5", 10, 2.5),
+    ("Epoch: 1 Loss: 0.3", 1, 0.3),
+    ("INFO loss 0.3", None, 0.3),
+    ("acc 0.9 and loss 0.3", None, 0.3),
+    ("1/step - loss: 0.3 - val-loss: 0.4", None, 0.3),
+    ("time per step: 12 ms, step 300, loss 3", 300, 3),
+    ("time per step: 12 ms, loss 3", None, 3),
+    ("step " + 1000 * "9" + " loss 3", None, 3),
+    ("loss 1e300", None, 1e300),
     ("loss: 1,234.5; mem 3", None, 1234.5),
     ("the loss is loss: 0.5. Good", None, 0.5),
     ("loss 2, loss 2", None, 2),
@@ -37,7 +46,14 @@ def test_a_name_in_front_of_a_number_is_found(line: str, step: int | None, loss:
         *("", "the loss is large", "glosses: 3", "loss: 0x3f", "loss: 3rd", "my.loss=3"),
         *("loss_fn: 1", "loss: 3.4s", "loss: 12.5K", "loss=0,25", "loss: 2024-01-05"),
         *("loss: 1,23", "loss: 9801/10000 (98%)", "loss: 3:20", "loss: 1.2.3", "val/loss: 7"),
-        *("loss: 3e5x", "loss: 1.5M", "train loss 2.5, val loss 0.3"),
+        *("val loss: 0.5", "Eval loss: 0.1", "val-loss=0.2", "{'val loss': 0.5}"),
+        *(
+            "step 10: train loss 2.5",
+            "Train Loss: 3",
+            "loss: 3e5x",
+            "loss: 1.5M",
+            "train loss 2.5, val loss 0.3",
+        ),
     ],
 )
 def test_other_words_and_texts_are_no_metric(line: str) -> None:
@@ -53,6 +69,42 @@ def test_regular_expressions_name_their_metrics() -> None:
     line = "it=30 top1 70.1% top5 90, val loss 0.4, step 5"
     assert printed_row(line, wanted) == {"step": 30, "acc": 70.1, "acc5": 90, "val loss": 0.4}
     assert printed_row("it=30 top1 x top5 y", wanted) == {}
+
+
+def test_long_numbers_are_no_step() -> None:
+    """Python reads no number of more than 4300 digits: such a line must not end the reading."""
+    wanted = printed_patterns(["loss", r"(?P<step>\d+) acc (?P<acc>\S+)"])
+    for digits in (16, 1900):
+        assert printed_row(f"step {'9' * digits} loss: 3", wanted)["step"] is None
+    assert printed_row("9" * 5000 + " loss: 3", wanted) == {}
+    assert printed_row("step " + "9" * 1900 + " acc 3", wanted) == {"step": None, "acc": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "hint"),
+    [
+        (r"loss (\S+)", "without a named group", "(?P<accuracy>"),
+        ("loss (?:is )?", "without a named group", "(?P<accuracy>"),
+        ("loss ([0-9.]+)", "without a named group", "(?P<accuracy>"),
+        ("loss (.*)", "without a named group", "(?P<accuracy>"),
+        ("loss:", "ends in a sign", "'loss'"),
+        ("val loss = ", "ends in a sign", "'val loss'"),
+    ],
+)
+def test_expressions_without_a_name_and_signs_are_refused(text: str, words: str, hint: str) -> None:
+    """Taken as names they would find nothing, and nobody would know why."""
+    with pytest.raises(ConfigError) as told:
+        printed_patterns([text])
+    assert repr(text) in told.value.message
+    assert words in told.value.message
+    assert hint in told.value.hint
+
+
+def test_names_may_hold_what_expressions_mostly_hold() -> None:
+    """Only what no name has makes a text an expression."""
+    line = "acc@1 (avg): 3, loss[train] 4"
+    wanted = printed_patterns(["acc@1 (avg)", "loss[train]"])
+    assert printed_row(line, wanted) == {"step": None, "acc@1 (avg)": 3, "loss[train]": 4}
 
 
 @pytest.mark.parametrize("text", ["(?P<a", "", " ", "at", "round", r"(?P<step>\d+)", r"(?P<at>.)"])

@@ -37,7 +37,6 @@ from hpckit.record.secret_variables import read_secrets
 from hpckit.record.store import read_json
 from hpckit.runtime.agent.inspection import XidLog, inspect, measure_pairs, probe_order
 from hpckit.runtime.agent.local_ranks import LocalRanks
-from hpckit.runtime.agent.printed_log import follow_printed
 from hpckit.runtime.agent.rank_outlook import RankOutlook
 from hpckit.runtime.agent.step_reports import SEND_S, StepReports
 from hpckit.runtime.channel import messages, tcp
@@ -174,7 +173,6 @@ class Agent:
                     reports=self.reports,
                 )
                 await self.ranks.start()
-                self._background(follow_printed(self.outlook, message, self.ranks.processes))
             case messages.Inspect() | messages.MeasurePairs():
                 self._background(self._inspect(message))
             case messages.SaveStacks():

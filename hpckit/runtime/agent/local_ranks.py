@@ -34,6 +34,7 @@ from hpckit.runtime.agent.meeting import Meeting
 from hpckit.runtime.agent.nccl_defaults import with_nccl_defaults
 from hpckit.runtime.agent.nsys import RankStart, groups, rank_code, rank_pid, rank_start
 from hpckit.runtime.agent.oom import OomKills, killed_since, read_kills
+from hpckit.runtime.agent.printed_log import PrintedReader, start_reader
 from hpckit.runtime.agent.rank_outlook import RankOutlook
 from hpckit.runtime.agent.rank_starter import RankChild, binding_words, rank_binding, start_rank
 from hpckit.runtime.agent.step_reports import StepReports
@@ -89,6 +90,7 @@ class LocalRanks:
     _without_nsys: bool = field(default=False, init=False)
     _binding: CpuBinding = field(init=False)
     _meeting: Meeting = field(init=False)
+    _printed: PrintedReader = field(default_factory=PrintedReader, init=False)
 
     def __post_init__(self) -> None:
         limits = self.outlook.settings.runtime
@@ -107,20 +109,19 @@ class LocalRanks:
 
     async def start(self) -> None:
         """Start all ranks of this node and begin to watch them."""
-        first = self.order.first_rank
-        ranks = range(first, first + self.order.local_world_size)
-        for folder in sorted({self.paths.of(rank) for rank in ranks}):
+        first, count = self.order.first_rank, self.order.local_world_size
+        for folder in sorted({self.paths.of(rank) for rank in range(first, first + count)}):
             await aside(partial(make_folder, folder))
-        self._kills = read_kills()
+        self._kills, settings = read_kills(), self.outlook.settings
         shared = await aside(partial(self.outlook.variables, environment(), self.order))
-        count = self.order.local_world_size
-        self._binding = await rank_binding(self.outlook.settings, shared, count)
-        words = binding_words(self._binding, self.order.first_rank, self.outlook.node)
+        wanted = settings.observe.printed_metrics if first == 0 else []
+        self._printed = await start_reader(self.outlook.attempt, self.order.round, wanted)
+        self._binding = await rank_binding(settings, shared, count)
+        words = binding_words(self._binding, first, self.outlook.node)
         if words and self.order.round == 0:
             await self.tell(messages.Warn(message=words))
-        for local_rank in range(count):
-            info = self._info(local_rank)
-            of_nccl = with_nccl_defaults(shared, self.outlook.settings, self.paths, info.rank)
+        for info in map(self._info, range(count)):
+            of_nccl = with_nccl_defaults(shared, settings, self.paths, info.rank)
             await self._start_rank(info, of_nccl | self.outlook.identity(info, self.order))
             if self.hangs.stepping:
                 self.hangs.working(info.rank, time.monotonic())
@@ -266,8 +267,8 @@ class LocalRanks:
                 step=self._step(rank),
                 text=texts[rank][-most:],
             )
-            at = self.order.round
-            await self.tell(messages.StackSaved(round=at, stack=stack, request=request))
+            saved = messages.StackSaved(round=self.order.round, stack=stack, request=request)
+            await self.tell(saved)
         await self.tell(messages.StacksSaved(round=self.order.round, request=request))
         if not request:  # else the supervisor writes all of them into one file
             with contextlib.suppress(OSError):
@@ -275,11 +276,8 @@ class LocalRanks:
 
     async def _tell_collectives(self, ranks: Iterable[int]) -> None:
         """Send what these ranks say of their collectives; stopped ones cannot say anything."""
-        alive = [
-            rank
-            for rank in ranks
-            if stacks.process_state(self.processes[rank].pid)[:1] not in {"T", "t"}
-        ]
+        states = {rank: stacks.process_state(self.processes[rank].pid) for rank in ranks}
+        alive = [rank for rank, state in states.items() if state[:1] not in {"T", "t"}]
         for one in await self._collectives.ask(alive):
             await self.tell(messages.CollectivesTold(round=self.order.round, collectives=one))
 
@@ -312,6 +310,9 @@ class LocalRanks:
             if left is not None:
                 await self.tell(messages.CollectivesTold(round=self.order.round, collectives=left))
         alone_s = 0.0 if code else await self._soon(self._meeting.alone_s, 0.0)
+        is_urgent = self._stopping or record.code != 0
+        if rank == 0 and (words := await self._printed.end(is_urgent=is_urgent)):
+            await self.tell(messages.Warn(message=words))
         ended = messages.RankEnded(round=self.order.round, exit=record, alone_s=alone_s)
         await self.tell(ended)
         if record.failed and not record.stopped:
@@ -382,6 +383,7 @@ class LocalRanks:
     async def stop(self, grace_s: float) -> None:
         """End all ranks and their children: SIGTERM, then SIGKILL after the grace period."""
         self._stopping = True
+        self._printed.hurry()
         self._signal(signal.SIGTERM)
         waiting = [asyncio.ensure_future(process.wait()) for process in self.processes.values()]
         if waiting:

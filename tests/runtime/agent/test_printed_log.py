@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+
+from waiting import until
 
 from hpckit.planning.printed_metrics import printed_patterns
 from hpckit.record.layout import AttemptPaths
@@ -60,3 +65,86 @@ def test_several_lines_of_an_epoch_replace_none_of_them(tmp_path: Path) -> None:
     steps = [step for step, _, _ in rows_of(attempt)]
     assert steps == 2 * [1, None, None, 2, None, None]
     assert [loss for _, loss, number in rows_of(attempt) if number] == [9, 8, 7, 6, 5, 4]
+
+
+LAUNCH = ("launch", "experiment=command", "cluster=local", "--wait")
+ENDLESS = "(?P<loss>(a+)+)$"
+SHORT_WAIT = """
+import sys
+
+if any("hpckit.runtime.agent.prefork" in word for word in sys.orig_argv):
+    from hpckit.runtime.agent import printed_log
+
+    printed_log._END_S = 0.5
+"""
+
+
+def launched(shell: Any, script: str, wanted: str) -> tuple[str, list[Any]]:
+    """Run a script to its end; return what `status` says then, and what `results` says."""
+    (shell.cwd / "train.py").write_text(script)
+    said = shell(*LAUNCH, "command=[python,train.py]", f"observe.printed_metrics=[{wanted}]")
+    assert said.code == 0, said.out + said.err
+    status = shell("status", shell.outputs[-1].name)
+    assert status.code == 0, status.err
+    results = shell("results", shell.outputs[-1].name, "--json")
+    assert results.code == 0, results.err
+    return status.out + status.err + said.out + said.err, json.loads(results.out)["runs"]
+
+
+def test_a_completed_run_has_all_its_metrics(shell: Any) -> None:
+    """However much it prints at its end: who waits for it gets the last value."""
+    script = "for i in range(30_000): print(f'step {i} loss: {30_000 - i}')"
+    words, (run,) = launched(shell, script, "loss")
+    assert run["metrics"]["loss"] == 1
+    assert "observe.printed_metrics" not in words
+    (rows,) = shell.outputs[-1].rglob("metrics.jsonl")
+    steps = [json.loads(line)["step"] for line in rows.read_text().splitlines()]
+    assert steps == list(range(30_000))
+
+
+def test_a_pattern_that_never_ends_ends_no_run(shell: Any) -> None:
+    """The agent goes on: the run completes after a wait, and a warning says what is missing."""
+    (shell.cwd / "short").mkdir()
+    (shell.cwd / "short/sitecustomize.py").write_text(SHORT_WAIT)
+    shell.environ["PYTHONPATH"] = str(shell.cwd / "short")
+    words, (run,) = launched(shell, "print('a' * 60 + '!')", f"'{ENDLESS}'")
+    assert run["state"] == "completed"
+    assert "what rank 0 printed was not read to its end" in words
+
+
+def reader(attempt: AttemptPaths, *wanted: str, before: str = "pass") -> subprocess.Popen[bytes]:
+    """Start the process that reads, with other limits if they are named."""
+    script = (
+        f"import sys; from hpckit.runtime.agent import printed_log as log; {before}; "
+        "sys.exit(log.main(*sys.argv[1:]))"
+    )
+    words = [sys.executable, "-c", script, str(attempt.folder), "0", *wanted]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_the_kernel_ends_a_reader_that_makes_no_progress(tmp_path: Path) -> None:
+    """Nobody need be there to do so: its agent may have been killed."""
+    log = AttemptPaths(tmp_path).round(0).log(0)
+    log.parent.mkdir(parents=True)
+    log.write_text("a" * 60 + "!")
+    process = reader(AttemptPaths(tmp_path), ENDLESS, before="log._BLOCK_S = 0.2")
+    process.communicate()
+    assert process.returncode == -signal.SIGVTALRM
+
+
+def test_a_reader_ends_with_its_agent_and_says_what_it_could_not_write(tmp_path: Path) -> None:
+    """Signals that are for the agent do not end it; a full disk is told, at the end."""
+    attempt = AttemptPaths(tmp_path)
+    log = attempt.round(0).log(0)
+    log.parent.mkdir(parents=True)
+    log.write_text("loss 1\nloss 2")
+    process = reader(attempt, "loss", before="log._INTERVAL_S = 0.01")
+    until(attempt.metrics.exists)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate() == (None, b"")
+    assert process.returncode == 0
+    assert last_values(attempt).plain() == {"loss": 2}
+    attempt.metrics.unlink()
+    attempt.metrics.mkdir()
+    _, error = reader(attempt, "loss").communicate()
+    assert b"Is a directory" in error
