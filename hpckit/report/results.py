@@ -105,13 +105,9 @@ def make_results(
         overrides=names,
         metrics=metrics,
         prefixed=_prefixed(names, metrics),
-        rows=tuple(_result_row(row, _only(names, given[row.run]), now) for row in rows),
+        rows=tuple(_result_row(row, names, given[row.run], now) for row in rows),
         spans=spans,
     )
-
-
-def _only(names: Iterable[str], given: Mapping[str, str]) -> Mapping[str, str]:
-    return {name: given[name] for name in names if name in given}
 
 
 def _prefixed(overrides: Sequence[str], metrics: Sequence[str]) -> frozenset[str]:
@@ -124,12 +120,14 @@ def _prefixed(overrides: Sequence[str], metrics: Sequence[str]) -> frozenset[str
     return frozenset((*own, *(f"metrics.{name}" for name in found)))
 
 
-def _result_row(row: RunRow, overrides: Mapping[str, str], now: datetime) -> ResultRow:
+def _result_row(
+    row: RunRow, names: Sequence[str], given: Mapping[str, str], now: datetime
+) -> ResultRow:
     elapsed = row.elapsed(now)
     return ResultRow(
         run=row.run,
         index=row.index,
-        overrides=overrides,
+        overrides={name: given[name] for name in names if name in given},
         state=row.state,
         step=row.step,
         wall_s=None if elapsed is None else round(elapsed.total_seconds(), 3),

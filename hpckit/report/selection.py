@@ -259,10 +259,7 @@ def sort_rows(rows: Sequence[RunRow], key: SortKey, now: datetime) -> list[RunRo
         elapsed = row.elapsed(now)
         own = {"index": row.index, "state": row.state, "step": row.step, "attempt": row.attempt}
         own["time"] = None if elapsed is None else elapsed.total_seconds()
-        for known in (own, given[row.index], row.metrics):
-            if key.column in known:
-                return known[key.column]
-        return None
+        return {**row.metrics, **given[row.index], **own}.get(key.column)
 
     return ordered(rows, value, descending=key.descending)
 
