@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any
@@ -105,13 +105,9 @@ def make_results(
         overrides=names,
         metrics=metrics,
         prefixed=_prefixed(names, metrics),
-        rows=tuple(_result_row(row, _only(names, given[row.run]), now) for row in rows),
+        rows=tuple(_result_row(row, names, given[row.run], now) for row in rows),
         spans=spans,
     )
-
-
-def _only(names: Iterable[str], given: Mapping[str, str]) -> Mapping[str, str]:
-    return {name: given[name] for name in names if name in given}
 
 
 def _prefixed(overrides: Sequence[str], metrics: Sequence[str]) -> frozenset[str]:
@@ -124,12 +120,14 @@ def _prefixed(overrides: Sequence[str], metrics: Sequence[str]) -> frozenset[str
     return frozenset((*own, *(f"metrics.{name}" for name in found)))
 
 
-def _result_row(row: RunRow, overrides: Mapping[str, str], now: datetime) -> ResultRow:
+def _result_row(
+    row: RunRow, names: Sequence[str], given: Mapping[str, str], now: datetime
+) -> ResultRow:
     elapsed = row.elapsed(now)
     return ResultRow(
         run=row.run,
         index=row.index,
-        overrides=overrides,
+        overrides={name: given[name] for name in names if name in given},
         state=row.state,
         step=row.step,
         wall_s=None if elapsed is None else round(elapsed.total_seconds(), 3),
@@ -174,12 +172,11 @@ def sort_results(results: Results, key: SortKey) -> Results:
     varying = (*results.columns("overrides"), *results.columns("metrics"), *more)
     columns = ("index", "state", "cause", "step", "time", *varying, *ACCOUNT_COLUMNS)
     column = find_column(key, columns, "results").column
-    names, lines = header(results), zip(results.rows, cells(results), strict=True)
-    place = names.index(column) if column in names else None
+    lines = zip(results.rows, _values(results), strict=True)
 
-    def value(line: tuple[ResultRow, Sequence[Any]]) -> Any:
-        row, values = line
-        return account_values(row.goodput).get(column) if place is None else values[place]
+    def value(line: tuple[ResultRow, Mapping[str, Any]]) -> Any:
+        row, own = line
+        return own[column] if column in own else account_values(row.goodput).get(column)
 
     rows = (row for row, _ in ordered(lines, value, descending=key.descending))
     return replace(results, rows=tuple(rows))
@@ -188,24 +185,28 @@ def sort_results(results: Results, key: SortKey) -> Results:
 def header(results: Results) -> tuple[str, ...]:
     """Return the names of all columns, in the order they are shown."""
     first = ("launch", "index") if results.spans else ("index",)
-    stage = ("stage",) if _has_stages(results) else ()
+    stage = ("stage",) if any(row.stage is not None for row in results.rows) else ()
     state = ("state", "attempt") if results.spans else ("state",)
-    cause = ("cause",) if _has_causes(results) else ()
+    cause = ("cause",) if any(row.cause is not None for row in results.rows) else ()
     overrides, metrics = results.columns("overrides"), results.columns("metrics")
     return (*first, *stage, *overrides, *state, *cause, *metrics, "step", "time")
 
 
 def cells(results: Results) -> Iterable[tuple[Any, ...]]:
     """Yield the values of each row under `header`."""
-    staged, failed = _has_stages(results), _has_causes(results)
+    names = header(results)
+    return (tuple(own[name] for name in names) for own in _values(results))
+
+
+def _values(results: Results) -> Iterator[Mapping[str, Any]]:
+    """Yield the values of each row by column."""
+    own = ("launch", "index", "stage", "state", "attempt", "cause", "step")
+    overrides = dict(zip(results.columns("overrides"), results.overrides, strict=True))
+    metrics = dict(zip(results.columns("metrics"), results.metrics, strict=True))
     for row in results.rows:
-        stage = (row.stage,) if staged else ()
-        own = (row.overrides.get(name) for name in results.overrides)
-        metrics = (row.metrics.get(name) for name in results.metrics)
-        first = (row.launch, row.index) if results.spans else (row.index,)
-        state = (row.state.value, row.attempt) if results.spans else (row.state.value,)
-        cause = (row.cause,) if failed else ()
-        yield (*first, *stage, *own, *state, *cause, *metrics, row.step, row.wall_s)
+        values = {"time": row.wall_s, **{name: getattr(row, name) for name in own}}
+        values |= {name: row.overrides.get(key) for name, key in overrides.items()}
+        yield values | {name: row.metrics.get(key) for name, key in metrics.items()}
 
 
 def shown_header(results: Results) -> tuple[str, ...]:
@@ -218,14 +219,6 @@ def shown_cells(results: Results) -> Iterable[tuple[Any, ...]]:
     for line, row in zip(cells(results), results.rows, strict=True):
         span = None if row.wall_s is None else timedelta(seconds=row.wall_s)
         yield (*line[:-2], steps_text(row.step), duration(span))
-
-
-def _has_causes(results: Results) -> bool:
-    return any(row.cause is not None for row in results.rows)
-
-
-def _has_stages(results: Results) -> bool:
-    return any(row.stage is not None for row in results.rows)
 
 
 def account_values(account: Goodput | None) -> Mapping[str, Any]:

@@ -259,10 +259,7 @@ def sort_rows(rows: Sequence[RunRow], key: SortKey, now: datetime) -> list[RunRo
         elapsed = row.elapsed(now)
         own = {"index": row.index, "state": row.state, "step": row.step, "attempt": row.attempt}
         own["time"] = None if elapsed is None else elapsed.total_seconds()
-        for known in (own, given[row.index], row.metrics):
-            if key.column in known:
-                return known[key.column]
-        return None
+        return {**row.metrics, **given[row.index], **own}.get(key.column)
 
     return ordered(rows, value, descending=key.descending)
 
@@ -274,30 +271,18 @@ _LEAST_VALUE = 8
 
 def common_words(sweep: Iterable[Iterable[str]]) -> frozenset[str]:
     """Return the overrides that all these runs have."""
-    common: set[str] | None = None
-    for words in sweep:
-        common = set(words) if common is None else common.intersection(words)
-        if not common:
-            break
-    return frozenset(common or ())
+    runs = [*map(frozenset[str], sweep)]
+    return frozenset.intersection(*runs) if runs else frozenset()
 
 
 def override_cells(runs: Iterable[Iterable[str]], common: frozenset[str]) -> list[str]:
     """Return a cell for each run: its overrides without those in `common`, keys shortened."""
     given = [assigned(word for word in words if word not in common) for words in runs]
-    names = _short_names(dict.fromkeys(key for one in given for key in one))
+    # A key is shown by its last part, unless another key ends with the same part.
+    lasts = {key: key.rpartition(".")[2] for one in given for key in one}
+    counts = Counter(lasts.values())
+    names = {key: last if counts[last] == 1 else key for key, last in lasts.items()}
     return [_cell({names[key]: value for key, value in one.items()}) for one in given]
-
-
-def _short_names(keys: Iterable[str]) -> Mapping[str, str]:
-    """Return each key by its last part, unless another key ends with the same part."""
-    known = list(keys)
-    lasts = Counter(map(_last, known))
-    return {key: _last(key) if lasts[_last(key)] == 1 else key for key in known}
-
-
-def _last(key: str) -> str:
-    return key.rpartition(".")[2]
 
 
 def _cell(given: Mapping[str, str]) -> str:
@@ -342,15 +327,11 @@ def sort_launches(lines: Sequence[LaunchLine], key: SortKey) -> list[LaunchLine]
 
 
 def _launch_value(line: LaunchLine, key: SortKey) -> Any:
-    if key.column == "created":
-        return line.head.created_at.timestamp()
-    if key.column == "name":
-        return line.head.name
-    if key.column == "runs":
-        return sum(line.counts.values())
     if key.column in RunState.__members__:
         return line.counts.get(RunState(key.column), 0)
-    return sorted_value(line, key)
+    own = {"created": line.head.created_at.timestamp(), "name": line.head.name}
+    own["runs"] = sum(line.counts.values())
+    return own[key.column] if key.column in own else sorted_value(line, key)
 
 
 def sorted_value(line: LaunchLine, key: SortKey | None) -> Any:

@@ -78,8 +78,8 @@ def status_page(
         page += [count, *_brief_table(head, rows, now)]
     else:
         page += [runs_table(rows, now, head.common), count]
-    page += [line for row in rows if len(rows) == 1 for line in layout_lines(row.layout)]
-    page += [line for row in rows if len(rows) == 1 for line in _preflight_lines(row.preflight)]
+    if len(rows) == 1:
+        page += [*layout_lines(rows[0].layout), *_preflight_lines(rows[0].preflight)]
     page += _note_lines(rows, now)
     page += _blocked_lines(rows)
     warned = [row for row in rows if row.warnings and len(rows) > 1]

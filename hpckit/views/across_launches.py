@@ -221,7 +221,7 @@ def _value_text(config: Any, key: str) -> str | None:
     return config if plain else json.dumps(config, ensure_ascii=False)
 
 
-def unmatched_metrics(launch: Launch, runs: Sequence[RunView]) -> Sequence[str]:
+def unlogged_metrics(launch: Launch, runs: Sequence[RunView]) -> Sequence[str]:
     """Return the names in `observe.printed_metrics` that none of these runs of a launch logged."""
     found = {name for run in runs for name in run.record.metrics}
     first: dict[tuple[str | None, ...], int] = {}

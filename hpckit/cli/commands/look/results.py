@@ -51,7 +51,7 @@ from hpckit.views.across_launches import (
     ChosenRuns,
     chosen_runs,
     overrides_by_run,
-    unmatched_metrics,
+    unlogged_metrics,
 )
 from hpckit.views.freshness import Freshness
 
@@ -62,11 +62,6 @@ examples:
   hpckit results digits --with-reruns   after `hpckit rerun digits --failed`
   hpckit results --experiment digits --csv > digits.csv
 """
-
-_LOGGING = (
-    """rank 0 appends lines such as {"step": 10, "loss": 0.3} to """
-    "$HPCKIT_ATTEMPT_DIR/metrics.jsonl, or calls run.log(...)"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,7 +113,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     answer = (
         _over(chosen, results, arguments) if arguments.over else _each(chosen, results, arguments)
     )
-    elsewhere = {} if _spans(arguments) else _elsewhere(chosen)
+    # Runs of other launches that replace some of this one's.
+    elsewhere = {} if _spans(arguments) else read_launch_history(chosen[0][0].launch).known
     if arguments.json:
         known = [{"launch": launch, "runs": runs} for launch, runs in elsewhere.items()]
         context.say_json({**answer.document, "elsewhere": known})
@@ -140,7 +136,7 @@ def _note_metrics(chosen: Sequence[ChosenRuns], context: Context) -> None:
     for view, runs in chosen:
         done = [run for run in runs if run.state is RunState.completed]
         done = done or [run for run in runs if none and run.state.ended]
-        launch, names = reference(view.launch, context), unmatched_metrics(view.launch, done)
+        launch, names = reference(view.launch, context), unlogged_metrics(view.launch, done)
         again = f"`hpckit rerun {launch} observe.printed_metrics="
         if names:
             context.note(
@@ -153,7 +149,8 @@ def _note_metrics(chosen: Sequence[ChosenRuns], context: Context) -> None:
     if rerun:
         context.note(
             f"no metrics: if the program prints `loss: 0.3`, {rerun}[loss]` takes them from there; "
-            f"or {_LOGGING}"
+            """or rank 0 appends lines such as {"step": 10, "loss": 0.3} to """
+            "$HPCKIT_ATTEMPT_DIR/metrics.jsonl, or calls run.log(...)"
         )
 
 
@@ -241,11 +238,6 @@ def _spans(arguments: argparse.Namespace) -> bool:
     """Whether runs of several launches may be shown."""
     several = arguments.experiment is not None or len(arguments.references) > 1
     return several or arguments.with_reruns
-
-
-def _elsewhere(chosen: Sequence[ChosenRuns]) -> dict[str, tuple[int, ...]]:
-    """Return the runs of other launches that replace some of this one's, by launch."""
-    return read_launch_history(chosen[0][0].launch).known
 
 
 def _rest_line(
