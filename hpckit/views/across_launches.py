@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -233,9 +234,7 @@ def unlogged_metrics(launch: Launch, runs: Sequence[RunView]) -> Sequence[str]:
     with suppress(HpckitError):  # a table needs no configuration
         for index in first.values():
             printed = load_settings(launch, index)[0].observe.printed_metrics
-            wanted |= dict.fromkeys(
-                name for _, names in printed_patterns(printed) for name in names
-            )
+            wanted |= dict.fromkeys(chain(*(names for _, names, _ in printed_patterns(printed))))
     return [name for name in wanted if name not in found and name != "step"]
 
 
