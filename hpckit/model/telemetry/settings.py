@@ -66,9 +66,10 @@ class Observe:
     printed_metrics: list[str] = field(default_factory=list)
     """Metrics to take from what rank 0 prints: names in front of a number (`loss` finds
     `loss: 0.3`, `Loss=0.3`, `{'loss': 0.3}`, not `3.4s`, `3/10` or `12K`), or regular expressions
-    with named groups (`val acc (?P<accuracy>\\S+)`). Of several values in a line none is taken:
-    name `train loss`. A group `step`, or a number behind `step`, `iter` or `epoch` in the same
-    line, is the step, as long as it grows."""
+    with named groups (`val acc (?P<accuracy>\\S+)`). A name behind a word is another metric: for
+    `val loss: 0.3` name `val loss`. Of several values in a line none is taken. A group `step`, or a
+    number behind `step`, `iter` or `epoch` in the same line, is the step, as long as it grows. A
+    warning says if a completed run's output was not read to its end in 60 s."""
     profile: Profile = field(default_factory=Profile)
     memory_snapshot: bool = False
     """Remember where GPU memory was allocated, and write that down when it runs out: a snapshot for
