@@ -19,7 +19,8 @@ from hpckit.config.points.expansion import Word, line_of
 from hpckit.config.resolve import resolve
 from hpckit.config.session import Session
 from hpckit.config.shared_composition import SharedComposition
-from hpckit.config.types import takes
+from hpckit.config.types import reads_text, takes
+from hpckit.config.written import override_with_texts
 from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain
@@ -96,16 +97,19 @@ class Composer:
         return values, settings
 
     def _values(self, given: Mapping[str, str]) -> dict[str, Any]:
-        return {key: self._value(word) for key, word in given.items()}
+        return {key: self._value(key, word) for key, word in given.items()}
 
-    def _value(self, word: str) -> Any:
-        plain = parse_plain_value(word.partition("=")[2])
+    def _value(self, key: str, word: str) -> Any:
+        typed = word.partition("=")[2]
+        plain = parse_plain_value(typed)
         if plain is not None:
-            return plain
+            differs = not isinstance(plain, str) and str(plain) != typed
+            return typed if differs and reads_text(key) else plain
         if word not in self.parsed:
             if len(self.parsed) == _PARSED:
                 self.parsed.clear()
-            self.parsed[word] = parse([word], self.session.loader)[0].value()
+            (override,) = parse([word], self.session.loader)
+            self.parsed[word] = override_with_texts(override).value()
         return self.parsed[word]
 
 
