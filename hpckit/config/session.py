@@ -79,9 +79,7 @@ class _ComposingLoader(ConfigLoaderImpl):
             loaded = ConfigResult(loaded.provider, loaded.path, config, loaded.header)
         return loaded
 
-    def _parse_overrides_and_create_caching_repo(
-        self, *words: Any, **named: Any
-    ) -> tuple[Any, Any]:
+    def _parse_overrides_and_create_caching_repo(self, *words: Any, **named: Any) -> Any:
         parsed, files = super()._parse_overrides_and_create_caching_repo(*words, **named)
         return [override_with_texts(override) for override in parsed], files
 

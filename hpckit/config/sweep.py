@@ -72,7 +72,9 @@ class Composer:
                 given[key] = word
         kind = (tuple(rest), tuple(given))
         shared = self.shared.get(kind)
-        found = None if shared is None else shared.at(self._values(given))
+        found = None
+        if shared is not None:
+            found = shared.at({key: self._value(key, word) for key, word in given.items()})
         if found is None:
             found = self._composed(kind, overrides)
         config, settings = found
@@ -96,9 +98,6 @@ class Composer:
             self.shared[kind] = shared
         return values, settings
 
-    def _values(self, given: Mapping[str, str]) -> dict[str, Any]:
-        return {key: self._value(key, word) for key, word in given.items()}
-
     def _value(self, key: str, word: str) -> Any:
         typed = word.partition("=")[2]
         plain = parse_plain_value(typed)
@@ -108,8 +107,7 @@ class Composer:
         if word not in self.parsed:
             if len(self.parsed) == _PARSED:
                 self.parsed.clear()
-            (override,) = parse([word], self.session.loader)
-            self.parsed[word] = override_with_texts(override).value()
+            self.parsed[word] = override_with_texts(parse([word], self.session.loader)[0]).value()
         return self.parsed[word]
 
 

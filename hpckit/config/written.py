@@ -1,8 +1,8 @@
 """Finds values that are read otherwise than they are written, in a file or in an override.
 
-In YAML 1.1 `timeout_min: 1:30:00` is 5400 (base 60), `seed: 010` is 8, and `V: on` is True.
-A module `2024.10` is 2024.1 there, and in the grammar of Hydra's overrides.
-In hpckit's own keys the text counts; a user's own keep the value that every Hydra program gets.
+In YAML 1.1 `timeout_min: 1:30:00` is 5400 (base 60), `seed: 010` is 8, and `V: on` is True; there
+and in Hydra's overrides a module `2024.10` is 2024.1. In hpckit's own keys the text counts; a
+user's own keep the value that every Hydra program gets.
 """
 
 from __future__ import annotations
@@ -27,16 +27,12 @@ from hpckit.config.types import reads_text
 from hpckit.values import replace
 
 _MAY_DIFFER = re.compile(
-    r"\d[:_.ex] | [+.]\d | -0 | \b(0[b\d]|inf|nan) | \b(yes|no|on|off)\s*([],}#]|$)",
-    re.IGNORECASE | re.MULTILINE | re.VERBOSE,
+    r"(?im)\d[:_.ex]|[+.]\d|-0|\b(0[b\d]|inf|nan)|\b(yes|no|on|off)\s*([],}#]|$)"
 )
 """What has nothing of this needs no second look, which would cost a millisecond or more."""
 
 _OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 """Base 8 or 60; nobody writes `0x10` by mistake."""
-
-_GRAMMAR: Any = overrides_parser
-"""Also for its lexer and parser, which have another ANTLR in hydra-core 1.4."""
 
 
 class _Text(str):
@@ -63,21 +59,16 @@ def with_texts(config: Container, package: str, source: str, name: str) -> Conta
 
 
 def override_with_texts(override: Override) -> Override:
-    """Return an override with the texts of such numbers of hpckit's; a sweep is returned as it is.
-
-    Its points are overrides of their own.
-    """
-    key, value = override.key_or_group, override._value  # noqa: SLF001
-    line = str(override.input_line)
+    """Return an override with the texts of such numbers of hpckit's; not a whole sweep."""
+    key, value, line = override.key_or_group, override.value(), str(override.input_line)
     one = isinstance(value, int | float) and reads_text(key)
-    if not (one or isinstance(value, list | dict)) or not _MAY_DIFFER.search(
-        line.partition("=")[2]
-    ):
+    if not (one or isinstance(value, list | dict)) or not _MAY_DIFFER.search(line):
         return override
-    lexer = _GRAMMAR.OverrideLexer(_GRAMMAR.InputStream(line))
-    tree = _GRAMMAR.OverrideParser(_GRAMMAR.CommonTokenStream(lexer)).override()
-    typed = _Typed(_GRAMMAR.create_functions()).visit(tree)
-    held = [copy.deepcopy(value)]
+    grammar: Any = overrides_parser  # for its ANTLR, too, which is another one in hydra-core 1.4
+    lexer = grammar.OverrideLexer(grammar.InputStream(line))
+    tree = grammar.OverrideParser(grammar.CommonTokenStream(lexer)).override()
+    typed = _Typed(grammar.create_functions()).visit(tree)
+    held = [value]  # its containers are made by each call of `value()`
     for path, text in _found(typed._value, key):  # noqa: SLF001
         _put(held, (0, *path), text)
     return replace(override, _value=held[0])
@@ -113,9 +104,8 @@ def _found(held: Any, key: str, *path: Any) -> Iterator[tuple[tuple[Any, ...], s
 
 def _as_written(value: Any, text: str) -> Any:
     """Return the text of a value that is read otherwise than it is written, else the value."""
-    if isinstance(value, bool):
-        return value if text.lower() in ("true", "false") else _Text(text)
-    return _Text(text) if isinstance(value, int | float) and str(value) != text else value
+    same = text.lower() in ("true", "false") if isinstance(value, bool) else str(value) == text
+    return value if same or not isinstance(value, int | float) else _Text(text)
 
 
 @cache
