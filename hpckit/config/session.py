@@ -33,7 +33,7 @@ from omegaconf.resolvers import oc
 from hpckit.config.primary import import_modules, primary_of
 from hpckit.config.request import ComposeRequest, conf_folders, shipped_folder
 from hpckit.config.schema import SCHEMA_NAME, register_schema
-from hpckit.config.written import with_texts
+from hpckit.config.written import override_with_texts, with_texts
 from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING
 from hpckit.model.plain import leaves
@@ -78,6 +78,10 @@ class _ComposingLoader(ConfigLoaderImpl):
             config = with_texts(loaded.config, package, loaded.path, path)
             loaded = ConfigResult(loaded.provider, loaded.path, config, loaded.header)
         return loaded
+
+    def _parse_overrides_and_create_caching_repo(self, *words: Any, **named: Any) -> Any:
+        parsed, files = super()._parse_overrides_and_create_caching_repo(*words, **named)
+        return [override_with_texts(override) for override in parsed], files
 
     def _load_configuration_impl(self, *words: Any, **named: Any) -> DictConfig:
         """Compose without Hydra's own section, whose 20 files are half of the time.

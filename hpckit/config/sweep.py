@@ -19,7 +19,8 @@ from hpckit.config.points.expansion import Word, line_of
 from hpckit.config.resolve import Lost, resolve
 from hpckit.config.session import Session
 from hpckit.config.shared_composition import SharedComposition
-from hpckit.config.types import takes
+from hpckit.config.types import reads_text, takes
+from hpckit.config.written import override_with_texts
 from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain
@@ -72,7 +73,9 @@ class Composer:
                 given[key] = word
         kind = (tuple(rest), tuple(given))
         shared = self.shared.get(kind)
-        found = None if shared is None else shared.at(self._values(given))
+        found = None
+        if shared is not None:
+            found = shared.at({key: self._value(key, word) for key, word in given.items()})
         if found is None:
             found = self._composed(kind, overrides)
         config, settings = found
@@ -96,17 +99,16 @@ class Composer:
             self.shared[kind] = shared
         return values, settings
 
-    def _values(self, given: Mapping[str, str]) -> dict[str, Any]:
-        return {key: self._value(word) for key, word in given.items()}
-
-    def _value(self, word: str) -> Any:
-        plain = parse_plain_value(word.partition("=")[2])
+    def _value(self, key: str, word: str) -> Any:
+        typed = word.partition("=")[2]
+        plain = parse_plain_value(typed)
         if plain is not None:
-            return plain
+            differs = not isinstance(plain, str) and str(plain) != typed
+            return typed if differs and reads_text(key) else plain
         if word not in self.parsed:
             if len(self.parsed) == _PARSED:
                 self.parsed.clear()
-            self.parsed[word] = parse([word], self.session.loader)[0].value()
+            self.parsed[word] = override_with_texts(parse([word], self.session.loader)[0]).value()
         return self.parsed[word]
 
 

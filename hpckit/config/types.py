@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import EnumType
+from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hpckit.model.launch import LaunchConfig
@@ -86,15 +87,16 @@ def takes_decimals(key: str) -> bool:
     return hint is not None and float in (hint, *get_args(hint))
 
 
+@cache
 def reads_text(key: str) -> bool | None:
-    """Return whether a key of hpckit takes texts; None if neither texts nor numbers are taken.
+    """Return whether a key of hpckit takes a text; None if neither texts nor numbers are taken.
 
     Items of lists and mappings are keys, too: `cluster.modules.0`.
     """
     kinds = {_hint(key), *get_args(_hint(key))}
     if {int, float} & kinds:
         return False
-    return True if str in kinds or is_text(key) or key.startswith("command.") else None
+    return True if is_text(key) or key.startswith("command.") else None
 
 
 def in_unit_of(name: str, text: str, *, whole: bool) -> str:

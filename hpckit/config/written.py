@@ -1,7 +1,8 @@
-"""Finds numbers that YAML 1.1 reads otherwise than they stand in a file, as no override is read.
+"""Finds values that are read otherwise than they are written, in a file or in an override.
 
-`timeout_min: 1:30:00` is 5400 there (base 60), `seed: 010` is 8, and a module `2024.10` is 2024.1.
-In hpckit's own keys the text counts; a user's own keep the value that every Hydra program gets.
+In YAML 1.1 `timeout_min: 1:30:00` is 5400 (base 60), `seed: 010` is 8, and `V: on` is True; there
+and in Hydra's overrides a module `2024.10` is 2024.1. In hpckit's own keys the text counts; a
+user's own keep the value that every Hydra program gets.
 """
 
 from __future__ import annotations
@@ -15,27 +16,33 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.core.override_parser import overrides_parser
+from hydra.core.override_parser.overrides_visitor import HydraOverrideVisitor
+from hydra.core.override_parser.types import Override
 from omegaconf import Container, OmegaConf
 from omegaconf._utils import get_yaml_loader
 
 from hpckit.config.request import shipped_folder
 from hpckit.config.types import reads_text
+from hpckit.values import replace
 
-_MAY_DIFFER = re.compile(r"\d[:_.eExXbB]|[+.]\d|\b0\d")
-"""A file without any of this needs no second look, which would cost a millisecond or more."""
+_MAY_DIFFER = re.compile(
+    r"(?im)\d[:_.ex]|[+.]\d|-0|\b(0[b\d]|inf|nan)|\b(yes|no|on|off)\s*([],}#]|$)"
+)
+"""What has nothing of this needs no second look, which would cost a millisecond or more."""
 
 _OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 """Base 8 or 60; nobody writes `0x10` by mistake."""
 
 
 class _Text(str):
-    """The text of a number that prints otherwise."""
+    """The text of a number that prints otherwise, or of a boolean that is a word in overrides."""
 
     __slots__ = ()
 
 
 def with_texts(config: Container, package: str, source: str, name: str) -> Container:
-    """Return a configuration with the texts of such numbers of hpckit's, as a copy if there are.
+    """Return a configuration with the texts of such values of hpckit's, as a copy if there are.
 
     It is that of the file `name` in the folder or Python package `source`, as Hydra calls it.
     """
@@ -47,27 +54,63 @@ def with_texts(config: Container, package: str, source: str, name: str) -> Conta
     found = list(_found(_parsed(text), package)) if _MAY_DIFFER.search(text) else []
     changed = copy.deepcopy(config) if found else config
     for path, value in found:
-        node: Any = changed if not package else OmegaConf.select(changed, package)
-        for part in path[:-1]:
-            node = node._get_node(part)  # noqa: SLF001
-        node[path[-1]] = value
+        _put(changed if not package else OmegaConf.select(changed, package), path, value)
     return changed
 
 
+def override_with_texts(override: Override) -> Override:
+    """Return an override with the texts of such numbers of hpckit's; not a whole sweep."""
+    key, value, line = override.key_or_group, override.value(), str(override.input_line)
+    one = isinstance(value, int | float) and reads_text(key)
+    if not (one or isinstance(value, list | dict)) or not _MAY_DIFFER.search(line):
+        return override
+    grammar: Any = overrides_parser  # for its ANTLR, too, which is another one in hydra-core 1.4
+    lexer = grammar.OverrideLexer(grammar.InputStream(line))
+    tree = grammar.OverrideParser(grammar.CommonTokenStream(lexer)).override()
+    typed = _Typed(grammar.create_functions()).visit(tree)
+    held = [value]  # its containers are made by each call of `value()`
+    for path, text in _found(typed._value, key):  # noqa: SLF001
+        _put(held, (0, *path), text)
+    return replace(override, _value=held[0])
+
+
+class _Typed(HydraOverrideVisitor):
+    """Reads as Hydra does, but for such numbers. What functions are given stays a number."""
+
+    def visitPrimitive(self, ctx: Any) -> Any:  # noqa: N802
+        return _as_written(super().visitPrimitive(ctx), ctx.getText().strip())
+
+    def visitFunction(self, ctx: Any) -> Any:  # noqa: N802
+        return HydraOverrideVisitor(self.functions).visitFunction(ctx)
+
+
+def _put(node: Any, path: tuple[Any, ...], value: str) -> None:
+    for part in path[:-1]:
+        node = node._get_node(part) if isinstance(node, Container) else node[part]  # noqa: SLF001
+    node[path[-1]] = value
+
+
 def _found(held: Any, key: str, *path: Any) -> Iterator[tuple[tuple[Any, ...], str]]:
-    """Yield the place of each such number in a file, and its text."""
+    """Yield the place of each such value, and its text. The keys of mappings stay as read."""
     if isinstance(held, dict | list):
         for name, value in held.items() if isinstance(held, dict) else enumerate(held):
-            yield from _found(value, f"{key}.{name}".lstrip("."), *path, name)
+            if not isinstance(name, _Text):
+                yield from _found(value, f"{key}.{name}".lstrip("."), *path, name)
     elif isinstance(held, _Text):
         as_text = reads_text(key)
         if as_text or (as_text is False and _OTHER_BASE.fullmatch(held)):
             yield path, str(held)
 
 
+def _as_written(value: Any, text: str) -> Any:
+    """Return the text of a value that is read otherwise than it is written, else the value."""
+    same = text.lower() in ("true", "false") if isinstance(value, bool) else str(value) == text
+    return value if same or not isinstance(value, int | float) else _Text(text)
+
+
 @cache
 def _parsed(text: str) -> Any:
-    """Parse as Hydra does, but for numbers that are not printed as they are written."""
+    """Parse as Hydra does, but for values that are read otherwise than they are written."""
     return yaml.load(text, Loader=_loader())  # noqa: S506  # a safe one
 
 
@@ -75,11 +118,10 @@ def _parsed(text: str) -> Any:
 def _loader() -> Any:
     loader: Any = get_yaml_loader()
 
-    def as_written(self: Any, node: yaml.ScalarNode) -> Any:
+    def construct(self: Any, node: yaml.ScalarNode) -> Any:
         kind = node.tag.rpartition(":")[2]
-        number = getattr(self, f"construct_yaml_{kind}")(node)
-        return number if str(number) == node.value else _Text(node.value)
+        return _as_written(getattr(self, f"construct_yaml_{kind}")(node), node.value)
 
-    for kind in ("int", "float"):
-        loader.add_constructor(f"tag:yaml.org,2002:{kind}", as_written)
+    for kind in ("int", "float", "bool"):
+        loader.add_constructor(f"tag:yaml.org,2002:{kind}", construct)
     return loader
