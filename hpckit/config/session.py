@@ -41,7 +41,7 @@ from hpckit.planning.secrecy import masked_text, masked_word
 from hpckit.values import dataclass, field
 
 # hydra-core 1.3 warns if this is missing, 1.4 if it is given.
-_VERSION_BASE = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
+VERSION_BASE = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 
 _OF_HYDRA = ("hydra/config", "hydra/launcher/basic", "hydra/sweeper/basic")
 """What Hydra always composes and has in no file: a file of that name takes its place."""
@@ -192,7 +192,7 @@ def open_session(request: ComposeRequest) -> Iterator[Session]:
     with (
         warnings.catch_warnings(),
         reading(request.environ),
-        initialize_config_dir(config_dir=str(folders[0]), job_name="hpckit", **_VERSION_BASE),
+        initialize_config_dir(config_dir=str(folders[0]), job_name="hpckit", **VERSION_BASE),
     ):
         # 1.3 warns if `_self_` is left at its default place, and if a folder of hydra.searchpath
         # does not exist; the first is fine, the second an error.

@@ -20,7 +20,11 @@ from hydra.core.override_parser import overrides_parser
 from hydra.core.override_parser.overrides_visitor import HydraOverrideVisitor
 from hydra.core.override_parser.types import Override
 from omegaconf import Container, OmegaConf
-from omegaconf._utils import get_yaml_loader
+
+try:
+    from omegaconf._yaml import get_yaml_loader  # type: ignore[import-not-found]  # omegaconf 2.4
+except ImportError:
+    from omegaconf._utils import get_yaml_loader
 
 from hpckit.config.request import shipped_folder
 from hpckit.config.types import reads_text

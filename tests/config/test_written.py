@@ -14,6 +14,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
+from hpckit.config import session
 from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest
 from hpckit.errors import ConfigError
@@ -199,7 +200,7 @@ def test_values_of_the_user_are_what_hydra_reads(
     given = ("+experiment=command", "command=[x]", *words)
     (point,) = compose(request_for(*given, config_name="hpc"))
     (unchanged,) = compose(request_for(*given[:2], config_name="hpc"))
-    with initialize_config_dir(config_dir=str(folder), version_base=None):
+    with initialize_config_dir(config_dir=str(folder), **session.VERSION_BASE):
         typed: Any = OmegaConf.to_container(hydra_compose("app", overrides=words))
         plain: Any = OmegaConf.to_container(hydra_compose("app"))
     assert repr({key: point.config[key] for key in typed}) == repr(typed)
