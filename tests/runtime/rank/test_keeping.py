@@ -97,7 +97,7 @@ def test_killed_rank_costs_at_most_an_interval(
     assert "restored step=" in ended.log(0, round_=1)
     steps = [json.loads(line)["step"] for line in ended.paths.metrics.read_text().splitlines()]
     again = steps[steps.index(7) + 1 :]
-    assert again[0] in {3, 6}
+    assert 3 <= again[0] <= 7  # a save that is due waits for the end of the one before
     assert losses(ended.launch) == undisturbed
     assert ended.record.metrics["finished"] == STEPS * 8
 
