@@ -30,7 +30,7 @@ from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 from hpckit.record.store import (
     append_event,
-    append_line,
+    append_lines,
     make_folder,
     write_json,
     write_text,
@@ -201,7 +201,7 @@ class Writer:
 
     def metrics(self, step: int, **values: float) -> None:
         """Log metrics at a step, which becomes the latest."""
-        append_line(self._paths.metrics, {"step": step, "at": START.isoformat(), **values})
+        append_lines(self._paths.metrics, {"step": step, "at": START.isoformat(), **values})
         write_json(self._paths.progress, {"round": 0, "step": step, "at": START.isoformat()})
 
     def tell(self, *history: events.Event) -> None:

@@ -32,7 +32,7 @@ from hpckit.model.telemetry.vocabulary import (
 )
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import append_event, append_line, make_folder, write_json
+from hpckit.record.store import append_event, append_lines, make_folder, write_json
 from hpckit.views.freshness import Freshness
 
 TRACEBACK = """\
@@ -127,7 +127,7 @@ def _round(
             + max(step - end + 150, 0) / 300
         )
         row = {"at": moment.isoformat(), "round": number, "step": step, "loss": round(loss, 5)}
-        append_line(paths.metrics, row | {"lr": 0.1 * (1 - step / 2000)})
+        append_lines(paths.metrics, row | {"lr": 0.1 * (1 - step / 2000)})
         if step % 100 == 99:
             append_event(
                 paths.events,
@@ -168,14 +168,14 @@ def _telemetry(paths: AttemptPaths, node: str, begin: datetime, end: datetime) -
     """Write rows of a minute for two GPUs, one of which is idle every now and then."""
     file = paths.telemetry(node)
     if not file.exists():
-        append_line(file, encode_telemetry(TelemetrySegment(node=node, start=begin, row_s=60)))
+        append_lines(file, encode_telemetry(TelemetrySegment(node=node, start=begin, row_s=60)))
         for index in range(2):
-            append_line(file, encode_telemetry(_device(node, index)))
+            append_lines(file, encode_telemetry(_device(node, index)))
     rows = list(_rows(node, begin, end))
     for row in rows:
-        append_line(file, encode_telemetry(row))
+        append_lines(file, encode_telemetry(row))
     whole = TelemetryTotal(row=_row(node, begin, end, len(rows) * 12, 0.7))
-    append_line(file, encode_telemetry(whole))
+    append_lines(file, encode_telemetry(whole))
 
 
 def _device(node: str, index: int) -> GpuDevice:
@@ -274,7 +274,7 @@ def _swept_run(launch: Launch, index: int, steps: int) -> None:
         loss = scale + 2 / (1 + step) + 0.02 * math.sin(step + index)
         lines.append({"at": START.isoformat(), "step": step, "loss": loss, "acc": 1 - scale / 3})
     for line in lines:
-        append_line(paths.metrics, line)
+        append_lines(paths.metrics, line)
     write_json(paths.progress, {"round": 0, "step": steps - 1, "at": first.isoformat()})
     over = first + timedelta(seconds=steps)
     failed = index % 50 == 7
@@ -322,7 +322,7 @@ def hostile_launch(desk: Desk) -> Launch:
         )
         for step in range(3):
             row = {"at": START.isoformat(), "step": step, f"loss{ATTACK}": step + 0.5}
-            append_line(paths.metrics, row | {"note": ATTACK, "odd": float(step)})
+            append_lines(paths.metrics, row | {"note": ATTACK, "odd": float(step)})
         failure = Failure(
             cause=Cause.exception,
             message=ATTACK,

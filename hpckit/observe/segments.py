@@ -25,7 +25,7 @@ from hpckit.model.telemetry.vocabulary import (
 )
 from hpckit.observe.aggregate import bucket, coarser_events, coarser_rows, complete_total
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import append_line, json_line, make_folder, write_text
+from hpckit.record.store import append_lines, json_line, make_folder, write_text
 from hpckit.record.telemetry import (
     closed_segments,
     has_total,
@@ -111,7 +111,7 @@ class SegmentWriter:
     def append(self, record: TelemetryRecord, at: datetime) -> None:
         """Append a record; begin a new segment when one is due."""
         self._begin_if_due(at)
-        append_line(self.attempt.telemetry(self.node), encode_telemetry(record))
+        append_lines(self.attempt.telemetry(self.node), encode_telemetry(record))
 
     def append_total(self, total: TelemetryTotal, at: datetime) -> None:
         """Append a total.
@@ -148,12 +148,12 @@ class SegmentWriter:
             close_segment(attempt, self.node)
         start, file = self._next_start(at.replace(microsecond=0)), self.attempt.telemetry(self.node)
         header = TelemetrySegment(node=self.node, start=start, row_s=self.row_s)
-        append_line(file, encode_telemetry(header))
+        append_lines(file, encode_telemetry(header))
         # Only now has it begun: without its header, all of it would be put aside later.
         self._start, self._named_late = at, True
         totals = () if self.total is None else (self.total,)
         for record in (*self.devices, *totals):
-            append_line(file, encode_telemetry(record))
+            append_lines(file, encode_telemetry(record))
         self._named_late = False
         return True
 

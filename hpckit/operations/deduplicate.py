@@ -150,6 +150,7 @@ class _Search:
     found: KnownRuns = field(default_factory=KnownRuns)
     wanted: dict[str, list[RunSpec]] = field(default_factory=dict)
     changes: dict[Path, dict[int, SettingsChanged]] = field(default_factory=dict)
+    outside: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def divide(self) -> KnownRuns:
         for run in self.prepared.plan.runs:
@@ -239,9 +240,11 @@ class _Search:
 
     def _outside(self, signature: str) -> frozenset[str]:
         """Return what wanted runs with this signature take of the code that is not frozen."""
-        snapshot, settings = self.prepared.snapshot, self.wanted[signature][0].settings
-        folder = snapshot.project / snapshot.working_dir
-        return code_of_run(snapshot.outside, settings, folder, self.context.environ)
+        if signature not in self.outside:  # for all earlier launches together: it reads scripts
+            snapshot, settings = self.prepared.snapshot, self.wanted[signature][0].settings
+            folder, environ = snapshot.project / snapshot.working_dir, self.context.environ
+            self.outside[signature] = code_of_run(snapshot.outside, settings, folder, environ)
+        return self.outside[signature]
 
     def _take_open(self, candidates: Sequence[EarlierLaunch]) -> None:
         """Take runs that wait or run."""

@@ -191,8 +191,8 @@ def take_snapshot(
     uncounted = uncounted_files(found, output_dir, is_output_file)
     # The values of its points are in the configurations of the runs.
     files = (word.partition("sweep.points=")[2].strip("'\"") for word in words)
-    listed = {os.path.normpath(f"{found.working_dir}/{file}") for file in files if file}
-    found = replace(found, uncounted=uncounted | listed)
+    values = {os.path.normpath(f"{found.working_dir}/{file}") for file in files if file}
+    found = replace(found, uncounted=uncounted | values)
     return with_outside(found, points, context)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from hpckit.model.events import Event, decode_event, encode_event
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.process import this_host
-from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, append_line, open_plain, read_rows
+from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, append_lines, open_plain, read_rows
 from hpckit.values import dataclass, field
 
 _SUFFIX = ".jsonl"
@@ -46,7 +46,7 @@ class Writer:
         for path in _files(self.path.parent):
             if path != self.path:
                 self._look(path)
-        append_line(self.path, {**encode_event(event), "n": self.number + 1})
+        append_lines(self.path, {**encode_event(event), "n": self.number + 1})
         self.number += 1
 
     def _look(self, path: Path) -> None:

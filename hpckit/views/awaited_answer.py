@@ -16,7 +16,7 @@ from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.record.launches import Launch, read_runs
 from hpckit.record.lookup import Selection
-from hpckit.record.store import append_line
+from hpckit.record.store import append_lines
 from hpckit.runtime.mailbox import LOOK_S, WAIT_S, Mailbox, Named
 from hpckit.views.launch_view import Ask, launch_view
 
@@ -51,7 +51,7 @@ def ask_run(
 def put_request(file: Path, request: Mapping[str, Any]) -> int:
     """Append a request to a file; return its number. Raises RunError."""
     try:
-        return append_line(file, request)
+        return append_lines(file, request)
     except OSError as error:
         raise RunError(f"cannot write {file}: {error.strerror}") from error
 

@@ -16,7 +16,7 @@ from hpckit.model import events
 from hpckit.model.plain import to_plain
 from hpckit.model.states import RoundAction, RunState
 from hpckit.record.launches import Launch, load_launch
-from hpckit.record.store import append_event, append_line, make_folder, write_text
+from hpckit.record.store import append_event, append_lines, make_folder, write_text
 
 RUNS = 10_000
 LOOKS = (
@@ -87,5 +87,5 @@ def _end(launch: Launch, index: int) -> None:
     ):
         append_event(paths.events, event)
     for step in range(10):
-        append_line(paths.metrics, {"step": step, "at": to_plain(at), "loss": 1 / (step + 1)})
+        append_lines(paths.metrics, {"step": step, "at": to_plain(at), "loss": 1 / (step + 1)})
     write_text(paths.progress, f'{{"round":0,"step":9,"at":"{to_plain(at)}"}}', lasting=False)

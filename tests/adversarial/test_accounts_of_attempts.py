@@ -23,7 +23,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryTotal,
 )
 from hpckit.observe.aggregate import RunningTotal
-from hpckit.record.store import append_line
+from hpckit.record.store import append_lines
 
 BEGIN = START + timedelta(minutes=1)
 
@@ -45,7 +45,7 @@ def test_runs_beside_each_other_on_this_machine_pay_for_its_gpus_once(desk: Desk
         writer.start()
         writer.complete()
         paths = launch.paths.run(index).attempt(1)
-        append_line(paths.telemetry("laptop"), encode_telemetry(TelemetryTotal(row=row)))
+        append_lines(paths.telemetry("laptop"), encode_telemetry(TelemetryTotal(row=row)))
     said = json.loads(desk.say("status", launch.id, "--json", "--goodput").out)
     assert said["energy"]["total_j"] == pytest.approx(36000)
     assert said["energy"]["gpu_hours"] == pytest.approx(120 / 3600, rel=1e-3)

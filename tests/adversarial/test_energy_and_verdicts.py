@@ -38,7 +38,7 @@ from hpckit.planning.diagnosis.evidence import GpuUse, RunEvidence, TimeShares
 from hpckit.planning.diagnosis.usage import gpu_uses, run_energy
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import append_event, append_line, make_folder
+from hpckit.record.store import append_event, append_lines, make_folder
 from hpckit.record.telemetry import closed_segments, latest_telemetry
 from hpckit.views.telemetry import run_usage
 
@@ -71,8 +71,8 @@ def attempt(  # noqa: PLR0913  # facts of one attempt
     row = GpuRow(uuid=gpu, samples=720, gauges={GpuGauge.power_w: power}, counters=counters)
     total = TelemetryTotal(row=TelemetryRow(start=begin, end=begin + HOUR, gpus=(row,)))
     file = paths.telemetry("n1")
-    append_line(file, encode_telemetry(TelemetrySegment(node="n1", start=begin, row_s=60)))
-    append_line(file, encode_telemetry(total))
+    append_lines(file, encode_telemetry(TelemetrySegment(node="n1", start=begin, row_s=60)))
+    append_lines(file, encode_telemetry(total))
 
 
 def energy(launch: Launch, run: int = 0) -> EnergySum:
@@ -121,7 +121,7 @@ def test_rows_that_no_total_has_yet_count(desk: Desk, totals: int) -> None:
     paths = launch.paths.run(0).attempt(1)
     make_folder(paths.folder)
     file = paths.telemetry("n1")
-    append_line(file, encode_telemetry(TelemetrySegment(node="n1", start=START, row_s=30)))
+    append_lines(file, encode_telemetry(TelemetrySegment(node="n1", start=START, row_s=30)))
     running, minute = RunningTotal(), timedelta(minutes=1)
     for number in range(18):
         counters = {GpuCounter.energy_j: 5000.0 + 600 * number}
@@ -129,11 +129,11 @@ def test_rows_that_no_total_has_yet_count(desk: Desk, totals: int) -> None:
         gpu = GpuRow(uuid="A", samples=12, gauges={GpuGauge.power_w: power}, counters=counters)
         begin = START + number * minute
         row = TelemetryRow(start=begin, end=begin + minute, gpus=(gpu,))
-        append_line(file, encode_telemetry(row))
+        append_lines(file, encode_telemetry(row))
         running.add(row)
         if totals and number == 9:
             assert running.total is not None
-            append_line(file, encode_telemetry(running.total))
+            append_lines(file, encode_telemetry(running.total))
     found = energy(launch)
     assert (found.gpu_s, found.total_j) == (18 * 60, 17 * 600)
 

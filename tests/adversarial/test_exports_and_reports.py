@@ -21,13 +21,13 @@ from hpckit.planning.recovery.collective_wait import find_wait
 from hpckit.planning.recovery.flight_recorder import DumpedBy, read_dumps
 from hpckit.record.launches import Launch
 from hpckit.record.metrics.history import metric_history, run_metrics
-from hpckit.record.store import append_line
+from hpckit.record.store import append_lines
 
 
 def log(launch: Launch, attempt: int, **row: Any) -> None:
     """Append a row as rank 0 does."""
     paths = launch.paths.run(0).attempt(attempt)
-    append_line(paths.metrics, {"at": (START + timedelta(minutes=attempt)).isoformat(), **row})
+    append_lines(paths.metrics, {"at": (START + timedelta(minutes=attempt)).isoformat(), **row})
 
 
 @pytest.mark.parametrize("scale", [1, 64])
@@ -276,7 +276,7 @@ def test_no_cell_of_csv_is_a_formula(desk: Desk, attack: str) -> None:
     for index in range(2):
         Writer(launch=launch, index=index).start()
         paths = launch.paths.run(index).attempt(1)
-        append_line(paths.metrics, {"at": START.isoformat(), "step": 0, attack: attack})
+        append_lines(paths.metrics, {"at": START.isoformat(), "step": 0, attack: attack})
     table = list(csv.DictReader(io.StringIO(desk.say("results", launch.id, "--csv").out)))
     assert [row["x"] for row in table] == [f"'{attack}", "-1"]
     assert [row[f"'{attack}"] for row in table] == [f"'{attack}"] * 2

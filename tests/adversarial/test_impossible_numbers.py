@@ -22,7 +22,7 @@ from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.launch import ClusterKind
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import append_line, make_folder, write_json
+from hpckit.record.store import append_lines, make_folder, write_json
 
 HUGE = 10**400
 """JSON has it, Python reads it, and no float holds it."""
@@ -122,14 +122,14 @@ def measured(launch: Launch) -> None:
         events.NodeLost(at=BEGIN, node="n1", silent_s=6.5),
     )
     file, at = attempt.telemetry("n1"), BEGIN.isoformat()
-    append_line(file, {"v": 1, "kind": "segment", "node": "n1", "start": at, "row_s": 30.0})
+    append_lines(file, {"v": 1, "kind": "segment", "node": "n1", "start": at, "row_s": 30.0})
     device = {"uuid": "GPU-1", "vendor": "nvidia", "index": 0, "name": "H100"}
     limits = {"memory_bytes": 80 << 30, "sm_clock_max_mhz": 1980, "slowdown_c": 90}
-    append_line(file, {"v": 1, "kind": "device", **device, **limits})
-    append_line(file, {"v": 1, "kind": "event", "at": at, "what": "xid", "code": 79, "count": 1})
+    append_lines(file, {"v": 1, "kind": "device", **device, **limits})
+    append_lines(file, {"v": 1, "kind": "event", "at": at, "what": "xid", "code": 79, "count": 1})
     total = plain_total(host=host(), ranks=ranks())
-    append_line(file, {**total, "kind": "row"})
-    append_line(file, total)
+    append_lines(file, {**total, "kind": "row"})
+    append_lines(file, total)
     profiled(attempt, 12.5)
     writer.complete()
 
@@ -224,8 +224,8 @@ def test_a_line_of_telemetry_with_an_impossible_number_is_passed_over(
 ) -> None:
     """One bad line of one node takes neither `status` nor `report` away; the line before counts."""
     launch, attempt = completed(desk)
-    append_line(attempt.telemetry("n1"), plain_total())
-    append_line(attempt.telemetry("n1"), plain_total(**changed))
+    append_lines(attempt.telemetry("n1"), plain_total())
+    append_lines(attempt.telemetry("n1"), plain_total(**changed))
     for verb in ("status", "report"):
         said = desk.say(verb, launch.id, "--json")
         assert said.code == 0
@@ -253,7 +253,7 @@ def test_an_event_with_an_impossible_number_is_passed_over(
         fields = (*("rank", "node", "gpu", "slower_by", "own_s", "peers_s", "step_s"),)
         known = {name: getattr(STRAGGLER, name) for name in (*fields, "windows", "judged")}
         event = {**event, "straggler": {**known, **event["straggler"]}}
-    append_line(attempt.events, {"v": 1, "at": BEGIN.isoformat(), "round": 0, **event})
+    append_lines(attempt.events, {"v": 1, "at": BEGIN.isoformat(), "round": 0, **event})
     for words in (("status", "--json", "--goodput"), ("report", "--json")):
         said = desk.say(words[0], launch.id, *words[1:])
         assert said.code == 0
@@ -268,14 +268,14 @@ def test_a_huge_step_ends_no_export(desk: Desk, kind: str) -> None:
     launch, attempt = completed(desk)
     for value in (1, 2):
         row = {"step": HUGE, "at": BEGIN.isoformat(), "round": 0, "loss": value}
-        append_line(attempt.metrics, row)
+        append_lines(attempt.metrics, row)
     assert desk.say("export", kind, launch.id).code == 0
 
 
 def test_a_huge_metric_ends_no_report(desk: Desk) -> None:
     """`run.log(loss=10**400)` was taken, and exports show it; for a report it is infinite."""
     launch, attempt = completed(desk)
-    append_line(attempt.metrics, {"step": 2, "at": BEGIN.isoformat(), "round": 0, "loss": HUGE})
+    append_lines(attempt.metrics, {"step": 2, "at": BEGIN.isoformat(), "round": 0, "loss": HUGE})
     assert desk.say("report", "--json", launch.id).code == 0
     assert desk.say("results", launch.id).code == 0
 
@@ -284,7 +284,7 @@ def test_a_step_beyond_64_bits_is_left_out_for_tensorboard(desk: Desk) -> None:
     """A step that a tracker has no place for is left out and counted, as fractions are."""
     pytest.importorskip("tensorboard")
     launch, attempt = completed(desk)
-    append_line(attempt.metrics, {"step": 2**70, "at": BEGIN.isoformat(), "round": 0, "loss": 0.5})
+    append_lines(attempt.metrics, {"step": 2**70, "at": BEGIN.isoformat(), "round": 0, "loss": 0.5})
     said = desk.say("export", "tensorboard", launch.id)
     assert said.code == 0
     assert "left out 1 value" in said.err

@@ -41,7 +41,7 @@ from hpckit.record import store
 from hpckit.record import telemetry as telemetry_record
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import append_line, make_folder
+from hpckit.record.store import append_lines, make_folder
 from hpckit.record.telemetry import (
     closed_segments,
     latest_telemetry,
@@ -250,7 +250,7 @@ def test_an_hour_that_was_not_measured_has_no_price(desk: Desk) -> None:
         row = node_row(0, gpu_row("GPU-1", 36000))
         row = replace(row, end=row.start + timedelta(seconds=120 + late))
         total = TelemetryTotal(row=row, measured_s=120)
-        append_line(attempt.telemetry(node), encode_telemetry(total))
+        append_lines(attempt.telemetry(node), encode_telemetry(total))
     run = shown(desk, launch)
     assert run["energy"]["gpu_hours"] == pytest.approx(2 * 120 / 3600, rel=1e-3)
     assert run["telemetry"]["power_w"] == pytest.approx(2 * 300)

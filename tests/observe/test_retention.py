@@ -262,7 +262,7 @@ def test_a_segment_begins_with_its_header_once_there_is_room(
     """A full disk at its beginning costs no row that is written later."""
     writer = writer_of(attempt)
     with monkeypatch.context() as full:
-        full.setattr(segments, "append_line", _no_room)
+        full.setattr(segments, "append_lines", _no_room)
         with pytest.raises(OSError, match="no room"):
             writer.append(full_row(0, 600, gpus=1), START)
     for number in (1, 2):

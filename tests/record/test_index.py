@@ -27,7 +27,7 @@ from hpckit.record.index import LEAST_RUNS, QUIET, RunIndex, open_index
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_launch, read_runs
 from hpckit.record.snapshot.collect import CodeSnapshot
-from hpckit.record.store import append_event, append_line, make_folder, read_events, write_json
+from hpckit.record.store import append_event, append_lines, make_folder, read_events, write_json
 from hpckit.views.accounts import accounts
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -81,7 +81,7 @@ class Sweep:
             ),
         ):
             append_event(paths.events, event)
-        append_line(paths.metrics, {"step": 3, "at": to_plain(at), "loss": 0.25})
+        append_lines(paths.metrics, {"step": 3, "at": to_plain(at), "loss": 0.25})
         write_json(paths.progress, {"round": 0, "step": 3, "at": to_plain(at)})
 
 
@@ -131,7 +131,7 @@ def test_index_sees_what_is_appended(sweep: Sweep) -> None:
     sweep.look()
     events_of_3 = sweep.launch.paths.run(3).attempt(1).events
     append_event(events_of_3, events.Warned(at=START, message="late"))
-    append_line(sweep.launch.paths.run(4).attempt(1).metrics, {"step": 4, "loss": 0.125})
+    append_lines(sweep.launch.paths.run(4).attempt(1).metrics, {"step": 4, "loss": 0.125})
     sweep.attempt(5, 2)
     sweep.attempt(TOTAL - 1, state=RunState.interrupted)
     found = sweep.look()

@@ -22,7 +22,7 @@ from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_settings, read_runs
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.process import this_host
-from hpckit.record.store import append_event, append_line, make_folder, write_json
+from hpckit.record.store import append_event, append_lines, make_folder, write_json
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 Frozen = Callable[..., Launch]
@@ -109,7 +109,7 @@ def test_launch_of_a_newer_version_still_reads(frozen: Frozen) -> None:
     launch.paths.launch.write_text(json.dumps(content))
     record(launch, events.CancelRequested(at=launch.created_at, runs=()))
     (file,) = launch.paths.events.iterdir()
-    append_line(file, {"v": 2, "event": "from_the_future", "at": "x"})
+    append_lines(file, {"v": 2, "event": "from_the_future", "at": "x"})
     again = load_launch(launch.folder)
     assert again.jobs == launch.jobs
     assert read_runs(again)[0].state is RunState.pending
@@ -167,8 +167,8 @@ def test_runs_show_step_and_last_metrics(frozen: Frozen) -> None:
     launch = frozen(1)
     paths = attempt(launch, 0, 1, started(1), events.StepReached(at=AT, round=0, step=0))
     write_json(paths.progress, {"round": 0, "step": 41, "at": "x"})
-    append_line(paths.metrics, {"step": 1, "at": "x", "loss": 2.0, "accuracy": 0.1})
-    append_line(paths.metrics, {"step": 2, "at": "x", "loss": 1.0})
+    append_lines(paths.metrics, {"step": 1, "at": "x", "loss": 2.0, "accuracy": 0.1})
+    append_lines(paths.metrics, {"step": 2, "at": "x", "loss": 1.0})
     run = read_runs(launch, metrics=True)[0]
     assert run.step == 41
     assert run.metrics == {"loss": 1.0, "accuracy": 0.1}

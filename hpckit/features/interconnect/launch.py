@@ -32,7 +32,7 @@ from hpckit.operations.check import check_launch
 from hpckit.operations.environment.look import compose_one, output_overrides
 from hpckit.operations.prepare import prepare
 from hpckit.record.launches import Launch
-from hpckit.record.store import append_line, make_folder, read_lines
+from hpckit.record.store import append_lines, make_folder, read_lines
 from hpckit.values import replace
 from hpckit.views.telemetry import nccl_transport
 
@@ -168,4 +168,4 @@ def keep(output_dir: Path, measured: KeptMeasurement) -> None:
     file = kept_file(make_folder(output_dir))
     if file.is_symlink() or (file.exists() and file.lstat().st_uid != os.getuid()):
         raise PermissionError(f"{file} is not your own file")
-    append_line(file, to_plain(measured))
+    append_lines(file, to_plain(measured))

@@ -19,8 +19,7 @@ from typing import Any
 from hpckit.model.counted import counted
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import (
-    append_line,
-    json_line,
+    append_lines,
     open_plain,
     parsed_line,
     read_json,
@@ -94,22 +93,17 @@ class MetricsLog:
     _opened: bool = False
     _due_at: float = 0.0
 
-    def append(self, row: Mapping[str, Any], *more: Mapping[str, Any]) -> None:
+    def append(self, *rows: Mapping[str, Any]) -> None:
         """Append rows; raises OSError. Last values that cannot be written are ignored."""
         if not self._opened:
             self._last = _read(self.paths, most=_MOST_AT_START)
             self._opened = True
             atexit.register(self.flush)
-        size = append_line(self.paths.metrics, row)
-        if more:
-            data = b"".join(map(json_line, more))
-            with self.paths.metrics.open("ab") as file:
-                file.write(data)
-            size += len(data)
+        size = append_lines(self.paths.metrics, *rows)
         if self._last is None:
             return
-        for taken in (row, *more):
-            self._last.take(taken)
+        for row in rows:
+            self._last.take(row)
         self._last.size = size
         if self.clock() >= self._due_at:
             self.flush()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hpckit.model.nodes.incident import NodeIncident
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.record.store import append_line, json_line, make_folder, open_plain
+from hpckit.record.store import append_lines, json_line, make_folder, open_plain
 
 _NAME = ".nodes"
 _FORGOTTEN = "forgotten.jsonl"
@@ -60,14 +60,14 @@ def append_incident(output_dir: Path, incident: NodeIncident) -> bool:
     """Add an incident to the file of its run; return whether it is the first; raises OSError."""
     folder = _own_folder(output_dir)
     record = to_plain(incident)
-    size = append_line(folder / f"{incident.run}{_SUFFIX}", record)
+    size = append_lines(folder / f"{incident.run}{_SUFFIX}", record)
     return size <= len(json_line(record))
 
 
 def forget_node(output_dir: Path, node: str, at: datetime) -> None:
     """Let what happened on a node until now count no more; raises OSError."""
     folder = _own_folder(output_dir)
-    append_line(folder / _FORGOTTEN, {"node": node, "at": to_plain(at)})
+    append_lines(folder / _FORGOTTEN, {"node": node, "at": to_plain(at)})
 
 
 def read_incidents(output_dir: Path) -> tuple[NodeIncident, ...]:

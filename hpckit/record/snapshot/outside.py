@@ -18,7 +18,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from glob import iglob
 from hashlib import sha256
 from itertools import islice
@@ -67,6 +67,7 @@ def outside_code(
     Example: `outside_code([point.settings for point in points], snapshot, os.environ)`.
     """
     _files_of.cache_clear()
+    _script.cache_clear()
     project = snapshot.project
     links = (project / file.path for file in snapshot.files or () if file.link is not None)
     folders, places = set(map(os.path.realpath, links)), set[str]()
@@ -121,7 +122,7 @@ def recorded_outside(paths: LaunchPaths) -> frozenset[str]:
 
 
 def changed_at_start(paths: LaunchPaths, runs: Iterable[int]) -> tuple[str, ...]:
-    """Return what had changed when an attempt of these runs began, as `note_changed` wrote it."""
+    """Return what had changed when an attempt of these runs began, as its supervisor noted it."""
     found: set[str] = set()
     for index in runs:
         marker = paths.run(index).other_code
@@ -213,8 +214,8 @@ class _Words:
                 lexer.whitespace_split = True
                 with suppress(ValueError):  # an open quote
                     parts.update(lexer)
-            new = {part for part in parts - self.found if "/" in part or _is_source(part)}
-            new |= {part for part in parts - self.found if part == ".."}
+            parts -= self.found
+            new = {part for part in parts if "/" in part or part == ".." or _is_source(part)}
             self.found |= new
             left |= new
 
@@ -236,7 +237,8 @@ class _Words:
             word = words.pop()
             there = set(self.paths(word))
             if word in self.started and "/" not in word:
-                there.add(os.path.realpath(shutil.which(word, path=self.environ.get("PATH")) or ""))
+                found = shutil.which(word, path=self.environ.get("PATH"))
+                there |= {os.path.realpath(found)} if found else set()
             for path in there - seen:
                 seen.add(path)
                 if _is_program(path, given=word in self.started, module=word in self.modules):
@@ -247,12 +249,10 @@ class _Words:
 
     def _take_script(self, path: str) -> None:
         """Take what a script for a shell names in turn."""
-        with suppress(OSError), open_plain(path) as file:
-            text = file.read(_MOST_SEARCHED)
-            first = text.partition(b"\n")[0]
-            if path.endswith(_SHELLS) or (first[:2] == b"#!" and first.endswith(b"sh")):
-                self.bases += [os.path.dirname(path)]  # noqa: PTH120
-                self.take(text.decode(errors="replace").splitlines())
+        text, starter = _script(path)
+        if path.endswith(_SHELLS) or starter.endswith(b"sh"):
+            self.bases += [os.path.dirname(path)]  # noqa: PTH120
+            self.take(text.decode(errors="replace").splitlines())
 
     def python_path(self) -> list[str]:
         """Return the folders of PYTHONPATH, in order, as they are told to runs."""
@@ -326,18 +326,27 @@ def _files_of(program: str) -> frozenset[str]:
     if _is_folder(program):
         return frozenset(_modules(program, plain=True))
     found, folder = {program}, Path(program).parent
-    with suppress(OSError), open_plain(program) as file:
-        text = file.read(_MOST_SEARCHED)
-        first = text.partition(b"\n")[0]
-        if folder.name == "bin":
-            pass  # what is installed there imports from its installation
-        elif program.endswith(".py") or (first[:2] == b"#!" and b"python" in first):
-            few = [*islice(_modules(str(folder), plain=True, most=_MOST_BESIDE), _MOST_BESIDE)]
-            plain = "" not in few and len(few) < _MOST_BESIDE
-            found.update(few if plain else _modules(str(folder), plain=False))
-            if b"sys.path" in text:
-                found.update(_modules(str(folder.parent), plain=False))
+    text, starter = _script(program)
+    is_python = program.endswith(".py") or b"python" in starter
+    # What is installed in a folder `bin` imports from its installation.
+    if is_python and folder.name != "bin":
+        few = [*islice(_modules(str(folder), plain=True, most=_MOST_BESIDE), _MOST_BESIDE)]
+        plain = "" not in few and len(few) < _MOST_BESIDE
+        found.update(few if plain else _modules(str(folder), plain=False))
+        if b"sys.path" in text:
+            found.update(_modules(str(folder.parent), plain=False))
     return frozenset(name for name in found if name)
+
+
+@lru_cache(maxsize=16)
+def _script(path: str) -> tuple[bytes, bytes]:
+    """Return the beginning of a file, and the line `#!` in it; both empty if it is no such file."""
+    try:
+        with open_plain(path) as file:
+            text = file.read(_MOST_SEARCHED)
+    except OSError:
+        return b"", b""
+    return text, text.partition(b"\n")[0] if text[:2] == b"#!" else b""
 
 
 def _lines(places: Iterable[str], held: AbstractSet[str]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 
-from hpckit.record.store import append_line, read_lines
+from hpckit.record.store import append_lines, read_lines
 from hpckit.runtime.clock import now
 from hpckit.values import dataclass
 
@@ -59,7 +59,7 @@ def record(path: Path, fate: CheckpointFate, name: str, *, epoch: int, reason: s
         "at": now().isoformat(timespec="milliseconds"),
     }
     with contextlib.suppress(OSError):
-        append_line(path, line | ({"reason": reason} if reason else {}))
+        append_lines(path, line | ({"reason": reason} if reason else {}))
 
 
 def read_journal(path: Path) -> CheckpointHistory:

@@ -21,7 +21,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetrySegment,
     TelemetryTotal,
 )
-from hpckit.record.store import append_line
+from hpckit.record.store import append_lines
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -187,7 +187,7 @@ def test_status_adds_up_the_energy_of_a_launch(desk: Any, writer: Any) -> None:
             TelemetrySegment(node="n1", start=START, row_s=1800.0),
             TelemetryTotal(row=row),
         ):
-            append_line(paths.telemetry("n1"), encode_telemetry(record))
+            append_lines(paths.telemetry("n1"), encode_telemetry(record))
         attempt.complete()
     said = "energy: 2 kWh, 2.6 kWh with cooling and losses (PUE 1.3)"
     assert said in desk.say("status").out

@@ -21,13 +21,13 @@ from hpckit.record.metrics.history import (
     metric_history,
     run_metrics,
 )
-from hpckit.record.store import append_line
+from hpckit.record.store import append_lines
 
 
 def log(launch: Launch, attempt: int, **row: Any) -> None:
     """Append a row to an attempt, as rank 0 does."""
     paths = launch.paths.run(0).attempt(attempt)
-    append_line(paths.metrics, {"at": (START + timedelta(minutes=attempt)).isoformat(), **row})
+    append_lines(paths.metrics, {"at": (START + timedelta(minutes=attempt)).isoformat(), **row})
 
 
 def reach(writer: Writer, number: int, step: int) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.metrics.log import MetricsLog, last_values, unreadable_rows
-from hpckit.record.store import append_line, make_folder, read_rows
+from hpckit.record.store import append_lines, make_folder, read_rows
 
 ROW = st.dictionaries(st.sampled_from(("a", "b", "c")), st.integers() | st.text(max_size=3))
 
@@ -115,7 +115,7 @@ def test_reader_keeps_what_took_it_long(attempt: AttemptPaths) -> None:
     with attempt.metrics.open("r+b") as file:
         file.write(b"#" * 100)
     assert last_values(attempt).plain()["loss"] == 0.5
-    append_line(attempt.metrics, row(9, loss=0.25))
+    append_lines(attempt.metrics, row(9, loss=0.25))
     assert last_values(attempt).values["loss"]["step"] == 9
 
 

@@ -15,7 +15,7 @@ from hpckit.record.launches import Launch
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 from hpckit.record.snapshot.git import GitState
 from hpckit.record.snapshot.identity import code_identity, ended_well, frozen_identity, holdings
-from hpckit.record.store import append_event, append_line, make_folder
+from hpckit.record.store import append_event, append_lines, make_folder
 
 Frozen = Callable[..., Launch]
 
@@ -67,7 +67,7 @@ def test_run_has_ended_well_when_its_latest_attempt_says_so(frozen: Frozen) -> N
     assert ended_well(launch.paths, 0)
     end(launch, 10, FAILED)
     assert not ended_well(launch.paths, 0)
-    append_line(launch.paths.run(0).attempt(10).events, {"event": "attempt_ended"})
+    append_lines(launch.paths.run(0).attempt(10).events, {"event": "attempt_ended"})
     assert not ended_well(launch.paths, 0)
 
 

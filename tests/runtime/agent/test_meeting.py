@@ -141,11 +141,20 @@ with open(sys.argv[2], "rb") as file:
 
 @pytest.fixture
 def ports() -> Iterator[list[int]]:
-    """Return three ports that are free; a host has sockets of others, as that of an agent."""
-    with socket.create_server(("127.0.0.1", 0)):
-        with contextlib.ExitStack() as held:
-            taken = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
-            numbers = [int(one.getsockname()[1]) for one in taken]
+    """Return three ports that nothing uses; a host has sockets of others, as that of an agent.
+
+    They are held as the agent holds one: the kernel gives them to nobody else, and a server binds.
+    """
+    with contextlib.ExitStack() as held:
+        held.enter_context(socket.create_server(("127.0.0.1", 0)))
+        numbers: list[int] = []
+        while len(numbers) < 3:
+            holder = held.enter_context(socket.socket())
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind(("127.0.0.1", 0))
+            number = int(holder.getsockname()[1])
+            if not has_sign({}, Path(), number):  # such as a connection that others have closed
+                numbers.append(number)
         yield numbers
 
 

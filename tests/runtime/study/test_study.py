@@ -34,7 +34,7 @@ from hpckit.planning.signature import run_signature
 from hpckit.record.freeze import freeze
 from hpckit.record.launches import Launch, load_launch, load_settings, read_runs
 from hpckit.record.snapshot.collect import CodeSnapshot
-from hpckit.record.store import append_event, append_line, make_folder
+from hpckit.record.store import append_event, append_lines, make_folder
 from hpckit.record.trials import read_trial
 from hpckit.runtime.channel.messages import Reported
 from hpckit.runtime.study.study import assign_values, open_study, report_end
@@ -91,7 +91,7 @@ class Lab:
         ):
             append_event(paths.attempt(number).events, event)
         if metrics:
-            append_line(attempt / "metrics.jsonl", {"step": 0, "at": "", **metrics})
+            append_lines(attempt / "metrics.jsonl", {"step": 0, "at": "", **metrics})
 
     def complete(self, run: int) -> None:
         """Let a run ask, complete and tell."""

@@ -15,7 +15,7 @@ from hpckit.model.profile import ProfileAnswer, ProfileRequest, RankProfile, pla
 from hpckit.model.telemetry.settings import Profile
 from hpckit.operations.running.profile import latest_profile
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import append_line
+from hpckit.record.store import append_lines
 from hpckit.runtime.channel import messages
 from hpckit.runtime.file_thread import FileThread
 from hpckit.runtime.mailbox import profile_mailbox
@@ -55,7 +55,7 @@ class Desk:
 
     async def ask(self, request: ProfileRequest) -> ProfileAnswer:
         """Ask as a verb does; return what is answered first."""
-        size = append_line(self.paths.profile_requests, to_plain(request))
+        size = append_lines(self.paths.profile_requests, to_plain(request))
         await self.profiles.answer(size)
         return await self.answer(request.id)
 
@@ -194,7 +194,7 @@ def test_planned_profile_is_answered_without_a_request(desk: Desk) -> None:
 def test_lines_that_are_no_requests_are_passed_over(desk: Desk) -> None:
     """Such as one whose name would leave the folder."""
     for line in ({}, {"id": 3}, {**to_plain(REQUEST), "id": "../../etc"}):
-        append_line(desk.paths.profile_requests, line)
+        append_lines(desk.paths.profile_requests, line)
     answer = asyncio.run(desk.ask(REQUEST))
     assert answer.refused is None
     assert desk.round is not None

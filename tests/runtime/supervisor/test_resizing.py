@@ -34,7 +34,7 @@ from hpckit.model.telemetry.settings import Observe
 from hpckit.model.telemetry.vocabulary import TelemetryRow
 from hpckit.record.launches import Launch, read_runs
 from hpckit.record.layout import AttemptPaths, LaunchPaths
-from hpckit.record.store import append_line, read_events
+from hpckit.record.store import append_lines, read_events
 from hpckit.record.telemetry import read_segment, telemetry_nodes
 from hpckit.runtime.environ import FORK_SERVER, SATELLITE
 from hpckit.runtime.mailbox import resize_mailbox
@@ -206,7 +206,7 @@ class Elastic:
         at = datetime.now(UTC)
         name = f"{at:%Y%m%dT%H%M%SZ}-{os.urandom(4).hex()}"
         request = ResizeRequest(id=name, at=at, host="h", resize=resize, replicas=replicas)
-        append_line(self.paths.resize_requests, to_plain(request))
+        append_lines(self.paths.resize_requests, to_plain(request))
         answer: ResizeAnswer = waited(
             lambda: resize_mailbox(self.paths).read(name), "the supervisor answers"
         )

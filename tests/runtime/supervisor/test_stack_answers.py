@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpckit.model.failure import RankStack, StacksAnswer
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import append_line
+from hpckit.record.store import append_lines
 from hpckit.runtime.channel import messages
 from hpckit.runtime.file_thread import FileThread
 from hpckit.runtime.mailbox import answer_requests, latest_request, read_stacks
@@ -62,8 +62,8 @@ def test_request_is_answered_once_with_the_silent_node(tmp_path: Path) -> None:
     paths, round_ = AttemptPaths(tmp_path), HalfSilentRound()
     assert latest_request(paths.stacks_requests) == 0
     assert paths.stacks_requests.exists(), "made by the supervisor: over NFS, absence is cached"
-    first = append_line(paths.stacks_requests, ASKED)
-    second = append_line(paths.stacks_requests, ASKED)
+    first = append_lines(paths.stacks_requests, ASKED)
+    second = append_lines(paths.stacks_requests, ASKED)
     assert 0 < first < second == latest_request(paths.stacks_requests)
     answer = asyncio.run(answered(paths, round_, second))
     assert (answer.request, answer.round, answer.stacks) == (second, 3, (STACK,))
@@ -76,7 +76,7 @@ def test_request_is_answered_once_with_the_silent_node(tmp_path: Path) -> None:
 def test_request_between_two_rounds_is_answered_too(tmp_path: Path) -> None:
     """Nobody waits for the time-out to learn that there are no ranks."""
     paths = AttemptPaths(tmp_path)
-    request = append_line(paths.stacks_requests, ASKED)
+    request = append_lines(paths.stacks_requests, ASKED)
     assert asyncio.run(answered(paths, None, request)).round is None
 
 

@@ -23,7 +23,7 @@ from hpckit.operations.running.inject_fault import SANDBOX_VARIABLE, FaultScene,
 from hpckit.planning.faults import outside_faults, parse_delay, schedule, split_words
 from hpckit.record.launches import Launch, load_settings, read_runs
 from hpckit.record.lookup import Selection, find
-from hpckit.record.store import append_line
+from hpckit.record.store import append_lines
 from hpckit.values import dataclass
 from hpckit.views.awaited_answer import running_run
 from hpckit.views.launch_view import Ask, launch_view
@@ -201,7 +201,7 @@ class _Stage:
         line = self._line(fault, scene.view, outcome, done, after)
         self._say(line)
         if not scene.dry:
-            append_line(self.launch.paths.run(self.index).chaos_log, line)
+            append_lines(self.launch.paths.run(self.index).chaos_log, line)
         return error
 
     def _line(

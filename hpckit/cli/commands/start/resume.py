@@ -166,13 +166,13 @@ def _say_settings(resuming: Resuming, context: Context) -> None:
 
 def _tell_frozen_code(resuming: Resuming, context: Context) -> None:
     """Note that edits since the launch do not apply: a user who fixed a bug expects them to."""
-    paths, code = resuming.launch.paths, resuming.launch.code
-    edited = edited_since(paths)
     if not resuming.choice.resumed:
         return
+    paths, code = resuming.launch.paths, resuming.launch.code
     other = changed_outside(paths, code.project, recorded_outside(paths))
     if other:
         context.note(f"warning: {unfrozen_words(other)}; what is resumed runs it as it is now")
+    edited = edited_since(paths)
     if not edited:
         return
     more = f" and {counted(len(edited) - 1, 'more file')}" if len(edited) > 1 else ""
