@@ -131,8 +131,6 @@ class _Table:
 
     def _text(self, row: Row, value: Any) -> str:
         """Return a value as a word has it; raises ConfigError if Hydra's grammar has no way."""
-        if isinstance(value, Cell):
-            return value.text
         try:
             return written(value)
         except ValueError as error:
@@ -187,6 +185,8 @@ def written(value: Any) -> str:
     Raises ValueError for a key of a dictionary that is read as another value, such as `nan`: no
     quotes are possible there.
     """
+    if isinstance(value, Cell):
+        return value.text
     if isinstance(value, str):
         return value if parse_plain_value(value) == value else _quoted(value)
     if isinstance(value, _SIMPLE):

@@ -29,7 +29,8 @@ _MOST = MAX_POINTS + 1
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLAIN_VALUES = {"": None, "~": None, "null": None, "true": True, "false": False}
 _NOT_FINITE = re.compile(r"([-+]?)\.?(inf|nan)\Z", re.IGNORECASE)
-_DIGITS = re.compile(r"[-+]?(0|[1-9][0-9_]*)?(\.[0-9]*)?([eE][-+]?[0-9]+)?\Z", re.ASCII)
+_NUMBER_LIKE = re.compile(r"[-+.]{0,2}[0-9][\w.:+-]*\Z", re.ASCII)
+"""Numbers, times, dates, versions: what the command line has after `key=` as it is."""
 
 _TAGS = "tag:yaml.org,2002:"
 _TEXT = f"{_TAGS}str"
@@ -48,7 +49,8 @@ class Cell:
 class Row:
     """A point: its line in the file, from 1, and its values by key.
 
-    In CSV each value is a Cell, otherwise what the file has: text, number, list, mapping and so on.
+    In CSV each value is a Cell, elsewhere each number is; the others are what the file has: text,
+    list, mapping and so on.
     """
 
     line: int
@@ -132,8 +134,14 @@ def _json_lines(text: str, name: str) -> Iterator[Row]:
             continue
         where = place(name, line)
         try:
-            values = json.loads(record, object_pairs_hook=partial(_unlike, where=where))
-            json.dumps(values, ensure_ascii=False).encode()  # refuses half a surrogate pair
+            values = json.loads(
+                record,
+                object_pairs_hook=partial(_unlike, where=where),
+                parse_int=Cell,
+                parse_float=Cell,
+            )
+            # Refuses half a surrogate pair.
+            json.dumps(values, ensure_ascii=False, default=str).encode()
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{where} is not JSON: {error}", hint=EXAMPLES) from error
         yield _row(values, line, name)
@@ -203,20 +211,13 @@ def _tagged(node: Any, where: str) -> ConfigError:
 
 
 def _scalar(text: str) -> Any:
-    """Return the value of a plain scalar: numbers as Hydra reads them (1e-3 is one), else text."""
+    """Return the value of a plain scalar; what begins as a number stands for what is typed."""
     if text.lower() in _PLAIN_VALUES:
         return _PLAIN_VALUES[text.lower()]
     special = _NOT_FINITE.match(text)
     if special is not None:
         return float(special[1] + special[2])
-    if not _DIGITS.match(text):
-        return text
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return Cell(text) if _NUMBER_LIKE.match(text) else text
 
 
 def _unlike(pairs: Sequence[tuple[Any, Any]], where: str) -> dict[str, Any]:
@@ -224,7 +225,8 @@ def _unlike(pairs: Sequence[tuple[Any, Any]], where: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if not isinstance(key, str) or not key.strip():
-            raise ConfigError(f"{where}: {key!r} is no key", hint=EXAMPLES)
+            shown = key.text if isinstance(key, Cell) else repr(key)
+            raise ConfigError(f"{where}: {shown} is no key", hint=EXAMPLES)
         if key in found:
             raise _twice(key, where)
         found[key] = value

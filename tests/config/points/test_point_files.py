@@ -167,6 +167,25 @@ def test_yaml_texts_are_quoted_or_tagged(tmp_path: Path, request_for: Requester)
     assert [point.config["x"] for point in points] == ["1", "1", 1, 0.001]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("p.csv", "env.V,env.T,+x,+y\n1.10,1:30:00,1.10,010\n"),
+        ("p.yaml", "- {env.V: 1.10, env.T: 1:30:00, +x: 1.10, +y: 010}\n"),
+        ("p.yml", "- {env: {V: 1.10, T: 1:30:00}, +x: 1.10, +y: 010}\n"),
+        ("p.jsonl", '{"env.V": 1.10, "env.T": "1:30:00", "+x": 1.10, "+y": "010"}\n'),
+    ],
+)
+def test_numbers_are_what_was_typed_as_on_the_command_line(
+    name: str, text: str, tmp_path: Path, request_for: Requester
+) -> None:
+    """A version keeps its last zero in hpckit's keys, whichever format the points are in."""
+    (tmp_path / name).write_text(text)
+    (point,) = compose(request_for(*_COMMAND, f"sweep.points={name}", multirun=True))
+    assert dict(point.settings.env) == {"V": "1.10", "T": "1:30:00"}
+    assert (point.config["x"], point.config["y"]) == (1.1, "010")
+
+
 def test_file_is_utf8_with_or_without_a_mark(tmp_path: Path, request_for: Requester) -> None:
     """A spreadsheet's byte order mark is no part of the first key; other encodings are named."""
     (tmp_path / "p.csv").write_bytes("\ufeffseed\n7\n".encode())
