@@ -89,7 +89,13 @@ def _typed_row(row: ResultRow | SpreadRow) -> dict[str, Any]:
 
 
 def _typed(overrides: Mapping[str, str]) -> dict[str, Any]:
-    return {key: typed_value(text) for key, text in overrides.items()}
+    """Return values as the runs have them; a variable of the environment is a text."""
+    typed = {key: typed_value(text) for key, text in overrides.items()}
+    return typed | {
+        key: text
+        for key, text in overrides.items()
+        if key.startswith("env.") and isinstance(typed[key], int | float)
+    }
 
 
 def launches_document(launches: Iterable[LaunchLine]) -> dict[str, Any]:

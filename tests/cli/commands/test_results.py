@@ -450,3 +450,12 @@ def test_results_print_what_was_typed_and_json_what_it_is(desk: Any) -> None:
             {"a": "1", "b": [1, 2]},
             {"a": 1, "b": {"x": None}},
         ]
+
+
+def test_json_has_variables_of_the_environment_as_texts(desk: Any) -> None:
+    """A run gets the text 1.10, not the number 1.1; a user's own key is the number."""
+    desk.freeze(sweep=[("env.V=1.10", "v=1.10"), ("env.V='2'", "v=2")])
+    for verb in ("results", "status"):
+        runs = json.loads(desk.say(verb, "--json").out)["runs"]
+        found = [run["overrides"] for run in runs]
+        assert found == [{"env.V": "1.10", "v": 1.1}, {"env.V": "2", "v": 2}]
