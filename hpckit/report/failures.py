@@ -99,7 +99,8 @@ def _text(group: FailureGroup) -> str:
     if len(group.rows) > 1:
         head = [failure_line(group), f"  for example run {example.index}{_place(failure)}"]
     traceback = [f"    {line}" for line in user_traceback(failure.traceback or "")]
-    hints = f"{_missing_file_hint(failure)}{_memory_hint(failure)}{_worker_hint(failure)}"
+    missing = "" if "runtime.cwd=project" in example.overrides else _missing_file_hint(failure)
+    hints = f"{missing}{_memory_hint(failure)}{_worker_hint(failure)}"
     hints += _frozen_code_hint(failure, example.run) + _library_hint(failure)
     log = f"{hints}  whole log: hpckit logs {example.run}"
     return "\n".join([*head, *traceback, log])

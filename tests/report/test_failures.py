@@ -184,6 +184,8 @@ def test_failures_say_where_a_relative_path_is_looked_for(path: str, hinted: boo
     lost = Failure(cause=Cause.exception, message=message, signature="a")
     text = "\n".join(failure_texts(rows(lost)))
     assert ("runtime.cwd=project" in text) is hinted
+    followed = [replace(row, overrides=("runtime.cwd=project",)) for row in rows(lost)]
+    assert "runtime.cwd" not in "\n".join(failure_texts(followed))
 
 
 def test_gpu_memory_is_named_where_the_message_is_cut_before_it() -> None:
