@@ -6,8 +6,8 @@ It must not copy environment variables: they contain passwords and tokens.
 from __future__ import annotations
 
 import difflib
-import importlib.metadata
 import json
+import os
 import platform
 import re
 import shutil
@@ -24,8 +24,10 @@ VERSION = 1
 _DISTRIBUTION = "hpckit-slurm"
 _DRIVER = Path("/proc/driver/nvidia/version")
 _DRIVER_VERSION = re.compile(r"\b\d{3}\.\d+(\.\d+)?\b")
+_METADATA = (".dist-info", ".egg-info")
 _METADATA_FILES = ("METADATA", "PKG-INFO", "")
 """Where the metadata of a package is; an old egg is itself the file."""
+_HEAD_BYTES = 4096
 _HEADER = re.compile(r"^(Name|Version):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _PATIENCE_S = 60.0
 _SHELL_LINE = re.compile(r".*?: line (\d+): (.*)")
@@ -176,17 +178,31 @@ def _driver() -> str | None:
 
 
 def _packages() -> dict[str, str]:
-    """Return name and version of installed packages; the first one found is the one imported."""
+    """Return name and version of installed packages; the first one found is the one imported.
+
+    As importlib.metadata does, but that reads whole files, and its import costs 7 ms a launch.
+    """
     found: dict[str, str] = {}
-    for distribution in importlib.metadata.distributions():
-        headers = _headers(distribution)
-        if headers.get("Name"):
-            found.setdefault(headers["Name"], headers.get("Version", ""))
+    for folder in sys.path:
+        try:
+            with os.scandir(folder or ".") as entries:
+                all_metadata = [one.path for one in entries if one.name.endswith(_METADATA)]
+        except OSError:  # not there, or a zip file
+            continue
+        for metadata in all_metadata:
+            headers = _headers(Path(metadata))
+            if headers.get("Name"):
+                found.setdefault(headers["Name"], headers.get("Version", ""))
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 
-def _headers(distribution: importlib.metadata.Distribution) -> dict[str, str]:
-    """Return name and version; `distribution.metadata` parses the whole mail that they are in."""
-    texts = (distribution.read_text(file) for file in _METADATA_FILES)
-    head, _, _ = next(filter(None, texts), "").partition("\n\n")
-    return dict(reversed(_HEADER.findall(head)))
+def _headers(metadata: Path) -> dict[str, str]:
+    """Return name and version from the head of the mail that has them."""
+    for file in _METADATA_FILES:
+        try:
+            with (metadata / file).open("rb") as mail:
+                head = mail.read(_HEAD_BYTES).decode("utf-8", "replace").replace("\r", "")
+        except OSError:
+            continue
+        return dict(reversed(_HEADER.findall(head.partition("\n\n")[0])))
+    return {}
