@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpckit.model.command import commands_of, invocation, script_of, shell_commands
-from hpckit.model.finding import Finding, warning
+from hpckit.model.counted import listed
+from hpckit.model.finding import Finding, error, warning
+from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plain import texts
+from hpckit.record.ownership import judge_data, path_status, place_stranger, weights_file
 from hpckit.values import dataclass, field
 
 _READ = frozenset(
@@ -56,6 +59,12 @@ _DATA_FILE = re.compile(
 )
 """Endings that only files have: `owner/model-v1.5` is a name on a model hub."""
 
+_SAVED_STATE = re.compile(
+    r"(?i)\.ckpt\Z|(ckpt|checkpoint|epoch|last|latest|model|resume|snapshot|state|step)[^/]*"
+    r"\.(bin|pickle|pkl|pt|pth|safetensors|tar)\Z"
+)
+"""What plain scripts call the file from which they go on."""
+_SHOWN = 3
 _LONGEST = 1024
 _MOST = 2000
 """At most _MOST texts are checked: each costs one file system call."""
@@ -87,6 +96,25 @@ def configured_paths(config: Mapping[str, Any], project: ProjectFolder) -> Itera
     for key, text in texts(own):
         if len(text) > 1:
             yield from _looked_at(_Named(key=".".join(key), text=text, words=_words(key)), project)
+
+
+def settings_paths(settings: LaunchConfig) -> Iterator[Finding]:
+    """Yield what is wrong with the folder of checkpoints, and the file that runs begin with."""
+    yield from _checkpoints(settings)
+    yield from _weights(settings)
+
+
+def left_states(untracked: Iterable[str]) -> Iterator[Finding]:
+    """Yield a warning for saved states that are in the project as if they were code."""
+    found = [path for path in untracked if _SAVED_STATE.search(path)]
+    if found:
+        yield warning(
+            "code.snapshot",
+            found[0],
+            f"every run starts with {listed(found, _SHOWN)}, as with all that git does not ignore: "
+            "a program that goes on from what it finds does not begin at its beginning",
+            "delete it, or let git ignore it (.gitignore); what runs need: git add -f FILE",
+        )
 
 
 def commanded_paths(words: Sequence[str], project: ProjectFolder) -> Iterator[Finding]:
@@ -235,3 +263,41 @@ def _absent(named: _Named, where: str, unless: str) -> Finding:
         f"{what} names {named.text}, which does not exist {where}",
         f"look for a typing mistake; {unless}",
     )
+
+
+def _weights(settings: LaunchConfig) -> Iterator[Finding]:
+    """Look at the file that runs begin with; ranks look again, at what they open."""
+    key, value = "checkpoint.weights", settings.checkpoint.weights
+    if value is None:
+        return
+    path = weights_file(Path(value).expanduser())
+    try:
+        stranger = place_stranger(path) or judge_data(path_status(path.resolve()), os.geteuid())
+    except OSError as problem:
+        said = f"{key} {path} cannot be read here: {problem.strerror}"
+        if settings.cluster.kind is ClusterKind.local:
+            yield error(key, value, said, "look for a typing mistake: the ranks start here")
+        else:
+            hint = "look for a typing mistake; the nodes may see more than this machine"
+            yield warning(key, value, said, hint)
+        return
+    if stranger is not None:
+        yield error(key, value, f"{key}: {stranger.reason}", f"{stranger.hint}; or copy the file")
+    elif path.is_dir():
+        yield error(key, value, f"{key}: {path} is a folder", "name a file of weights")
+
+
+def _checkpoints(settings: LaunchConfig) -> Iterator[Finding]:
+    folder = settings.checkpoint.dir
+    if folder is None or not Path(folder).is_absolute():
+        return
+    # The first save creates it; a folder above it has to exist.
+    existing = next(one for one in (Path(folder), *Path(folder).parents) if one.exists())
+    if existing == Path("/") or not os.access(existing, os.W_OK):
+        yield warning(
+            "checkpoint.dir",
+            folder,
+            f"checkpoint.dir {folder} cannot be made here: {existing} is what exists of it"
+            + ("" if existing == Path("/") else ", and you may not write there"),
+            "look for a typing mistake; the nodes may see more than this machine",
+        )

@@ -26,9 +26,10 @@ from hpckit.record.named_paths import (
     ProjectFolder,
     commanded_paths,
     configured_paths,
+    left_states,
+    settings_paths,
     unfrozen_code,
 )
-from hpckit.record.ownership import judge_data, path_status, place_stranger, weights_file
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.snapshot.entry_point import (
     FoundModule,
@@ -39,7 +40,7 @@ from hpckit.record.snapshot.entry_point import (
 )
 from hpckit.record.snapshot.environment import in_active_environment, program_meant
 from hpckit.record.snapshot.frozen_files import OUTSIDE, FrozenFiles
-from hpckit.record.snapshot.mpi_programs import mpi_findings
+from hpckit.record.snapshot.script_imports import missing_modules, rank_findings
 from hpckit.values import dataclass, field
 
 _ACCELERATORS = ("cuda", "hip", "xpu")
@@ -66,6 +67,7 @@ class Machine:
 
     def _missing(self) -> Iterator[Finding]:
         yield from self._python()
+        yield from left_states(file.path for file in self.snapshot.files or () if not file.tracked)
         seen: set[tuple[str, str, WorkingFolder]] = set()
         for run in self.plan.checked_runs:
             settings = run.settings
@@ -73,8 +75,7 @@ class Machine:
             if task not in seen:
                 seen.add(task)
                 yield from self._task(settings)
-            yield from _checkpoints(settings)
-            yield from _weights(settings)
+            yield from settings_paths(settings)
             yield from self._devices(settings)
             yield from self._threads(settings)
             yield from configured_paths(run.config, self._projects[settings.runtime.cwd])
@@ -127,6 +128,11 @@ class Machine:
         """The folders of the project in which Python looks for modules."""
         return [self.working_dir, *(self.snapshot.root / one for one in self.snapshot.python_path)]
 
+    def _import_folders(self, env: Mapping[str, str]) -> list[Path]:
+        """Return these folders, and those of PYTHONPATH."""
+        told = {**self.environ, **self.plan.cluster.env, **env}.get("PYTHONPATH", "")
+        return [*self._folders, *(Path(folder) for folder in told.split(os.pathsep) if folder)]
+
     def _python(self) -> Iterator[Finding]:
         """Look for the Python of the runs; on nodes it may be where this machine has nothing."""
         python = self.plan.python
@@ -164,17 +170,15 @@ class Machine:
         elif settings.command is not None:
             words = self.split(settings.command)
             project = self._projects[settings.runtime.cwd]
-            yield from self._command(words, in_place=project.in_place)
-            yield from mpi_findings(words, settings.resources, self._find)
+            yield from self._command(words, settings.env, in_place=project.in_place)
+            yield from rank_findings(words, settings.resources, self._find)
             yield from commanded_paths(words, project)
             if self.snapshot.files is not None:
                 yield from unfrozen_code(words, project)
 
     def _entry_point(self, text: str, env: Mapping[str, str]) -> Iterator[Finding]:
         name, _, attribute = text.partition(":")
-        merged = {**self.environ, **self.plan.cluster.env, **env}
-        folders = self._folders
-        folders += [Path(one) for one in merged.get("PYTHONPATH", "").split(os.pathsep) if one]
+        folders = self._import_folders(env)
         if self.same_python and importlib.util.find_spec("torch") is None:
             yield error(
                 "entry_point",
@@ -189,7 +193,7 @@ class Machine:
         elif module.file is not None and (why := self.frozen.missing(module.file)):
             yield _left_out("entry_point", text, module.file, why)
         elif module.is_source:
-            yield from self._attribute(text, attribute, module)
+            yield from self._attribute(text, attribute, module, folders)
 
     def _no_module(self, text: str, name: str, folders: list[Path]) -> Iterator[Finding]:
         looked = ", ".join(str(folder) for folder in dict.fromkeys(folders))
@@ -207,7 +211,9 @@ class Machine:
             "start hpckit in the project's folder, name its folders in code.paths, or install it",
         )
 
-    def _attribute(self, text: str, attribute: str, module: FoundModule) -> Iterator[Finding]:
+    def _attribute(
+        self, text: str, attribute: str, module: FoundModule, folders: list[Path]
+    ) -> Iterator[Finding]:
         assert module.file is not None  # noqa: S101  # is_source says so
         try:
             source = module.file.read_bytes().decode("utf-8", errors="replace")
@@ -226,6 +232,7 @@ class Machine:
         else:
             if slip is not None:
                 yield error("entry_point", text, f"entry_point {text} {slip[0]}", slip[1])
+            yield from self._missing_modules("entry_point", text, module.file, folders)
             if not there:
                 near = " or ".join(
                     f"entry_point={text.partition(':')[0]}:{name}"
@@ -238,7 +245,9 @@ class Machine:
                     f"did you mean {near}?" if near else "name a function of it: module:function",
                 )
 
-    def _command(self, words: tuple[str, ...], *, in_place: bool) -> Iterator[Finding]:
+    def _command(
+        self, words: tuple[str, ...], env: Mapping[str, str], *, in_place: bool
+    ) -> Iterator[Finding]:
         program = words[0]
         if "/" in program and not Path(program).is_absolute():
             yield from self._project_file(program, runs=True, in_place=in_place)
@@ -264,6 +273,24 @@ class Machine:
             yield from self._module(words, started.module, in_place=in_place)
         elif script is not None and (started.is_shell or script.endswith(".py")):
             yield from self._project_file(script, in_place=in_place)
+            if self._is_own_python(words):
+                file, folders = self.working_dir / script, self._import_folders(env)
+                yield from self._missing_modules("command", script, file, folders)
+
+    def _missing_modules(
+        self, key: str, value: str, file: Path, folders: list[Path]
+    ) -> Iterator[Finding]:
+        """Look for what a script imports; what the nodes set up may add to it."""
+        cluster = self.plan.cluster
+        told = cluster.setup or cluster.modules or not all(one.is_dir() for one in folders)
+        for name in missing_modules(file, folders) if self.same_python else ():
+            yield (warning if told else error)(
+                key,
+                value,
+                f"{file.name} imports {name}, which {self.plan.python} does not have",
+                "install it there ('.[examples]' in hpckit's checkout for its examples), or set "
+                "cluster.python to a Python that has it",
+            )
 
     def _is_own_python(self, words: tuple[str, ...]) -> bool:
         """Return whether a command uses the same Python as this process, judged by its name."""
@@ -334,44 +361,6 @@ def _left_out(key: str, value: str, file: Path, why: str) -> Finding:
         if "git" in why
         else "put it elsewhere in the project, give its whole path, or set code.snapshot=false",
     )
-
-
-def _weights(settings: LaunchConfig) -> Iterator[Finding]:
-    """Look at the file that runs begin with; ranks look again, at what they open."""
-    key, value = "checkpoint.weights", settings.checkpoint.weights
-    if value is None:
-        return
-    path = weights_file(Path(value).expanduser())
-    try:
-        stranger = place_stranger(path) or judge_data(path_status(path.resolve()), os.geteuid())
-    except OSError as problem:
-        said = f"{key} {path} cannot be read here: {problem.strerror}"
-        if settings.cluster.kind is ClusterKind.local:
-            yield error(key, value, said, "look for a typing mistake: the ranks start here")
-        else:
-            hint = "look for a typing mistake; the nodes may see more than this machine"
-            yield warning(key, value, said, hint)
-        return
-    if stranger is not None:
-        yield error(key, value, f"{key}: {stranger.reason}", f"{stranger.hint}; or copy the file")
-    elif path.is_dir():
-        yield error(key, value, f"{key}: {path} is a folder", "name a file of weights")
-
-
-def _checkpoints(settings: LaunchConfig) -> Iterator[Finding]:
-    folder = settings.checkpoint.dir
-    if folder is None or not Path(folder).is_absolute():
-        return
-    # The first save creates it; a folder above it has to exist.
-    existing = next(one for one in (Path(folder), *Path(folder).parents) if one.exists())
-    if existing == Path("/") or not os.access(existing, os.W_OK):
-        yield warning(
-            "checkpoint.dir",
-            folder,
-            f"checkpoint.dir {folder} cannot be made here: {existing} is what exists of it"
-            + ("" if existing == Path("/") else ", and you may not write there"),
-            "look for a typing mistake; the nodes may see more than this machine",
-        )
 
 
 def cpu_build(folder: Path | None = None) -> str | None:

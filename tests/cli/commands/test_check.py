@@ -234,6 +234,34 @@ def test_weights_of_others_are_refused_and_missing_ones_warned_about(
     assert findings(shell("check", *asked)) == [("error", "checkpoint.weights")]
 
 
+def test_modules_that_the_nodes_would_not_have_are_named(shell: Any) -> None:
+    """The first run would fail at them; what a set-up brings may have them."""
+    (shell.cwd / "task.py").write_text("import nowhere\ndef main(config, run): ...\n")
+    (shell.cwd / "train.py").write_text("import task\n")
+    words = ("check", "--json", "cluster=local")
+    command = shell(*words, "--", "python", "train.py")
+    assert findings(command) == [("error", "command")]
+    assert "train.py imports nowhere" in command.out
+    assert findings(shell(*words, *FUNCTION, "entry_point=task:main")) == [("error", "entry_point")]
+    helped = shell(*words, "env.PYTHONPATH=/opt/more", "--", "python", "train.py")
+    assert findings(helped) == [("warning", "command")]
+    assert findings(shell(*words, "--", "/usr/bin/python3", "train.py")) == []
+
+
+def test_saved_state_that_would_go_into_every_run_is_warned_of(shell: Any) -> None:
+    """A trial's last.ckpt is no code; one that git tracks is meant."""
+    (shell.cwd / "train.py").write_text("")
+    (shell.cwd / "last.ckpt").write_bytes(b"x")
+    git = ["git", "-C", str(shell.cwd), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    words = ("check", "--json", "cluster=local", "--", "python", "train.py")
+    said = shell(*words)
+    assert findings(said) == [("warning", "code.snapshot")]
+    assert "every run starts with last.ckpt" in said.out
+    subprocess.run([*git, "add", "."], check=True)
+    assert findings(shell(*words)) == []
+
+
 def test_checkpoint_dir_that_cannot_be_is_warned_about(shell: Any, tmp_path: Path) -> None:
     """The folder itself need not exist, but something above it has to."""
     (shell.cwd / "task.py").write_text("def main(config, run): ...\n")
