@@ -178,7 +178,8 @@ def find_answer_folder(
     if base is None:
         return None
     squeue = shutil.which("squeue", path=bin_dir or environ.get("PATH", os.defpath))
-    where = (socket.gethostname(), squeue, environ.get("SLURM_CONF"))
+    conf = environ.get("SLURM_CONF")
+    where = (socket.gethostname(), squeue, conf, *_stamp(conf))
     name = hashlib.sha256(repr(where).encode()).hexdigest()[:16]
     folder = base / "hpckit" / f"queue-{name}"
     try:
@@ -189,6 +190,15 @@ def find_answer_folder(
         return None
     own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
     return AnswerFolder(folder=folder) if own and not about.st_mode & _NOBODY_ELSE else None
+
+
+def _stamp(conf: str | None) -> tuple[int, ...]:
+    """Return what tells a configuration from a later one in its place: a sandbox begins anew."""
+    try:
+        seen = Path(conf or "").stat()
+    except (OSError, ValueError):
+        return ()
+    return () if conf is None else (seen.st_ino, seen.st_mtime_ns)
 
 
 def _base(environ: Mapping[str, str]) -> Path | None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hpckit.errors import UsageError
+from hpckit.model import events
 from hpckit.model.launch import ClusterKind
 
 
@@ -163,3 +164,13 @@ def test_ls_refuses_an_empty_name(launches: Any, names: tuple[str, ...]) -> None
     """An unset variable does not stand for all launches."""
     with pytest.raises(UsageError, match="an empty text"):
         launches.say("ls", *names)
+
+
+def test_ls_counts_a_run_that_was_cancelled_before_it_began(desk: Any) -> None:
+    """Slurm is not asked, and the wish alone says that it will not run."""
+    launch = desk.freeze(sweep=[("a=1",), ("a=2",)], kind=ClusterKind.slurm)
+    desk.tell(launch, events.Submitted(at=launch.created_at, job_index=0, job="7"))
+    desk.tell(launch, events.CancelRequested(at=launch.created_at, runs=(0,)))
+    (line,) = json.loads(desk.say("ls", "--json").out)["launches"]
+    assert line["states"] == {"pending": 1, "cancelled": 1}
+    assert json.loads(desk.say("ls", "--state", "cancelled", "--json").out)["launches"]
