@@ -19,7 +19,7 @@ from hpckit.model.parallel.words import with_layout_words
 from hpckit.model.plain import MASK, from_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.model.stages import with_followed
-from hpckit.operations.frozen_script import option_of, require_python, templates_of
+from hpckit.operations.frozen_script import option_of, require_installation, templates_of
 from hpckit.operations.prepare import Prepared, plan_points, take_snapshot, with_outside
 from hpckit.planning.plan import LaunchIdentity
 from hpckit.planning.secrecy import masked_words
@@ -165,7 +165,7 @@ def _with_changes(
 def _exact(
     launch: Launch, points: Sequence[SweepPoint], scratch: Path, context: Context
 ) -> _Source:
-    require_python(launch)
+    require_installation(launch, context)
     snapshot, origin, doubt = restore(launch.paths, Git(context.environ), scratch)
     if doubt is not None:
         context.note(f"warning: {doubt}; the code may not be all that ran")

@@ -20,7 +20,7 @@ from hpckit.operations.add_job import add_job, alone
 from hpckit.operations.answering.slurm_check import Asked, as_submitted
 from hpckit.operations.checkpoints.resume_step import resume_words
 from hpckit.operations.feed import feed
-from hpckit.operations.frozen_script import frozen_plan, rendered, require_python
+from hpckit.operations.frozen_script import frozen_plan, rendered, require_installation
 from hpckit.operations.layout.new_settings import (
     NewSettings,
     SettingsOrder,
@@ -171,7 +171,7 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
         if launch.cluster.kind is not ClusterKind.slurm:
             local.require_executor(context.environ)
         check_snapshot(launch.paths)
-        require_python(launch)
+        require_installation(launch, context)
     if jobs and not order.changed_code:
         earlier = {history.job_of(run).index: history.job_of(run) for run in choice.resumed}
         check_unchanged(launch, choice.resumed, tuple(earlier.values()), context)

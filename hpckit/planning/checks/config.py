@@ -183,7 +183,8 @@ def _check_task(settings: LaunchConfig) -> None:
             f"both entry_point={settings.entry_point!r} and command={settings.command!r} are set; "
             "a run has exactly one of them",
             hint="for a command alone, choose no other experiment: hpckit launch -- python "
-            "train.py; for the experiment's function, leave the command out",
+            "train.py, with entry_point=null before -- if a file of yours sets one; for "
+            "the function, leave the command out",
         )
     if settings.command is not None:
         command_words(settings.command)

@@ -109,7 +109,7 @@ def capture_of(python: str, environ: Mapping[str, str]) -> dict[str, object] | N
         return capture_environment(environ)
     try:
         done = subprocess.run(
-            [python, "-c", _ASK],
+            [python, "-P", "-c", _ASK],
             env=dict(environ),
             capture_output=True,
             text=True,

@@ -161,10 +161,12 @@ def test_rerun_needs_one_run(project: Any) -> None:
     assert several.code == 2
     assert "has 2 runs" in several.err
     record = json.loads((first / "launch.json").read_text())
-    (first / "launch.json").write_text(json.dumps(record | {"python": "/no/python"}))
-    gone = project("rerun", f"{first.name}.0", "--exact")
-    assert gone.code == 2
-    assert "is gone: /no/python" in gone.err
+    bare = shutil.which("python3", path="/usr/bin")
+    for python, why in (("/no/python", "is gone: /no/python"), (bare, "has no hpckit any more")):
+        (first / "launch.json").write_text(json.dumps(record | {"python": python}))
+        gone = project("rerun", f"{first.name}.0", "--exact")
+        assert gone.code == 2
+        assert why in gone.err
 
 
 @thorough
