@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -85,7 +86,13 @@ def _user_folder(request: ComposeRequest) -> Path | None:
 
 def _site_folder(request: ComposeRequest) -> Path | None:
     named = request.environ.get(SITE_CONFIG_DIR)
-    return _existing(request, named, said_by=SITE_CONFIG_DIR) if named else None
+    folder = _existing(request, named, said_by=SITE_CONFIG_DIR) if named else None
+    if folder is not None and folder.stat().st_mode & stat.S_IWOTH:
+        raise ConfigError(
+            f"{SITE_CONFIG_DIR} is {folder}, and every user can write there.",
+            hint=f"Its files decide what all users run: chmod o-w {folder}",
+        )
+    return folder
 
 
 def _existing(request: ComposeRequest, text: str, *, said_by: str) -> Path:

@@ -271,4 +271,4 @@ def _note_code(launches: Sequence[Launch], context: Context) -> None:
     identities = {frozen_identity(launch.paths) for launch in launches}
     lines = frozenset[str]().union(*(recorded_outside(launch.paths) for launch in launches))
     if len(identities) > 1 or None in identities or len(paths_of(lines)) < len(lines):
-        context.note(f"these {len(launches)} launches did not all run the same code, for all known")
+        context.note(f"the code of these {len(launches)} launches differs, or was not recorded")

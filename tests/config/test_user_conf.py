@@ -150,6 +150,9 @@ def test_site_folder_is_searched_after_the_users(
     assert template_folders(own) == (site.parent / "slurm_templates", shipped)
     with pytest.raises(ConfigError, match="from HPCKIT_SITE_CONFIG_DIR"):
         compose(replace(own, environ={"HPCKIT_SITE_CONFIG_DIR": "/no"}))
+    site.chmod(0o777)
+    with pytest.raises(ConfigError, match="every user can write there"):
+        compose(own)
 
 
 def test_user_templates_lie_beside_their_conf(

@@ -84,5 +84,7 @@ def test_results_of_no_such_experiment_name_those_there_are(told: Any) -> None:
 
 def test_results_say_where_the_code_differs(told: Any) -> None:
     """What different code has given, or code that nobody knows, is not compared in silence."""
-    assert "did not all run the same code" in told.say("results", "--experiment", "demo").err
+    assert (
+        "launches differs, or was not recorded" in told.say("results", "--experiment", "demo").err
+    )
     assert "code" not in told.say("results").err
