@@ -149,11 +149,11 @@ def _named_jobs(asked: Cancellation, living: Mapping[str, set[str]]) -> Iterator
     wanted = {view.record.index for view in asked.views}
     for spec in history.jobs:
         known = None if spec.index in history.dropped else history.accepted.get(spec.index)
-        for job in living.get(spec.name, ()):
-            main = job.partition("_")[0]
-            runs = {run for run, own in job_ids(spec, main).items() if own == job}
-            if main != known and (asked.whole or runs & wanted):
-                yield job
+        found = {job for job in living.get(spec.name, ()) if job.partition("_")[0] != known}
+        if not asked.whole:
+            every = (job_ids(spec, main) for main in {job.partition("_")[0] for job in found})
+            found &= {job for own in every for run, job in own.items() if run in wanted}
+        yield from found
 
 
 def _tell_processes(launch: Launch, targets: Iterable[RunView], *, whole: bool) -> None:

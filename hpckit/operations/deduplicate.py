@@ -23,7 +23,7 @@ from hpckit.operations.prepare import Prepared, narrowed
 from hpckit.record.launch_events import merged_events, record_event
 from hpckit.record.launches import Launch, load_launch, read_launch_history
 from hpckit.record.layout import LaunchPaths
-from hpckit.record.snapshot.changes import files_that_differ
+from hpckit.record.snapshot.changes import changed_at_start, files_that_differ
 from hpckit.record.snapshot.environment import (
     capture_environment,
     difference_words,
@@ -38,7 +38,6 @@ from hpckit.record.snapshot.identity import (
     holdings,
 )
 from hpckit.record.snapshot.outside import (
-    changed_at_start,
     code_of_run,
     differing,
     recorded_outside,

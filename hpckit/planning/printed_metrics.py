@@ -11,14 +11,19 @@ from hpckit.errors import ConfigError
 
 _NUMBER = (
     r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf(?:inity)?)"
-    r"(?![\w/]|[-+.,:]\d)"
+    r"(?![\w/]|[-+.,:]\d| / ?\d|(?-i: (?:[munµ]?s|[kKMGB])\b(?!\s*[:=])))"
 )
-"""A whole number or none: not the 3 of `3.4s`, `3/10`, `3,25`, `3-5` and `3:20`, nor of `3K`."""
+"""A whole number or none: not the 3 of `3.4s`, `3/10`, `3,25`, `3-5`, `3:20`, `3K`, `3 ms`."""
 _OTHER = r"(?:(?<!(?-i:[a-z])[ -])|(?<=\band )|(?<=\bwith )|(?<=\bthe )|(?<=\bis ))"
 """Not behind a word: `val loss`, `Eval loss` and `val-loss` are other metrics than `loss`."""
+_NO_STEP = "".join(
+    f"(?<!{word}[ -])" for word in ("per", "total", "max", "maximum", "warmup", "accumulation")
+)
 _STEPS = tuple(
     re.compile(
-        rf"(?<!\w)(?<!per[ -]){word}s?['\"]?\s*[=:#\[(]?\s*(\d{{1,15}})(?![\w.])", re.IGNORECASE
+        rf"(?<![\w/]){_NO_STEP}{word}s?['\"]?\s*[=:#\[(]?\s*"
+        r"(\d{1,3}(?:,\d{3})+|\d{1,15})(?![\w.])",
+        re.IGNORECASE,
     )
     for word in ("global[_ ]step", "step", "iteration", "iter", "epoch")
 )
@@ -99,7 +104,7 @@ def printed_row(line: str, patterns: Patterns) -> dict[str, Any]:
         return {}
     if not isinstance(values.get("step"), int):
         steps = (match for step in _STEPS if (match := step.search(text)))
-        values["step"] = next((int(match[1]) for match in steps), None)
+        values["step"] = next((int(match[1].replace(",", "")) for match in steps), None)
     return values
 
 

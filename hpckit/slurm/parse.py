@@ -52,7 +52,9 @@ _NODE_REASON = re.compile(r"\sReason=(.*?)(?:\s+\[[^\s\[\]]+@[^\s\[\]]+\]|$)")
 _NOTHING = frozenset({"", "None", "(null)", "N/A", "n/a", "None assigned"})
 _SETTING = re.compile(r"(\w+)[ \t]*=[ \t]*(\S*)")
 _AS_OF = re.compile(r"Configuration data as of (?P<at>\S+)")
-_ARRAY = re.compile(r"(?P<main>\d+)_\[(?P<ranges>[\d,-]+)(?P<cut>\.\.\.)?(?:%\d+)?\]\Z")
+_ARRAY = re.compile(r"(?P<main>\d+)_\[(?P<ranges>[\d,:-]+)(?P<cut>\.\.\.)?(?:%\d+)?\]\Z")
+_MOST = 4_000_000
+"""Elements of an array; Slurm's own MaxArraySize is below that."""
 _SINGLE = re.compile(r"\d+(?:_\d+)?\Z")
 _JOB = re.compile(r"\d+(?:[_+.]|\Z)")
 
@@ -195,6 +197,8 @@ def read_living(text: str) -> list[str]:
 def parse_job_ids(text: str) -> tuple[str, ...]:
     """Return the jobs that a listing means: `7_[0-2,5%4]` is 7_0, 7_1, 7_2, 7_5.
 
+    Slurm writes elements at even distances, of which some were cancelled, as `7_[4-22:2]`.
+
     For a range that Slurm has cut off, `7_[0-2,5...]`, return the certainly complete part and
     `rest("7")`. Steps, components of heterogeneous jobs and unreadable text are left out.
     """
@@ -208,10 +212,17 @@ def parse_job_ids(text: str) -> tuple[str, ...]:
     # The last piece may be the beginning of a longer number.
     ranges = ranges.rpartition(",")[0] if match["cut"] else ranges
     try:
-        found = expand_nodes(f"[{ranges}]") if ranges else ()
+        found = [index for part in ranges.split(",") if part for index in _elements(part)]
     except ValueError:
         return left
-    return (*(f"{main}_{int(number)}" for number in found), *left)
+    return (*(f"{main}_{index}" for index in found), *left)
+
+
+def _elements(part: str) -> range:
+    """Return the elements in `4`, `4-22` or `4-22:2`; raises ValueError."""
+    first, _, more = part.partition("-")
+    last, _, step = more.partition(":")
+    return range(int(first), min(int(last or first), int(first) + _MOST) + 1, int(step or 1))
 
 
 def rest(main: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from hpckit.errors import UsageError
@@ -204,3 +204,17 @@ def _read_line(line: str) -> tuple[str, str]:
         digest = digest[1:]
         path = "\\".join(part.replace("\\n", "\n") for part in path.split("\\\\"))
     return path, digest
+
+
+def changed_at_start(paths: LaunchPaths, runs: Iterable[int]) -> tuple[str, ...]:
+    """Return what had changed when an attempt of these runs began, as its supervisor noted it."""
+    found: set[str] = set()
+    for index in runs:
+        marker = paths.run(index).other_code
+        try:
+            found |= {*read_plain(marker).decode(errors="replace").splitlines()}
+        except FileNotFoundError:
+            continue
+        except OSError:
+            found.add(str(marker))
+    return tuple(sorted(found))

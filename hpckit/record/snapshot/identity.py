@@ -89,7 +89,8 @@ def code_identity(snapshot: CodeSnapshot, sums: str | None = None) -> str | None
     places = (snapshot.working_dir, *snapshot.python_path)
     if snapshot.files is not None:
         counted = [file for file in snapshot.files if file.path not in snapshot.uncounted]
-        marks = {file.path: _mark(file, snapshot.project) for file in counted}
+        held = {file.path for file in snapshot.files}
+        marks = {file.path: _mark(file, snapshot.project, held) for file in counted}
         known = sums_text(snapshot, snapshot.root) if sums is None else sums
         return _files_identity(counted_sums(known, snapshot.uncounted), marks, places)
     git = snapshot.git
@@ -109,12 +110,16 @@ def frozen_project(paths: LaunchPaths) -> str | None:
     return project if isinstance(project, str) else None
 
 
-def _mark(file: CodeFile, project: Path) -> str:
-    """Return what counts of a file but its content: its kind, and what a link outside leads to."""
+def _mark(file: CodeFile, project: Path, held: Collection[str]) -> str:
+    """Return what counts of a file but its content: its kind, what a link leads to.
+
+    A target that is not `held` counts by size and time, also one that git ignores.
+    """
     if file.link is None:
         return "program" if file.executable else ""
     target = (project / file.path).resolve()
-    if target.is_relative_to(project) or not target.is_file():
+    inside = target.is_relative_to(project) and target.relative_to(project).as_posix() in held
+    if inside or not target.is_file():
         return f">{file.link}"
     stat = target.stat()
     return f">{file.link} {stat.st_size} {stat.st_mtime_ns}"

@@ -74,6 +74,7 @@ def outside_code(
     order: list[str] = []
     for part in _alike(taken):
         words = _Words.of(part, project / snapshot.working_dir, environ)
+        words.take_modules(part if snapshot.files is None else ())
         order += words.python_path()
         folders.update(words.python_folders())
         places.update(file for program in words.programs() for file in _files_of(program))
@@ -91,22 +92,26 @@ def code_of_run(
     """Return those lines of `outside_code` that concern a run which starts in `folder`."""
     shared = frozenset(line for line in lines if line.endswith("/"))
     left = {path_of(line): line for line in lines if line not in shared}
-    programs = _Words.of((settings,), folder, environ).programs() if left else ()
-    own = {path for program in programs for path in _files_of(program)}
+    words = _Words.of((settings,) if left else (), folder, environ)
+    words.take_modules((settings,))
+    own = {path for program in words.programs() for path in _files_of(program)}
     return shared | {left[path] for path in own & left.keys()}
 
 
 def differing(now: AbstractSet[str], recorded: AbstractSet[str]) -> tuple[str, ...]:
     """Return the paths in which the code of a run is not as it was recorded for a launch, sorted.
 
-    A file that the record does not have was not there, and so is a result: but for modules.
+    A file that the record does not have was not there, and so is a result: but for modules. One
+    that is gone counts if it was beside what the run takes: the record is that of all runs.
     """
     before = {path_of(line) for line in recorded}
+    beside = {path_of(line).rpartition("/")[0] for line in now}
+    gone = {path for path in before if path.rpartition("/")[0] in beside}
+    gone = {path for path in gone if path[-1] != "/" and not os.path.lexists(path)}
     shared = {line for line in now ^ recorded if line.endswith("/")}
     own = {line for line in now - recorded if not line.endswith("/")}
-    return paths_of(
-        shared | {line for line in own if path_of(line) in before or line.endswith(_MODULES[:3])}
-    )
+    own = {line for line in own if path_of(line) in before or line.endswith(_MODULES[:3])}
+    return tuple(sorted({*paths_of(shared | own), *gone}))
 
 
 def changed_outside(paths: LaunchPaths, project: str, lines: Collection[str]) -> tuple[str, ...]:
@@ -119,20 +124,6 @@ def changed_outside(paths: LaunchPaths, project: str, lines: Collection[str]) ->
 def recorded_outside(paths: LaunchPaths) -> frozenset[str]:
     """Return the lines that were recorded for a launch."""
     return frozenset(map(str, read_object(paths.code_record).get("outside") or ()))
-
-
-def changed_at_start(paths: LaunchPaths, runs: Iterable[int]) -> tuple[str, ...]:
-    """Return what had changed when an attempt of these runs began, as its supervisor noted it."""
-    found: set[str] = set()
-    for index in runs:
-        marker = paths.run(index).other_code
-        try:
-            found |= {*read_plain(marker).decode(errors="replace").splitlines()}
-        except FileNotFoundError:
-            continue
-        except OSError:
-            found.add(str(marker))
-    return tuple(sorted(found))
 
 
 def paths_of(lines: Iterable[str]) -> tuple[str, ...]:
@@ -185,6 +176,11 @@ class _Words:
             path for word in words.found for path in words.paths(word) if _is_folder(path)
         ]
         return words
+
+    def take_modules(self, taken: Iterable[LaunchConfig]) -> None:
+        """Take the modules of functions: if code is not frozen, they are the project's own."""
+        tops = {(one.entry_point or "").partition(":")[0].partition(".")[0] for one in taken} - {""}
+        self.modules |= tops | {f"{top}.py" for top in tops}
 
     def take_command(self, command: object) -> None:
         """Take the words of a command, and what it starts."""

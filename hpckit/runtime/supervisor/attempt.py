@@ -26,8 +26,8 @@ from hpckit.record.launches import Launch, is_cancelled, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths, RunPaths
 from hpckit.record.nodes.history import append_incident, remove_older
 from hpckit.record.process import start_mark
+from hpckit.record.snapshot.changes import changed_at_start
 from hpckit.record.snapshot.outside import (
-    changed_at_start,
     changed_outside,
     code_of_run,
     recorded_outside,

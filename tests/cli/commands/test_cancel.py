@@ -165,6 +165,23 @@ def test_cancel_of_a_launch_cancels_every_job(on_slurm: Any, fake_slurm: Any) ->
     assert {run["outcome"] for run in read(on_slurm, "cancel")} == {"already_ended"}
 
 
+def test_elements_at_even_distances_that_wait_on_are_not_taken_for_lost(
+    on_slurm: Any, fake_slurm: Any
+) -> None:
+    """After every second one was cancelled Slurm writes `7_[0-22:2]`, all of it to be cancelled."""
+    launch = on_slurm.freeze(kind=ClusterKind.slurm, sweep=[(f"a={n}",) for n in range(24)])
+    hold = ("--hold", "--array=0-23", "--output=/dev/null", "--wrap=true")
+    job = fake_slurm.slurm("sbatch", "--parsable", *hold).strip()
+    at = launch.created_at + timedelta(seconds=1)
+    on_slurm.tell(launch, events.Submitted(at=at, job_index=0, job=job))
+    on_slurm.say("cancel", *(f"{launch.id}.{n}" for n in range(1, 24, 2)))
+    assert f"{job}_[0-22:2]" in fake_slurm.slurm("squeue", "--noheader", "--Format=JobArrayID:0|")
+    states = [run["state"] for run in read(on_slurm, "status", "--fresh")]
+    assert states == ["pending", "cancelled"] * 12
+    on_slurm.say("cancel")
+    assert fake_slurm.slurm("squeue", "--noheader", "--Format=JobArrayID:0|").strip() == ""
+
+
 def test_cancel_finds_a_job_whose_answer_was_lost(on_slurm: Any, fake_slurm: Any) -> None:
     """A submission never confirmed is looked for by name, and cancelled."""
     launch = on_slurm.freeze(kind=ClusterKind.slurm)

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from itertools import pairwise
 
 from fakes.slurm.batch import options_of, stop
 from fakes.slurm.other_forms import accounted, queued, show
@@ -27,6 +28,7 @@ from fakes.slurm.store import (
     update,
 )
 
+STEPPED_BEYOND = 10
 _SHOWN = {
     "config": "KillWait                = 5 sec\nPreemptType             = preempt/none\n"
     f"MaxArraySize            = {MAX_ARRAY_SIZE}\n",
@@ -164,12 +166,22 @@ def _rows(jobs: list[Job], *, array: bool) -> list[tuple[str, Job]]:
         mine = [job for job in jobs if job["main"] == main]
         fresh = [job for job in mine if job["state"] == "PENDING" and not job["restarts"]]
         fold = not array and len(fresh) > 1
+        ranges = _written([job["index"] for job in fresh]) if len(fresh) > 1 else ""
+        if array and ":" in ranges:
+            mine.remove(fresh[-1])  # as squeue does
         if fold:
             limit = fresh[0]["options"].get("array", "").partition("%")[2]
-            ranges = ",".join(str(job["index"]) for job in fresh)
             rows.append((f"{main}_[{ranges}{'%' * bool(limit)}{limit}]", fresh[0]))
         rows.extend((key(job), job) for job in mine if not (fold and job in fresh))
     return rows
+
+
+def _written(indices: list[int]) -> str:
+    """Return indices as Slurm does: with their distance, if that is even and they go far."""
+    steps = {after - before for before, after in pairwise(indices)}
+    if len(steps) == 1 and steps != {1} and indices[-1] - indices[0] > STEPPED_BEYOND:
+        return f"{indices[0]}-{indices[-1]}:{steps.pop()}"
+    return ",".join(map(str, indices))
 
 
 def _squeue_field(name: str, shown: str, job: Job) -> str:

@@ -117,6 +117,21 @@ def test_code_is_another_one_if_a_program_is_none_or_a_link_leads_to_other_data(
     assert len(set(known)) == 4
 
 
+def test_code_is_another_one_if_a_link_leads_to_an_ignored_file_that_changed(
+    snapshot: CodeSnapshot,
+) -> None:
+    """It is in the project, and not among the files that are frozen."""
+    target = snapshot.root / "local" / "settings.py"
+    target.parent.mkdir()
+    target.write_text("1")
+    (snapshot.root / "settings.py").symlink_to(target)
+    link = CodeFile(path="settings.py", size=0, executable=False, link=str(target))
+    linked = replace(snapshot, files=(*(snapshot.files or ()), link))
+    before = code_identity(linked)
+    target.write_text("22")
+    assert code_identity(linked) != before
+
+
 def test_code_without_a_snapshot_is_the_commit_and_its_diff(snapshot: CodeSnapshot) -> None:
     """Where there is no commit, nobody can tell."""
     state = GitState(commit="c1", branch="main", dirty=False, diff="")

@@ -330,3 +330,33 @@ def test_a_folder_of_data_hides_no_code(tmp_path: Path, environ: dict[str, str])
     before = outside_code(runs("x"), snapshot, environ)
     write(tmp_path / "big" / "src" / "__init__.py", "2\n")
     assert outside_code(runs("x"), snapshot, environ) != before
+
+
+def test_a_module_that_is_gone_is_a_difference(tmp_path: Path, environ: dict[str, str]) -> None:
+    """A script may look for plugins beside it; of another run's folder nothing counts."""
+    scripts = [write(tmp_path / name / "s.py") for name in "ab"]
+    plugins = [write(tmp_path / name / "plugin.py") for name in "ab"]
+    snapshot = project_at(tmp_path / "project", "a.py")
+    taken = runs(*(f"python {script}" for script in scripts))
+    recorded = frozenset(outside_code(taken, snapshot, environ))
+    plugins[0].unlink()
+    lines = outside_code(taken, snapshot, environ)
+    own = [code_of_run(lines, run, snapshot.root, environ) for run in taken]
+    assert [differing(now, recorded) for now in own] == [(str(plugins[0]),), ()]
+
+
+def test_without_a_snapshot_the_modules_of_a_function_count(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """Git may not know them yet."""
+    project = tmp_path / "project"
+    write(project / "task.py")
+    bare = CodeSnapshot(root=project, working_dir=".", python_path=(), files=None, git=None)
+    run = LaunchConfig(entry_point="task:main")
+    before = outside_code([run], bare, environ)
+    assert code_of_run(before, run, project, environ) == frozenset(before)
+    assert paths_of(before) == (f"{project}/task.py",)
+    write(project / "task.py", "2\n")
+    assert outside_code([run], bare, environ) != before
+    held = project_at(project, "task.py")
+    assert outside_code([run], held, environ) == ()
