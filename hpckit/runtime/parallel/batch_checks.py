@@ -175,27 +175,8 @@ def check_sequence(layout: Layout, length: int) -> None:
         )
 
 
-def check_units(mesh: RankMesh, problem: str) -> None:
-    """Raise RunError on all ranks if one found that a unit computes something else; collective."""
-    found = next((one for one in mesh.gather_all(problem) if one), "")
-    if not found:
-        return
-    causes = {
-        "a fixed number of heads (unflatten by the width of a head, -1 heads)": mesh.layout.tensor,
-        "several projections in one matrix": mesh.layout.tensor,
-        "attention that is not scaled_dot_product_attention": mesh.layout.context,
-        "a shift or another mixture along the sequence": mesh.layout.context,
-        "positions that the unit counts by itself": mesh.layout.context,
-    }
-    likely = "; ".join(cause for cause, size in causes.items() if size > 1)
-    raise RunError(
-        f"with {mesh.layout} {found}",
-        hint=f"likely: {likely}. parallel.self_check=false trains it unchecked",
-    )
-
-
 def check_whole(mesh: RankMesh, problem: str, hint: str) -> None:
-    """Raise RunError on all ranks if one found that its part differs from the whole model."""
+    """Raise RunError on all ranks if one found that a part differs from the whole; collective."""
     found = next((one for one in mesh.gather_all(problem) if one), "")
     if found:
         raise RunError(f"with {mesh.layout} {found}", hint=hint)

@@ -29,7 +29,7 @@ from hpckit.runtime.parallel.optimizer_check import ReplacedParameter
 from hpckit.runtime.parallel.pipeline import Pipeline
 from hpckit.runtime.parallel.pipeline_split import PipelineSplit, StagePart, find_tied_weights
 from hpckit.runtime.parallel.recompute import prepare_unit
-from hpckit.runtime.parallel.self_check import ContextCheck, SelfCheck, UnitCheck, whole_units
+from hpckit.runtime.parallel.self_check import ContextCheck, UnitCheck, whole_units
 from hpckit.runtime.parallel.sharding import shard_part, shards
 from hpckit.runtime.parallel.sharding_checks import (
     is_sharded,
@@ -52,7 +52,7 @@ class LaidOutModel:
     cut: TensorCut | None = None
     tied: tuple[TiedWeight, ...] = ()
     replaced: tuple[ReplacedParameter, ...] = ()
-    check: SelfCheck | None = None
+    checks: tuple[UnitCheck, ...] = ()
     whole_check: StageCheck | ContextCheck | None = None
 
 
@@ -122,7 +122,16 @@ def lay_out_checked(
         cut=cut,
         tied=find_tied_weights(holder, plan, mesh, split),
         replaced=replaced,
-        check=_self_check(holder, wholes, context, mesh, settings),
+        checks=tuple(
+            UnitCheck(
+                name=name,
+                whole=whole,
+                unit=holder.get_submodule(name),
+                context=context,
+                half=settings.params is Precision.bf16,
+            )
+            for name, whole in wholes.items()
+        ),
         whole_check=_stage_check(holder, outline, owners, parts, split, mesh)
         or _context_check(holder, context, split, settings),
     )
@@ -192,28 +201,6 @@ def _needs_check(layout: Layout, settings: Parallel) -> bool:
 
 def _checks(settings: Parallel) -> bool:
     return settings.self_check and not settings.compile
-
-
-def _self_check(
-    holder: nn.Module,
-    wholes: Mapping[str, nn.Module],
-    context: ContextShards | None,
-    mesh: RankMesh,
-    settings: Parallel,
-) -> SelfCheck | None:
-    if not wholes:
-        return None
-    units = [
-        UnitCheck(
-            name=name,
-            whole=whole,
-            unit=holder.get_submodule(name),
-            context=context,
-            half=settings.params is Precision.bf16,
-        )
-        for name, whole in wholes.items()
-    ]
-    return SelfCheck(layout=mesh.layout, units=units)
 
 
 def _refuse_call(module: nn.Module, args: Any) -> None:

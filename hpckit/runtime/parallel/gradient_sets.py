@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from hpckit.errors import RunError
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.runtime.parallel.batch_checks import UNEVEN_HINT, shown_names
-from hpckit.runtime.parallel.gradients import local_part
 from hpckit.runtime.parallel.mesh import RankMesh
+from hpckit.runtime.tensor_parts import local_part
 from hpckit.values import dataclass, field
 
 _DIGESTS = 2**16 - 1

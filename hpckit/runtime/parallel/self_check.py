@@ -136,27 +136,17 @@ class UnitCheck:
         return one if self.context is None else self.context.whole(one)
 
 
-@dataclass(slots=True, kw_only=True)
-class SelfCheck:
-    """The checks of one model's units on this rank."""
-
-    layout: Layout
-    units: Sequence[UnitCheck] = ()
-
-    def watch(self) -> None:
-        """Have the units keep what goes through them."""
-        for one in self.units:
-            one.watch()
-
-    def stop(self) -> None:
-        """Have them keep nothing."""
-        for one in self.units:
-            one.stop()
-
-    def problem(self) -> str:
-        """Return the first difference of a unit; empty if there is none. Collective."""
-        found = [one.problem() for one in self.units]
-        return next((one for one in found if one), "")
+def unit_hint(layout: Layout) -> str:
+    """Return what to do about a unit that differs from its whole."""
+    causes = {
+        "a fixed number of heads (unflatten by the width of a head, -1 heads)": layout.tensor,
+        "several projections in one matrix": layout.tensor,
+        "attention that is not scaled_dot_product_attention": layout.context,
+        "a shift or another mixture along the sequence": layout.context,
+        "positions that the unit counts by itself": layout.context,
+    }
+    likely = "; ".join(cause for cause, size in causes.items() if size > 1)
+    return f"likely: {likely}. parallel.self_check=false trains it unchecked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

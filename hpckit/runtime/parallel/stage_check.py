@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor
 from hpckit.runtime.parallel.kept_state import keep_state
 from hpckit.runtime.parallel.pipeline_split import PipelineSplit, StagePart
 from hpckit.runtime.parallel.self_check import distance_of_outputs
+from hpckit.runtime.tensor_parts import local_part
 from hpckit.values import dataclass
 
 _log = logging.getLogger("hpckit.rank")
@@ -54,15 +55,12 @@ class _ModuleElsewhere(nn.Module):
         return vars(self)["_pass_on"](args, kwargs)
 
 
-def outline_of(model: nn.Module, names: Collection[str]) -> nn.Module:
+def outline_of(module: nn.Module, names: Collection[str], prefix: str = "") -> nn.Module:
     """Return a copy of a model in which modules of these names are stand-ins without tensors.
 
-    What is not below a module of these names is shared with the model.
+    What is not below a module of these names is shared with the model. `prefix` is what stands
+    before its own names.
     """
-    return _outlined(model, "", names)
-
-
-def _outlined(module: nn.Module, prefix: str, names: Collection[str]) -> nn.Module:
     if not any(name.startswith(prefix) for name in names):
         return module
     made = copy.copy(module)
@@ -71,7 +69,7 @@ def _outlined(module: nn.Module, prefix: str, names: Collection[str]) -> nn.Modu
         name = prefix + key
         if child is not None:
             children[key] = (
-                _stand_in(child) if name in names else _outlined(child, name + ".", names)
+                _stand_in(child) if name in names else outline_of(child, names, name + ".")
             )
     object.__setattr__(made, "_modules", children)
     return made
@@ -180,9 +178,7 @@ class StageCheck:
             output = _TREES.tree_map(self._empty, described)
         for one in _TREES.tree_leaves(output):
             if isinstance(one, Tensor):
-                local = one.to_local() if isinstance(one, DTensor) else one
-                sent = local.contiguous()
-                dist.broadcast(sent, source, group=self.group)
+                dist.broadcast(local_part(one).contiguous(), source, group=self.group)
         return output
 
     def _empty(self, described: Any) -> Any:
