@@ -10,13 +10,16 @@ import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
-from hpckit.record.layout import RoundPaths
+from hpckit.record.layout import AttemptPaths, RoundPaths
 from hpckit.record.store import PRIVATE_FILE, write_json
 from hpckit.values import dataclass, field
+
+if TYPE_CHECKING:
+    from hpckit.runtime.rank.run import Run
 
 REMEMBERED = 100_000
 """Latest allocations and releases that are remembered: some tens of megabytes."""
@@ -100,6 +103,18 @@ class CudaMemory:
         except Exception as problem:  # noqa: BLE001  # as above
             return f"; its snapshot was not written: {type(problem).__name__}"
         return f"; pytorch.org/memory_viz shows what for: {file}"
+
+
+def remember_memory(run: Run) -> CudaMemory:
+    """Return what notes how a rank uses GPU memory; it remembers the history if asked to."""
+    memory = CudaMemory(
+        paths=AttemptPaths(run.attempt_folder).round(run.round),
+        rank=run.rank,
+        device=run.device,
+        snapshot=bool(run.config.observe.get("memory_snapshot")),
+    )
+    memory.remember()
+    return memory
 
 
 def _gb(size: int) -> str:

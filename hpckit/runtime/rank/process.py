@@ -150,17 +150,10 @@ class RankProcess:
         device = process_group.choose_device(
             settings.runtime.device,
             self.info,
-            process_group.visible_gpus(),
             asked=gpus_asked(settings.resources),
         )
         self.run = attach.make_run(self.environ, self.info, device, link)
-        self.memory = cuda_memory.CudaMemory(
-            paths=self._round(),
-            rank=self.info.rank,
-            device=device,
-            snapshot=settings.observe.memory_snapshot,
-        )
-        self.memory.remember()
+        self.memory = cuda_memory.remember_memory(self.run)
         timeout = timedelta(seconds=settings.runtime.rendezvous_timeout_s)
         rendezvous = process_group.AgentRendezvous(link)
         store = process_group.make_store(self.info, rendezvous, timeout)

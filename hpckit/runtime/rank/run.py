@@ -457,7 +457,7 @@ class Run(ParallelRun):
                 f"run.timed_batches({loader!r}): this is nothing to loop over",
                 hint="pass the loader itself: `for batch in run.timed_batches(loader):`",
             )
-        return TimedBatches(loader, self)
+        return TimedBatches(loader, self.timed)
 
     def log(self, *, step: int | None = None, **metrics: Any) -> None:
         """Record metrics: numbers, strings or one-element tensors. Only rank 0 writes them.
