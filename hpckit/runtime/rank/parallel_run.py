@@ -27,7 +27,7 @@ from hpckit.values import dataclass, field
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from hpckit.runtime.checkpoint.initial.loading import FirstWeights
+    from hpckit.runtime.checkpoint.initial_weights import FirstWeights
     from hpckit.runtime.parallel.models import ParallelModels
 
 
@@ -178,7 +178,7 @@ class ParallelRun:
         """Return the file that the run begins with; None if there is none."""
         if self._weights is None and self.checkpoint.weights is not None:
             # Imported here because runs that keep no state do not need it.
-            from hpckit.runtime.checkpoint.initial.loading import first_weights  # noqa: PLC0415
+            from hpckit.runtime.checkpoint.initial_weights import first_weights  # noqa: PLC0415
 
             self._weights = first_weights(self.checkpoint)
         return self._weights

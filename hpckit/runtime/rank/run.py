@@ -50,7 +50,7 @@ from hpckit.runtime.stages import EarlierRun, RunStage
 from hpckit.values import dataclass, field
 
 if TYPE_CHECKING:
-    from hpckit.runtime.checkpoint.initial.loading import LoadedWeights
+    from hpckit.runtime.checkpoint.initial_weights import LoadedWeights
     from hpckit.runtime.checkpoint.saving import SaveOutcome
     from hpckit.runtime.rank.checkpointing import StepCheckpoints
 

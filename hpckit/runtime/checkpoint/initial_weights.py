@@ -25,8 +25,8 @@ from hpckit.model.launch import Checkpoint
 from hpckit.runtime.checkpoint import model_state
 from hpckit.runtime.checkpoint.errors import StateError
 from hpckit.runtime.checkpoint.group import Group, first_problem
-from hpckit.runtime.checkpoint.initial.weights_file import map_weights
 from hpckit.runtime.checkpoint.readers import empty_like_live
+from hpckit.runtime.checkpoint.weights_file import map_weights
 from hpckit.runtime.tensor_parts import local_part, own_part
 from hpckit.values import dataclass, field
 
