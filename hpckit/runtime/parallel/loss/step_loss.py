@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hpckit.errors import UsageError
 from hpckit.runtime.parallel.arguments import LossFunction
-from hpckit.runtime.parallel.loss.cut_vocabulary import summed_over_ranks, vocabulary_of
+from hpckit.runtime.parallel.loss.cut_vocabulary import summed_over_ranks
 from hpckit.runtime.parallel.loss.loss_check import LossCheck
 from hpckit.runtime.parallel.mesh import PendingSum
 from hpckit.values import dataclass, field
@@ -25,7 +25,7 @@ def summed_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     Targets of -100 do not count. Sums of bfloat16 would lose a percent over many targets. Logits
     whose classes are cut over ranks are not gathered: then it is collective.
     """
-    cut = vocabulary_of(outputs)
+    cut = getattr(outputs, "cut_vocabulary", None)
     if cut is not None:
         return summed_over_ranks(outputs, targets, cut, _IGNORED)
     if outputs.dtype.itemsize < torch.float32.itemsize:
