@@ -135,6 +135,4 @@ class Trial:
 
 
 def _word(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
     return value if isinstance(value, str) else json.dumps(value)

@@ -101,7 +101,7 @@ def group_options(
     rest = iter(names)
     for place, group in enumerate(optimizer.param_groups):
         here = [next(rest) for _ in group["params"]]
-        found = [_options(path, groups, name) for name in here]
+        found = [next(one.options for one in groups if name in one.names) for name in here]
         if not here and place < len(groups):
             found = [groups[place].options]
         unlike = next((i for i, one in enumerate(found) if one != found[0]), None)
@@ -112,13 +112,6 @@ def group_options(
                 hint="give the optimizer the groups that it had",
             )
         yield found[0] if found else None
-
-
-def _options(path: str, groups: Sequence[SavedGroup], name: str) -> Any:
-    for group in groups:
-        if name in group.names:
-            return group.options
-    raise AssertionError(f"{name} of {path} was looked up before")
 
 
 def is_saved_by_name(skeleton: Any) -> bool:

@@ -23,16 +23,10 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from hpckit.model.parallel.settings import Parallel, Precision
 from hpckit.runtime.parallel.loss.loss_graph import leaves_of
 from hpckit.runtime.parallel.mesh import RankMesh
-from hpckit.runtime.parallel.sharding_checks import needs_fsdp
 from hpckit.values import dataclass, field, replace
 
 _LARGE = 0.25
 """A module outside of units is sharded by itself from this share of the largest unit on."""
-
-
-def shards(mesh: RankMesh, settings: Parallel) -> bool:
-    """Return whether FSDP handles the parameters on this mesh."""
-    return mesh.sums_gradients or needs_fsdp(settings)
 
 
 def shard_part(
