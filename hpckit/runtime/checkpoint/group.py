@@ -193,10 +193,5 @@ def _kind_below(error: BaseException) -> ProblemKind:
 
 def passing(error: BaseException) -> int | None:
     """Return the error number at the root if it may pass (disk full or away); None otherwise."""
-    numbers = _errnos(error)
+    numbers = {one.errno for one in causes(error) if isinstance(one, OSError) and one.errno}
     return min(numbers & _FULL or numbers & _AWAY, default=None)
-
-
-def _errnos(error: BaseException | None) -> set[int]:
-    """Return the error numbers of an exception and of its causes."""
-    return {one.errno for one in causes(error) if isinstance(one, OSError) and one.errno}

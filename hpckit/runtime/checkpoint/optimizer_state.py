@@ -68,8 +68,7 @@ def encode_optimizer(
     for group in state["param_groups"]:
         here = {number: next(stored) for number in group["params"]}
         by_number |= here
-        kept = {key: one for key, one in group.items() if key not in _OF_THE_RANK}
-        groups.append({"params": list(here.values()), "options": kept})
+        groups.append({"params": list(here.values()), "options": own_options(group)})
     present = set(by_number.values())
     parts = {
         "state": {by_number[key]: one for key, one in state["state"].items() if key in by_number},
@@ -79,6 +78,11 @@ def encode_optimizer(
         "more": {key: one for key, one in state.items() if key not in {"state", "param_groups"}},
     }
     return encoder.encode(path, parts)
+
+
+def own_options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hyperparameters of a group."""
+    return {key: one for key, one in group.items() if key not in _OF_THE_RANK}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -265,7 +265,11 @@ class OptimizerReader(StateReader):
         )
         groups = []
         for group, saved in zip(self.optimizer.param_groups, options, strict=True):
-            kept = _own_options(group) if saved is None else decode_value(saved, tensors)
+            kept = (
+                optimizer_state.own_options(group)
+                if saved is None
+                else decode_value(saved, tensors)
+            )
             names = {"param_names": group["param_names"]} if "param_names" in group else {}
             here = [next(numbers) for _ in group["params"]]
             groups.append(kept | names | {"params": here})
@@ -276,10 +280,6 @@ class OptimizerReader(StateReader):
         }
         others, more = (decode_value(one, tensors) for one in self.saved.rest)
         self.optimizer.load_state_dict(more | {"state": state | others, "param_groups": groups})
-
-
-def _own_options(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: one for key, one in group.items() if key not in {"params", "param_names"}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 from hpckit.errors import RunError, UsageError
 from hpckit.model.counted import counted, ranges
 from hpckit.model.parallel.layout import Layout, MeshAxis
-from hpckit.runtime.parallel.loss.loss_check import LOOKS
 from hpckit.runtime.parallel.loss.loss_graph import leaves_of
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.optimizer_check import ReplacedParameter
-from hpckit.values import dataclass
 
 _SHOWN = 5
 
@@ -80,25 +78,12 @@ SHARE_HINT = (
 """What to do where data ranks have different numbers of rows."""
 
 
-@dataclass(slots=True)
-class BatchCheck:
-    """Compares the batches of ranks, in some of the first steps: streams may part later on."""
+def check_batches(mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: bool) -> None:
+    """Compare the batches of ranks; collective.
 
-    _steps: int = 0
-
-    def see(self, mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: bool) -> None:
-        """Look at the batch of a step; collective if that step is looked at.
-
-        Raises UsageError on all ranks if those with one data rank have other batches, or if shares
-        are not even in the first step; `weighted` says that they need not be.
-        """
-        self._steps += 1
-        if self._steps in LOOKS:
-            even = weighted or self._steps > 1  # later ones are compared with their losses
-            _check_batches(mesh, inputs, targets, weighted=even)
-
-
-def _check_batches(mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: bool) -> None:
+    Raises UsageError on all ranks if those with one data rank have other batches, or if shares are
+    not even; `weighted` says that they need not be.
+    """
     found = digest(inputs, *leaves_of(targets)), len(inputs)
     known: Sequence[tuple[str, int]] = mesh.gather_all(found)
     by_data: dict[int, dict[str, list[int]]] = {}

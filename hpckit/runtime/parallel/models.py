@@ -68,11 +68,12 @@ class ParallelModels:
 
     def keep(self, made: LaidOutModel) -> nn.Module:
         """Remember how a model that is laid out is trained; return this rank's part."""
+        scaled = self.settings.batch is BatchRule.scale  # batches are planned for the ranks of now
         self._known[made.module] = ModelTraining(
             model=made,
             mesh=self.mesh,
             settings=self.settings,
-            full_data_size=self._planned_data_size(),
+            full_data_size=self.mesh.layout.data_size if scaled else self.full_data_size,
             is_laid_out=self._has,
         )
         return made.module
@@ -80,11 +81,6 @@ class ParallelModels:
     def _has(self, parameter: Tensor) -> bool:
         """Return whether a parameter is one of a model that is laid out."""
         return any(parameter is one for model in self._known for one in model.parameters())
-
-    def _planned_data_size(self) -> int:
-        """Return how many data ranks a batch was planned for: with `scale`, those that it has."""
-        scaled = self.settings.batch is BatchRule.scale
-        return self.mesh.layout.data_size if scaled else self.full_data_size
 
     def training(self, model: nn.Module) -> ModelTraining:
         """Return how a model is trained; raises UsageError if it was not built here."""

@@ -25,7 +25,7 @@ from hpckit.runtime.parallel.build import LaidOutModel
 from hpckit.runtime.parallel.gradient_sets import GradientSets
 from hpckit.runtime.parallel.gradients import clip, set_aside, total_norm
 from hpckit.runtime.parallel.kept_state import evaluating
-from hpckit.runtime.parallel.loss.loss_check import KnownLoss, KnownLosses, LossCheck
+from hpckit.runtime.parallel.loss.loss_check import LOOKS, KnownLoss, KnownLosses, LossCheck
 from hpckit.runtime.parallel.loss.loss_graph import LossGraph
 from hpckit.runtime.parallel.loss.step_loss import (
     PendingScale,
@@ -61,7 +61,7 @@ class ModelTraining:
     is_laid_out: Callable[[Tensor], bool]
     cut: BatchCut = field(init=False)
     _checked: bool = field(default=False)
-    _batches: batch_checks.BatchCheck = field(default_factory=batch_checks.BatchCheck)
+    _steps: int = field(default=0)
     _losses: KnownLosses = field(default_factory=KnownLosses)
     _learning: tuple[tuple[str, nn.Parameter, bool], ...] = field(init=False)
     _buffers: SharedBuffers | None = field(init=False, default=None)
@@ -99,9 +99,15 @@ class ModelTraining:
         self._refuse_torn()
         self._sets.compare(may_wait=True)
         _reshard_root(self.model)
-        self._batches.see(self.mesh, inputs, targets, weighted=share is not None)
+        self._steps += 1
+        if self._steps in LOOKS:  # streams may part later on; later losses tell of uneven shares
+            weighted = share is not None or self._steps > 1
+            batch_checks.check_batches(self.mesh, inputs, targets, weighted=weighted)
         self.cut.check_shapes(inputs, targets, share)
-        self._share_buffers()
+        if self._buffers is not None:
+            self._buffers.share()
+            if not self._checked:
+                self._buffers.watch()
         own = StepLoss(function=loss, scale=1.0)
         known = None if loss is None else self._losses.of(loss)
         if known is not None and known.looks:
@@ -137,13 +143,6 @@ class ModelTraining:
             pipelined=layout.pipeline > 1,
             alone=layout.data_size * layout.context * layout.pipeline == 1,
         )
-
-    def _share_buffers(self) -> None:
-        if self._buffers is None:
-            return
-        self._buffers.share()
-        if not self._checked:
-            self._buffers.watch()
 
     def _begin_anew(self) -> None:
         """Drop what a step that failed has left: who catches its error goes on with the shards."""

@@ -38,7 +38,7 @@ from hpckit.model.plain import from_plain
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.planning.fallback import layout_of_world
 from hpckit.planning.layout import layout_of
-from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_settings
+from hpckit.record.launches import checkpoint_folder, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths
 from hpckit.runtime import stacks
 from hpckit.runtime.channel.listen import LOOPBACK
@@ -74,6 +74,8 @@ def make_run(
     index = int(environ["HPCKIT_RUN_INDEX"])
     settings, config = load_settings(launch, index)
     paths = launch.paths.run(index)
+    # Whether an adaptive sweep may end the run early, by its metric.
+    judged = launch.searched and settings.sweep.pruner is not Pruner.none
     # So that torch.load reads back what torch.save wrote without weights_only=False.
     torch.serialization.add_safe_globals([Config])
     return Run(
@@ -101,7 +103,7 @@ def make_run(
         _stage=RunStage(launch=launch, index=index) if launch.stages else None,
         _link=link,
         _measures_steps=settings.observe.measure_steps and settings.observe.interval_s > 0,
-        _reporting=MetricReports(name=_judged_by(launch, settings)),
+        _reporting=MetricReports(name=settings.sweep.metric if judged else None),
         _injector=open_injector(settings.chaos, paths.chaos_marks, info.rank),
         _profiler=_make_profiler(environ, info, settings),
     )
@@ -119,12 +121,6 @@ def _make_profiler(
         nsys=environ.get(NSYS_VARIABLE),
         logger=make_logger(info),
     )
-
-
-def _judged_by(launch: Launch, settings: LaunchConfig) -> str | None:
-    """Return the metric by which an adaptive sweep may end the run early; None if it may not."""
-    judged = launch.searched and settings.sweep.pruner is not Pruner.none
-    return settings.sweep.metric if judged else None
 
 
 def make_logger(info: RankInfo) -> logging.Logger:
