@@ -17,6 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from hpckit.model.counted import listed
 from hpckit.runtime.checkpoint import model_state, optimizer_state
 from hpckit.runtime.checkpoint.encoding import (
     StateEncoder,
@@ -54,9 +55,8 @@ class ReadingContext:
 
     def lacks(self, path: str, names: Sequence[str]) -> StateError:
         """Return the error for names that were not saved."""
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         return StateError(
-            f"{path} has {names[0]}{more} here ({self.where}), which {self.source} lacks",
+            f"{path} has {listed(names, 1)} here ({self.where}), which {self.source} lacks",
             hint="build what is registered as it was built for the save, or begin a new run",
         )
 

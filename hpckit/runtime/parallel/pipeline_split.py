@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Sequence
+from itertools import accumulate
 from typing import Any
 
 from torch import nn
@@ -124,8 +125,7 @@ class PipelineSplit:
         for number, units in enumerate(by_stage):
             if any(name == unit or name.startswith(unit + ".") for unit in units):
                 return number
-        parts = name.split(".")
-        inside = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+        inside = accumulate(name.split("."), "{}.{}".format)
         return 0 if self.plan.matching(self.plan.first, inside) else self.stages - 1
 
     def _only(self, model: nn.Module, kept: Collection[int]) -> nn.Module:

@@ -13,6 +13,7 @@ import copy
 import logging
 import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -129,7 +130,8 @@ class StageCheck:
 
     def _difference(self, row: Tensor, kwargs: Mapping[str, Any]) -> str:
         for name, owner in self.owners.items():
-            vars(self.outline.get_submodule(name))["_pass_on"] = self._caller(name, owner)
+            pass_on = partial(self._hand_round, owner, self.holder.get_submodule, name)
+            vars(self.outline.get_submodule(name))["_pass_on"] = pass_on
         first, second = (_tensors_of(self.outline(row.clone(), **kwargs)) for _ in range(2))
         found = _tensors_of(self._in_stages(row, kwargs))
         if _far(first, second):
@@ -140,12 +142,6 @@ class StageCheck:
             "the stages, one after the other, put out something else than the model's forward "
             f"over all units does for the same row: {far}"
         )
-
-    def _caller(self, name: str, owner: int) -> Callable[[Any, Any], Any]:
-        def call(args: Any, kwargs: Any) -> Any:
-            return self._hand_round(owner, self.holder.get_submodule, name, args, kwargs)
-
-        return call
 
     def _in_stages(self, row: Tensor, kwargs: Mapping[str, Any]) -> Any:
         own = {one.number: one.module for one in self.parts}
