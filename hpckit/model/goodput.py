@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -193,17 +193,14 @@ class Goodput:
     @property
     def failures(self) -> Mapping[Cause, int]:
         """How many interruptions were failures, by cause, most frequent first."""
-        return _count(one.cause for one in self.interruptions if not one.planned)
+        found = Counter(one.cause for one in self.interruptions if not one.planned)
+        return dict(found.most_common())
 
     @property
     def planned(self) -> Mapping[Cause, int]:
         """How many interruptions were planned, by cause, most frequent first."""
-        return _count(one.cause for one in self.interruptions if one.planned)
+        found = Counter(one.cause for one in self.interruptions if one.planned)
+        return dict(found.most_common())
 
     def _share(self, whole: timedelta) -> float | None:
         return self.parts.productive / whole if self.stepped and whole else None
-
-
-def _count(causes: Iterable[Cause]) -> Mapping[Cause, int]:
-    found = list(causes)
-    return dict(Counter(found).most_common()) if found else {}

@@ -39,7 +39,9 @@ class Axis:
     @property
     def labels(self) -> tuple[Any, ...]:
         """The values of a choice as scalars: lists and mappings as JSON."""
-        return tuple(_label(value) for value in self.values)
+        return tuple(
+            json.dumps(one) if isinstance(one, list | tuple | dict) else one for one in self.values
+        )
 
     def value(self, label: Any) -> Any:
         """Return the value that a sampler's label stands for."""
@@ -55,10 +57,6 @@ class Axis:
         if self.kind is AxisKind.integer:
             return int(self.low), int(self.high)
         return self.low, self.high
-
-
-def _label(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list | tuple | dict) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +129,5 @@ class Trial:
     @property
     def overrides(self) -> tuple[str, ...]:
         """The values as overrides, for people and filters."""
-        return tuple(f"{key}={_word(value)}" for key, value in self.values.items())
-
-
-def _word(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return value if isinstance(value, str) else json.dumps(value)
+        values = self.values.items()
+        return tuple(f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in values)

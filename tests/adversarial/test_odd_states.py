@@ -18,7 +18,6 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.checkpoint.encoding import encode_state
 from hpckit.runtime.checkpoint.errors import CheckpointError, StateError
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
-from hpckit.runtime.checkpoint.initial.weights_file import map_weights
 from hpckit.runtime.checkpoint.journal import read_journal
 from hpckit.runtime.checkpoint.manifest import (
     FileSum,
@@ -26,6 +25,7 @@ from hpckit.runtime.checkpoint.manifest import (
     parse_manifest,
     render_manifest,
 )
+from hpckit.runtime.checkpoint.weights_file import map_weights
 
 FIELDS = np.dtype([("a", "<i4"), ("b", "<f4")])
 STATES: dict[str, tuple[Any, str]] = {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from itertools import product
 
 from hpckit.model.counted import few_ranges
 from hpckit.values import dataclass, replace
@@ -87,18 +88,10 @@ class Layout:
 
     def peers(self, rank: int, *axes: MeshAxis) -> tuple[int, ...]:
         """Return the ranks that differ from a rank on these axes only, in order, with itself."""
-        at = self.coordinates(rank)
-        return tuple(sorted(self.rank_at(place) for place in self._along(at, axes)))
-
-    def _along(
-        self, at: Mapping[MeshAxis, int], axes: tuple[MeshAxis, ...]
-    ) -> Iterator[Mapping[MeshAxis, int]]:
-        if not axes:
-            yield at
-            return
-        first, *rest = axes
-        for place in range(self.sizes[first]):
-            yield from self._along({**at, first: place}, tuple(rest))
+        at, sizes = self.coordinates(rank), self.sizes
+        places = product(*(range(sizes[axis]) for axis in axes))
+        found = (at | dict(zip(axes, place, strict=True)) for place in places)
+        return tuple(sorted(map(self.rank_at, found)))
 
     def with_replicas(self, replicas: int) -> Layout:
         """Return the same layout with another number of replicas."""

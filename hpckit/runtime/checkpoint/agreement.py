@@ -42,12 +42,8 @@ class KeyShare:
     foreign: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class _KeyDigests:
-    """Digests of `KeyFacts`: of all keys together, and of each object that has to be alike."""
-
-    keys: bytes
-    alike: tuple[tuple[str, bytes], ...]
+_KeyDigests = tuple[bytes, tuple[tuple[str, bytes], ...]]
+"""Digests of `KeyFacts`: of all keys together, and of each object that has to be alike."""
 
 
 class KeyAgreement:
@@ -72,8 +68,8 @@ class KeyAgreement:
             raise problem.error(_DOING)
         facts = described.result(_DOING)
         told = [one.result(_DOING) for one in everyone]
-        _check_alike([one.alike for one in told])
-        seen = tuple(one.keys for one in told)
+        _check_alike([alike for _, alike in told])
+        seen = tuple(keys for keys, _ in told)
         if seen != self._seen:
             self._share, self._seen = self._divide(facts, seen), seen
         return self._share
@@ -105,7 +101,7 @@ class KeyAgreement:
 def _digests(facts: KeyFacts) -> _KeyDigests:
     lines = (f"{key} {shape} {held}" for key, (shape, held) in sorted(facts.keys.items()))
     keys = hashlib.sha256("\n".join(lines).encode()).digest()
-    return _KeyDigests(keys, tuple((name, _hash(one)) for name, one in facts.alike.items()))
+    return keys, tuple((name, _hash(one)) for name, one in facts.alike.items())
 
 
 def _table(facts: KeyFacts) -> dict[bytes, bytes]:

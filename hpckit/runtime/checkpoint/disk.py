@@ -83,11 +83,8 @@ class SummedFile(io.RawIOBase):
     def close(self) -> None:
         """End the writing; the disk finishes by itself."""
         if not self.closed:
-            self._flushes.append(self._flusher.submit(self._sync))
+            self._flushes.append(self._flusher.submit(os.fsync, self._file.fileno()))
         super().close()
-
-    def _sync(self) -> None:
-        os.fsync(self._file.fileno())
 
     def settle(self) -> FileSum:
         """Wait until all is on disk; return size and CRC-32; raises OSError, CheckpointError."""

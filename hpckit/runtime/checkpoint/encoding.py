@@ -253,14 +253,10 @@ def _array(content: list[Any], tensors: Mapping[str, torch.Tensor]) -> np.ndarra
     return np.frombuffer(bytearray(data), dtype=kind).reshape(shape)
 
 
-def _scalar(content: list[str]) -> Any:
-    return np.frombuffer(base64.b64decode(content[1]), dtype=np.dtype(content[0]))[0]
-
-
 _LEAVES: Mapping[str, Callable[[Any, Mapping[str, torch.Tensor]], Any]] = {
     "tensor": lambda key, tensors: tensors[key],
     "sharded": lambda content, tensors: tensors[content[0]],
-    "scalar": lambda content, _: _scalar(content),
+    "scalar": lambda content, _: np.frombuffer(base64.b64decode(content[1]), content[0])[0],
     "bytes": lambda content, _: base64.b64decode(content),
     "complex": lambda content, _: complex(*content),
     "dtype": lambda name, _: getattr(torch, name),

@@ -17,7 +17,7 @@ from hpckit.record.store import PRIVATE_FOLDER, make_folder
 from hpckit.runtime.checkpoint import manifest as manifests
 from hpckit.runtime.checkpoint.errors import CheckpointError, ForeignFolderError
 from hpckit.runtime.checkpoint.manifest import Manifest, sync_folder
-from hpckit.values import dataclass, field
+from hpckit.values import dataclass, field, replace
 
 
 def make_own(folder: Path, shared: Path) -> None:
@@ -193,21 +193,17 @@ def _stamp(folder: Path) -> tuple[int, int, int]:
 
 
 def _entry(folder: Path, step: int, epoch: int) -> CheckpointEntry:
+    entry = CheckpointEntry(folder=folder, step=step, epoch=epoch)
     try:
         manifest = manifests.read_manifest(folder)
     except FileNotFoundError:
-        return CheckpointEntry(folder=folder, step=step, epoch=epoch)
+        return entry
     except OSError as error:
-        why = f"its manifest cannot be read: {error.strerror or error}"
-        return CheckpointEntry(folder=folder, step=step, epoch=epoch, damage=why)
+        return replace(entry, damage=f"its manifest cannot be read: {error.strerror or error}")
     except CheckpointError as error:
-        return CheckpointEntry(folder=folder, step=step, epoch=epoch, damage=str(error))
+        return replace(entry, damage=str(error))
     if (manifest.step, manifest.epoch) != (step, epoch):
-        said = f"step {manifest.step} of attempt {manifest.epoch}"
-        return CheckpointEntry(
-            folder=folder, step=step, epoch=epoch, damage=f"the manifest is of {said}"
-        )
-    damage = manifests.check_sizes(folder, manifest)
-    if damage:
-        return CheckpointEntry(folder=folder, step=step, epoch=epoch, damage=damage)
-    return CheckpointEntry(folder=folder, step=step, epoch=epoch, manifest=manifest)
+        damage = f"the manifest is of step {manifest.step} of attempt {manifest.epoch}"
+    else:
+        damage = manifests.check_sizes(folder, manifest)
+    return replace(entry, damage=damage) if damage else replace(entry, manifest=manifest)

@@ -7,7 +7,7 @@ that no rank waits for one that has given up. Without a process group it is a si
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Generic, TypeVar, cast
@@ -61,6 +61,13 @@ class ProblemKind(StrEnum):
     other = "other"
 
 
+_ERRORS: Mapping[ProblemKind, type[CheckpointError]] = {
+    ProblemKind.fenced: FencedError,
+    ProblemKind.state: StateError,
+    ProblemKind.refused: RefusedStateError,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """Why a rank could not do its part."""
@@ -72,12 +79,7 @@ class Problem:
 
     def error(self, doing: str) -> CheckpointError:
         """Return the exception for this problem."""
-        kinds = {
-            ProblemKind.fenced: FencedError,
-            ProblemKind.state: StateError,
-            ProblemKind.refused: RefusedStateError,
-        }
-        kind = kinds.get(self.kind, CheckpointError)
+        kind = _ERRORS.get(self.kind, CheckpointError)
         return kind(f"{doing} failed on rank {self.rank}: {self.text}", hint=self.hint)
 
 
@@ -176,17 +178,10 @@ def problem_of(error: BaseException, rank: int) -> Problem:
 
 
 def _kind_of(error: CheckpointError) -> ProblemKind:
-    match error:
-        case FencedError():
-            return ProblemKind.fenced
-        case StateError():
-            return ProblemKind.state
-        case RefusedStateError():
-            return ProblemKind.refused
-        case UnknownOwnerError():
-            return ProblemKind.away
-        case _:
-            return ProblemKind.other
+    if isinstance(error, UnknownOwnerError):
+        return ProblemKind.away
+    kinds = (kind for kind, raised in _ERRORS.items() if isinstance(error, raised))
+    return next(kinds, ProblemKind.other)
 
 
 def _kind_below(error: BaseException) -> ProblemKind:
@@ -198,10 +193,5 @@ def _kind_below(error: BaseException) -> ProblemKind:
 
 def passing(error: BaseException) -> int | None:
     """Return the error number at the root if it may pass (disk full or away); None otherwise."""
-    numbers = _errnos(error)
+    numbers = {one.errno for one in causes(error) if isinstance(one, OSError) and one.errno}
     return min(numbers & _FULL or numbers & _AWAY, default=None)
-
-
-def _errnos(error: BaseException | None) -> set[int]:
-    """Return the error numbers of an exception and of its causes."""
-    return {one.errno for one in causes(error) if isinstance(one, OSError) and one.errno}

@@ -71,11 +71,6 @@ class LoadedCheckpoint:
     last_resort: bool
     rejected: tuple[RejectedCheckpoint, ...]
 
-    @property
-    def world_size(self) -> int:
-        """Number of ranks that saved."""
-        return self.layout.world_size
-
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
@@ -89,14 +84,6 @@ class _Choice:
     fatal: frozenset[str]
     reasons: dict[str, str]
     refusals: list[Problem] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class RegisteredObjects:
-    """What is loaded into, and which parameters of it are tied, as `Checkpointer.tie` says."""
-
-    objects: Mapping[str, Any]
-    tied: TiedNames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +107,12 @@ class Loader:
         Raises StateError if the objects are not those that were saved, NoCheckpointError if there
         are committed checkpoints and none can be loaded.
         """
-        registered = RegisteredObjects(objects, tied)
         choice = self.group.first(self._choose).result(f"listing {self.checkpoint_folder.folder}")
         for place, (entry, record) in enumerate(choice.candidates):
             others = [one for one, _ in choice.candidates[place + 1 :]]
             left = sum(one.name not in choice.fatal for one in others)
-            attempting = partial(on_attempt, entry.name, left)
-            problem = self._load(entry, record, registered, attempting)
+            loading = _Loading(entry.folder, record, ModelTensors(objects, tied), self)
+            problem = self._load(loading, partial(on_attempt, entry.name, left))
             if problem is None:
                 return self._restored(entry, record, choice)
             choice.reasons[entry.name] = _reason(problem)
@@ -156,44 +142,36 @@ class Loader:
         }
         return _Choice(tuple(entries), tuple(candidates), fatal, reasons)
 
-    def _load(
-        self,
-        entry: CheckpointEntry,
-        record: Manifest,
-        registered: RegisteredObjects,
-        attempting: Callable[[], None],
-    ) -> Problem | None:
+    def _load(self, loading: _Loading, attempting: Callable[[], None]) -> Problem | None:
         """Load one checkpoint; return the problem if that fails, None otherwise.
 
         Raises StateError if it does not have what the objects need: no older one has, either.
         """
-        _check_names(registered.objects, record)
-        loading = _Loading(entry.folder, record, registered, self)
+        name, record = loading.folder.name, loading.record
+        _check_names(loading.models.objects, record)
         verified = first_problem(self.group.each(loading.verify))
         if verified is not None:
-            self.group.first(
-                lambda: self.record(CheckpointFate.rejected, entry.name, _reason(verified))
-            )
+            self.group.first(lambda: self.record(CheckpointFate.rejected, name, _reason(verified)))
             return verified
-        found = self._failed(entry, loading.fit)
+        found = self._failed(name, loading.fit)
         if found is None:
             orphans = loading.orphans()
-            found = self._failed(entry, lambda: loading.take_up(orphans))
+            found = self._failed(name, lambda: loading.take_up(orphans))
         if found is not None:
             return found
         self.group.first(attempting)
-        self.group.first(lambda: self.record(CheckpointFate.attempted, entry.name))
-        found = self._failed(entry, loading.read) or self._failed(entry, loading.give)
+        self.group.first(lambda: self.record(CheckpointFate.attempted, name))
+        found = self._failed(name, loading.read) or self._failed(name, loading.give)
         if found is None and record.layout != self.layout:
             # The same on every rank, as at the start of a run.
             generators.seed_everything(generators.derived_seed(self.seed, str(record.step)))
         return found
 
-    def _failed(self, entry: CheckpointEntry, stage: Callable[[], None]) -> Problem | None:
+    def _failed(self, name: str, stage: Callable[[], None]) -> Problem | None:
         """Let every rank do a stage of loading; return the problem if that fails."""
         problem = first_problem(self.group.each(stage))
         if problem is not None and problem.kind is ProblemKind.state:
-            raise problem.error(f"loading {entry.name}")
+            raise problem.error(f"loading {name}")
         return problem
 
     def _restored(
@@ -218,7 +196,7 @@ class _Loading:
 
     folder: Path
     record: Manifest
-    registered: RegisteredObjects
+    models: ModelTensors
     loader: Loader
     readers: dict[str, StateReader] = field(default_factory=dict)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -238,14 +216,14 @@ class _Loading:
         context = self._context(saved)
         for path, own in keys.items():
             parts = [skeletons[key] for key in own]
-            value = self.registered.objects.get(path, generators)
+            value = self.models.objects.get(path, generators)
             self.readers[path] = make_reader(path, value, parts, context)
 
     def _paths(self) -> list[str]:
         """Return what is read: all objects, and after them the generators, if they still fit."""
         same = self.record.layout == self.loader.layout
         return [
-            *self.registered.objects,
+            *self.models.objects,
             *([state.rng_path(self.loader.group.rank)] if same else []),
         ]
 
@@ -254,10 +232,10 @@ class _Loading:
         source = f"the checkpoint of step {record.step} ({record.layout})"
         return ReadingContext(
             saved=saved,
-            tied=self.registered.tied,
-            names=name_parameters(self.registered.objects, self.registered.tied),
+            tied=self.models.tied,
+            names=name_parameters(self.models.objects, self.models.tied),
             placements=Placements(
-                models=ModelTensors(self.registered.objects, self.registered.tied),
+                models=self.models,
                 same_layout=record.layout == layout,
                 cut=not layout.is_data_parallel,
                 source=source,

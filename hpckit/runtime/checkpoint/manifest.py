@@ -63,11 +63,6 @@ class Manifest:
         """Bytes of all files."""
         return sum(one.size for one in self.files.values())
 
-    @property
-    def world_size(self) -> int:
-        """Number of ranks that saved."""
-        return self.layout.world_size
-
 
 def render_manifest(manifest: Manifest) -> str:
     """Return the manifest as text, with its own checksum."""

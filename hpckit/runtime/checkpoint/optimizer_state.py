@@ -68,8 +68,7 @@ def encode_optimizer(
     for group in state["param_groups"]:
         here = {number: next(stored) for number in group["params"]}
         by_number |= here
-        kept = {key: one for key, one in group.items() if key not in _OF_THE_RANK}
-        groups.append({"params": list(here.values()), "options": kept})
+        groups.append({"params": list(here.values()), "options": own_options(group)})
     present = set(by_number.values())
     parts = {
         "state": {by_number[key]: one for key, one in state["state"].items() if key in by_number},
@@ -79,6 +78,11 @@ def encode_optimizer(
         "more": {key: one for key, one in state.items() if key not in {"state", "param_groups"}},
     }
     return encoder.encode(path, parts)
+
+
+def own_options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hyperparameters of a group."""
+    return {key: one for key, one in group.items() if key not in _OF_THE_RANK}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +105,7 @@ def group_options(
     rest = iter(names)
     for place, group in enumerate(optimizer.param_groups):
         here = [next(rest) for _ in group["params"]]
-        found = [_options(path, groups, name) for name in here]
+        found = [next(one.options for one in groups if name in one.names) for name in here]
         if not here and place < len(groups):
             found = [groups[place].options]
         unlike = next((i for i, one in enumerate(found) if one != found[0]), None)
@@ -112,13 +116,6 @@ def group_options(
                 hint="give the optimizer the groups that it had",
             )
         yield found[0] if found else None
-
-
-def _options(path: str, groups: Sequence[SavedGroup], name: str) -> Any:
-    for group in groups:
-        if name in group.names:
-            return group.options
-    raise AssertionError(f"{name} of {path} was looked up before")
 
 
 def is_saved_by_name(skeleton: Any) -> bool:

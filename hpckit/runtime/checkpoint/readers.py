@@ -17,6 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from hpckit.model.counted import listed
 from hpckit.runtime.checkpoint import model_state, optimizer_state
 from hpckit.runtime.checkpoint.encoding import (
     StateEncoder,
@@ -54,9 +55,8 @@ class ReadingContext:
 
     def lacks(self, path: str, names: Sequence[str]) -> StateError:
         """Return the error for names that were not saved."""
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         return StateError(
-            f"{path} has {names[0]}{more} here ({self.where}), which {self.source} lacks",
+            f"{path} has {listed(names, 1)} here ({self.where}), which {self.source} lacks",
             hint="build what is registered as it was built for the save, or begin a new run",
         )
 
@@ -265,7 +265,11 @@ class OptimizerReader(StateReader):
         )
         groups = []
         for group, saved in zip(self.optimizer.param_groups, options, strict=True):
-            kept = _own_options(group) if saved is None else decode_value(saved, tensors)
+            kept = (
+                optimizer_state.own_options(group)
+                if saved is None
+                else decode_value(saved, tensors)
+            )
             names = {"param_names": group["param_names"]} if "param_names" in group else {}
             here = [next(numbers) for _ in group["params"]]
             groups.append(kept | names | {"params": here})
@@ -276,10 +280,6 @@ class OptimizerReader(StateReader):
         }
         others, more = (decode_value(one, tensors) for one in self.saved.rest)
         self.optimizer.load_state_dict(more | {"state": state | others, "param_groups": groups})
-
-
-def _own_options(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: one for key, one in group.items() if key not in {"params", "param_names"}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

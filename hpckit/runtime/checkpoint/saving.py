@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from hpckit.runtime.checkpoint.group import Group, Problem, ProblemKind, first_p
 from hpckit.runtime.checkpoint.manifest import FileSum, Manifest
 from hpckit.runtime.checkpoint.state import StateCapture
 from hpckit.runtime.clock import now
-from hpckit.values import dataclass, field, replace
+from hpckit.values import dataclass, field
 
 _HOPELESS = frozenset({ProblemKind.fenced, ProblemKind.state})
 """Problems that another try does not fix."""
@@ -36,17 +36,15 @@ class SaveOutcome:
     """The outcome of a save. If not `committed`, the disk refused, and the run may continue.
 
     `size` is in bytes; `stall` is how long training waited, `duration` how long the save took;
-    `removed` names the checkpoints that were removed; `warning` is a message for the user.
+    `warning` is a message for the user.
     """
 
     committed: bool
     step: int
-    samples: int
     folder: Path | None = None
     size: int = 0
     stall: timedelta = timedelta()
     duration: timedelta = timedelta()
-    removed: tuple[str, ...] = ()
     warning: str = ""
 
 
@@ -71,24 +69,22 @@ class Saver:
         this long, then raise UnsavedStateError.
         """
         begun = time.monotonic()
-        removed: tuple[str, ...] = ()
         tries = _tries(patience)
         while True:
             outcome = self._try(capture, begun)
             if isinstance(outcome, SaveOutcome):
-                return replace(outcome, removed=removed + outcome.removed)
+                return outcome
             if outcome.kind in _HOPELESS:
                 raise outcome.error(f"the checkpoint of step {capture.step}")
             if outcome.kind is ProblemKind.full:
-                removed += self._prune(retention.FEWEST)[0]
+                self._prune(retention.FEWEST)
             if not self.group.first(lambda: next(tries, False)).value:
                 break
         if patience is not None:
             raise _unsaved(capture, outcome, patience)
         if outcome.kind not in _PASSING:
             raise outcome.error(f"the checkpoint of step {capture.step}")
-        given_up = _given_up(capture, outcome, removed)
-        return replace(given_up, duration=timedelta(seconds=time.monotonic() - begun))
+        return _given_up(capture, outcome, timedelta(seconds=time.monotonic() - begun))
 
     def _try(self, capture: StateCapture, begun: float) -> SaveOutcome | Problem:
         made = self.group.first(lambda: self.checkpoint_folder.new(capture.step, self.epoch))
@@ -111,29 +107,26 @@ class Saver:
         if committed.problem is not None:
             return committed.problem
         duration = timedelta(seconds=time.monotonic() - begun)
-        removed, warning = self._prune(self.keep)
         return SaveOutcome(
             committed=True,
             step=capture.step,
-            samples=capture.samples,
             folder=folder,
             size=sum(one.size for one in files.values()),
             duration=duration,
-            removed=removed,
-            warning=warning,
+            warning=self._prune(self.keep),
         )
 
     def _write_own(self, folder: Path, capture: StateCapture) -> dict[str, FileSum]:
-        written = storage.write_tensors(folder, capture, self.group)
-        _check_own(written, self.group.rank)
-        return written.sums
+        names, sums = storage.write_tensors(folder, capture, self.group)
+        _check_own(names, sums, self.group.rank)
+        return sums
 
     def _commit(self, folder: Path, capture: StateCapture, files: dict[str, FileSum]) -> None:
         kept = [one.manifest.serial for one in self.checkpoint_folder.entries() if one.manifest]
         self._serial = max([self._serial, *kept]) + 1
         record = Manifest(
             step=capture.step,
-            samples=capture.samples,
+            samples=capture.position.samples,
             batches=capture.position.batches,
             epoch=self.epoch,
             serial=self._serial,
@@ -146,34 +139,27 @@ class Saver:
         manifest.commit(folder, record, self.may_commit)
         self.checkpoint_folder.know(folder, record)
 
-    def _prune(self, keep: int) -> tuple[tuple[str, ...], str]:
-        """Remove what retention allows; a failure is a warning."""
-        part = self.group.first(lambda: self._remove_superfluous(keep))
-        if part.value is not None:
-            return part.value, ""
-        text = part.problem.text if part.problem else ""
-        return (), f"older checkpoints could not be removed: {text}"
+    def _prune(self, keep: int) -> str:
+        """Remove what retention allows; return a warning if that failed."""
+        problem = self.group.first(lambda: self._remove_superfluous(keep)).problem
+        return f"older checkpoints could not be removed: {problem.text}" if problem else ""
 
-    def _remove_superfluous(self, keep: int) -> tuple[str, ...]:
+    def _remove_superfluous(self, keep: int) -> None:
         if not self.may_commit():
-            return ()
+            return
         entries = self.checkpoint_folder.entries()
         for torn in retention.abandoned(entries, self.epoch, self.found):
             self.checkpoint_folder.remove(torn.folder)
         history = journal.read_journal(self.checkpoint_folder.journal)
-        spare = retention.superfluous(entries, history, keep)
-        for entry in spare:
+        for entry in retention.superfluous(entries, history, keep):
             self.checkpoint_folder.remove(entry.folder)
-        return tuple(entry.name for entry in spare)
 
 
-def _check_own(written: storage.WrittenFiles, rank: int) -> None:
-    expected = {name for name in written.names if name.startswith(f"__{rank}_")}
+def _check_own(names: Iterable[str], sums: Mapping[str, FileSum], rank: int) -> None:
+    expected = {name for name in names if name.startswith(f"__{rank}_")}
     expected |= {".metadata"} if rank == 0 else set()
-    if expected != set(written.sums):
-        raise CheckpointError(
-            f"rank {rank} wrote {sorted(written.sums)}; torch names {sorted(expected)}"
-        )
+    if expected != set(sums):
+        raise CheckpointError(f"rank {rank} wrote {sorted(sums)}; torch names {sorted(expected)}")
 
 
 def _remove_torn(folder: Path) -> None:
@@ -206,14 +192,13 @@ def _unsaved(capture: StateCapture, problem: Problem, patience: timedelta) -> Un
     )
 
 
-def _given_up(capture: StateCapture, problem: Problem, removed: tuple[str, ...]) -> SaveOutcome:
+def _given_up(capture: StateCapture, problem: Problem, duration: timedelta) -> SaveOutcome:
     full = problem.kind is ProblemKind.full
     why = "the disk is full" if full else "its file system does not answer as it should"
     return SaveOutcome(
         committed=False,
         step=capture.step,
-        samples=capture.samples,
-        removed=removed,
+        duration=duration,
         warning=(
             f"step {capture.step} was not saved, {why} ({problem.text} on rank {problem.rank}); "
             "earlier checkpoints are untouched and training continues"

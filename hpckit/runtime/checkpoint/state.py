@@ -53,11 +53,6 @@ class StateCapture:
         """Number of steps done."""
         return self.position.step
 
-    @property
-    def samples(self) -> int:
-        """Number of samples that all ranks together have seen."""
-        return self.position.samples
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedObject:

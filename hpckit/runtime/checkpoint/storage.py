@@ -37,15 +37,7 @@ from hpckit.runtime.checkpoint.manifest import FileSum
 from hpckit.runtime.checkpoint.metadata import MetadataReader, read_metadata
 from hpckit.runtime.checkpoint.sharding import TensorPiece
 from hpckit.runtime.checkpoint.state import StateCapture
-from hpckit.values import dataclass, replace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenFiles:
-    """The names of all files of a save, and the sums of those that this rank wrote."""
-
-    names: frozenset[str]
-    sums: dict[str, FileSum]
+from hpckit.values import replace
 
 
 class _Writer(FileSystemWriter):
@@ -129,11 +121,14 @@ def _item(piece: TensorPiece) -> WriteItem:
     return WriteItem(index=index, type=WriteItemType.SHARD, tensor_data=data)
 
 
-def write_tensors(folder: Path, capture: StateCapture, group: Group) -> WrittenFiles:
+def write_tensors(
+    folder: Path, capture: StateCapture, group: Group
+) -> tuple[set[str], dict[str, FileSum]]:
     """Write the tensors of all ranks to disk, in a folder.
 
-    Collective. Raises CheckpointException (a BaseException) on every rank if one of them failed,
-    and OSError if the disk later refused what it had accepted.
+    Return the names of all files, and the sums of those that this rank wrote. Collective. Raises
+    CheckpointException (a BaseException) on every rank if one of them failed, and OSError if the
+    disk later refused what it had accepted.
     """
     writer = _Writer(folder, single_file_per_rank=True, sync_files=False, thread_count=1)
     with SummingFileSystem() as files, _alone(), _without_inner_sums():
@@ -146,8 +141,7 @@ def write_tensors(folder: Path, capture: StateCapture, group: Group) -> WrittenF
             no_dist=group.process_group is None,
         )
         sums = files.settle()
-    names = {one.relative_path for one in metadata.storage_data.values()}
-    return WrittenFiles(names=frozenset(names), sums=sums)
+    return {one.relative_path for one in metadata.storage_data.values()}, sums
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import json
 import mmap
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -77,28 +77,22 @@ def find_weights(folder: Path, manifest: Manifest) -> ModelWeights:
             f"{', '.join(manifest.objects) or 'nothing'}",
             hint="register the model: run.state(model=…)",
         )
+    encoded: dict[str, Any] = {}
     with _readable(folder):
-        return _find(folder, manifest.models)
-
-
-def _find(folder: Path, models: Sequence[str]) -> ModelWeights:
-    saved = storage.saved_tensors(folder)
-    keys: dict[str, str] = {}
-    left_out: list[str] = []
-    for model in models:
-        parts = state.skeleton_keys(model, saved)
-        skeletons = storage.read_skeletons(folder, parts)
-        before = f"{model}." if len(models) > 1 else ""
-        for name, encoded in join_model([skeletons[part] for part in parts]).items():
-            if isinstance(encoded, dict) and "tensor" in encoded:
-                keys[before + name] = encoded["tensor"]
-            else:
-                left_out.append(before + name)
+        saved = storage.saved_tensors(folder)
+        for model in manifest.models:
+            parts = state.skeleton_keys(model, saved)
+            skeletons = storage.read_skeletons(folder, parts)
+            before = f"{model}." if len(manifest.models) > 1 else ""
+            joined = join_model([skeletons[part] for part in parts])
+            encoded |= {before + name: one for name, one in joined.items()}
+    tensors = {n: one for n, one in encoded.items() if isinstance(one, dict) and "tensor" in one}
+    keys = {name: one["tensor"] for name, one in sorted(tensors.items())}
     return ModelWeights(
         folder=folder,
-        keys=dict(sorted(keys.items())),
+        keys=keys,
         shapes={key: saved[key] for key in keys.values()},
-        left_out=tuple(left_out),
+        left_out=tuple(name for name in encoded if name not in keys),
     )
 
 

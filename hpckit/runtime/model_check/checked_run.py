@@ -20,8 +20,8 @@ from hpckit.runtime.data.batches import Batches
 from hpckit.runtime.model_check.forward_fit import ForwardFit
 from hpckit.runtime.model_check.model_fit import FittedModel, told
 from hpckit.runtime.parallel import arguments
+from hpckit.runtime.parallel.arguments import LossFunction
 from hpckit.runtime.parallel.build import build_on_meta
-from hpckit.runtime.parallel.loss.loss_function import LossFunction
 from hpckit.runtime.rank.run import Run
 from hpckit.runtime.stages import EarlierRun
 from hpckit.values import dataclass, field

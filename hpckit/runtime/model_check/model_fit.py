@@ -26,10 +26,10 @@ from hpckit.runtime.parallel.build import (
     sharding_problems,
     split_of,
 )
-from hpckit.runtime.parallel.gradients import local_part
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.model_checks import plan_problems, units_of
 from hpckit.runtime.parallel.pipeline_split import stages_of_units
+from hpckit.runtime.tensor_parts import local_part
 from hpckit.values import dataclass
 
 _MOST_PROBLEMS = 20

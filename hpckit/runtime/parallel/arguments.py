@@ -18,6 +18,9 @@ from hpckit.errors import UsageError
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.share import BatchShare
 
+LossFunction = Callable[[Any, Any], Tensor | tuple[Tensor, Tensor | float]]
+"""Takes outputs and targets of some rows; returns a mean over them, or a sum and its weight."""
+
 _WHOLE = (torch.int64, torch.uint8)
 """Types that torch's cross entropy takes for the numbers of classes."""
 

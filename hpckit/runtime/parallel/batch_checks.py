@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -14,15 +14,14 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import RunError, UsageError
-from hpckit.model.counted import counted, ranges
+from hpckit.model.counted import listed, ranges
 from hpckit.model.parallel.layout import Layout, MeshAxis
-from hpckit.runtime.parallel.loss.loss_check import LOOKS
 from hpckit.runtime.parallel.loss.loss_graph import leaves_of
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.optimizer_check import ReplacedParameter
-from hpckit.values import dataclass
 
-_SHOWN = 5
+SHOWN = 5
+"""Names that an error has."""
 
 
 def digest(*values: Any) -> int:
@@ -66,7 +65,7 @@ def check_values(mesh: RankMesh, digests: Mapping[str, int], *, whole: bool) -> 
     for first, second, *_ in differing.values():
         raise UsageError(
             f"ranks {ranges(first)} and {ranges(second)} have built other values of "
-            f"{shown_names(differing)}",
+            f"{listed(list(differing), SHOWN)}",
             hint="on each rank torch, numpy's global generator and `random` are seeded alike for "
             "this: let values not follow from the rank, the time, the order of a set, a generator "
             "of your own without a seed, files of each rank, or memory that is not set",
@@ -80,25 +79,12 @@ SHARE_HINT = (
 """What to do where data ranks have different numbers of rows."""
 
 
-@dataclass(slots=True)
-class BatchCheck:
-    """Compares the batches of ranks, in some of the first steps: streams may part later on."""
+def check_batches(mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: bool) -> None:
+    """Compare the batches of ranks; collective.
 
-    _steps: int = 0
-
-    def see(self, mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: bool) -> None:
-        """Look at the batch of a step; collective if that step is looked at.
-
-        Raises UsageError on all ranks if those with one data rank have other batches, or if shares
-        are not even in the first step; `weighted` says that they need not be.
-        """
-        self._steps += 1
-        if self._steps in LOOKS:
-            even = weighted or self._steps > 1  # later ones are compared with their losses
-            _check_batches(mesh, inputs, targets, weighted=even)
-
-
-def _check_batches(mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: bool) -> None:
+    Raises UsageError on all ranks if those with one data rank have other batches, or if shares are
+    not even; `weighted` says that they need not be.
+    """
     found = digest(inputs, *leaves_of(targets)), len(inputs)
     known: Sequence[tuple[str, int]] = mesh.gather_all(found)
     by_data: dict[int, dict[str, list[int]]] = {}
@@ -175,27 +161,8 @@ def check_sequence(layout: Layout, length: int) -> None:
         )
 
 
-def check_units(mesh: RankMesh, problem: str) -> None:
-    """Raise RunError on all ranks if one found that a unit computes something else; collective."""
-    found = next((one for one in mesh.gather_all(problem) if one), "")
-    if not found:
-        return
-    causes = {
-        "a fixed number of heads (unflatten by the width of a head, -1 heads)": mesh.layout.tensor,
-        "several projections in one matrix": mesh.layout.tensor,
-        "attention that is not scaled_dot_product_attention": mesh.layout.context,
-        "a shift or another mixture along the sequence": mesh.layout.context,
-        "positions that the unit counts by itself": mesh.layout.context,
-    }
-    likely = "; ".join(cause for cause, size in causes.items() if size > 1)
-    raise RunError(
-        f"with {mesh.layout} {found}",
-        hint=f"likely: {likely}. parallel.self_check=false trains it unchecked",
-    )
-
-
 def check_whole(mesh: RankMesh, problem: str, hint: str) -> None:
-    """Raise RunError on all ranks if one found that its part differs from the whole model."""
+    """Raise RunError on all ranks if one found that a part differs from the whole; collective."""
     found = next((one for one in mesh.gather_all(problem) if one), "")
     if found:
         raise RunError(f"with {mesh.layout} {found}", hint=hint)
@@ -218,10 +185,10 @@ def check_gradients(
     `replaced` must have none.
     """
     used = [one.name for one in replaced if one.is_used]
-    strays = [one for names in mesh.gather_all(used) for one in names]
+    strays = [*dict.fromkeys(chain(*mesh.gather_all(used)))]
     if strays:
         raise RunError(
-            f"{shown_names(dict.fromkeys(strays))} of before run.parallelize was used in forward, "
+            f"{listed(strays, SHOWN)} of before run.parallelize was used in forward, "
             "and another parameter is trained in its place",
             hint="take it from its module in forward (self.tokens.weight), not from a list or "
             "another place that build filled",
@@ -233,10 +200,10 @@ def check_gradients(
     if lost and replicated:
         lost = [name.removeprefix("module.") for name in lost]
         problem = (
-            f"{shown_names(lost)} got none, and DDP waits for that of each parameter that learns"
+            f"{listed(lost, SHOWN)} got none, and DDP waits for that of each parameter that learns"
         )
     elif lost and pipelined:
-        problem = f"{shown_names(lost)} got no gradient"
+        problem = f"{listed(lost, SHOWN)} got no gradient"
     problems = [one for one in mesh.gather_all(problem) if one]
     if problems:
         raise RunError(
@@ -269,17 +236,9 @@ def _unequal(mesh: RankMesh, sums: Mapping[str, float]) -> str:
     everyone: list[Any] = [None] * mesh.layout.tensor
     dist.all_gather_object(everyone, dict(sums), group=mesh.group(MeshAxis.tensor))
     wrong = [name for name in sums if not _close([one.get(name, 0.0) for one in everyone])]
-    return f"{shown_names(wrong)} differ between the ranks of a tensor group" if wrong else ""
+    return f"{listed(wrong, SHOWN)} differ between the ranks of a tensor group" if wrong else ""
 
 
 def _close(values: Sequence[float]) -> bool:
     least, most = min(values), max(values)
     return most - least <= 1e-3 * max(abs(most), 1e-30)
-
-
-def shown_names(names: Iterable[str]) -> str:
-    """Return the first of some names, and how many there are besides."""
-    listed = list(names)
-    shown = ", ".join(listed[:_SHOWN])
-    more = len(listed) - _SHOWN
-    return shown if more <= 0 else f"{shown} and {counted(more, 'other parameter')}"

@@ -29,8 +29,8 @@ from hpckit.runtime.parallel.optimizer_check import ReplacedParameter
 from hpckit.runtime.parallel.pipeline import Pipeline
 from hpckit.runtime.parallel.pipeline_split import PipelineSplit, StagePart, find_tied_weights
 from hpckit.runtime.parallel.recompute import prepare_unit
-from hpckit.runtime.parallel.self_check import ContextCheck, SelfCheck, UnitCheck, whole_units
-from hpckit.runtime.parallel.sharding import shard_part, shards
+from hpckit.runtime.parallel.self_check import ContextCheck, UnitCheck, whole_units
+from hpckit.runtime.parallel.sharding import shard_part
 from hpckit.runtime.parallel.sharding_checks import (
     is_sharded,
     lost_in_new_parameters,
@@ -52,7 +52,7 @@ class LaidOutModel:
     cut: TensorCut | None = None
     tied: tuple[TiedWeight, ...] = ()
     replaced: tuple[ReplacedParameter, ...] = ()
-    check: SelfCheck | None = None
+    checks: tuple[UnitCheck, ...] = ()
     whole_check: StageCheck | ContextCheck | None = None
 
 
@@ -97,11 +97,13 @@ def lay_out_checked(
     here = dict(holder.named_modules())
     own = [unit for unit in units if unit in here]
     earlier = dict(holder.named_parameters())
-    wholes = whole_units(holder, own) if _needs_check(mesh.layout, settings) else {}
+    in_parts = mesh.layout.tensor * mesh.layout.context > 1
+    wholes = whole_units(holder, own) if in_parts and _checks(settings) else {}
     cut = _cut_matrices(holder, own, plan, mesh, settings)
+    sharded = mesh.sums_gradients or needs_fsdp(settings)
     context = _join_context([*(here[one] for one in own), *(one.module for one in parts)], mesh)
     _prepare_units(holder, own, settings)
-    if shards(mesh, settings):
+    if sharded:
         for part in parts:
             shard_part(part.module, own, mesh, settings, pipelined=split is not None)
         if context is not None and not settings.compile:  # which takes hooks for code of the unit
@@ -110,7 +112,7 @@ def lay_out_checked(
     replaced = _take_over_marks(earlier, holder)
     del earlier
     if cut is not None:
-        if not shards(mesh, settings):
+        if not sharded:
             cut.place_gradients(holder)
         _join_parts(cut, parts, split.stages if split else 1)
     if split is not None:
@@ -122,7 +124,16 @@ def lay_out_checked(
         cut=cut,
         tied=find_tied_weights(holder, plan, mesh, split),
         replaced=replaced,
-        check=_self_check(holder, wholes, context, mesh, settings),
+        checks=tuple(
+            UnitCheck(
+                name=name,
+                whole=whole,
+                unit=holder.get_submodule(name),
+                context=context,
+                half=settings.params is Precision.bf16,
+            )
+            for name, whole in wholes.items()
+        ),
         whole_check=_stage_check(holder, outline, owners, parts, split, mesh)
         or _context_check(holder, context, split, settings),
     )
@@ -185,35 +196,9 @@ def _stage_check(
     )
 
 
-def _needs_check(layout: Layout, settings: Parallel) -> bool:
-    """Return whether units compute on parts. A compiled unit would keep what watches it."""
-    return _checks(settings) and layout.tensor * layout.context > 1
-
-
 def _checks(settings: Parallel) -> bool:
+    """Return whether parts are compared with wholes: a compiled unit would keep what watches it."""
     return settings.self_check and not settings.compile
-
-
-def _self_check(
-    holder: nn.Module,
-    wholes: Mapping[str, nn.Module],
-    context: ContextShards | None,
-    mesh: RankMesh,
-    settings: Parallel,
-) -> SelfCheck | None:
-    if not wholes:
-        return None
-    units = [
-        UnitCheck(
-            name=name,
-            whole=whole,
-            unit=holder.get_submodule(name),
-            context=context,
-            half=settings.params is Precision.bf16,
-        )
-        for name, whole in wholes.items()
-    ]
-    return SelfCheck(layout=mesh.layout, units=units)
 
 
 def _refuse_call(module: nn.Module, args: Any) -> None:

@@ -7,6 +7,7 @@ backward pass (Korthikanti et al. 2022, section 4.2.2).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,14 +16,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor, Replicate
 
 from hpckit.values import dataclass, field
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedInput:
-    """Stands in a graph for all of an input. `shape` is that in which an operation took it."""
-
-    part: InputPart
-    shape: torch.Size
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -48,14 +41,17 @@ class InputPart:
         address = _storage(whole).data_ptr()
         return cls(part=kept, address=address, elements=whole.numel(), version=kept._version)  # noqa: SLF001
 
-    def pack(self, tensor: Tensor) -> Tensor | SavedInput:
-        """Return what a graph keeps for a tensor that an operation wants to be kept."""
+    def pack(self, tensor: Tensor) -> Tensor | Callable[[], Tensor]:
+        """Return what a graph keeps for a tensor that an operation wants to be kept.
+
+        For all of this input that is what gathers it in the shape in which the operation took it.
+        """
         if not isinstance(tensor, DTensor) or tensor.numel() != self.elements:
             return tensor
         if not tensor.is_contiguous() or _storage(tensor).data_ptr() != self.address:
             return tensor
         self.count += 1
-        return SavedInput(part=self, shape=tensor.shape)
+        return partial(self.gathered, tensor.shape)
 
     def gathered(self, shape: torch.Size) -> DTensor:
         """Return all of it, for one of the operations that need it; collective."""
@@ -117,8 +113,8 @@ class ColumnInputs:
         self._gathered = []
 
 
-def _unpacked(saved: Tensor | SavedInput) -> Tensor:
-    return saved.part.gathered(saved.shape) if isinstance(saved, SavedInput) else saved
+def _unpacked(saved: Tensor | Callable[[], Tensor]) -> Tensor:
+    return saved if isinstance(saved, Tensor) else saved()
 
 
 def _storage(tensor: DTensor) -> torch.UntypedStorage:

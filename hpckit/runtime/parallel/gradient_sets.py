@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import RunError
+from hpckit.model.counted import listed
 from hpckit.model.parallel.layout import MeshAxis
-from hpckit.runtime.parallel.batch_checks import UNEVEN_HINT, shown_names
-from hpckit.runtime.parallel.gradients import local_part
+from hpckit.runtime.parallel.batch_checks import SHOWN, UNEVEN_HINT
 from hpckit.runtime.parallel.mesh import RankMesh
+from hpckit.runtime.tensor_parts import local_part
 from hpckit.values import dataclass, field
 
 _DIGESTS = 2**16 - 1
@@ -56,7 +57,7 @@ class GradientSets:
         missing = self._missing()
         if missing:
             raise RunError(
-                f"in this step {shown_names(missing)} got no gradient, and DDP waits for that of "
+                f"in this step {listed(missing, SHOWN)} got no gradient, and DDP waits for that of "
                 "each parameter that learns",
                 hint=f"{UNEVEN_HINT}; or choose parallel=fsdp for layers that a step leaves out on "
                 "all ranks",

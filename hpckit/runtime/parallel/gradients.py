@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from hpckit.errors import UsageError
+from hpckit.runtime.tensor_parts import local_part
 from hpckit.values import dataclass
 
 
@@ -79,11 +80,6 @@ def joined(earlier: Tensor | None, new: Tensor | None) -> Tensor | None:
     if earlier is None or new is None:
         return new if earlier is None else earlier
     return earlier + new
-
-
-def local_part(tensor: Tensor) -> Tensor:
-    """Return what this rank holds of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def total_norm(

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from hpckit.errors import UsageError
 from hpckit.runtime.generators import derived_seed, kept_generators
 from hpckit.runtime.parallel.batch_checks import digest
+from hpckit.runtime.tensor_parts import own_part
 from hpckit.values import dataclass, field
 
 Init = Callable[[str, nn.Module], None]
@@ -92,7 +93,8 @@ class PartInitialiser:
             for one in held:
                 on_host = self.offload and isinstance(one, nn.Parameter)
                 device = torch.device("cpu") if on_host else self.device
-                _put(one, _own_part(one, values[key].detach()).to(device, copy=True))
+                own = own_part(values[key].detach(), one).contiguous()
+                _put(one, own.to(device, copy=True))
 
     def _made(self, name: str, module: nn.Module) -> nn.Module:
         """Return one module of the whole model on the host, initialised, without those below it."""
@@ -151,16 +153,6 @@ def _is_unset(tensor: Tensor) -> bool:
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
         return bool(tensor.isnan().any())
     return bool((tensor == torch.iinfo(tensor.dtype).max).any())
-
-
-def _own_part(here: Tensor, whole: Tensor) -> Tensor:
-    """Return what this rank's tensor has of a whole one."""
-    if not isinstance(here, DTensor):
-        return whole
-    (chunk,) = here.__create_chunk_list__()  # type: ignore[no-untyped-call]  # as checkpoints ask
-    for axis, (offset, size) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
-        whole = whole.narrow(axis, offset if size else 0, size)
-    return whole.contiguous()
 
 
 def _put(here: Tensor, local: Tensor) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
+from itertools import accumulate
 
 from torch import nn
 
 from hpckit.errors import ConfigError
+from hpckit.model.counted import listed
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.plan import Plan, is_match
 
@@ -66,7 +68,7 @@ def _tie_problems(model: nn.Module, plan: Plan) -> Iterator[ConfigError]:
         for name in lost:
             yield ConfigError(
                 f"Plan(tied=…): the model has no parameter {name}",
-                hint=f"its parameters are {_some(parameters)}",
+                hint=f"its parameters are {listed(list(parameters), _SHOWN)}",
             )
         first, second = pair
         if not lost and parameters[first] is not parameters[second]:
@@ -190,7 +192,7 @@ def _width_problems(widths: Mapping[int, str], size: int) -> Iterator[ConfigErro
     """
     odd = {name: width for width, name in widths.items() if width % size}
     if odd:
-        told = _some(f"{name}, which has {width} to cut" for name, width in odd.items())
+        told = listed([f"{name}, which has {width} to cut" for name, width in odd.items()], _SHOWN)
         yield ConfigError(
             f"parallel.tensor={size} does not divide {told}",
             hint=f"{_fitting_sizes(widths)}; or leave out of the plan what goes with these",
@@ -237,8 +239,7 @@ def _end_problems(model: nn.Module, plan: Plan, units: Sequence[str]) -> Iterato
     """Yield the parameters that belong neither to a unit nor to an end."""
     homes = [*plan.first, *plan.last]
     for name, _ in model.named_parameters():
-        parts = name.split(".")[:-1]
-        inside = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+        inside = [*accumulate(name.split(".")[:-1], "{}.{}".format)]
         if any(one in units for one in inside):
             continue
         if not any(is_match(one, home) for one in inside for home in homes):
@@ -254,7 +255,7 @@ def _near_words(patterns: Sequence[str], model: nn.Module) -> str:
     known = list(dict.fromkeys(_as_patterns(model)))
     near = dict.fromkeys(found for one in patterns for found in _nearest(one, known))
     question = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"{question}its modules are {_some(known, _SHOWN_PATTERNS)}"
+    return f"{question}its modules are {listed(known, _SHOWN_PATTERNS)}"
 
 
 def _nearest(pattern: str, known: Sequence[str]) -> list[str]:
@@ -273,9 +274,3 @@ def _as_patterns(model: nn.Module, prefix: str = "") -> Iterator[str]:
         inner = f"{prefix}{'*' if repeat else name}"
         yield inner
         yield from _as_patterns(child, f"{inner}.")
-
-
-def _some(names: Iterable[str], most: int = _SHOWN) -> str:
-    listed = list(names)
-    shown = ", ".join(listed[:most])
-    return shown if len(listed) <= most else f"{shown}, …"

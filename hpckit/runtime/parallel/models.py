@@ -5,13 +5,10 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable
-from typing import Protocol
 
-import torch
 from torch import Tensor, nn
 
 from hpckit.errors import UsageError
-from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import BatchRule, Parallel
 from hpckit.runtime.parallel.batch_checks import check_values, digests_of
@@ -22,23 +19,6 @@ from hpckit.runtime.parallel.optimizer_check import OptimizerCheck
 from hpckit.runtime.parallel.sharding_checks import needs_fsdp
 from hpckit.runtime.parallel.training import ModelTraining
 from hpckit.values import dataclass, field
-
-
-class LaidOutRank(Protocol):
-    """What the models of a rank depend on."""
-
-    @property
-    def rank(self) -> int:
-        """Number of the rank."""
-
-    device: torch.device
-    seed: int
-    layout: Layout
-    parallel: Parallel
-
-    @property
-    def full_data_size(self) -> int:
-        """Number of data ranks that were asked for."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,11 +68,12 @@ class ParallelModels:
 
     def keep(self, made: LaidOutModel) -> nn.Module:
         """Remember how a model that is laid out is trained; return this rank's part."""
+        scaled = self.settings.batch is BatchRule.scale  # batches are planned for the ranks of now
         self._known[made.module] = ModelTraining(
             model=made,
             mesh=self.mesh,
             settings=self.settings,
-            full_data_size=self._planned_data_size(),
+            full_data_size=self.mesh.layout.data_size if scaled else self.full_data_size,
             is_laid_out=self._has,
         )
         return made.module
@@ -100,11 +81,6 @@ class ParallelModels:
     def _has(self, parameter: Tensor) -> bool:
         """Return whether a parameter is one of a model that is laid out."""
         return any(parameter is one for model in self._known for one in model.parameters())
-
-    def _planned_data_size(self) -> int:
-        """Return how many data ranks a batch was planned for: with `scale`, those that it has."""
-        scaled = self.settings.batch is BatchRule.scale
-        return self.mesh.layout.data_size if scaled else self.full_data_size
 
     def training(self, model: nn.Module) -> ModelTraining:
         """Return how a model is trained; raises UsageError if it was not built here."""
@@ -116,11 +92,3 @@ class ParallelModels:
                 "model itself, and run.mean(loss) for the mean over ranks",
             )
         return found
-
-
-def make_models(of: LaidOutRank) -> ParallelModels:
-    """Return what builds the models of a rank."""
-    mesh = RankMesh(of.layout, of.device, of.rank)
-    return ParallelModels(
-        mesh=mesh, settings=of.parallel, seed=of.seed, full_data_size=of.full_data_size
-    )

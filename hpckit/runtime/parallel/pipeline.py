@@ -38,33 +38,26 @@ def check_microbatches(rows: int, count: int) -> None:
         )
 
 
-@dataclass(slots=True)
-class Rehearsal:
-    """Whether a rehearsal runs on this rank."""
-
-    runs: bool = False
-
-
 class RehearsedStage(PipelineStage):
     """A stage that rehearses apart from its model, and has room for microbatches in flight only.
 
     Before the first batch of each shape torch runs every stage once, to learn the shapes of what
     stages send to each other: all but the first on memory that holds anything, in the mode of the
     step. Here they run on zeros, on copies of the buffers, and what they set is set back, which
-    `rehearsal` says. Torch also keeps what each microbatch of a step is received into.
+    `pipeline` hears of. Torch also keeps what each microbatch of a step is received into.
     """
 
-    def __init__(self, rehearsal: Rehearsal, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, pipeline: Pipeline, module: nn.Module, *args: Any, **kwargs: Any) -> None:
         super().__init__(module, *args, **kwargs)
-        self._rehearsal = rehearsal
+        self._pipeline = pipeline
 
     def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
-        with _apart(self.submod, self._rehearsal, on_zeros=not self.is_first):
+        with _apart(self.submod, self._pipeline, on_zeros=not self.is_first):
             return super()._prepare_forward_infra(*args, **kwargs)
 
     def _prepare_backward_infra(self, *args: Any, **kwargs: Any) -> Any:
         # With parallel.recompute the backward pass runs units again.
-        with _apart(self.submod, self._rehearsal, on_zeros=False):
+        with _apart(self.submod, self._pipeline, on_zeros=False):
             found = super()._prepare_backward_infra(*args, **kwargs)
         for chunk in self.args_recv_info:
             self._forget(chunk)
@@ -101,14 +94,14 @@ def _make_room(received: Sequence[Any]) -> None:
 
 
 @contextmanager
-def _apart(module: nn.Module, rehearsal: Rehearsal, *, on_zeros: bool) -> Iterator[None]:
+def _apart(module: nn.Module, pipeline: Pipeline, *, on_zeros: bool) -> Iterator[None]:
     handle = module.register_forward_pre_hook(_zero, prepend=True) if on_zeros else None
-    rehearsal.runs = True
+    pipeline.rehearses = True
     try:
         with keep_state(module):
             yield
     finally:
-        rehearsal.runs = False
+        pipeline.rehearses = False
         if handle is not None:
             handle.remove()
 
@@ -134,8 +127,9 @@ class Pipeline:
     """Those that ran last, by what they are for: each has memory of its own to receive into."""
     _loss: PartLoss | None = None
     _part: float = 1.0
-    _rehearsal: Rehearsal = field(default_factory=Rehearsal)
-    """Torch also calls the loss only to learn of shapes, on numbers of no meaning."""
+    rehearses: bool = field(default=False, init=False)
+    """Whether a rehearsal runs on this rank: torch also calls the loss only to learn of shapes, on
+    numbers of no meaning."""
 
     @property
     def has_first(self) -> bool:
@@ -218,14 +212,7 @@ class Pipeline:
 
     def _make(self, parts: int, *, forward_only: bool = False) -> Any:
         stages = [
-            RehearsedStage(
-                self._rehearsal,
-                one.module,
-                one.number,
-                self.stages,
-                self.device,
-                group=self.group,
-            )
+            RehearsedStage(self, one.module, one.number, self.stages, self.device, group=self.group)
             for one in self.parts
         ]
         several = SCHEDULES[self.schedule] > 1
@@ -241,7 +228,7 @@ class Pipeline:
 
     def _compute(self, outputs: Any, targets: Any) -> Tensor:
         assert self._loss is not None  # noqa: S101  # set while a schedule runs
-        if self._rehearsal.runs:
+        if self.rehearses:
             return _any_loss(outputs)
         return self._loss(outputs, targets, self._part)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Sequence
+from itertools import accumulate
 from typing import Any
 
 from torch import nn
@@ -124,12 +125,11 @@ class PipelineSplit:
         for number, units in enumerate(by_stage):
             if any(name == unit or name.startswith(unit + ".") for unit in units):
                 return number
-        parts = name.split(".")
-        inside = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+        inside = accumulate(name.split("."), "{}.{}".format)
         return 0 if self.plan.matching(self.plan.first, inside) else self.stages - 1
 
-    def names(self, model: nn.Module, kept: Collection[int]) -> tuple[set[str], set[str]]:
-        """Return the units and the ends that a rank with these stages does not have."""
+    def _only(self, model: nn.Module, kept: Collection[int]) -> nn.Module:
+        """Return a model without the units and the ends that these stages do not have."""
         by_stage = stages_of_units(self.units, self.stages)
         units = {unit for number, one in enumerate(by_stage) for unit in one if number not in kept}
         modules = [name for name, _ in model.named_modules()]
@@ -138,10 +138,6 @@ class PipelineSplit:
             ends |= set(self.plan.matching(self.plan.first, modules))
         if self.stages - 1 not in kept:
             ends |= set(self.plan.matching(self.plan.last, modules))
-        return units, ends
-
-    def _only(self, model: nn.Module, kept: Collection[int]) -> nn.Module:
-        units, ends = self.names(model, kept)
         return _without(model, "", units, ends)
 
 

@@ -102,12 +102,10 @@ class UnitCheck:
         if not torch.equal(first, second):
             _log.debug("unit %s draws numbers, so that it cannot be compared", self.name)
             return ""
-        far, allowed, added = distance_of_outputs(output, first, given[0] if given else None)
-        if far <= allowed:
-            return ""
-        return (
-            f"{self.name} puts out something else than the whole unit does for the same row: it is "
-            f"off by {far / added if added else far:.2g} of what the unit adds"
+        far = difference_of_outputs(output, first, given[0] if given else None)
+        return far and (
+            f"{self.name} puts out something else than the whole unit does for the same row: {far} "
+            "of what the unit adds"
         )
 
     def _parameter(self, one: Tensor) -> Tensor:
@@ -136,27 +134,17 @@ class UnitCheck:
         return one if self.context is None else self.context.whole(one)
 
 
-@dataclass(slots=True, kw_only=True)
-class SelfCheck:
-    """The checks of one model's units on this rank."""
-
-    layout: Layout
-    units: Sequence[UnitCheck] = ()
-
-    def watch(self) -> None:
-        """Have the units keep what goes through them."""
-        for one in self.units:
-            one.watch()
-
-    def stop(self) -> None:
-        """Have them keep nothing."""
-        for one in self.units:
-            one.stop()
-
-    def problem(self) -> str:
-        """Return the first difference of a unit; empty if there is none. Collective."""
-        found = [one.problem() for one in self.units]
-        return next((one for one in found if one), "")
+def unit_hint(layout: Layout) -> str:
+    """Return what to do about a unit that differs from its whole."""
+    causes = {
+        "a fixed number of heads (unflatten by the width of a head, -1 heads)": layout.tensor,
+        "several projections in one matrix": layout.tensor,
+        "attention that is not scaled_dot_product_attention": layout.context,
+        "a shift or another mixture along the sequence": layout.context,
+        "positions that the unit counts by itself": layout.context,
+    }
+    likely = "; ".join(cause for cause, size in causes.items() if size > 1)
+    return f"likely: {likely}. parallel.self_check=false trains it unchecked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,12 +191,10 @@ class ContextCheck:
         if not torch.equal(wanted, second):
             _log.debug("the model draws numbers, so that it cannot be compared")
             return ""
-        far, allowed, size = distance_of_outputs(found, wanted, None)
-        if far <= allowed:
-            return ""
-        return (
+        far = difference_of_outputs(found, wanted)
+        return far and (
             "the model puts out something else for the parts of a sequence than for the whole one: "
-            f"it is off by {far / size if size else far:.2g} of its outputs"
+            f"{far} of its outputs"
         )
 
     def _outputs(self, text: Tensor, positions: Tensor) -> Any:
@@ -242,19 +228,24 @@ def _cloned(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def distance_of_outputs(found: Tensor, wanted: Tensor, given: Any) -> tuple[float, float, float]:
-    """Return how far outputs are apart at a position, may be, and what a unit adds to its input."""
+def difference_of_outputs(found: Tensor, wanted: Tensor, given: Any = None) -> str:
+    """Return how far outputs are apart; empty if they are the same but for rounding.
+
+    It is a share of what a unit adds to what it is given.
+    """
     coarse = found.dtype
     found, wanted = found.double(), wanted.double()
     added = wanted
     if isinstance(given, Tensor) and given.shape == wanted.shape:
         added = wanted - given.double()
-    far = torch.linalg.vector_norm(found - wanted, dim=-1).max()
+    far = float(torch.linalg.vector_norm(found - wanted, dim=-1).max())
     adds = torch.linalg.vector_norm(added, dim=-1).mean()
     size = torch.linalg.vector_norm(wanted, dim=-1).max()
     allowed = _TOLERANCES.get(coarse, _COARSE) * adds
     rounding = _ROUNDINGS * torch.finfo(coarse).eps * size
-    return float(far), float(allowed + rounding), float(adds)
+    if far <= float(allowed + rounding):
+        return ""
+    return f"it is off by {far / float(adds) if adds else far:.2g}"
 
 
 @contextmanager

@@ -23,16 +23,10 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from hpckit.model.parallel.settings import Parallel, Precision
 from hpckit.runtime.parallel.loss.loss_graph import leaves_of
 from hpckit.runtime.parallel.mesh import RankMesh
-from hpckit.runtime.parallel.sharding_checks import needs_fsdp
 from hpckit.values import dataclass, field, replace
 
 _LARGE = 0.25
 """A module outside of units is sharded by itself from this share of the largest unit on."""
-
-
-def shards(mesh: RankMesh, settings: Parallel) -> bool:
-    """Return whether FSDP handles the parameters on this mesh."""
-    return mesh.sums_gradients or needs_fsdp(settings)
 
 
 def shard_part(
@@ -53,7 +47,8 @@ def shard_part(
             offload_policy=offload,
             reshard_after_forward=reshards,
         )
-        _sum_rightly(sharded, mesh)
+        if not on_gpu:  # gloo's averages have been sums in some versions of torch
+            sharded.set_force_sum_reduction_for_comms(enable=True)
 
     known = dict(part.named_modules())
     # A pipeline runs many microbatches between two reshards, and schedules that split the backward
@@ -188,9 +183,3 @@ def _reshard_after_look(module: nn.Module, inputs: Any, outputs: Any) -> None:
     learns = any(isinstance(one, Tensor) and one.requires_grad for one in leaves_of(outputs))
     if not learns and isinstance(module, FSDPModule):
         module.reshard()
-
-
-def _sum_rightly(module: FSDPModule, mesh: RankMesh) -> None:
-    """Divide by ourselves on the CPU: gloo's averages have been sums in some versions of torch."""
-    if mesh.device.type == "cpu":
-        module.set_force_sum_reduction_for_comms(enable=True)

@@ -13,6 +13,7 @@ import copy
 import logging
 import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -24,7 +25,8 @@ from torch.distributed.tensor import DTensor
 
 from hpckit.runtime.parallel.kept_state import keep_state
 from hpckit.runtime.parallel.pipeline_split import PipelineSplit, StagePart
-from hpckit.runtime.parallel.self_check import distance_of_outputs
+from hpckit.runtime.parallel.self_check import difference_of_outputs
+from hpckit.runtime.tensor_parts import local_part
 from hpckit.values import dataclass
 
 _log = logging.getLogger("hpckit.rank")
@@ -54,15 +56,12 @@ class _ModuleElsewhere(nn.Module):
         return vars(self)["_pass_on"](args, kwargs)
 
 
-def outline_of(model: nn.Module, names: Collection[str]) -> nn.Module:
+def outline_of(module: nn.Module, names: Collection[str], prefix: str = "") -> nn.Module:
     """Return a copy of a model in which modules of these names are stand-ins without tensors.
 
-    What is not below a module of these names is shared with the model.
+    What is not below a module of these names is shared with the model. `prefix` is what stands
+    before its own names.
     """
-    return _outlined(model, "", names)
-
-
-def _outlined(module: nn.Module, prefix: str, names: Collection[str]) -> nn.Module:
     if not any(name.startswith(prefix) for name in names):
         return module
     made = copy.copy(module)
@@ -71,7 +70,7 @@ def _outlined(module: nn.Module, prefix: str, names: Collection[str]) -> nn.Modu
         name = prefix + key
         if child is not None:
             children[key] = (
-                _stand_in(child) if name in names else _outlined(child, name + ".", names)
+                _stand_in(child) if name in names else outline_of(child, names, name + ".")
             )
     object.__setattr__(made, "_modules", children)
     return made
@@ -131,7 +130,8 @@ class StageCheck:
 
     def _difference(self, row: Tensor, kwargs: Mapping[str, Any]) -> str:
         for name, owner in self.owners.items():
-            vars(self.outline.get_submodule(name))["_pass_on"] = self._caller(name, owner)
+            pass_on = partial(self._hand_round, owner, self.holder.get_submodule, name)
+            vars(self.outline.get_submodule(name))["_pass_on"] = pass_on
         first, second = (_tensors_of(self.outline(row.clone(), **kwargs)) for _ in range(2))
         found = _tensors_of(self._in_stages(row, kwargs))
         if _far(first, second):
@@ -142,12 +142,6 @@ class StageCheck:
             "the stages, one after the other, put out something else than the model's forward "
             f"over all units does for the same row: {far}"
         )
-
-    def _caller(self, name: str, owner: int) -> Callable[[Any, Any], Any]:
-        def call(args: Any, kwargs: Any) -> Any:
-            return self._hand_round(owner, self.holder.get_submodule, name, args, kwargs)
-
-        return call
 
     def _in_stages(self, row: Tensor, kwargs: Mapping[str, Any]) -> Any:
         own = {one.number: one.module for one in self.parts}
@@ -180,9 +174,7 @@ class StageCheck:
             output = _TREES.tree_map(self._empty, described)
         for one in _TREES.tree_leaves(output):
             if isinstance(one, Tensor):
-                local = one.to_local() if isinstance(one, DTensor) else one
-                sent = local.contiguous()
-                dist.broadcast(sent, source, group=self.group)
+                dist.broadcast(local_part(one).contiguous(), source, group=self.group)
         return output
 
     def _empty(self, described: Any) -> Any:
@@ -227,7 +219,7 @@ def _far(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> str:
             continue
         if torch.equal(one.isnan(), other.isnan()):
             one, other = one.nan_to_num(), other.nan_to_num()  # noqa: PLW2901  # what is NaN in both is the same
-        far, allowed, size = distance_of_outputs(one, other, None)
-        if not far <= allowed:
-            return f"it is off by {far / size if size else far:.2g} of its size"
+        far = difference_of_outputs(one, other)
+        if far:
+            return f"{far} of its size"
     return ""

@@ -118,7 +118,7 @@ class TensorCut:
         if not self.settings.sequence:
             return
         if not first:
-            part.register_forward_pre_hook(self._from(_SEQUENCE))
+            part.register_forward_pre_hook(self._as(_SEQUENCE, plain=_SEQUENCE))
         if not last:
             part.register_forward_hook(_local_output)
 
@@ -159,10 +159,8 @@ class TensorCut:
     def _cut_rows(self, module: nn.Module) -> None:
         self._distribute(module, _placements(module, columns=False))
         given = _WHOLE if isinstance(module, nn.Embedding) else Shard(-1)
-        module.register_forward_pre_hook(self._from(given))
-        module.register_forward_hook(
-            self._to(_SEQUENCE) if self.settings.sequence else _plain_output
-        )
+        module.register_forward_pre_hook(self._as(given, plain=given))
+        module.register_forward_hook(_cut_output if self.settings.sequence else _plain_output)
 
     def _replicate(self, module: nn.Module) -> None:
         self._distribute(module, dict.fromkeys(_own(module), _WHOLE))
@@ -198,8 +196,8 @@ class TensorCut:
                 made = self._made[id(parameter)] = self._made[id(new)] = new
             setattr(module, key, made)
 
-    def _as(self, wanted: Placement, name: str | None = None) -> Any:
-        """Return a hook that has the first input placed like this; plain inputs are whole.
+    def _as(self, wanted: Placement, name: str | None = None, *, plain: Placement = _WHOLE) -> Any:
+        """Return a hook that has the first input placed like this; plain ones are as `plain`.
 
         It notes the name of a module that was given one.
         """
@@ -207,32 +205,15 @@ class TensorCut:
         def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             if name is not None and not isinstance(args[0], DTensor):
                 self._whole_given.add(name)
-            return (self._placed(args[0], wanted), *args[1:])
+            return (self._placed(args[0], wanted, plain), *args[1:])
 
         return before
 
-    def _from(self, given: Placement) -> Any:
-        """Return a hook that takes a plain first input as placed like this."""
-
-        def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-            first = args[0]
-            if isinstance(first, DTensor):
-                return (first.redistribute(placements=[given]), *args[1:])
-            return (DTensor.from_local(first, self.mesh, [given], run_check=False), *args[1:])
-
-        return before
-
-    def _to(self, wanted: Placement) -> Any:
-        def after(_: nn.Module, __: Any, output: Any) -> Any:
-            return output.redistribute(placements=[wanted])
-
-        return after
-
-    def _placed(self, value: Any, wanted: Placement) -> Any:
+    def _placed(self, value: Any, wanted: Placement, plain: Placement = _WHOLE) -> Any:
         if not isinstance(value, Tensor):
             return value
         if not isinstance(value, DTensor):
-            value = DTensor.from_local(value, self.mesh, [_WHOLE], run_check=False)
+            value = DTensor.from_local(value, self.mesh, [plain], run_check=False)
         return value if value.placements == (wanted,) else value.redistribute(placements=[wanted])
 
 
@@ -273,6 +254,11 @@ def _is_container(module: nn.Module) -> bool:
 def _local_output(_: nn.Module, __: Any, output: Any) -> Any:
     """Return this rank's own part."""
     return output.to_local() if isinstance(output, DTensor) else output
+
+
+def _cut_output(_: nn.Module, __: Any, output: Any) -> Any:
+    """Return the output cut along the sequence."""
+    return output.redistribute(placements=[_SEQUENCE])
 
 
 def _plain_output(_: nn.Module, __: Any, output: Any) -> Any:

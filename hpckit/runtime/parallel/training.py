@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -19,14 +19,14 @@ from hpckit.model.parallel.reduction_tree import leaves_of_ranks, share_of_group
 from hpckit.model.parallel.settings import Parallel, Reduction
 from hpckit.model.parallel.share import BatchShare, cut_rows
 from hpckit.runtime.parallel import batch_checks
+from hpckit.runtime.parallel.arguments import LossFunction
 from hpckit.runtime.parallel.batch_pieces import BatchCut, BatchPiece, cut_batch
 from hpckit.runtime.parallel.build import LaidOutModel
 from hpckit.runtime.parallel.gradient_sets import GradientSets
-from hpckit.runtime.parallel.gradients import clip, local_part, set_aside, total_norm
+from hpckit.runtime.parallel.gradients import clip, set_aside, total_norm
 from hpckit.runtime.parallel.kept_state import evaluating
-from hpckit.runtime.parallel.loss.loss_check import KnownLoss, KnownLosses, LossCheck
-from hpckit.runtime.parallel.loss.loss_function import LossFunction
-from hpckit.runtime.parallel.loss.loss_graph import LossGraph, TrainedParameters
+from hpckit.runtime.parallel.loss.loss_check import LOOKS, KnownLoss, KnownLosses, LossCheck
+from hpckit.runtime.parallel.loss.loss_graph import LossGraph
 from hpckit.runtime.parallel.loss.step_loss import (
     PendingScale,
     StepLoss,
@@ -36,10 +36,12 @@ from hpckit.runtime.parallel.loss.step_loss import (
 )
 from hpckit.runtime.parallel.mesh import PendingSum, RankMesh
 from hpckit.runtime.parallel.pipeline import check_microbatches
+from hpckit.runtime.parallel.self_check import unit_hint
 from hpckit.runtime.parallel.shared_buffers import SharedBuffers
 from hpckit.runtime.parallel.step_errors import LostWrites, explain_errors
 from hpckit.runtime.parallel.tensor_parallel import keeping_logits
 from hpckit.runtime.parallel.tree_reduction import TreeReduction, refuse_other_reductions
+from hpckit.runtime.tensor_parts import local_part
 from hpckit.values import dataclass, field
 
 
@@ -59,7 +61,7 @@ class ModelTraining:
     is_laid_out: Callable[[Tensor], bool]
     cut: BatchCut = field(init=False)
     _checked: bool = field(default=False)
-    _batches: batch_checks.BatchCheck = field(default_factory=batch_checks.BatchCheck)
+    _steps: int = field(default=0)
     _losses: KnownLosses = field(default_factory=KnownLosses)
     _learning: tuple[tuple[str, nn.Parameter, bool], ...] = field(init=False)
     _buffers: SharedBuffers | None = field(init=False, default=None)
@@ -97,9 +99,15 @@ class ModelTraining:
         self._refuse_torn()
         self._sets.compare(may_wait=True)
         _reshard_root(self.model)
-        self._batches.see(self.mesh, inputs, targets, weighted=share is not None)
+        self._steps += 1
+        if self._steps in LOOKS:  # streams may part later on; later losses tell of uneven shares
+            weighted = share is not None or self._steps > 1
+            batch_checks.check_batches(self.mesh, inputs, targets, weighted=weighted)
         self.cut.check_shapes(inputs, targets, share)
-        self._share_buffers()
+        if self._buffers is not None:
+            self._buffers.share()
+            if not self._checked:
+                self._buffers.watch()
         own = StepLoss(function=loss, scale=1.0)
         known = None if loss is None else self._losses.of(loss)
         if known is not None and known.looks:
@@ -130,20 +138,11 @@ class ModelTraining:
             return None
         own = {id(one) for one in self.model.module.parameters()}
         return LossGraph(
-            trained=TrainedParameters(
-                of_model=lambda one: id(one) in own,
-                of_others=self.is_laid_out,
-                pipelined=layout.pipeline > 1,
-                alone=layout.data_size * layout.context * layout.pipeline == 1,
-            )
+            of_model=lambda one: id(one) in own,
+            of_others=self.is_laid_out,
+            pipelined=layout.pipeline > 1,
+            alone=layout.data_size * layout.context * layout.pipeline == 1,
         )
-
-    def _share_buffers(self) -> None:
-        if self._buffers is None:
-            return
-        self._buffers.share()
-        if not self._checked:
-            self._buffers.watch()
 
     def _begin_anew(self) -> None:
         """Drop what a step that failed has left: who catches its error goes on with the shards."""
@@ -186,17 +185,18 @@ class ModelTraining:
     @contextmanager
     def _watched(self) -> Iterator[None]:
         """Compare units that are cut with whole ones, in the first step; collective."""
-        check = self.model.check
-        if self._checked or check is None:
+        if self._checked or not self.model.checks:
             yield
             return
-        check.watch()
-        try:
+        with ExitStack() as stack:
+            for one in self.model.checks:
+                one.watch()
+                stack.callback(one.stop)
             with nullcontext() if self.model.cut is None else LostWrites():  # type: ignore[no-untyped-call]
                 yield
-            batch_checks.check_units(self.mesh, check.problem())
-        finally:
-            check.stop()
+            problems = [one.problem() for one in self.model.checks]
+            first = next(filter(None, problems), "")
+            batch_checks.check_whole(self.mesh, first, unit_hint(self.mesh.layout))
 
     def _check_whole(self, inputs: Tensor) -> None:
         """Compare stages, or parts of a sequence, with the whole, on one row; collective."""

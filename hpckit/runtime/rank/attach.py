@@ -38,7 +38,7 @@ from hpckit.model.plain import from_plain
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.planning.fallback import layout_of_world
 from hpckit.planning.layout import layout_of
-from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_settings
+from hpckit.record.launches import checkpoint_folder, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths
 from hpckit.runtime import stacks
 from hpckit.runtime.channel.listen import LOOPBACK
@@ -48,7 +48,7 @@ from hpckit.runtime.environ import environment, export, job_key, rank_info
 from hpckit.runtime.rank import process_group, recorder
 from hpckit.runtime.rank.child_signals import shield_children
 from hpckit.runtime.rank.config import Config
-from hpckit.runtime.rank.cuda_memory import CudaMemory
+from hpckit.runtime.rank.cuda_memory import CudaMemory, remember_memory
 from hpckit.runtime.rank.exit_status import ExitStatus, failing_code, note_exits
 from hpckit.runtime.rank.fault_injector import open_injector
 from hpckit.runtime.rank.metric_reports import MetricReports
@@ -74,6 +74,8 @@ def make_run(
     index = int(environ["HPCKIT_RUN_INDEX"])
     settings, config = load_settings(launch, index)
     paths = launch.paths.run(index)
+    # Whether an adaptive sweep may end the run early, by its metric.
+    judged = launch.searched and settings.sweep.pruner is not Pruner.none
     # So that torch.load reads back what torch.save wrote without weights_only=False.
     torch.serialization.add_safe_globals([Config])
     return Run(
@@ -101,7 +103,7 @@ def make_run(
         _stage=RunStage(launch=launch, index=index) if launch.stages else None,
         _link=link,
         _measures_steps=settings.observe.measure_steps and settings.observe.interval_s > 0,
-        _reporting=MetricReports(name=_judged_by(launch, settings)),
+        _reporting=MetricReports(name=settings.sweep.metric if judged else None),
         _injector=open_injector(settings.chaos, paths.chaos_marks, info.rank),
         _profiler=_make_profiler(environ, info, settings),
     )
@@ -119,12 +121,6 @@ def _make_profiler(
         nsys=environ.get(NSYS_VARIABLE),
         logger=make_logger(info),
     )
-
-
-def _judged_by(launch: Launch, settings: LaunchConfig) -> str | None:
-    """Return the metric by which an adaptive sweep may end the run early; None if it may not."""
-    judged = launch.searched and settings.sweep.pruner is not Pruner.none
-    return settings.sweep.metric if judged else None
 
 
 def make_logger(info: RankInfo) -> logging.Logger:
@@ -158,7 +154,7 @@ def attach(*, timeout_s: float = 120.0, checkpoint_dir: str | Path | None = None
     info = rank_info(environ)
     if info.source is RankSource.agent:
         run = _attach_to_agent(environ, info)
-        memory = _remember_memory(environ, run)
+        memory = remember_memory(run)
     else:
         memory = None
         kept = None if checkpoint_dir is None else Path(checkpoint_dir).absolute()
@@ -229,7 +225,7 @@ def _note_exception(run: Run, memory: CudaMemory, raised: BaseException) -> None
         message=str(raised),
         at=now(),
     )
-    recorder.keep_if_waiting(AttemptPaths(run.attempt_folder).round(run.round), run.info, record)
+    recorder.keep_if_waiting(memory.paths, run.info, record)
 
 
 def _detach(run: Run, pid: int) -> None:
@@ -244,7 +240,7 @@ def _detach(run: Run, pid: int) -> None:
 def _attach_alone(
     environ: Mapping[str, str], info: RankInfo, timeout_s: float, kept: Path | None
 ) -> Run:
-    device = process_group.choose_device(DeviceKind.auto, info, torch.cuda.device_count())
+    device = process_group.choose_device(DeviceKind.auto, info)
     if not dist.is_initialized():
         timeout = timedelta(seconds=timeout_s)
         process_group.initialise(info, device, _store(environ, info, timeout), timeout)
@@ -271,9 +267,7 @@ def _attach_to_agent(environ: Mapping[str, str], info: RankInfo) -> Run:
     run = make_run(environ, info, torch.device("cpu"), link)
     runtime = run.config.runtime
     kind = DeviceKind(runtime.device)
-    run.device = process_group.choose_device(
-        kind, info, torch.cuda.device_count(), asked=gpus_asked(run.config.resources)
-    )
+    run.device = process_group.choose_device(kind, info, asked=gpus_asked(run.config.resources))
     if not dist.is_initialized():
         timeout = timedelta(seconds=runtime.rendezvous_timeout_s)
         store = _store(environ, info, timeout)
@@ -281,21 +275,6 @@ def _attach_to_agent(environ: Mapping[str, str], info: RankInfo) -> Run:
     recorder.answer_agent(environ, info)
     stacks.arm_rank(environ)
     return run
-
-
-def _remember_memory(environ: Mapping[str, str], run: Run) -> CudaMemory:
-    """Return what notes how GPU memory is used; it remembers its history if asked to."""
-    settings, _ = load_settings(
-        load_launch(Path(environ["HPCKIT_LAUNCH_DIR"])), int(environ["HPCKIT_RUN_INDEX"])
-    )
-    memory = CudaMemory(
-        paths=AttemptPaths(run.attempt_folder).round(run.round),
-        rank=run.rank,
-        device=run.device,
-        snapshot=settings.observe.memory_snapshot,
-    )
-    memory.remember()
-    return memory
 
 
 def _store(environ: Mapping[str, str], info: RankInfo, timeout: timedelta) -> Store:

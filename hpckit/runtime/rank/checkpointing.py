@@ -22,7 +22,7 @@ from hpckit.model.parallel.sample_order import Position
 from hpckit.record.launches import checkpoint_base
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, StateError
-from hpckit.runtime.checkpoint.initial.loading import FirstWeights, LoadedWeights
+from hpckit.runtime.checkpoint.initial_weights import FirstWeights, LoadedWeights
 from hpckit.runtime.checkpoint.loading import LoadedCheckpoint, OnAttempt
 from hpckit.runtime.checkpoint.saving import SaveOutcome
 from hpckit.runtime.rank.save_interval import SaveInterval
@@ -90,7 +90,7 @@ class StepCheckpoints:
             restored.step,
             restored.folder.name,
             restored.epoch,
-            restored.world_size,
+            restored.layout.world_size,
         )
         self._saved_step, self._prove_at = restored.step, restored.step + _PROVING_STEPS
         return Position(step=restored.step, samples=restored.samples, batches=restored.batches)

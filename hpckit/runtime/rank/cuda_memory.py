@@ -8,15 +8,18 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
-from hpckit.record.layout import RoundPaths
+from hpckit.errors import causes
+from hpckit.record.layout import AttemptPaths, RoundPaths
 from hpckit.record.store import PRIVATE_FILE, write_json
 from hpckit.values import dataclass, field
+
+if TYPE_CHECKING:
+    from hpckit.runtime.rank.run import Run
 
 REMEMBERED = 100_000
 """Latest allocations and releases that are remembered: some tens of megabytes."""
@@ -62,7 +65,8 @@ class CudaMemory:
 
         Return words for the message of the failure; empty if there is nothing to say.
         """
-        if self.device.type != "cuda" or not any(map(_is_out_of_memory, _chain(error))):
+        kind = torch.cuda.OutOfMemoryError
+        if self.device.type != "cuda" or not any(isinstance(one, kind) for one in causes(error)):
             return ""
         try:
             figures = self._figures()
@@ -102,22 +106,20 @@ class CudaMemory:
         return f"; pytorch.org/memory_viz shows what for: {file}"
 
 
+def remember_memory(run: Run) -> CudaMemory:
+    """Return what notes how a rank uses GPU memory; it remembers the history if asked to."""
+    memory = CudaMemory(
+        paths=AttemptPaths(run.attempt_folder).round(run.round),
+        rank=run.rank,
+        device=run.device,
+        snapshot=bool(run.config.observe.get("memory_snapshot")),
+    )
+    memory.remember()
+    return memory
+
+
 def _gb(size: int) -> str:
     return f"{size / _GB:.1f} GB"
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, torch.cuda.OutOfMemoryError)
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and those that it was raised from, or while handling which."""
-    seen = set[int]()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
-        yield one
-        one = one.__cause__ or one.__context__
 
 
 def _take_place(folder: Path) -> bool:

@@ -109,14 +109,6 @@ def _mark(path: Path, fault: Fault) -> bool:
     return True
 
 
-def _kill(_fault: Fault) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _stop(_fault: Fault) -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
 def _hang(fault: Fault) -> None:
     """Wait in Python: the GIL is free, other threads and signal handlers run."""
     deadline = time.monotonic() + _duration(fault)
@@ -139,14 +131,6 @@ def _hang_gil(fault: Fault) -> None:
     whole, part = divmod(time.time() + _duration(fault), 1.0)
     until = _Timespec(int(whole), int(part * 1e9))
     libc.pthread_mutex_timedlock(mutex, ctypes.byref(until))
-
-
-def _segfault(_fault: Fault) -> None:
-    ctypes.string_at(0)
-
-
-def _abort(_fault: Fault) -> NoReturn:
-    os.abort()
 
 
 def _raise(fault: Fault) -> NoReturn:
@@ -228,13 +212,13 @@ def _duration(fault: Fault) -> float:
     return _FOR_EVER_S if fault.seconds is None else fault.seconds
 
 
-_ACTS: Mapping[FaultKind, Callable[[Fault], None]] = {
-    FaultKind.kill: _kill,
-    FaultKind.stop: _stop,
+_ACTS: Mapping[FaultKind, Callable[[Fault], object]] = {
+    FaultKind.kill: lambda _fault: os.kill(os.getpid(), signal.SIGKILL),
+    FaultKind.stop: lambda _fault: os.kill(os.getpid(), signal.SIGSTOP),
     FaultKind.hang: _hang,
     FaultKind.hang_gil: _hang_gil,
-    FaultKind.segfault: _segfault,
-    FaultKind.abort: _abort,
+    FaultKind.segfault: lambda _fault: ctypes.string_at(0),
+    FaultKind.abort: lambda _fault: os.abort(),
     FaultKind.raise_: _raise,
     FaultKind.exit: _exit,
     FaultKind.oom: _oom,

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpckit.errors import NonFiniteLossError
 from hpckit.model.metrics.rows import number_of
-from hpckit.model.plain import LARGEST, is_within
+from hpckit.model.plain import LARGEST, finite, is_within
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.metrics.log import MetricsLog
 from hpckit.runtime.channel.messages import Reported
@@ -34,18 +34,14 @@ class MetricReports:
 
         A study compares runs at the same steps, so the choice does not depend on time.
         """
-        value = metrics.get(self.name) if self.name is not None else None
-        if not isinstance(step, int) or isinstance(value, bool):
-            return None
-        if not isinstance(value, int | float) or not is_within(value):
-            return None
-        if not is_within(step, LARGEST):
+        value = None if self.name is None else finite(metrics.get(self.name))
+        if value is None or not isinstance(step, int) or not is_within(step, LARGEST):
             return None
         place = _place(step)
         if place <= self._last:
             return None
         self._last = place
-        return Reported(step=step, value=float(value))
+        return Reported(step=step, value=value)
 
 
 def _place(step: int) -> int:

@@ -20,14 +20,14 @@ from hpckit.model.parallel.settings import BatchRule, Parallel, Reduction
 from hpckit.model.parallel.share import BatchShare, share_batch
 from hpckit.model.rank import RankInfo
 from hpckit.runtime.parallel import arguments
-from hpckit.runtime.parallel.loss.loss_function import LossFunction
+from hpckit.runtime.parallel.arguments import LossFunction
 from hpckit.runtime.rank.parameters import is_sharded
 from hpckit.values import dataclass, field
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from hpckit.runtime.checkpoint.initial.loading import FirstWeights
+    from hpckit.runtime.checkpoint.initial_weights import FirstWeights
     from hpckit.runtime.parallel.models import ParallelModels
 
 
@@ -178,7 +178,7 @@ class ParallelRun:
         """Return the file that the run begins with; None if there is none."""
         if self._weights is None and self.checkpoint.weights is not None:
             # Imported here because runs that keep no state do not need it.
-            from hpckit.runtime.checkpoint.initial.loading import first_weights  # noqa: PLC0415
+            from hpckit.runtime.checkpoint.initial_weights import first_weights  # noqa: PLC0415
 
             self._weights = first_weights(self.checkpoint)
         return self._weights
@@ -279,7 +279,12 @@ class ParallelRun:
         """What builds models; made, with the mesh, when it is first needed."""
         if self._made is None:
             # Imported here because it takes a second, which runs without it need not wait for.
-            from hpckit.runtime.parallel.models import make_models  # noqa: PLC0415
+            from hpckit.runtime.parallel import mesh, models  # noqa: PLC0415
 
-            self._made = make_models(self)
+            self._made = models.ParallelModels(
+                mesh=mesh.RankMesh(self.layout, self.device, self.rank),
+                settings=self.parallel,
+                seed=self.seed,
+                full_data_size=self.full_data_size,
+            )
         return self._made

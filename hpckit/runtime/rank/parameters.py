@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.channel import messages
+from hpckit.runtime.tensor_parts import local_part
 
 
 def layout_told(
@@ -36,7 +37,7 @@ def layout_told(
         round=0,
         rank=rank,
         layout=layout,
-        held=sum(_local(one).numel() for one in found),
+        held=sum(local_part(one).numel() for one in found),
         whole=sum(one.numel() for one in found if id(one) not in copies),
     )
 
@@ -68,12 +69,6 @@ def _parameters(registered: Iterable[Any]) -> Iterator[torch.Tensor]:
             if id(parameter) not in seen and not is_lazy(parameter):
                 seen.add(id(parameter))
                 yield parameter
-
-
-def _local(parameter: torch.Tensor) -> torch.Tensor:
-    # Not by type: importing DTensor takes a second, and whoever uses it has imported it.
-    to_local = getattr(parameter, "to_local", None)
-    return parameter if to_local is None else to_local()
 
 
 def _bare(name: str) -> str:

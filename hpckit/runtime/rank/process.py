@@ -150,17 +150,10 @@ class RankProcess:
         device = process_group.choose_device(
             settings.runtime.device,
             self.info,
-            process_group.visible_gpus(),
             asked=gpus_asked(settings.resources),
         )
         self.run = attach.make_run(self.environ, self.info, device, link)
-        self.memory = cuda_memory.CudaMemory(
-            paths=self._round(),
-            rank=self.info.rank,
-            device=device,
-            snapshot=settings.observe.memory_snapshot,
-        )
-        self.memory.remember()
+        self.memory = cuda_memory.remember_memory(self.run)
         timeout = timedelta(seconds=settings.runtime.rendezvous_timeout_s)
         rendezvous = process_group.AgentRendezvous(link)
         store = process_group.make_store(self.info, rendezvous, timeout)
@@ -231,7 +224,9 @@ def main() -> int:
     """Run this rank and return its exit code. The user's own SystemExit keeps its code."""
     forked = None
     if LISTENER in environment():
-        forked = _fork_server()
+        # Fork ranks until no agent is left; in a rank, go on as one.
+        with contextlib.suppress(ImportError):  # each rank tells
+            forked = serve(environment(), _OF_EVERY_RANK)
         if forked is None:
             return 0
     if "SLURM_PROCID" in environment():
@@ -250,14 +245,6 @@ def main() -> int:
         return leaving.with_code(_tell(rank, error))
     # In a child that the user's code forked, torch would wait for threads that do not exist there.
     return 0 if rank.is_self else leaving.with_code(0)
-
-
-def _fork_server() -> ForkedStart | None:
-    """Fork ranks until no agent is left; in a rank, return how it began."""
-    try:
-        return serve(environment(), _OF_EVERY_RANK)
-    except ImportError:
-        return None  # each rank tells
 
 
 def _tell(rank: RankProcess, error: BaseException) -> int:

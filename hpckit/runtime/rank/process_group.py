@@ -93,18 +93,13 @@ Rendezvous = AgentRendezvous | FileRendezvous
 """How the other ranks learn where rank 0's store listens."""
 
 
-def visible_gpus() -> int:
-    """Return how many GPUs this process may use."""
-    return torch.cuda.device_count()
-
-
 def choose_device(
-    kind: DeviceKind, info: RankInfo, visible: int, *, asked: int | None = None
+    kind: DeviceKind, info: RankInfo, visible: int | None = None, *, asked: int | None = None
 ) -> torch.device:
     """Return the device of this rank.
 
-    `visible` is the number of GPUs that the rank sees, `asked` the number requested for its node;
-    null if nothing is said of GPUs.
+    `visible` is the number of GPUs that the rank sees, if torch is not to be asked; `asked` the
+    number requested for its node, null if nothing is said of GPUs.
 
     A run that was given no GPU sees none (`runtime.run_variables`), and is on the CPU.
 
@@ -113,6 +108,7 @@ def choose_device(
     Raises DeviceError if a GPU was requested and there is none, RendezvousError if several ranks
     would share one.
     """
+    visible = torch.cuda.device_count() if visible is None else visible
     if kind is DeviceKind.cpu or (kind is DeviceKind.auto and not visible and not asked):
         return torch.device("cpu")
     if visible == 0:

@@ -160,7 +160,7 @@ class NsysRecorder:
         """Begin to record, or do nothing if that has begun."""
         if not self._begun:
             self._begun = True
-            _check(_runtime().cudaProfilerStart())
+            torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
 
     def hold(self) -> None:
         """End the window now."""
@@ -177,20 +177,11 @@ class NsysRecorder:
         """End the window, if it has begun; nsys writes what it has."""
         if self._begun:
             self._begun = False
-            _check(_runtime().cudaProfilerStop())
+            torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
 
 
 ProfileRecorder = TorchRecorder | NsysRecorder
 """Records one profile. All calls come at step boundaries, in the thread of the steps."""
-
-
-def _runtime() -> Any:
-    """Return CUDA's runtime library."""
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch has no types for it
-
-
-def _check(code: Any) -> None:
-    torch.cuda.check_error(int(code))
 
 
 def recorder(tool: ProfileTool, trace: Path, nsys: str | None) -> ProfileRecorder:

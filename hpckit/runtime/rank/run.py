@@ -19,7 +19,6 @@ from hpckit.errors import UsageError
 from hpckit.model.failure import ExitReason, ExitStatement, StateKept
 from hpckit.model.goodput import SaveCost
 from hpckit.model.parallel.sample_order import Position
-from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.recovery.ends import LEFT_CODE
 from hpckit.record.attempts import is_latest
 from hpckit.record.layout import AttemptPaths
@@ -50,7 +49,7 @@ from hpckit.runtime.stages import EarlierRun, RunStage
 from hpckit.values import dataclass, field
 
 if TYPE_CHECKING:
-    from hpckit.runtime.checkpoint.initial.loading import LoadedWeights
+    from hpckit.runtime.checkpoint.initial_weights import LoadedWeights
     from hpckit.runtime.checkpoint.saving import SaveOutcome
     from hpckit.runtime.rank.checkpointing import StepCheckpoints
 
@@ -228,7 +227,10 @@ class Run(ParallelRun):
             self._warn(nothing_saved(again=self.round > 0 or self.attempt > 1))
         if self._measures_steps:
             self._times = measure_steps(
-                self.info, self.device, self._tell_steps, samples_per_step=samples_per_step
+                self.info,
+                self.device,
+                lambda steps: self._tell(messages.StepsTimed(steps=steps)),
+                samples_per_step=samples_per_step,
             )
         if self._loop is None:
             self._tell(layout_told(self.rank, self.layout, self.registered.values(), self._pairs))
@@ -361,7 +363,9 @@ class Run(ParallelRun):
                 settings=self.checkpoint, clock=time.monotonic, known=self.save_cost
             ),
             on_outcome=self._tell_outcome,
-            on_attempt=self._tell_attempt,
+            on_attempt=lambda name, others: self._tell(
+                messages.Restoring(checkpoint=name, others=others)
+            ),
             logger=self.logger,
             patience=timedelta(seconds=self.checkpoint.patience_s),
             weights=self._first_weights(),
@@ -396,12 +400,6 @@ class Run(ParallelRun):
 
     def _warn(self, text: str) -> None:
         self._tell(messages.Warn(message=text))
-
-    def _tell_steps(self, steps: RankSteps) -> None:
-        self._tell(messages.StepsTimed(steps=steps))
-
-    def _tell_attempt(self, checkpoint: str, others: int) -> None:
-        self._tell(messages.Restoring(checkpoint=checkpoint, others=others))
 
     def _tell_weights(self, loaded: LoadedWeights) -> None:
         left_out = loaded.left_out()
@@ -457,7 +455,7 @@ class Run(ParallelRun):
                 f"run.timed_batches({loader!r}): this is nothing to loop over",
                 hint="pass the loader itself: `for batch in run.timed_batches(loader):`",
             )
-        return TimedBatches(loader, self)
+        return TimedBatches(loader, self.timed)
 
     def log(self, *, step: int | None = None, **metrics: Any) -> None:
         """Record metrics: numbers, strings or one-element tensors. Only rank 0 writes them.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ContextDecorator, contextmanager, suppress
 from enum import Enum, auto
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -31,13 +31,6 @@ _LONGEST_NAME = 40
 
 Batch = TypeVar("Batch")
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class PhaseTimer(Protocol):
-    """Measures phases: a Run."""
-
-    def timed(self, name: str) -> AbstractContextManager[None]:
-        """Count what is done within as this phase."""
 
 
 class ThreadWork:
@@ -302,16 +295,16 @@ class PhaseMeasurement(ContextDecorator):
 
 @dataclass(frozen=True, slots=True)
 class TimedBatches(Generic[Batch]):
-    """An iterable whose batches are waited for within `run.timed("data")`."""
+    """An iterable whose batches are waited for within `timed("data")`, as of a Run."""
 
     batches: Iterable[Batch]
-    timer: PhaseTimer
+    timed: Callable[[str], AbstractContextManager[None]]
 
     def __iter__(self) -> Iterator[Batch]:
-        with self.timer.timed(DATA_PHASE):
+        with self.timed(DATA_PHASE):
             rest = iter(self.batches)
         while True:
-            with self.timer.timed(DATA_PHASE):
+            with self.timed(DATA_PHASE):
                 try:
                     batch = next(rest)
                 except StopIteration:
@@ -331,17 +324,12 @@ def measure_steps(
 ) -> StepTimes:
     """Return what measures the steps of a rank on this device, in the thread of its loop."""
     on_cpu, alone = device.type == "cpu", info.world_size == 1
+    on_gpu = device.type == "cuda"
     return StepTimes(
         rank=info.rank,
         send=send,
-        gpu=gpu_uuid(device) if device.type == "cuda" else None,
+        gpu=f"GPU-{torch.cuda.get_device_properties(device).uuid}" if on_gpu else None,
         alone=alone,
         own=ThreadWork(alone=alone).seconds if on_cpu else None,
         samples_per_step=samples_per_step,
     )
-
-
-def gpu_uuid(device: torch.device) -> str | None:
-    """Return the UUID of a GPU as its driver names it; None if torch does not know it."""
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    return None if uuid is None else f"GPU-{uuid}"

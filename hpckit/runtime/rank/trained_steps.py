@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from hpckit.runtime.tensor_parts import local_part
 from hpckit.values import dataclass, field
 
 _IDLE_S, _WAITING_S = 60.0, 900.0
@@ -127,8 +128,7 @@ class _Gradient:
 
 def _version(gradient: Tensor) -> int:
     """Return a number that changes with each change in place."""
-    local: Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
-    return local._version  # noqa: SLF001  # in torch's documentation
+    return local_part(gradient)._version  # noqa: SLF001  # in torch's documentation
 
 
 @dataclass(slots=True, kw_only=True)

@@ -23,9 +23,9 @@ from hpckit.record.ownership import PathStatus, judge_data
 from hpckit.runtime.checkpoint import weights
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import CheckpointError, ForeignFolderError, StateError
-from hpckit.runtime.checkpoint.initial.loading import InitialWeights
-from hpckit.runtime.checkpoint.initial.weights_file import map_weights
+from hpckit.runtime.checkpoint.initial_weights import InitialWeights
 from hpckit.runtime.checkpoint.manifest import read_manifest
+from hpckit.runtime.checkpoint.weights_file import map_weights
 
 pytestmark = pytest.mark.training
 

@@ -13,7 +13,7 @@ from runtime.checkpoint.orders import follow_orders
 from torch import nn
 
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
-from hpckit.runtime.checkpoint.initial.loading import InitialWeights, LoadedWeights
+from hpckit.runtime.checkpoint.initial_weights import InitialWeights, LoadedWeights
 
 
 def begun(setup: Setup, weights: InitialWeights, folder: Path) -> LoadedWeights:

@@ -292,30 +292,13 @@ def test_loop_that_is_left_records_no_more_and_is_written_later(tmp_path: Path) 
     assert {one.key: one.count for one in theirs.key_averages()}["aten::mul"] == 1
 
 
-@dataclass
-class FakeRuntime:
-    """CUDA's runtime library."""
-
-    calls: list[str] = field(default_factory=list)
-
-    def cudaProfilerStart(self) -> int:  # noqa: N802  # CUDA's name
-        """Begin."""
-        self.calls.append("start")
-        return 0
-
-    def cudaProfilerStop(self) -> int:  # noqa: N802  # CUDA's name
-        """End."""
-        self.calls.append("stop")
-        return 0
-
-
 def test_nsys_gets_one_window_of_a_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """From the first to the last step; a second window is refused, as nsys would not record it."""
-    runtime, told = FakeRuntime(), list[messages.Profiled]()
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    calls, told = list[str](), list[messages.Profiled]()
+    monkeypatch.setattr(torch.cuda.profiler, "start", lambda: calls.append("start"))
+    monkeypatch.setattr(torch.cuda.profiler, "stop", lambda: calls.append("stop"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: runtime.calls.append("wait"))
-    monkeypatch.setattr(torch.cuda, "check_error", lambda code: runtime.calls.append(f"{code}"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append("wait"))
     profiler = StepProfiler(
         paths=RoundPaths(tmp_path),
         nsys="/rounds/000/rank-00000.nsys-rep",
@@ -326,7 +309,7 @@ def test_nsys_gets_one_window_of_a_rank(monkeypatch: pytest.MonkeyPatch, tmp_pat
         for step in range(5):
             profiler.begin(step)
             profiler.end(step)
-    assert runtime.calls == ["start", "0", "wait", "stop", "0"]
+    assert calls == ["start", "wait", "stop"]
     assert (told[0].profile.steps, told[0].profile.problem) == (2, None)
     assert "one window" in str(told[1].profile.problem)
 

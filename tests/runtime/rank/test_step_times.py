@@ -285,12 +285,12 @@ def test_batches_are_waited_for_within_data() -> None:
 
     times.begin(0)
     times.begin(1)
-    batches = TimedBatches(Loader(), times)
+    batches = TimedBatches(Loader(), times.timed)
     assert (list(batches), len(batches)) == ([0, 1, 2], 3)
     times.end()
     assert [one.data_s for one in day.reports] == [pytest.approx(6.0)]
     with pytest.raises(TypeError, match="len"):
-        len(TimedBatches(iter([1]), times))
+        len(TimedBatches(iter([1]), times.timed))
 
 
 def test_nothing_is_measured_without_a_receiver() -> None:

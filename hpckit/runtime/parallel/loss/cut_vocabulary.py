@@ -75,7 +75,7 @@ class CutLogits(DTensor):
         return func(*args, **kwargs)
 
     def here(self) -> Tensor:
-        """Return the plain logits that this rank has, which `vocabulary_of` knows."""
+        """Return the plain logits that this rank has; their `cut_vocabulary` says of which."""
         mesh, classes = self.device_mesh, self._spec.shape[-1]
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
             local: Any = self.to_local()
@@ -102,11 +102,6 @@ def gathered(value: Any) -> Any:
         return all_of_it
 
     return _TREES.tree_map_only(CutLogits, whole, value)
-
-
-def vocabulary_of(logits: Any) -> CutVocabulary | None:
-    """Return which classes these logits are for; None for all."""
-    return getattr(logits, "cut_vocabulary", None)
 
 
 def summed_over_ranks(logits: Tensor, targets: Tensor, cut: CutVocabulary, ignored: int) -> Tensor:

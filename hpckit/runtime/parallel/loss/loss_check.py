@@ -132,11 +132,12 @@ class LossCheck:
         except Exception as error:  # noqa: BLE001  # the user's code, in a way it was not made for
             _log.debug("the loss could not be compared with that of its %s: %s", what, error)
             return
-        dtypes = [one.dtype for one in leaves_of((outputs, values)) if isinstance(one, Tensor)]
-        coarse = min((one for one in dtypes if one.is_floating_point), key=_digits, default=None)
-        if coarse is None or numbers[0] != numbers[1]:
+        tensors = [one for one in leaves_of((outputs, values)) if isinstance(one, Tensor)]
+        roundings = [torch.finfo(one.dtype).eps for one in tensors if one.is_floating_point()]
+        if not roundings or numbers[0] != numbers[1]:
             return
-        self.problem = _difference(count, what, numbers, _tolerance(coarse))
+        # Rounding may make a difference of half of the digits.
+        self.problem = _difference(count, what, numbers, max(roundings) ** 0.5)
         self.hint = _PAIR if axis == 0 else _POSITIONS
 
 
@@ -229,12 +230,3 @@ def _marks_of(function: Any) -> tuple[Any, ...]:
         return (function,)
     owner = getattr(function, "__self__", None)
     return (code, owner, *(getattr(function, "__closure__", None) or ()))
-
-
-def _digits(dtype: torch.dtype) -> float:
-    return -torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
-
-
-def _tolerance(dtype: torch.dtype) -> float:
-    """Return the relative difference that rounding may make: half of the digits."""
-    return float(torch.finfo(dtype).eps) ** 0.5 if dtype.is_floating_point else 0.0

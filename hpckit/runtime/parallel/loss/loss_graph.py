@@ -24,29 +24,22 @@ _OWN = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedParameters:
-    """Which parameters `run.train_step` knows: those of the model, and of other laid out ones.
-
-    `pipelined` says that other ranks have other parts of the model; `alone` that no other rank has
-    a part of the batch.
-    """
-
-    of_model: Callable[[Tensor], bool]
-    of_others: Callable[[Tensor], bool]
-    pipelined: bool
-    alone: bool
-
-
 @dataclass(slots=True, kw_only=True)
 class LossGraph:
     """Finds the parameters that a loss takes by itself, not through the outputs of the model.
 
     With pipeline stages, those of other ranks would be missed. What is no part of the model gets
     neither the mean over ranks nor the weight of a sum.
+
+    `of_model` and `of_others` tell the parameters that `run.train_step` knows: those of the model,
+    and of other laid out ones. `pipelined` says that other ranks have other parts of the model;
+    `alone` that no other rank has a part of the batch.
     """
 
-    trained: TrainedParameters
+    of_model: Callable[[Tensor], bool]
+    of_others: Callable[[Tensor], bool]
+    pipelined: bool
+    alone: bool
     _direct: list[Tensor] = field(default_factory=list)
     _through: set[int] = field(default_factory=set)
 
@@ -63,8 +56,8 @@ class LossGraph:
 
     def problem(self, *, pair: bool) -> tuple[str, str]:
         """Return what is wrong, and what to do, after the backward pass; empty if nothing is."""
-        trained, direct, self._direct = self.trained, self._direct, []
-        if trained.pipelined:
+        direct, self._direct = self._direct, []
+        if self.pipelined:
             reached = [one for one in direct if self._is_of_a_stage(one)]
             if reached:
                 problem = (
@@ -73,14 +66,14 @@ class LossGraph:
                 )
                 return problem, _REACHED
         own = [one for one in direct if self._is_its_own(one)]
-        others = [one for one in own if not trained.of_others(one)]
+        others = [one for one in own if not self.of_others(one)]
         if pair and own:
             problem = (
                 f"loss(outputs, targets) returns a sum with its weight, and has {_shapes(own)} "
                 "that the model does not have: their gradients would not be divided by the weight"
             )
             return problem, f"return a mean over rows; or {_OWN}"
-        if others and not trained.alone:
+        if others and not self.alone:
             problem = (
                 f"loss(outputs, targets) has {_shapes(others)} that the model does not have: each "
                 "rank would train its own"
@@ -89,10 +82,10 @@ class LossGraph:
         return "", ""
 
     def _is_of_a_stage(self, one: Tensor) -> bool:
-        return id(one) in self._through or (_is_sharded(one) and self.trained.of_model(one))
+        return id(one) in self._through or (_is_sharded(one) and self.of_model(one))
 
     def _is_its_own(self, one: Tensor) -> bool:
-        if id(one) in self._through or self.trained.of_model(one):
+        if id(one) in self._through or self.of_model(one):
             return False
         # FSDP gathers parameters into others, which have no memory after the backward pass.
         return _is_sharded(one) or one.untyped_storage().size() > 0

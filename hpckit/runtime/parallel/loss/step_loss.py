@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from torch import Tensor
 
 from hpckit.errors import UsageError
-from hpckit.runtime.parallel.loss.cut_vocabulary import summed_over_ranks, vocabulary_of
+from hpckit.runtime.parallel.arguments import LossFunction
+from hpckit.runtime.parallel.loss.cut_vocabulary import summed_over_ranks
 from hpckit.runtime.parallel.loss.loss_check import LossCheck
-from hpckit.runtime.parallel.loss.loss_function import LossFunction
+from hpckit.runtime.parallel.mesh import PendingSum
 from hpckit.values import dataclass, field
 
 _IGNORED = -100
@@ -24,7 +25,7 @@ def summed_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     Targets of -100 do not count. Sums of bfloat16 would lose a percent over many targets. Logits
     whose classes are cut over ranks are not gathered: then it is collective.
     """
-    cut = vocabulary_of(outputs)
+    cut = getattr(outputs, "cut_vocabulary", None)
     if cut is not None:
         return summed_over_ranks(outputs, targets, cut, _IGNORED)
     if outputs.dtype.itemsize < torch.float32.itemsize:
@@ -83,13 +84,6 @@ def quotient(value: Tensor, weight: Tensor) -> Tensor:
     return torch.where(weight == 0, 0.0, value / weight)
 
 
-class Pending(Protocol):
-    """A number that ranks are still adding up."""
-
-    def wait(self) -> Tensor:
-        """Return it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingScale:
     """What a sum over targets is multiplied by, once the targets of all ranks are counted.
@@ -97,7 +91,7 @@ class PendingScale:
     `alike` ranks each have the same ones; a mean of `parts` is taken after.
     """
 
-    count: Pending
+    count: PendingSum
     parts: int
     alike: int
 

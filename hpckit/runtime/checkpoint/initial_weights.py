@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.optim.swa_utils import AveragedModel
 
 from hpckit.model.counted import counted, listed
@@ -26,9 +25,9 @@ from hpckit.model.launch import Checkpoint
 from hpckit.runtime.checkpoint import model_state
 from hpckit.runtime.checkpoint.errors import StateError
 from hpckit.runtime.checkpoint.group import Group, first_problem
-from hpckit.runtime.checkpoint.initial.mapped_storage import copy_parts
-from hpckit.runtime.checkpoint.initial.weights_file import map_weights
 from hpckit.runtime.checkpoint.readers import empty_like_live
+from hpckit.runtime.checkpoint.weights_file import map_weights
+from hpckit.runtime.tensor_parts import local_part, own_part
 from hpckit.values import dataclass, field
 
 _SHOWN = 3
@@ -211,7 +210,7 @@ class _Loading:
 
     def _read(self) -> None:
         for part in self.parts:
-            copy_parts(self.tensors, part.wanted(self.tensors))
+            part.read(self.tensors)
         changes = [one for part in self.parts for one in part.changes()]
         copied = _find_earlier_copy(changes)
         if copied is not None:
@@ -278,20 +277,18 @@ class _ModelPart:
             else:
                 self.chosen[name] = found
 
-    def wanted(self, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """Return an empty tensor for each name in the file, sharded like the model's."""
+    def read(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Copy what this rank has of each tensor in the file, sharded like the model's."""
         saved = {key: (one.shape, one.dtype) for key, one in tensors.items()}
-        self._read = {
-            found: empty_like_live(saved, found, self._live[name])
-            for name, found in self.chosen.items()
-        }
-        return self._read
+        for name, found in self.chosen.items():
+            made = self._read[found] = empty_like_live(saved, found, self._live[name])
+            local_part(made).copy_(own_part(tensors[found], made))
 
     def changes(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
         """Yield the names of what was read, what this rank has under them, and what it will."""
         for name, found in self.chosen.items():
             live = self._live[name]
-            yield self.before + name, _local(live), _local(self._read[found])
+            yield self.before + name, local_part(live), local_part(self._read[found])
 
     def give(self) -> None:
         """Load what was read; what was not in the file stays as it is."""
@@ -345,10 +342,6 @@ def _has_numbers(tensor: torch.Tensor) -> bool:
     if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized:
         return False
     return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _refuse_two(names: Sequence[str], tensors: Mapping[str, torch.Tensor]) -> None:
