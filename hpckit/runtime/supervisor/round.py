@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any, Literal
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
@@ -227,14 +226,12 @@ class Round:
     async def _reserved_port(self) -> int | None:
         """Return the port reserved on rank 0's node; None at a notice, or if the node is lost."""
         deadline = time.monotonic() + self.agents.settings.runtime.agent_timeout_s
-        stopped = asyncio.ensure_future(self.noticed.wait())
-        try:
-            while not self._lost and not stopped.done() and time.monotonic() < deadline:
-                message = await self._hear(stopped, deadline - time.monotonic())
-                if isinstance(message, messages.PortReserved):
-                    return message.port
-        finally:
-            stopped.cancel()
+        while not (self._lost or self.noticed.is_set()):
+            if (left_s := deadline - time.monotonic()) <= 0:
+                break
+            message = await self._hear(left_s, self.noticed)
+            if isinstance(message, messages.PortReserved):
+                return message.port
         return None
 
     async def _watch_judged(self) -> None:
@@ -249,31 +246,19 @@ class Round:
 
     async def _watch(self) -> None:
         """Follow the agents until all ranks have ended, one fails or hangs, or a notice comes."""
-        stopped = asyncio.ensure_future(self.noticed.wait())
         self._watching = True
         try:
-            while not (self._over() or stopped.done()):
-                await self._hear(stopped, None)
+            while not (self._over() or self.noticed.is_set()):
+                await self._hear(None, self.noticed)
         finally:
             self._watching = False
-            stopped.cancel()
 
     async def _hear(
-        self, stopped: asyncio.Future[Literal[True]] | None, limit_s: float | None
+        self, limit_s: float | None, noticed: asyncio.Event | None = None
     ) -> messages.Message | None:
         """Process one message and return it; None at a notice or after the limit."""
-        if not self.agents.inbox.empty():
-            # Thousands may wait here, but beats and the readers of connections also need their
-            # turn.
-            await asyncio.sleep(0)
-            return await self._take(*self.agents.inbox.get_nowait())
-        incoming = asyncio.ensure_future(self.agents.inbox.get())
-        waiting: set[asyncio.Future[Any]] = {incoming} if stopped is None else {incoming, stopped}
-        await asyncio.wait(waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-        if not incoming.done():
-            incoming.cancel()
-            return None
-        return await self._take(*incoming.result())
+        came = await self.agents.next_message(limit_s, noticed)
+        return None if came is None else await self._take(*came)
 
     async def _take(self, sender: int, message: messages.Message) -> messages.Message:
         match message:
@@ -413,7 +398,7 @@ class Round:
         deadline = began + limit_s
         while not self._exits.accounted and time.monotonic() - began < limit_s + _NO_LONGER_S:
             count = len(self._exits)
-            if await self._hear(None, max(deadline - time.monotonic(), _UNREAD_S)) is None:
+            if await self._hear(max(deadline - time.monotonic(), _UNREAD_S)) is None:
                 return
             if len(self._exits) > count:
                 deadline = max(deadline, time.monotonic() + _PATIENCE_S)
@@ -422,7 +407,7 @@ class Round:
         """Process messages until `enough` is true, or for `limit_s` seconds."""
         deadline = time.monotonic() + limit_s
         while not enough() and (left := deadline - time.monotonic()) > 0:
-            await self._hear(None, left)
+            await self._hear(left)
 
     async def _look_closer(self) -> None:
         """Wait a little if the ranks' ends may have a cause that is not known yet.
