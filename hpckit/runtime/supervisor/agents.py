@@ -343,6 +343,11 @@ class Agents:
         there = (self.peers[rank] for rank in sorted(self.peers))
         return tuple(peer for peer in there if not peer.leaving)
 
+    @property
+    def standing_nodes(self) -> tuple[str, ...]:
+        """The nodes of these agents."""
+        return tuple(peer.node for peer in self.standing)
+
     async def broadcast(self, message: messages.Message) -> None:
         """Send to every agent without waiting; each connection's reader notices a lost agent."""
         body = messages.encode_message(message)

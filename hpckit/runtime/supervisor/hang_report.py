@@ -37,16 +37,16 @@ class HangReport:
     _collectives: dict[int, RankCollectives] = field(default_factory=dict, init=False)
 
     def take(self, sender: int, message: Told) -> None:
-        """Add an agent's message; the first finding counts."""
+        """Add an agent's message, unless a user asked for it; the first finding counts."""
         match message:
             case messages.Hung():
                 self.found = self.found or message
-            case messages.StackSaved():
+            case messages.StackSaved(request=0):
                 self._stacks.append(message.stack)
             case messages.CollectivesTold():
                 # A later statement comes from a rank that has given up since.
                 self._collectives.setdefault(message.collectives.rank, message.collectives)
-            case messages.StacksSaved():
+            case messages.StacksSaved(request=0):
                 self.complete.add(sender)
 
     @property

@@ -6,8 +6,9 @@ ends has not been profiled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from hpckit.model.counted import ranges
 from hpckit.model.profile import (
@@ -19,37 +20,37 @@ from hpckit.model.profile import (
     planned_id,
 )
 from hpckit.model.telemetry.settings import Profile
-from hpckit.record.layout import AttemptPaths
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
-from hpckit.runtime.file_thread import FileThread
 from hpckit.runtime.mailbox import profile_mailbox
-from hpckit.runtime.supervisor.round_requests import RoundRequests
+from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.threads import aside
 from hpckit.values import dataclass, field, replace
+
+if TYPE_CHECKING:
+    from hpckit.runtime.supervisor.round import Round
 
 _ENDED = "the rank ended before"
 
 
 @dataclass(slots=True, kw_only=True)
 class Profiles:
-    """Where requests come from and answers go; `round` returns the latest round, if any."""
+    """The profiles of one attempt; `round` is its latest round, if any."""
 
-    paths: AttemptPaths
-    files: FileThread
-    round: Callable[[], RoundRequests | None]
+    journal: Journal
     planned: Profile = field(default_factory=Profile)
+    round: Round | None = field(default=None, init=False)
     _read: int = field(default=0, init=False)
     _open: dict[str, ProfileAnswer] = field(default_factory=dict, init=False)
 
     async def answer(self, request: int) -> None:
         """Answer the requests that came since the last time, in their order."""
         start, self._read = self._read, request
-        for one in await aside(lambda: profile_mailbox(self.paths).requested(start)):
+        for one in await aside(lambda: profile_mailbox(self.journal.paths).requested(start)):
             await self._answer(one)
 
     async def _answer(self, request: ProfileRequest) -> None:
-        round_ = self.round()
+        round_ = self.round
         asked = ProfileAnswer(
             id=request.id,
             at=now(),
@@ -76,7 +77,7 @@ class Profiles:
             if round_.has_ended(rank):
                 self.ended(round_.number, rank)
 
-    def _refusal(self, asked: ProfileAnswer, round_: RoundRequests | None) -> str | None:
+    def _refusal(self, asked: ProfileAnswer, round_: Round | None) -> str | None:
         """Return why a request cannot be followed; None if it can."""
         if round_ is None:
             return "its ranks are being started"
@@ -93,8 +94,7 @@ class Profiles:
 
     def take(self, message: messages.Profiled) -> None:
         """Note what came of a profile on one rank; planned ones begin without a request."""
-        answer = self._open.get(message.id)
-        round_ = self.round()
+        answer, round_ = self._open.get(message.id), self.round
         if answer is None and round_ is not None and message.id == planned_id(message.round):
             answer = ProfileAnswer(
                 id=message.id,
@@ -132,12 +132,11 @@ class Profiles:
         self._write(answer)
 
     def _write(self, answer: ProfileAnswer) -> None:
-        self.files.put_latest(
-            f"profile {answer.id}", partial(profile_mailbox(self.paths).write, answer)
-        )
+        mailbox = profile_mailbox(self.journal.paths)
+        self.journal.files.put_latest(f"profile {answer.id}", partial(mailbox.write, answer))
 
 
-def _ranks(asked: Iterable[int], round_: RoundRequests | None) -> tuple[int, ...]:
+def _ranks(asked: Iterable[int], round_: Round | None) -> tuple[int, ...]:
     """Return the ranks that are meant: all of them if none is named."""
     every = range(0 if round_ is None else round_.world_size)
     return tuple(sorted(set(asked))) or tuple(every)

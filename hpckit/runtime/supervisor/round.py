@@ -11,11 +11,11 @@ from functools import partial
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
-from hpckit.model.goodput import SaveCost
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.report import RankLayout, layout_report
 from hpckit.planning.fallback import layout_of_world
 from hpckit.planning.recovery.ends import first_failure, last_done
+from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.loss import NodeSilence, given_up, loss
 from hpckit.planning.recovery.round_view import CheckpointLoad, RoundView
 from hpckit.runtime.channel import messages
@@ -23,12 +23,13 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
 from hpckit.runtime.supervisor.exits import RankExits
 from hpckit.runtime.supervisor.hang_report import HangReport, Told, is_time_out, standstill_s
-from hpckit.runtime.supervisor.health.straggler_watch import StragglerWatch
+from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.profiles import Profiles
-from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import TrialPruner
-from hpckit.runtime.supervisor.round_requests import RoundRequests, RoundState
 from hpckit.runtime.supervisor.round_start import master_host, start_orders
+from hpckit.runtime.supervisor.stack_collection import StackCollection
+from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
+from hpckit.runtime.tasks import done_within
 from hpckit.values import dataclass, field
 
 _NOTICE_WAIT_S = 1.0
@@ -44,30 +45,29 @@ _STACKS_S = 7.0
 _AFTER_TIME_OUT_S = 3.0
 """The same after a collective timed out: those that wait for the restart have waited enough."""
 
-_OfRank = messages.RankEnded | messages.LayoutTold | messages.Profiled
+_OfRound = messages.RankEnded | messages.LayoutTold | messages.Profiled | Told
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Round:
     """One start of all ranks, on the nodes of `members`, in that order.
 
-    `noticed` is set when the attempt will be stopped; `between_failures` is the expected mean time
-    between failures, `save_cost` the cost of a save, if known; `on_saved` is called for committed
-    checkpoints; `judge` may have the ranks leave early, `pruned`.
+    `past` is what is known of the run when the round starts; `noticed` is set when the attempt will
+    be stopped; `on_saved` is called for committed checkpoints; `judge` may have the ranks leave
+    early, `pruned`.
     """
 
     number: int
-    agents: Agents
     members: tuple[Peer, ...]
-    between_failures: timedelta
-    save_cost: SaveCost | None
-    progress: ProgressFile
+    past: Ledger
+    agents: Agents
+    journal: Journal
     noticed: asyncio.Event
-    record: Callable[[events.Event], None]
     on_saved: Callable[[messages.Saved], None]
     stragglers: StragglerWatch
     profiles: Profiles
     judge: TrialPruner | None
+    nodes: tuple[str, ...] = field(init=False)
     layout: Layout = field(init=False)
     first_step: int | None = field(default=None, init=False)
     step: int | None = field(default=None, init=False)
@@ -81,7 +81,7 @@ class Round:
     _lost: dict[int, float] = field(default_factory=dict, init=False)
     """By the place of a lost member: the time since which nothing had come from it."""
     _hang: HangReport = field(default_factory=HangReport, init=False)
-    requests: RoundRequests = field(init=False)
+    _requested: StackCollection | None = field(default=None, init=False)
     _silent_s: float = field(default=0.0, init=False)
     _stepped_at: float = field(default_factory=time.monotonic, init=False)
     _load: CheckpointLoad | None = field(default=None, init=False)
@@ -91,24 +91,15 @@ class Round:
     _cut_short: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self.layout = layout_of_world(self.agents.settings, self._world_size)
+        self.nodes = tuple(peer.node for peer in self.members)
+        self.layout = layout_of_world(self.agents.settings, self.world_size)
         self._exits = RankExits(
             round=self.number,
-            world_size=self._world_size,
+            world_size=self.world_size,
             tasks_per_node=self._tasks_per_node,
-            record=self.record,
+            record=self.journal.record,
         )
-        self.requests = RoundRequests(
-            number=self.number,
-            world_size=self._world_size,
-            agents=self.agents,
-            nodes={peer.node_rank: peer.node for peer in self.members},
-            state=self._state,
-            has_ended=self._exits.__contains__,
-            hang=self._hang,
-            layout=self.layout,
-        )
-        self._hang.world_size, self._hang.layout = self._world_size, self.layout
+        self._hang.world_size, self._hang.layout = self.world_size, self.layout
         self.stragglers.layout = self.layout
 
     async def run(self) -> RoundView:
@@ -128,7 +119,7 @@ class Round:
         self._exits.settle()
         self.step = last_done(self._exits.in_order(), self.step)
         if self.step is not None:
-            self.progress.note(self.number, self.step, self._total, last=True)
+            self.journal.note_step(self.number, self.step, self._total, last=True)
         return self.view()
 
     @property
@@ -152,9 +143,39 @@ class Round:
             self._asked = True
             await self.agents.broadcast(messages.Notice())
 
-    def _state(self) -> RoundState:
-        leaving = self.noticed.is_set() or self._asked
-        return RoundState(watched=self._watching, leaving=leaving, step=self.step)
+    @property
+    def not_profiled(self) -> str | None:
+        """Why the ranks cannot be profiled now; None if they can."""
+        if self.noticed.is_set() or self._asked:
+            return "it was asked to leave"
+        if not self._watching:
+            return "its ranks are being started, or have just ended"
+        if self.step is None:
+            return (
+                "none of its ranks has begun a step of `run.steps()` yet, and a profile is made "
+                "of steps"
+            )
+        return None
+
+    def has_ended(self, rank: int) -> bool:
+        """Return whether a rank has ended."""
+        return rank in self._exits
+
+    async def profile(self, order: messages.StartProfile) -> None:
+        """Pass an order for a profile on to the ranks."""
+        await self.agents.broadcast(order)
+
+    async def collect_stacks(self, request: int, limit_s: float) -> StackCollection | None:
+        """Have every rank say what it is doing; None if no ranks are watched at the moment."""
+        if not self._watching:
+            return None
+        nodes = {peer.node_rank: peer.node for peer in self.members}
+        self._requested = found = StackCollection(
+            request=request, round=self.number, nodes=nodes, layout=self.layout
+        )
+        await self.agents.broadcast(messages.SaveStacks(request=request))
+        await done_within(limit_s, found.complete.wait())
+        return found
 
     def view(self) -> RoundView:
         """Return the current state of the round."""
@@ -167,8 +188,8 @@ class Round:
             step=self.step,
             cut_short=self._cut_short,
             failure=None if self._watching else self._failure(),
-            members=tuple(peer.node for peer in self.members),
-            standing=tuple(peer.node for peer in self.agents.standing),
+            members=self.nodes,
+            standing=self.agents.standing_nodes,
             silent=timedelta(seconds=self._silence_s()),
             layout=self.layout,
             ran=timedelta(seconds=time.monotonic() - self._began_at),
@@ -194,7 +215,8 @@ class Round:
         return self.agents.settings.resources.tasks_per_node
 
     @property
-    def _world_size(self) -> int:
+    def world_size(self) -> int:
+        """The number of ranks."""
         return self._tasks_per_node * len(self.members)
 
     async def _start(self) -> bool:
@@ -203,21 +225,22 @@ class Round:
         port = await self._reserved_port()
         if port is None:
             return False
-        self.record(
+        self.journal.record(
             events.RoundStarted(
                 at=now(),
                 round=self.number,
-                world_size=self._world_size,
-                nodes=tuple(peer.node for peer in self.members),
+                world_size=self.world_size,
+                nodes=self.nodes,
             )
         )
+        expected = timedelta(hours=self.agents.settings.checkpoint.mtbf_hours)
         orders = start_orders(
             self.members,
             number=self.number,
             tasks_per_node=self._tasks_per_node,
             port=port,
-            between_failures=self.between_failures,
-            save_cost=self.save_cost,
+            between_failures=self.past.between_failures(expected),
+            save_cost=self.past.save_cost,
         )
         for node_rank, order in orders:
             await self.agents.send(node_rank, order)
@@ -275,37 +298,44 @@ class Round:
             case messages.Saved():
                 self._saved(message)
             case messages.Warn():
-                self.record(events.Warned(at=now(), message=message.message))
+                self.journal.warn(message.message)
             case messages.NodeSteps() | messages.Reported():
                 await self._judge(sender, message)
-            case _ if isinstance(message, Told) and message.round == self.number:
-                self.requests.take(sender, message)
-            case _ if isinstance(message, _OfRank) and message.round == self.number:
-                self._take_of_rank(message)
+            case _ if isinstance(message, _OfRound) and message.round == self.number:
+                self._take_of_round(sender, message)
             case AgentLost():
                 self._lose(sender, message.silent_s)
             case _:
                 pass
         return message
 
-    def _take_of_rank(self, message: _OfRank) -> None:
-        """Take a rank's end, its profile, or its layout: all layouts are recorded at once."""
-        if isinstance(message, messages.RankEnded):
-            self._exits.take(message.exit, message.alone_s)
-            return self._end_rank(message.exit)
-        if isinstance(message, messages.Profiled):
-            return self.profiles.take(message)
+    def _take_of_round(self, sender: int, message: _OfRound) -> None:
+        """Take what says in which round it was said."""
+        match message:
+            case messages.RankEnded():
+                self._exits.take(message.exit, message.alone_s)
+                self._end_rank(message.exit)
+            case messages.Profiled():
+                self.profiles.take(message)
+            case messages.LayoutTold():
+                self._take_layout(message)
+            case _:
+                self._hang.take(sender, message)
+                if self._requested is not None:
+                    self._requested.take(sender, message)
+
+    def _take_layout(self, message: messages.LayoutTold) -> None:
+        """Take a rank's layout: all layouts are recorded at once."""
         told = RankLayout(layout=message.layout, held=message.held, whole=message.whole)
         self._layouts[message.rank] = told
-        if len(self._layouts) < self._world_size:
-            return None
+        if len(self._layouts) < self.world_size:
+            return
         try:
             report = layout_report(self._layouts)
         except ValueError as error:
-            self.record(events.Warned(at=now(), message=f"the ranks disagree: {error}"))
+            self.journal.warn(f"the ranks disagree: {error}")
         else:
-            self.record(events.LayoutReported(at=now(), round=self.number, report=report))
-        return None
+            self.journal.record(events.LayoutReported(at=now(), round=self.number, report=report))
 
     async def _judge(self, sender: int, message: messages.NodeSteps | messages.Reported) -> None:
         """Pass on what a run, or a rank, is judged by."""
@@ -336,7 +366,7 @@ class Round:
 
     def _saved(self, message: messages.Saved) -> None:
         self.on_saved(message)
-        self.record(
+        self.journal.record(
             events.CheckpointSaved(
                 at=now(),
                 round=self.number,
@@ -351,13 +381,13 @@ class Round:
         if step is not None and self.first_step is None:
             self.first_step = step
             self.start_up = timedelta(seconds=time.monotonic() - self._began_at)
-            self.record(events.StepReached(at=now(), round=self.number, step=step))
+            self.journal.record(events.StepReached(at=now(), round=self.number, step=step))
 
     def _advance(self, step: int, total: int | None) -> None:
         self._total = total or self._total
         if self.step is None or step > self.step:
             self.step = step
-        self.progress.note(self.number, self.step, self._total)
+        self.journal.note_step(self.number, self.step, self._total)
 
     def _over(self) -> bool:
         return self._exits.complete or self._troubled() or self._hang.found is not None
@@ -430,7 +460,7 @@ class Round:
         if self.agents.given_up_s and self._exits.missing():
             return given_up(self.agents.given_up_s, self.step)
         absence = NodeSilence(
-            nodes=[peer.node for peer in self.members],
+            nodes=self.nodes,
             tasks_per_node=self._tasks_per_node,
             silent=self._exits.missing(),
             lost=self._lost,

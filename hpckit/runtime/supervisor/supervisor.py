@@ -44,24 +44,23 @@ from hpckit.runtime.descriptors import allow_many_files, with_hint
 from hpckit.runtime.environ import TERMINAL
 from hpckit.runtime.foreground import ended_by_keyboard
 from hpckit.runtime.mailbox import answer_requests
+from hpckit.runtime.pauses import Suspensions
 from hpckit.runtime.supervisor.agent_step import Steps, explained
 from hpckit.runtime.supervisor.agents import Agents, AgentsError, Peer
 from hpckit.runtime.supervisor.attempt import Attempt, note_other_code, open_attempt
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, poll_drained
-from hpckit.runtime.supervisor.elastic.resizing import Regrowth, Resizing, SatelliteDrains
 from hpckit.runtime.supervisor.hand_over import HandOver
-from hpckit.runtime.supervisor.health.node_inspections import NodeInspections
-from hpckit.runtime.supervisor.health.straggler_watch import StragglerWatch
 from hpckit.runtime.supervisor.journal import Journal
+from hpckit.runtime.supervisor.node_inspections import NodeInspections
 from hpckit.runtime.supervisor.notices import TIME_LIMIT, Notices
 from hpckit.runtime.supervisor.patience import own_failure_cause
 from hpckit.runtime.supervisor.profiles import Profiles
-from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import judge_of
+from hpckit.runtime.supervisor.resizing import Resizing
 from hpckit.runtime.supervisor.round import Round
-from hpckit.runtime.supervisor.round_requests import RoundRequests, answer_stacks
-from hpckit.runtime.supervisor.suspensions import Suspensions
+from hpckit.runtime.supervisor.stack_collection import answer_stacks
+from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 from hpckit.runtime.supervisor.time_limit import TimeLimit
 from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
@@ -105,14 +104,12 @@ class _Supervisor:
         heard = assignment.heard
         told = None if heard is None else partial(heard, attempt.number)
         self.journal = Journal(paths=paths, heard=told, keep=attempt.keep_incidents)
-        self.record, files = self.journal.record, self.journal.files
-        self.progress = ProgressFile(path=paths.progress, files=files)
+        self.record = self.journal.record
         lead = timedelta(seconds=settings.runtime.save_before_timeout_s)
-        stated = settings.resources.additional_parameters
-        self.deadline = Deadline(lead=lead, warn=self._warn, signal=str(stated.get("signal") or ""))
+        signal_ = str(settings.resources.additional_parameters.get("signal") or "")
+        self.deadline = Deadline(lead=lead, warn=self.journal.warn, signal=signal_)
         self.stragglers = StragglerWatch(record=self.record, act=self._hear_stragglers)
-        planned = settings.observe.profile
-        self.profiles = Profiles(paths=paths, files=files, round=self._latest, planned=planned)
+        self.profiles = Profiles(journal=self.journal, planned=settings.observe.profile)
         self.notices = Notices(
             assignment=assignment,
             deadline=self.deadline,
@@ -135,17 +132,12 @@ class _Supervisor:
             record=self.record,
         )
         self.resizing = Resizing(
-            paths=paths,
-            files=files,
+            journal=self.journal,
             agents=self.agents,
-            round=lambda: self.round,
             judge=self._resized,
             usable=self._usable,
-            record=self.record,
+            order=None if assignment.allocation is None else assignment.allocation.regrow,
         )
-        self.satellite_drains = SatelliteDrains(resizing=self.resizing, record=self.record)
-        order = None if assignment.allocation is None else assignment.allocation.regrow
-        self.regrowth = Regrowth(resizing=self.resizing, order=order)
 
     async def run(self) -> int:
         self.notices.listen()
@@ -230,31 +222,28 @@ class _Supervisor:
             return
         await poll_drained(
             settings.runtime.drain_poll_interval_s,
-            ask=lambda: allocation.draining(self.satellite_drains.nodes),
+            ask=lambda: allocation.draining(self.resizing.satellite_nodes),
             wanted=self._trains,
             hear=self._hear_drains,
         )
 
     async def _answer_requests(self) -> None:
         """Answer requests of users: for the stacks of all ranks, profiles, and another size."""
-        paths, files = self.attempt.paths, self.journal.files
+        paths = self.attempt.paths
         await answer_requests(
             {
-                paths.stacks_requests: lambda at: answer_stacks(paths, files, self._latest(), at),
+                paths.stacks_requests: lambda at: answer_stacks(self.journal, self.round, at),
                 paths.profile_requests: self.profiles.answer,
                 paths.resize_requests: self.resizing.answer,
             }
         )
-
-    def _latest(self) -> RoundRequests | None:
-        return None if self.round is None else self.round.requests
 
     def _trains(self) -> bool:
         return self.round is not None and self.round.stepping
 
     async def _hear_drains(self, found: Drained) -> None:
         """Have the ranks leave nodes that are being drained, if the policy says so."""
-        self.drains.take(self.satellite_drains.leave(found, saved=self.deadline.saved_any))
+        self.drains.take(self.resizing.leave_drained(found, saved=self.deadline.saved_any))
         if self.round is None or not self.round.stepping:
             return
         view = self._known(self.round.view())
@@ -272,11 +261,11 @@ class _Supervisor:
         self.slow = {**self.slow, **slow}
         told = "; ".join(slow.values())
         if self.round is None or policy.on_straggler is StragglerPolicy.warn:
-            self._warn(told)
+            self.journal.warn(told)
             return
         action = on_straggler(self._known(self.round.view()), policy, self.past)
         if isinstance(action, Stay):
-            self._warn(f"{told}; the run continues there: {action.because}")
+            self.journal.warn(f"{told}; the run continues there: {action.because}")
         else:
             await self.round.leave()
 
@@ -292,9 +281,6 @@ class _Supervisor:
         if isinstance(event, events.AgentJoined) and event.satellite is not None:
             self.past = self.past.with_returned(event.node)
         self.record(event)
-
-    def _warn(self, message: str) -> None:
-        self.record(events.Warned(at=now(), message=message))
 
     def _hosts(self) -> list[str]:
         """Return the names and addresses by which other nodes may reach this one, best first."""
@@ -326,21 +312,23 @@ class _Supervisor:
             )
         except AgentsError as error:
             agents.lose_left(blamed=not self.notices.noticed.is_set())
-            standing = tuple(peer.node for peer in agents.standing)
             failure = await explained(error.failure, self.attempt.paths.agents_log)
-            view = RoundView(round=0, at=now(), exits=(), failure=failure, standing=standing)
-            action = await self._decided(view)
+            action = await self._decided(self._not_begun(number, failure))
         else:
-            unhealthy = await self._unhealthy(number, nodes)
-            action = unhealthy or await self._round(number, nodes)
+            action = await self._round(number, nodes)
         while isinstance(action, NewRound):
             await done_within(action.pause.total_seconds(), self.notices.noticed.wait())
             number += 1
             await aside(partial(note_other_code, self.attempt, self.assignment.environ))
             await self.preflight.inspect_new()
-            unhealthy = await self._unhealthy(number, action.nodes)
-            action = unhealthy or await self._round(number, action.nodes)
+            action = await self._round(number, action.nodes)
         return action
+
+    def _not_begun(self, number: int, failure: Failure, members: tuple[str, ...] = ()) -> RoundView:
+        """Return a view of a round without ranks."""
+        standing = self.agents.standing_nodes
+        view = RoundView(round=number, at=now(), exits=(), failure=failure)
+        return replace(view, members=members, standing=standing)
 
     async def _unhealthy(self, number: int, nodes: tuple[str, ...]) -> Action | None:
         """Return what follows if some of these nodes cannot train; None if the round may start.
@@ -350,20 +338,18 @@ class _Supervisor:
         bad = self.preflight.news(nodes)
         if not bad:
             return None
-        standing = tuple(peer.node for peer in self.agents.standing)
         failure = unhealthy_failure(bad)
-        view = RoundView(round=number, at=now(), exits=(), failure=failure, standing=standing)
-        view = replace(view, members=nodes)
+        view = self._not_begun(number, failure, nodes)
         stay = why_stay(self._known(view), self.settings.recovery, self.past)
         if stay is None:
             return await self._decided(view)
-        self._warn(f"{failure.message}; {stay}: it continues here")
+        self.journal.warn(f"{failure.message}; {stay}: it continues here")
         return None
 
     def _in_network_order(self) -> tuple[str, ...]:
         """Return the nodes that are there as the network joins them."""
         return network_order(
-            tuple(peer.node for peer in self.agents.standing),
+            self.agents.standing_nodes,
             {peer.node: peer.switches for peer in self.agents.standing},
             replica_nodes=self.replica_nodes,
             domain_nodes=self.settings.cluster.nvlink_nodes,
@@ -371,27 +357,26 @@ class _Supervisor:
 
     async def _round(self, number: int, nodes: tuple[str, ...]) -> Action:
         """Run one round on those of these nodes that are left, if they have a layout."""
+        unhealthy = await self._unhealthy(number, nodes)
+        if unhealthy is not None:
+            return unhealthy
         there = {peer.node: peer for peer in self.agents.standing}
         members: tuple[Peer, ...] = tuple(there[node] for node in nodes if node in there)
         if not self.resizing.round_sizes.holds(len(members)):
-            failure, standing = gone_before(nodes, there), tuple(there)
-            view = RoundView(round=number, at=now(), exits=(), failure=failure, standing=standing)
-            return await self._decided(replace(view, members=nodes))
-        self.round = Round(
-            number,
-            self.agents,
-            members,
-            self.past.between_failures(self._expected),
-            self.past.save_cost,
-            self.progress,
-            self.notices.noticed,
-            self.record,
-            self._saved,
-            self.stragglers,
-            self.profiles,
-            judge_of(self.attempt.launch, self.attempt.index, self.settings),
+            return await self._decided(self._not_begun(number, gone_before(nodes, there), nodes))
+        self.round = self.profiles.round = self.resizing.round = Round(
+            number=number,
+            members=members,
+            past=self.past,
+            agents=self.agents,
+            journal=self.journal,
+            noticed=self.notices.noticed,
+            on_saved=self._saved,
+            stragglers=self.stragglers,
+            profiles=self.profiles,
+            judge=judge_of(self.attempt.launch, self.attempt.index, self.settings),
         )
-        await self.resizing.began(tuple(peer.node for peer in members))
+        await self.resizing.began(self.round.nodes)
         ran = await self.round.run()
         self.profiles.over(number)
         view = await self._with_agents_back(ran)
@@ -408,10 +393,9 @@ class _Supervisor:
             return view
         gave_up = self.agents.given_up_s > 0
         came = await self.steps.bring_back(self.agents, self.notices.noticed)
-        standing = tuple(peer.node for peer in self.agents.standing)
-        view = replace(view, standing=standing)
+        view = replace(view, standing=self.agents.standing_nodes)
         lost = view.failure is not None and view.failure.cause is Cause.node_lost
-        if gave_up or not lost or {*view.members} - {*standing}:
+        if gave_up or not lost or {*view.members} - {*view.standing}:
             return view
         failure = Failure(
             cause=Cause.launcher_lost,
@@ -421,16 +405,12 @@ class _Supervisor:
         )
         return replace(view, failure=failure)
 
-    @property
-    def _expected(self) -> timedelta:
-        return timedelta(hours=self.settings.checkpoint.mtbf_hours)
-
     def _saved(self, message: messages.Saved) -> None:
         stall, took = timedelta(seconds=message.stall_s), timedelta(seconds=message.duration_s)
         self.deadline.saved(took)
         self.past = replace(self.past, save_cost=SaveCost(stall=stall, duration=took))
         if self.regrowing is None or self.regrowing.done():
-            self.regrowing = asyncio.create_task(self.regrowth.saved(took))
+            self.regrowing = asyncio.create_task(self.resizing.saved(took))
 
     async def _decided(self, view: RoundView) -> Action:
         """Decide what follows an ended round, and record it."""

@@ -10,9 +10,9 @@ from hpckit.model.failure import RankStack, StacksAnswer
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_lines
 from hpckit.runtime.channel import messages
-from hpckit.runtime.file_thread import FileThread
 from hpckit.runtime.mailbox import answer_requests, latest_request, read_stacks
-from hpckit.runtime.supervisor.round_requests import StackCollection, answer_stacks
+from hpckit.runtime.supervisor.journal import Journal
+from hpckit.runtime.supervisor.stack_collection import StackCollection, answer_stacks
 
 ASKED = {"at": "2026-01-01T00:00:00Z", "host": "here"}
 STACK = RankStack(rank=0, node="n1", state="S", step=1, text="x")
@@ -39,10 +39,10 @@ async def answered(
     paths: AttemptPaths, round_: HalfSilentRound | None, request: int
 ) -> StacksAnswer:
     """Poll until this request is answered."""
-    files = FileThread()
+    journal = Journal(paths=paths)
 
     async def answer_to(latest: int) -> None:
-        await answer_stacks(paths, files, round_, latest)  # type: ignore[arg-type]
+        await answer_stacks(journal, round_, latest)  # type: ignore[arg-type]
 
     task = asyncio.create_task(answer_requests({paths.stacks_requests: answer_to}, 0.01))
     try:
