@@ -34,14 +34,6 @@ _LEFT_S = 3 * BEAT_S
 """An agent whose connection ends this soon after a sign of life has left: a lost node is silent."""
 
 
-class AgentsError(Exception):
-    """Raised if the agents of an attempt do not all come; `failure` names the missing ones."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentLost(messages.Message):
     """A local message, never sent: the connection to this node's agent ended, or it fell silent."""
@@ -310,18 +302,18 @@ class Agents:
 
     async def gather(
         self, wanted: int, step: Step, noticed: asyncio.Event, *, names: tuple[str, ...]
-    ) -> None:
-        """Wait until all agents have come; raises AgentsError that names the missing ones."""
+    ) -> Failure | None:
+        """Wait until all agents have come; return the failure that names the missing ones."""
         if wanted > files_allowed() - SPARE_FILES:
-            raise AgentsError(_too_many(wanted))
+            return _too_many(wanted)
         limit_s = self.settings.runtime.agent_timeout_s
         code = await self._arrivals(
             step, noticed, limit_s, lambda: len(self._own) >= wanted or bool(self._problem)
         )
         if self._problem:
-            raise AgentsError(Failure(cause=Cause.agents_missing, message=self._problem))
+            return Failure(cause=Cause.agents_missing, message=self._problem)
         if len(self._own) >= wanted:
-            return
+            return None
         told = code is None and noticed.is_set()
         if code is not None:
             why = f"the agents ended with exit code {code} before all had come"
@@ -330,7 +322,7 @@ class Agents:
         else:
             why = f"waited {limit_s:g} s for the agents"
         came = {peer.node for peer in self._own}
-        raise AgentsError(missing_agents(names, came, wanted=wanted, why=why, told=told))
+        return missing_agents(names, came, wanted=wanted, why=why, told=told)
 
     @property
     def _own(self) -> tuple[Peer, ...]:

@@ -72,9 +72,9 @@ class Profiles:
             ranks=asked.ranks,
             tool=asked.tool,
         )
-        await round_.profile(order)
+        await round_.agents.broadcast(order)
         for rank in asked.ranks:
-            if round_.has_ended(rank):
+            if rank in round_.exits:
                 self.ended(round_.number, rank)
 
     def _refusal(self, asked: ProfileAnswer, round_: Round | None) -> str | None:
@@ -115,10 +115,8 @@ class Profiles:
 
     def over(self, round_: int) -> None:
         """Note that a round has ended."""
-        for answer in list(self._open.values()):
-            if answer.round == round_:
-                for rank in _missing(answer):
-                    self.ended(round_, rank)
+        for rank in {rank for answer in self._open.values() for rank in answer.ranks}:
+            self.ended(round_, rank)
 
     def _note(self, answer: ProfileAnswer, result: RankProfile) -> None:
         if result.rank not in answer.ranks:

@@ -29,7 +29,6 @@ from hpckit.runtime.supervisor.pruning import TrialPruner
 from hpckit.runtime.supervisor.round_start import master_host, start_orders
 from hpckit.runtime.supervisor.stack_collection import StackCollection
 from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
-from hpckit.runtime.tasks import done_within
 from hpckit.values import dataclass, field
 
 _NOTICE_WAIT_S = 1.0
@@ -76,24 +75,24 @@ class Round:
     start_up: timedelta = field(default=timedelta(), init=False)
     """How long it took from the beginning of the round to its first step."""
     _began_at: float = field(default_factory=time.monotonic, init=False)
-    _exits: RankExits = field(init=False)
+    exits: RankExits = field(init=False)
     _failed_at: float = field(default=math.inf, init=False)
     _lost: dict[int, float] = field(default_factory=dict, init=False)
     """By the place of a lost member: the time since which nothing had come from it."""
     _hang: HangReport = field(default_factory=HangReport, init=False)
-    _requested: StackCollection | None = field(default=None, init=False)
+    stacks_asked: StackCollection | None = field(default=None, init=False)
     _silent_s: float = field(default=0.0, init=False)
     _stepped_at: float = field(default_factory=time.monotonic, init=False)
     _load: CheckpointLoad | None = field(default=None, init=False)
     _layouts: dict[int, RankLayout] = field(default_factory=dict, init=False)
     _asked: bool = field(default=False, init=False)
-    _watching: bool = field(default=False, init=False)
+    watching: bool = field(default=False, init=False)
     _cut_short: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.nodes = tuple(peer.node for peer in self.members)
         self.layout = layout_of_world(self.agents.settings, self.world_size)
-        self._exits = RankExits(
+        self.exits = RankExits(
             round=self.number,
             world_size=self.world_size,
             tasks_per_node=self._tasks_per_node,
@@ -106,18 +105,18 @@ class Round:
         """Start all ranks and return when none is left."""
         if not await self._start():
             return self.view()
-        await self._watch_judged()
+        await self._watch()
         if self._hang.found is not None and not self._troubled():
             await self._save_stacks(_STACKS_S)
-        elif is_time_out(first_failure(self._exits.in_order())):
+        elif is_time_out(first_failure(self.exits.in_order())):
             await self._save_stacks(_AFTER_TIME_OUT_S)
         if self.noticed.is_set() and self.step is not None and self._hang.found is None:
             await self._let_leave()
-        if not self._exits.complete or self._troubled():
+        if not self.exits.complete or self._troubled():
             await self._stop()
         await self._look_closer()
-        self._exits.settle()
-        self.step = last_done(self._exits.in_order(), self.step)
+        self.exits.settle()
+        self.step = last_done(self.exits.in_order(), self.step)
         if self.step is not None:
             self.journal.note_step(self.number, self.step, self._total, last=True)
         return self.view()
@@ -125,7 +124,7 @@ class Round:
     @property
     def stepping(self) -> bool:
         """Whether ranks loop over steps, and nothing is known that would end the round."""
-        return self._watching and self.step is not None and not self.noticed.is_set()
+        return self.watching and self.step is not None and not self.noticed.is_set()
 
     @property
     def remaining(self) -> timedelta | None:
@@ -148,7 +147,7 @@ class Round:
         """Why the ranks cannot be profiled now; None if they can."""
         if self.noticed.is_set() or self._asked:
             return "it was asked to leave"
-        if not self._watching:
+        if not self.watching:
             return "its ranks are being started, or have just ended"
         if self.step is None:
             return (
@@ -157,37 +156,17 @@ class Round:
             )
         return None
 
-    def has_ended(self, rank: int) -> bool:
-        """Return whether a rank has ended."""
-        return rank in self._exits
-
-    async def profile(self, order: messages.StartProfile) -> None:
-        """Pass an order for a profile on to the ranks."""
-        await self.agents.broadcast(order)
-
-    async def collect_stacks(self, request: int, limit_s: float) -> StackCollection | None:
-        """Have every rank say what it is doing; None if no ranks are watched at the moment."""
-        if not self._watching:
-            return None
-        nodes = {peer.node_rank: peer.node for peer in self.members}
-        self._requested = found = StackCollection(
-            request=request, round=self.number, nodes=nodes, layout=self.layout
-        )
-        await self.agents.broadcast(messages.SaveStacks(request=request))
-        await done_within(limit_s, found.complete.wait())
-        return found
-
     def view(self) -> RoundView:
         """Return the current state of the round."""
         return RoundView(
             round=self.number,
             at=now(),
-            exits=self._exits.in_order(),
+            exits=self.exits.in_order(),
             first_step=self.first_step,
             load=self._load,
             step=self.step,
             cut_short=self._cut_short,
-            failure=None if self._watching else self._failure(),
+            failure=None if self.watching else self._failure(),
             members=self.nodes,
             standing=self.agents.standing_nodes,
             silent=timedelta(seconds=self._silence_s()),
@@ -198,7 +177,7 @@ class Round:
     def _silence_s(self) -> float:
         """Return for how long nothing had come on when the failure was noticed, or ranks ended."""
         since = time.monotonic() - self._stepped_at
-        still = standstill_s(since, self.usual_step, self._exits.in_order())
+        still = standstill_s(since, self.usual_step, self.exits.in_order())
         return max(self._silent_s, self._hang.silent_s, still)
 
     def _failure(self) -> Failure | None:
@@ -206,7 +185,7 @@ class Round:
         found = self._loss() or self._hang.failure()
         if found is not None:
             return found
-        first = first_failure(self._exits.in_order())
+        first = first_failure(self.exits.in_order())
         explained = self._hang.explained(first)
         return None if explained == first else explained
 
@@ -257,24 +236,20 @@ class Round:
                 return message.port
         return None
 
-    async def _watch_judged(self) -> None:
-        if self.judge is None:
-            return await self._watch()
-        prune = partial(self.agents.broadcast, messages.Prune())
-        judging = asyncio.create_task(self.judge.run(prune))
-        try:
-            return await self._watch()
-        finally:
-            judging.cancel()
-
     async def _watch(self) -> None:
         """Follow the agents until all ranks have ended, one fails or hangs, or a notice comes."""
-        self._watching = True
+        judging = None
+        if self.judge is not None:
+            prune = partial(self.agents.broadcast, messages.Prune())
+            judging = asyncio.create_task(self.judge.run(prune))
+        self.watching = True
         try:
             while not (self._over() or self.noticed.is_set()):
                 await self._hear(None, self.noticed)
         finally:
-            self._watching = False
+            self.watching = False
+            if judging is not None:
+                judging.cancel()
 
     async def _hear(
         self, limit_s: float | None, noticed: asyncio.Event | None = None
@@ -313,7 +288,7 @@ class Round:
         """Take what says in which round it was said."""
         match message:
             case messages.RankEnded():
-                self._exits.take(message.exit, message.alone_s)
+                self.exits.take(message.exit, message.alone_s)
                 self._end_rank(message.exit)
             case messages.Profiled():
                 self.profiles.take(message)
@@ -321,8 +296,8 @@ class Round:
                 self._take_layout(message)
             case _:
                 self._hang.take(sender, message)
-                if self._requested is not None:
-                    self._requested.take(sender, message)
+                if self.stacks_asked is not None:
+                    self.stacks_asked.take(sender, message)
 
     def _take_layout(self, message: messages.LayoutTold) -> None:
         """Take a rank's layout: all layouts are recorded at once."""
@@ -360,7 +335,7 @@ class Round:
         """Count a member's node as lost; spare nodes do not matter."""
         for place, peer in enumerate(self.members):
             if peer.node_rank == node_rank:
-                self._exits.lose(place)
+                self.exits.lose(place)
                 self._lost[place] = time.monotonic() - silent_s
                 self._silent_s = max(self._silent_s, silent_s)
 
@@ -390,17 +365,17 @@ class Round:
         self.journal.note_step(self.number, self.step, self._total)
 
     def _over(self) -> bool:
-        return self._exits.complete or self._troubled() or self._hang.found is not None
+        return self.exits.complete or self._troubled() or self._hang.found is not None
 
     def _troubled(self) -> bool:
-        return bool(self._lost) or self._exits.failed
+        return bool(self._lost) or self.exits.failed
 
     async def _let_leave(self) -> None:
         """Pass the notice on, and give ranks in a step loop the time to act on it."""
         await self.agents.broadcast(messages.Notice())
         await self._wait(
             self.agents.settings.runtime.notice_grace_s,
-            lambda: self._exits.accounted or self._troubled(),
+            lambda: self.exits.accounted or self._troubled(),
         )
 
     async def _save_stacks(self, limit_s: float) -> None:
@@ -426,11 +401,11 @@ class Round:
         """
         began = time.monotonic()
         deadline = began + limit_s
-        while not self._exits.accounted and time.monotonic() - began < limit_s + _NO_LONGER_S:
-            count = len(self._exits)
+        while not self.exits.accounted and time.monotonic() - began < limit_s + _NO_LONGER_S:
+            count = len(self.exits)
             if await self._hear(max(deadline - time.monotonic(), _UNREAD_S)) is None:
                 return
-            if len(self._exits) > count:
+            if len(self.exits) > count:
                 deadline = max(deadline, time.monotonic() + _PATIENCE_S)
 
     async def _wait(self, limit_s: float, enough: Callable[[], bool]) -> None:
@@ -447,7 +422,7 @@ class Round:
         """
         if self._hang.found is not None or self._lost or self.noticed.is_set():
             return
-        ends = self._exits.in_order()
+        ends = self.exits.in_order()
         failure = first_failure(ends)
         if failure is not None and failure.cause is Cause.communication:
             limit_s = self.agents.settings.runtime.node_timeout_s + 2.0
@@ -457,15 +432,15 @@ class Round:
 
     def _loss(self) -> Failure | None:
         """Return the failure of agents that left, or were lost, if there is one."""
-        if self.agents.given_up_s and self._exits.missing():
+        if self.agents.given_up_s and self.exits.missing():
             return given_up(self.agents.given_up_s, self.step)
         absence = NodeSilence(
             nodes=self.nodes,
             tasks_per_node=self._tasks_per_node,
-            silent=self._exits.missing(),
+            silent=self.exits.missing(),
             lost=self._lost,
             failed_at=self._failed_at,
             step=self.step,
             layout=self.layout,
         )
-        return loss(absence, self._exits.in_order())
+        return loss(absence, self.exits.in_order())

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hpckit.model.failure import RankStack, StacksAnswer
-from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.mailbox import write_answer
 from hpckit.runtime.supervisor.hang_report import Told
 from hpckit.runtime.supervisor.journal import Journal
+from hpckit.runtime.tasks import done_within
 from hpckit.values import dataclass, field, replace
 
 if TYPE_CHECKING:
@@ -27,13 +27,11 @@ _COLLECT_S = 8.0
 class StackCollection:
     """The answers so far to one request; `nodes` are those that should answer, by node rank.
 
-    `layout` is that of the round. `complete` is set when all of them have sent all stacks.
+    `complete` is set when all of them have sent all stacks.
     """
 
     request: int
-    round: int
     nodes: Mapping[int, str]
-    layout: Layout | None = None
     stacks: dict[int, RankStack] = field(default_factory=dict, init=False)
     complete: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _answered: set[int] = field(default_factory=set, init=False)
@@ -55,16 +53,21 @@ class StackCollection:
 
 
 async def answer_stacks(journal: Journal, round_: Round | None, request: int) -> None:
-    """Collect the stacks of the latest round, if there is one, and write them down."""
-    found = None if round_ is None else await round_.collect_stacks(request, _COLLECT_S)
-    answer, file = StacksAnswer(request=request, at=now(), round=None), journal.paths.stacks_answer
-    if found is not None:
+    """Have every rank of a round say what it is doing, if ranks are watched, and write it down."""
+    file, found = journal.paths.stacks_answer, None
+    if round_ is not None and round_.watching:
+        nodes = {peer.node_rank: peer.node for peer in round_.members}
+        round_.stacks_asked = found = StackCollection(request=request, nodes=nodes)
+        await round_.agents.broadcast(messages.SaveStacks(request=request))
+        await done_within(_COLLECT_S, found.complete.wait())
+    answer = StacksAnswer(request=request, at=now(), round=None)
+    if round_ is not None and found is not None:
         answer = replace(
             answer,
-            round=found.round,
+            round=round_.number,
             stacks=tuple(found.stacks[rank] for rank in sorted(found.stacks)),
             silent=found.silent,
-            layout=found.layout,
+            layout=round_.layout,
         )
 
     def write() -> None:

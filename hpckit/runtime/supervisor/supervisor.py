@@ -46,7 +46,7 @@ from hpckit.runtime.foreground import ended_by_keyboard
 from hpckit.runtime.mailbox import answer_requests
 from hpckit.runtime.pauses import Suspensions
 from hpckit.runtime.supervisor.agent_step import Steps, explained
-from hpckit.runtime.supervisor.agents import Agents, AgentsError, Peer
+from hpckit.runtime.supervisor.agents import Agents, Peer
 from hpckit.runtime.supervisor.attempt import Attempt, note_other_code, open_attempt
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, poll_drained
@@ -292,15 +292,10 @@ class _Supervisor:
 
     async def _rounds(self, step: Step) -> EndAttempt:
         """Run rounds until the attempt should end."""
-        resources, agents = self.settings.resources, self.agents
-        number = 0
-        try:
-            await agents.gather(
-                resources.nodes + resources.spare_nodes,
-                step,
-                self.notices.noticed,
-                names=self.assignment.agents.nodes,
-            )
+        resources, agents, number = self.settings.resources, self.agents, 0
+        wanted, names = resources.nodes + resources.spare_nodes, self.assignment.agents.nodes
+        failure = await agents.gather(wanted, step, self.notices.noticed, names=names)
+        if failure is None:
             await self.preflight.inspect_new()
             nodes = first_nodes(
                 self._in_network_order(),
@@ -310,12 +305,11 @@ class _Supervisor:
                 self.preflight.unhealthy,
                 now(),
             )
-        except AgentsError as error:
-            agents.lose_left(blamed=not self.notices.noticed.is_set())
-            failure = await explained(error.failure, self.attempt.paths.agents_log)
-            action = await self._decided(self._not_begun(number, failure))
-        else:
             action = await self._round(number, nodes)
+        else:
+            agents.lose_left(blamed=not self.notices.noticed.is_set())
+            failure = await explained(failure, self.attempt.paths.agents_log)
+            action = await self._decided(self._not_begun(number, failure))
         while isinstance(action, NewRound):
             await done_within(action.pause.total_seconds(), self.notices.noticed.wait())
             number += 1

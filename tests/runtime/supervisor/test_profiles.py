@@ -33,14 +33,15 @@ class FourRanks:
     number: int = 5
     world_size: int = 4
     not_profiled: str | None = None
-    gone: set[int] = field(default_factory=set)
+    exits: set[int] = field(default_factory=set)
     orders: list[messages.StartProfile] = field(default_factory=list)
 
-    def has_ended(self, rank: int) -> bool:
-        """Look it up."""
-        return rank in self.gone
+    @property
+    def agents(self) -> FourRanks:
+        """Return what passes orders on."""
+        return self
 
-    async def profile(self, order: messages.StartProfile) -> None:
+    async def broadcast(self, order: messages.StartProfile) -> None:
         """Keep the order."""
         self.orders.append(order)
 
@@ -154,7 +155,7 @@ def test_ranks_that_end_before_are_no_reason_to_wait(desk: Desk) -> None:
     """One that had ended already, one that ends, and those of a round that is over."""
 
     async def scene() -> None:
-        desk.round.gone.add(3)
+        desk.round.exits.add(3)
         answer = await desk.ask(replace(REQUEST, ranks=()))
         assert [(one.rank, one.problem) for one in answer.results] == [(3, "the rank ended before")]
         desk.profiles.ended(4, 1)  # an earlier round

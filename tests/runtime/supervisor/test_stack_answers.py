@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from hpckit.model.failure import RankStack, StacksAnswer
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_lines
 from hpckit.runtime.channel import messages
 from hpckit.runtime.mailbox import answer_requests, latest_request, read_stacks
+from hpckit.runtime.supervisor import stack_collection
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.stack_collection import StackCollection, answer_stacks
 
@@ -21,18 +25,24 @@ STACK = RankStack(rank=0, node="n1", state="S", step=1, text="x")
 class HalfSilentRound:
     """A round of two nodes, one of which never answers; `asked` counts."""
 
-    asked = 0
+    number, layout, watching, asked = 3, None, True, 0
+    members = (SimpleNamespace(node="n1", node_rank=0), SimpleNamespace(node="n2", node_rank=1))
+    stacks_asked: StackCollection | None = None
 
-    async def collect_stacks(self, request: int, limit_s: float) -> StackCollection | None:
+    @property
+    def agents(self) -> HalfSilentRound:
+        """Return what passes orders on."""
+        return self
+
+    async def broadcast(self, order: messages.SaveStacks) -> None:
         """Answer for one node."""
-        assert limit_s > 0
         self.asked += 1
-        found = StackCollection(request=request, round=3, nodes={0: "n1", 1: "n2"})
+        found, request = self.stacks_asked, order.request
+        assert found is not None
         found.take(0, messages.StackSaved(round=3, stack=STACK, request=request))
         found.take(0, messages.StacksSaved(round=3, request=request))
         found.take(1, messages.StacksSaved(round=3, request=request - 1))
         assert not found.complete.is_set(), "that was the answer to an earlier request"
-        return found
 
 
 async def answered(
@@ -57,8 +67,11 @@ async def answered(
     return answer
 
 
-def test_request_is_answered_once_with_the_silent_node(tmp_path: Path) -> None:
+def test_request_is_answered_once_with_the_silent_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a request nothing is asked; the size of the file is the number of the request."""
+    monkeypatch.setattr(stack_collection, "_COLLECT_S", 0.1)
     paths, round_ = AttemptPaths(tmp_path), HalfSilentRound()
     assert latest_request(paths.stacks_requests) == 0
     assert paths.stacks_requests.exists(), "made by the supervisor: over NFS, absence is cached"
