@@ -1,7 +1,7 @@
 """The agent: one process per node, which starts, watches and ends the ranks of its node.
 
 It reports to the supervisor, makes no decisions and imports no torch. Run as `python -m
-hpckit.runtime.agent.agent LAUNCH RUN ATTEMPT`.
+hpckit.runtime.agent LAUNCH RUN ATTEMPT`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NotFound
 from hpckit.model.counted import counted
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
 from hpckit.model.launch import ClusterKind
+from hpckit.model.preflight.health import XidSeen
 from hpckit.model.rank import RankInfo
-from hpckit.model.telemetry.vocabulary import TelemetryEvent
+from hpckit.model.telemetry.vocabulary import TelemetryEvent, TelemetryEventKind
 from hpckit.observe.event_words import event_words
 from hpckit.observe.gpu_choice import GPUS_ASKED, OF_SLURM, VISIBLE, gpu_choice
 from hpckit.observe.sampler import NodeSampler
@@ -35,7 +36,7 @@ from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.secret_variables import read_secrets
 from hpckit.record.store import read_json
-from hpckit.runtime.agent.inspection import XidLog, inspect, measure_pairs, probe_order
+from hpckit.runtime.agent.inspection import inspect, measure_pairs, probe_order
 from hpckit.runtime.agent.local_ranks import LocalRanks
 from hpckit.runtime.agent.rank_outlook import RankOutlook
 from hpckit.runtime.agent.step_reports import SEND_S, StepReports
@@ -68,6 +69,7 @@ _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 0.0)
 _TURN_S = 3.0
 _LEAVE_S = 2.0
 """How long what ranks have left behind may take to leave in order; a supervisor waits longer."""
+_MOST_XIDS = 64
 _MOST_WARNINGS = 20
 """Warnings of one node in an attempt; all that happened is in its telemetry."""
 
@@ -85,7 +87,8 @@ class Agent:
     """Called with each message that does not send this agent away."""
     ranks: LocalRanks | None = None
     reserved: socket.socket | None = None
-    xids: XidLog = field(default_factory=XidLog)
+    xids: list[XidSeen] = field(default_factory=list)
+    """The XID errors that this node's sampler has seen in this attempt."""
     _silence: SilenceTimer = field(default_factory=lambda: SilenceTimer(tick_s=BEAT_S), init=False)
     _alone: bool = field(default=False, init=False)
     _warned: set[str] = field(default_factory=set, init=False)
@@ -197,7 +200,7 @@ class Agent:
             return
         outlook = self.outlook
         probe = probe_order(order, outlook.settings, outlook.run)
-        await self.tell(await inspect(order, probe, self.xids.seen))
+        await self.tell(await inspect(order, probe, self.xids))
 
     async def _stop(self, grace_s: float) -> None:
         if self.ranks is not None:
@@ -258,7 +261,8 @@ class Agent:
 
     def hear_node(self, loop: asyncio.AbstractEventLoop, event: TelemetryEvent) -> None:
         """Warn of what happened to this node's GPUs, once; called in the sampler's thread."""
-        self.xids.hear(event)
+        if event.kind is TelemetryEventKind.xid and len(self.xids) < _MOST_XIDS:
+            self.xids.append(XidSeen(uuid=event.uuid, code=event.code or 0))
         words = event_words(event, self.outlook.node)
         if words is None or words in self._warned or len(self._warned) >= _MOST_WARNINGS:
             return

@@ -16,7 +16,6 @@ from hpckit.model.cluster.gpus_asked import cpus_of_task
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.preflight.health import NodeHealth, PairRate, XidSeen
-from hpckit.model.telemetry.vocabulary import TelemetryEvent, TelemetryEventKind
 from hpckit.planning.preflight.judge import asked_of_node
 from hpckit.record.launches import checkpoint_base
 from hpckit.record.layout import RunPaths
@@ -25,23 +24,9 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment
 from hpckit.runtime.preflight import pair_probe
 from hpckit.runtime.preflight.probe import MARK, ProbeOrder
-from hpckit.values import dataclass, field
 
-_MOST_XIDS = 64
 _END_S = 2.0
 _SHOWN = 200
-
-
-@dataclass(slots=True)
-class XidLog:
-    """The XID errors that this node's sampler has seen in this attempt."""
-
-    seen: list[XidSeen] = field(default_factory=list)
-
-    def hear(self, event: TelemetryEvent) -> None:
-        """Keep an event if it is an XID; may be called in another thread."""
-        if event.kind is TelemetryEventKind.xid and len(self.seen) < _MOST_XIDS:
-            self.seen.append(XidSeen(uuid=event.uuid, code=event.code or 0))
 
 
 def probe_order(order: messages.Inspect, settings: LaunchConfig, run: RunPaths) -> ProbeOrder:

@@ -7,7 +7,6 @@ processes Slurm notifies depends on the cause, and it sends the same signal for 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.signals import NOTICES, WARNINGS
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.tasks import done_within
-from hpckit.runtime.threads import aside
+from hpckit.runtime.threads import aside_within
 from hpckit.values import dataclass, field, replace
 
 TIME_LIMIT = "the time limit"
@@ -152,25 +151,23 @@ class Notices:
 
     async def learn_whether_cancelled(self) -> None:
         """Read whether the user has asked for the end, unless that takes too long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ANSWER_S):
-                asked = await aside(self.asked_to_cancel)
-            self.cancelled = self.cancelled or asked
+        asked = await aside_within(_ANSWER_S, self.asked_to_cancel, otherwise=False)
+        self.cancelled = self.cancelled or asked
 
     async def _ask_scheduler(self) -> None:
         """Ask the scheduler, which may be too busy to answer."""
         allocation, notice = self.assignment.allocation, self.notice
         if allocation is None or notice is None or notice.cause is Cause.time_limit:
             return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ANSWER_S):
-                ending = await aside(allocation.why)
-            self.cancelled = self.cancelled or ending.cancelled
-            cause = ending.cause or notice.cause
-            self.notice = replace(notice, cause=cause, restarts=ending.restarts)
-            self._wished = self._wished and ending.cause is None
-            if ending.runs_on and not self.told.is_set() and not self.cancelled:
-                self._dismiss(self.notice)
+        ending = await aside_within(_ANSWER_S, allocation.why, None)
+        if ending is None:
+            return
+        self.cancelled = self.cancelled or ending.cancelled
+        cause = ending.cause or notice.cause
+        self.notice = replace(notice, cause=cause, restarts=ending.restarts)
+        self._wished = self._wished and ending.cause is None
+        if ending.runs_on and not self.told.is_set() and not self.cancelled:
+            self._dismiss(self.notice)
 
     def _dismiss(self, notice: StopNotice) -> None:
         """Withdraw a notice that ends nothing; the next one counts as the first."""

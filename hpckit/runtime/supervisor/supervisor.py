@@ -48,7 +48,7 @@ from hpckit.runtime.pauses import Suspensions
 from hpckit.runtime.supervisor.agent_step import Steps, explained
 from hpckit.runtime.supervisor.agents import Agents, Peer
 from hpckit.runtime.supervisor.attempt import Attempt, note_other_code, open_attempt
-from hpckit.runtime.supervisor.deadline import Deadline
+from hpckit.runtime.supervisor.deadline import Deadline, TimeLimit
 from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, poll_drained
 from hpckit.runtime.supervisor.hand_over import HandOver
 from hpckit.runtime.supervisor.journal import Journal
@@ -61,7 +61,6 @@ from hpckit.runtime.supervisor.resizing import Resizing
 from hpckit.runtime.supervisor.round import Round
 from hpckit.runtime.supervisor.stack_collection import answer_stacks
 from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
-from hpckit.runtime.supervisor.time_limit import TimeLimit
 from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
 from hpckit.values import replace

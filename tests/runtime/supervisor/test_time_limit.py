@@ -9,9 +9,8 @@ from datetime import timedelta
 import pytest
 
 from hpckit.model.cluster.allocation import AttemptLimits
-from hpckit.runtime.supervisor import time_limit
-from hpckit.runtime.supervisor.deadline import Deadline
-from hpckit.runtime.supervisor.time_limit import TimeLimit
+from hpckit.runtime.supervisor import deadline as time_limit
+from hpckit.runtime.supervisor.deadline import Deadline, TimeLimit
 
 LEAD_S = 60.0
 
