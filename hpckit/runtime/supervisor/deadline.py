@@ -31,6 +31,14 @@ _AHEAD_S, _EARLY_S = 60, 90
 """`sbatch --signal` warns a minute ahead by default, and up to a minute too early."""
 _AT_THE_LIMIT_S = 5.0
 """SIGTERM this close to the end of the job comes from the time limit."""
+_INTERVAL_S = 600.0
+_UNKNOWN_S = 60.0
+"""Interval until there has been an answer."""
+_TICK_S = 1.0
+_LAST_ANSWER_S = 3.0
+"""How long leaving waits for the last answer: it comes off the time to save."""
+_FRESH_S = 30.0
+"""How long an answer is as good as a new one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,16 +46,18 @@ class Deadline:
     """The end of an attempt. `lead` is used until a save has been measured; 0: never leave.
 
     `known` is whether `limits` were received; `signal` is the job's own `--signal`, empty without
-    one.
+    one. `ask` blocks, and returns None if there is no answer.
     """
 
     lead: timedelta
     warn: Callable[[str], None]
+    ask: Callable[[], AttemptLimits | None] = lambda: None
     limits: AttemptLimits = field(default_factory=AttemptLimits)
     known: bool = False
     signal: str = ""
     _longest_save: timedelta | None = field(default=None, init=False)
     _warned: bool = field(default=False, init=False)
+    _answered_at: float | None = field(default=None, init=False)
 
     def saved(self, duration: timedelta) -> None:
         """Take a save's duration into account; warn once if a notice leaves too little time."""
@@ -87,30 +97,11 @@ class Deadline:
         """Return whether a signal to stop that came at this moment came from the time limit."""
         return self.limits.end_s is not None and at >= self.limits.end_s - _AT_THE_LIMIT_S
 
-
-_INTERVAL_S = 600.0
-_UNKNOWN_S = 60.0
-"""Interval until there has been an answer."""
-_TICK_S = 1.0
-_LAST_ANSWER_S = 3.0
-"""How long leaving waits for the last answer: it comes off the time to save."""
-_FRESH_S = 30.0
-"""How long an answer is as good as a new one."""
-
-
-@dataclass(slots=True, kw_only=True)
-class TimeLimit:
-    """Watches the limit of one attempt. `ask` blocks; it returns None if there is no answer."""
-
-    deadline: Deadline
-    ask: Callable[[], AttemptLimits | None]
-    _answered_at: float | None = field(default=None, init=False)
-
     async def learn(self) -> bool:
         """Ask; return whether there was an answer."""
         limits = await aside(self.ask)
         if limits is not None:
-            self.deadline.limits, self.deadline.known = limits, True
+            self.limits, self.known = limits, True
             self._answered_at = time.monotonic()
         return limits is not None
 
@@ -139,5 +130,5 @@ class TimeLimit:
         return self._past(usual_step)
 
     def _past(self, usual_step: timedelta) -> bool:
-        leave_at = self.deadline.leave_at(usual_step)
+        leave_at = self.leave_at(usual_step)
         return leave_at is not None and time.monotonic() >= leave_at

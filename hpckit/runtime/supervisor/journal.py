@@ -140,7 +140,8 @@ class Journal:
         if lost:
             self._write(events.Warned(at=now(), message=lost))
         self._write(event)
-        release_reserve(self.paths)
+        with contextlib.suppress(OSError):
+            self.paths.reserve.unlink(missing_ok=True)
         for _ in range(_FINAL_EVENT_TRIES):
             if not self._unwritten:
                 return
@@ -173,9 +174,3 @@ def reserve(paths: AttemptPaths) -> None:
             os.write(handle, os.urandom(_RESERVE))
         finally:
             os.close(handle)
-
-
-def release_reserve(paths: AttemptPaths) -> None:
-    """Free the reserved disk space."""
-    with contextlib.suppress(OSError):
-        paths.reserve.unlink(missing_ok=True)

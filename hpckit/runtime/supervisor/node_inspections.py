@@ -34,8 +34,8 @@ from hpckit.planning.preflight.pairs import (
 )
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
+from hpckit.runtime.supervisor.addresses import master_host
 from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
-from hpckit.runtime.supervisor.round_start import master_host
 from hpckit.values import dataclass, field, replace
 
 _PATIENCE_S = 3.0

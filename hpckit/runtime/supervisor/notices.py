@@ -90,7 +90,9 @@ class Notices:
         first = self.notice is None or (self._wished and name not in _WARNING_NAMES)
         if self.over or not first:
             return
-        self._wished = self._is_wish(name)
+        endless = self.assignment.allocation is None
+        far = endless or self.deadline.is_far(time.monotonic())
+        self._wished = name in _WARNING_NAMES and far
         if self._wished and not self.can_save():
             words = f"{name} was sent long before the time limit, and there is nothing to save yet"
             self.record(events.Warned(at=now(), message=words))
@@ -123,10 +125,6 @@ class Notices:
         if name == signal.SIGTERM.name:
             self.terminated.set()
         self.hear(name)
-
-    def _is_wish(self, name: str) -> bool:
-        without_end = self.assignment.allocation is None
-        return name in _WARNING_NAMES and (without_end or self.deadline.is_far(time.monotonic()))
 
     def _cause_of(self, name: str) -> Cause:
         if name in _WARNING_NAMES or name == TIME_LIMIT or self.deadline.reached(time.monotonic()):

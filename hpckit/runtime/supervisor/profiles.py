@@ -6,7 +6,6 @@ ends has not been profiled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -51,12 +50,13 @@ class Profiles:
 
     async def _answer(self, request: ProfileRequest) -> None:
         round_ = self.round
+        every = tuple(range(0 if round_ is None else round_.world_size))
         asked = ProfileAnswer(
             id=request.id,
             at=now(),
             round=None if round_ is None else round_.number,
             steps=request.steps,
-            ranks=_ranks(request.ranks, round_),
+            ranks=tuple(sorted(set(request.ranks))) or every,
             tool=request.tool,
         )
         why = self._refusal(asked, round_)
@@ -110,7 +110,8 @@ class Profiles:
     def ended(self, round_: int, rank: int) -> None:
         """Note that a rank has ended: what it has not reported does not come any more."""
         for answer in list(self._open.values()):
-            if answer.round == round_ and rank in _missing(answer):
+            told = {one.rank for one in answer.results}
+            if answer.round == round_ and rank in answer.ranks and rank not in told:
                 self._note(answer, RankProfile(rank=rank, problem=_ENDED))
 
     def over(self, round_: int) -> None:
@@ -132,14 +133,3 @@ class Profiles:
     def _write(self, answer: ProfileAnswer) -> None:
         mailbox = profile_mailbox(self.journal.paths)
         self.journal.files.put_latest(f"profile {answer.id}", partial(mailbox.write, answer))
-
-
-def _ranks(asked: Iterable[int], round_: Round | None) -> tuple[int, ...]:
-    """Return the ranks that are meant: all of them if none is named."""
-    every = range(0 if round_ is None else round_.world_size)
-    return tuple(sorted(set(asked))) or tuple(every)
-
-
-def _missing(answer: ProfileAnswer) -> list[int]:
-    known = {one.rank for one in answer.results}
-    return [rank for rank in answer.ranks if rank not in known]

@@ -10,6 +10,7 @@ from datetime import timedelta
 from functools import partial
 
 from hpckit.model import events
+from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.report import RankLayout, layout_report
@@ -20,13 +21,13 @@ from hpckit.planning.recovery.loss import NodeSilence, given_up, loss
 from hpckit.planning.recovery.round_view import CheckpointLoad, RoundView
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
+from hpckit.runtime.supervisor.addresses import address_of, master_host
 from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
 from hpckit.runtime.supervisor.exits import RankExits
 from hpckit.runtime.supervisor.hang_report import HangReport, Told, is_time_out, standstill_s
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.pruning import TrialPruner
-from hpckit.runtime.supervisor.round_start import master_host, start_orders
 from hpckit.runtime.supervisor.stack_collection import StackCollection
 from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 from hpckit.values import dataclass, field
@@ -62,7 +63,7 @@ class Round:
     agents: Agents
     journal: Journal
     noticed: asyncio.Event
-    on_saved: Callable[[messages.Saved], None]
+    on_saved: Callable[[int, messages.Saved], None]
     stragglers: StragglerWatch
     profiles: Profiles
     judge: TrialPruner | None
@@ -204,25 +205,29 @@ class Round:
         port = await self._reserved_port()
         if port is None:
             return False
+        nodes, tasks = compress_nodes(self.nodes), self._tasks_per_node
         self.journal.record(
             events.RoundStarted(
-                at=now(),
-                round=self.number,
-                world_size=self.world_size,
-                nodes=self.nodes,
+                at=now(), round=self.number, world_size=self.world_size, nodes=self.nodes
             )
         )
         expected = timedelta(hours=self.agents.settings.checkpoint.mtbf_hours)
-        orders = start_orders(
-            self.members,
-            number=self.number,
-            tasks_per_node=self._tasks_per_node,
-            port=port,
-            between_failures=self.past.between_failures(expected),
-            save_cost=self.past.save_cost,
-        )
-        for node_rank, order in orders:
-            await self.agents.send(node_rank, order)
+        for place, peer in enumerate(self.members):
+            order = messages.StartRound(
+                round=self.number,
+                nodes=nodes,
+                address=address_of(peer, self.members),
+                node_rank=place,
+                first_rank=place * tasks,
+                local_world_size=tasks,
+                world_size=self.world_size,
+                num_nodes=len(self.members),
+                master_addr=master_host(self.members),
+                master_port=port,
+                mtbf_hours=self.past.between_failures(expected) / timedelta(hours=1),
+                save_cost=self.past.save_cost,
+            )
+            await self.agents.send(peer.node_rank, order)
         return True
 
     async def _reserved_port(self) -> int | None:
@@ -271,17 +276,17 @@ class Round:
             case messages.Restoring():
                 self._load = CheckpointLoad(checkpoint=message.checkpoint, others=message.others)
             case messages.Saved():
-                self._saved(message)
+                self.on_saved(self.number, message)
             case messages.Warn():
                 self.journal.warn(message.message)
-            case messages.NodeSteps() | messages.Reported():
+            case messages.Reported() if self.judge is not None:
+                self.judge.hear(message)
+            case messages.NodeSteps():
                 await self._judge(sender, message)
             case _ if isinstance(message, _OfRound) and message.round == self.number:
                 self._take_of_round(sender, message)
             case AgentLost():
                 self._lose(sender, message.silent_s)
-            case _:
-                pass
         return message
 
     def _take_of_round(self, sender: int, message: _OfRound) -> None:
@@ -312,12 +317,8 @@ class Round:
         else:
             self.journal.record(events.LayoutReported(at=now(), round=self.number, report=report))
 
-    async def _judge(self, sender: int, message: messages.NodeSteps | messages.Reported) -> None:
-        """Pass on what a run, or a rank, is judged by."""
-        if isinstance(message, messages.Reported):
-            if self.judge is not None:
-                self.judge.hear(message)
-            return
+    async def _judge(self, sender: int, message: messages.NodeSteps) -> None:
+        """Pass on what ranks are judged by."""
         nodes = [peer.node for peer in self.members if peer.node_rank == sender]
         if nodes and message.round == self.number and self.stepping:
             await self.stragglers.take(message, nodes[0], time.monotonic())
@@ -338,19 +339,6 @@ class Round:
                 self.exits.lose(place)
                 self._lost[place] = time.monotonic() - silent_s
                 self._silent_s = max(self._silent_s, silent_s)
-
-    def _saved(self, message: messages.Saved) -> None:
-        self.on_saved(message)
-        self.journal.record(
-            events.CheckpointSaved(
-                at=now(),
-                round=self.number,
-                step=message.step,
-                size=message.size,
-                stall_s=message.stall_s,
-                duration_s=message.duration_s,
-            )
-        )
 
     def _begin(self, step: int | None) -> None:
         if step is not None and self.first_step is None:

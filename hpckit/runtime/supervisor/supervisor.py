@@ -48,7 +48,7 @@ from hpckit.runtime.pauses import Suspensions
 from hpckit.runtime.supervisor.agent_step import Steps, explained
 from hpckit.runtime.supervisor.agents import Agents, Peer
 from hpckit.runtime.supervisor.attempt import Attempt, note_other_code, open_attempt
-from hpckit.runtime.supervisor.deadline import Deadline, TimeLimit
+from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, poll_drained
 from hpckit.runtime.supervisor.hand_over import HandOver
 from hpckit.runtime.supervisor.journal import Journal
@@ -106,7 +106,10 @@ class _Supervisor:
         self.record = self.journal.record
         lead = timedelta(seconds=settings.runtime.save_before_timeout_s)
         signal_ = str(settings.resources.additional_parameters.get("signal") or "")
+        allocation = assignment.allocation
         self.deadline = Deadline(lead=lead, warn=self.journal.warn, signal=signal_)
+        if allocation is not None:
+            self.deadline.ask = allocation.limits
         self.stragglers = StragglerWatch(record=self.record, act=self._hear_stragglers)
         self.profiles = Profiles(journal=self.journal, planned=settings.observe.profile)
         self.notices = Notices(
@@ -135,7 +138,7 @@ class _Supervisor:
             agents=self.agents,
             judge=self._resized,
             usable=self._usable,
-            order=None if assignment.allocation is None else assignment.allocation.regrow,
+            order=None if allocation is None else allocation.regrow,
         )
 
     async def run(self) -> int:
@@ -198,11 +201,10 @@ class _Supervisor:
         allocation = self.assignment.allocation
         if allocation is None:
             return
-        limit = TimeLimit(deadline=self.deadline, ask=allocation.limits)
-        await limit.learn()
+        await self.deadline.learn()
         if allocation.queue_successor is not None:
             self.queueing = asyncio.create_task(aside(allocation.queue_successor))
-        await limit.watch(self._usual_step)
+        await self.deadline.watch(self._usual_step)
         self.notices.hear(TIME_LIMIT)
 
     def _usual_step(self) -> timedelta | None:
@@ -398,12 +400,22 @@ class _Supervisor:
         )
         return replace(view, failure=failure)
 
-    def _saved(self, message: messages.Saved) -> None:
+    def _saved(self, round_: int, message: messages.Saved) -> None:
         stall, took = timedelta(seconds=message.stall_s), timedelta(seconds=message.duration_s)
         self.deadline.saved(took)
         self.past = replace(self.past, save_cost=SaveCost(stall=stall, duration=took))
         if self.regrowing is None or self.regrowing.done():
             self.regrowing = asyncio.create_task(self.resizing.saved(took))
+        self.record(
+            events.CheckpointSaved(
+                at=now(),
+                round=round_,
+                step=message.step,
+                size=message.size,
+                stall_s=message.stall_s,
+                duration_s=message.duration_s,
+            )
+        )
 
     async def _decided(self, view: RoundView) -> Action:
         """Decide what follows an ended round, and record it."""
