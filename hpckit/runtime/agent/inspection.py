@@ -58,7 +58,11 @@ async def inspect(
 ) -> messages.Inspected:
     """Return the answer of this node, at the latest when the order's time is over."""
     began_at, began = now(), asyncio.get_running_loop().time()
-    health, problem = await _probe(probe)
+    told, problem = await _answer("probe", to_plain(probe), MARK, probe.limit_s)
+    try:
+        health = None if told is None else from_plain(NodeHealth, told)
+    except (LookupError, ValueError, TypeError) as error:
+        health, problem = None, f"its inspection failed: {error}"
     return messages.Inspected(
         inspection=order.inspection,
         began_at=began_at,
@@ -81,16 +85,6 @@ async def measure_pairs(order: messages.MeasurePairs) -> messages.PairsMeasured:
         rate, why = rates.get(number, (None, problem))
         pairs.append(PairRate(partner=partner, bytes_s=rate, problem=why))
     return messages.PairsMeasured(inspection=order.inspection, pairs=tuple(pairs))
-
-
-async def _probe(probe: ProbeOrder) -> tuple[NodeHealth | None, str]:
-    told, problem = await _answer("probe", to_plain(probe), MARK, probe.limit_s)
-    if told is None:
-        return None, problem
-    try:
-        return from_plain(NodeHealth, told), ""
-    except (LookupError, ValueError, TypeError) as error:
-        return None, f"its inspection failed: {error}"
 
 
 async def _answer(module: str, order: object, mark: str, limit_s: float) -> tuple[Any, str]:

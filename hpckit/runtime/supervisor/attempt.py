@@ -204,13 +204,10 @@ def note_other_code(attempt: Attempt, environ: Mapping[str, str]) -> None:
 
 def _adopt(paths: LaunchPaths, job_index: int, main: str) -> None:
     """Record a job that was submitted by hand from a rendered script."""
-    history = [event for event in merged_events(paths) if _concerns(event, job_index)]
+    kinds = (events.SubmitIntended, events.Submitted, events.SubmitRefused)
+    told = (event for event in merged_events(paths) if isinstance(event, kinds))
+    history = [event for event in told if event.job_index == job_index]
     known = any(isinstance(event, events.Submitted) and event.job == main for event in history)
     intended = bool(history) and isinstance(history[-1], events.SubmitIntended)
     if not known and not intended:
         record_event(paths, events.Submitted(at=now(), job_index=job_index, job=main, adopted=True))
-
-
-def _concerns(event: events.Event, job_index: int) -> bool:
-    kinds = (events.SubmitIntended, events.Submitted, events.SubmitRefused)
-    return isinstance(event, kinds) and event.job_index == job_index

@@ -17,7 +17,7 @@ from hpckit.model.failure import Cause
 from hpckit.planning.recovery.round_view import StopNotice
 from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.clock import now
-from hpckit.runtime.signals import NOTICES, WARNINGS
+from hpckit.runtime.signals import NOTICES, WARNINGS, hear_notices
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside_within
@@ -67,11 +67,7 @@ class Notices:
 
     def listen(self) -> None:
         """Handle this process's own signals from now on."""
-        loop = asyncio.get_running_loop()
-        for number in NOTICES:
-            loop.add_signal_handler(number, self.hear_self, number.name)
-        for number in (signal.SIGCONT, signal.SIGHUP):
-            loop.add_signal_handler(number, lambda: None)
+        hear_notices(lambda number: self.hear_self(number.name))
 
     @staticmethod
     def ignore() -> None:

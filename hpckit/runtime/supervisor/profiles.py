@@ -39,13 +39,11 @@ class Profiles:
     journal: Journal
     planned: Profile = field(default_factory=Profile)
     round: Round | None = field(default=None, init=False)
-    _read: int = field(default=0, init=False)
     _open: dict[str, ProfileAnswer] = field(default_factory=dict, init=False)
 
-    async def answer(self, request: int) -> None:
-        """Answer the requests that came since the last time, in their order."""
-        start, self._read = self._read, request
-        for one in await aside(lambda: profile_mailbox(self.journal.paths).requested(start)):
+    async def answer(self, before: int, _: int) -> None:
+        """Answer the requests after this one, in their order."""
+        for one in await aside(lambda: profile_mailbox(self.journal.paths).requested(before)):
             await self._answer(one)
 
     async def _answer(self, request: ProfileRequest) -> None:

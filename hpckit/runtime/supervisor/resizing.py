@@ -67,7 +67,6 @@ class Resizing:
     grown_from: tuple[str, ...] = field(default=(), init=False)
     """The members of the round before, if the present one has these and more."""
     _members: tuple[str, ...] = field(default=(), init=False)
-    _read: int = field(default=0, init=False)
     _told: str = field(default="", init=False)
     _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _ordered: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
@@ -203,11 +202,10 @@ class Resizing:
         """Whether a round of this many nodes needs no satellite that it does not use."""
         return self.size.bound is not None and nodes >= self.size.bound * self.size.replica_nodes
 
-    async def answer(self, request: int) -> None:
-        """Answer the requests that came since the last time, in their order."""
-        start, self._read = self._read, request
+    async def answer(self, before: int, _: int) -> None:
+        """Answer the requests after this one, in their order."""
         mailbox = resize_mailbox(self.journal.paths)
-        for one in await aside(lambda: mailbox.requested(start)):
+        for one in await aside(lambda: mailbox.requested(before)):
             write = partial(mailbox.write, self._answer(one))
             self.journal.files.put_latest(f"resize {one.id}", write)
 

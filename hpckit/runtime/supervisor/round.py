@@ -212,6 +212,7 @@ class Round:
             )
         )
         expected = timedelta(hours=self.agents.settings.checkpoint.mtbf_hours)
+        mtbf = self.past.between_failures(expected)
         for place, peer in enumerate(self.members):
             order = messages.StartRound(
                 round=self.number,
@@ -224,7 +225,7 @@ class Round:
                 num_nodes=len(self.members),
                 master_addr=master_host(self.members),
                 master_port=port,
-                mtbf_hours=self.past.between_failures(expected) / timedelta(hours=1),
+                mtbf_hours=mtbf / timedelta(hours=1),
                 save_cost=self.past.save_cost,
             )
             await self.agents.send(peer.node_rank, order)

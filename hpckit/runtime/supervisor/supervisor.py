@@ -233,7 +233,7 @@ class _Supervisor:
         paths = self.attempt.paths
         await answer_requests(
             {
-                paths.stacks_requests: lambda at: answer_stacks(self.journal, self.round, at),
+                paths.stacks_requests: lambda _, at: answer_stacks(self.journal, self.round, at),
                 paths.profile_requests: self.profiles.answer,
                 paths.resize_requests: self.resizing.answer,
             }

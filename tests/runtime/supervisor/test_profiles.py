@@ -53,11 +53,13 @@ class Desk:
     paths: AttemptPaths
     round: FourRanks
     profiles: Profiles
+    answered: int = 0
 
     async def ask(self, request: ProfileRequest) -> ProfileAnswer:
         """Ask as a verb does; return what is answered first."""
-        size = append_lines(self.paths.profile_requests, to_plain(request))
-        await self.profiles.answer(size)
+        latest = append_lines(self.paths.profile_requests, to_plain(request))
+        before, self.answered = self.answered, latest
+        await self.profiles.answer(before, latest)
         return await self.answer(request.id)
 
     async def answer(self, name: str) -> ProfileAnswer:

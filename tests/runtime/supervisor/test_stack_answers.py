@@ -51,7 +51,7 @@ async def answered(
     """Poll until this request is answered."""
     journal = Journal(paths=paths)
 
-    async def answer_to(latest: int) -> None:
+    async def answer_to(_: int, latest: int) -> None:
         await answer_stacks(journal, round_, latest)  # type: ignore[arg-type]
 
     task = asyncio.create_task(answer_requests({paths.stacks_requests: answer_to}, 0.01))
