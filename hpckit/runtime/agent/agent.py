@@ -25,7 +25,6 @@ from hpckit.model.counted import counted
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
 from hpckit.model.launch import ClusterKind
 from hpckit.model.preflight.health import XidSeen
-from hpckit.model.rank import RankInfo
 from hpckit.model.telemetry.vocabulary import TelemetryEvent, TelemetryEventKind
 from hpckit.observe.event_words import event_words
 from hpckit.observe.gpu_choice import GPUS_ASKED, OF_SLURM, VISIBLE, gpu_choice
@@ -78,7 +77,6 @@ _MOST_WARNINGS = 20
 class Agent:
     """One node's part in an attempt."""
 
-    info: RankInfo
     channel: tcp.Channel
     outlook: RankOutlook
     fork_server: ForkServerClient | None = None
@@ -100,7 +98,7 @@ class Agent:
         await self.channel.send(
             messages.Hello(
                 node=node_name(),
-                node_rank=self.info.rank,
+                node_rank=self.outlook.info.rank,
                 pid=os.getpid(),
                 switches=switches_above(environment()),
                 satellite=environment().get(SATELLITE),
@@ -323,7 +321,6 @@ async def attend(
     secrets = read_secrets(launch.paths, index, settings)
     settings = in_foreground(settings, environment())
     paths = run.attempt(attempt)
-    info = rank_info(environment())
     seen = run_variables(launch, index, settings, secrets, environment())
     export({name: seen[name] for name in (GPUS_ASKED, *OF_SLURM, *VISIBLE) if name in seen})
     channel = await call_supervisor(paths)
@@ -334,7 +331,7 @@ async def attend(
         settings=settings,
         secrets=secrets,
         node=node_name(),
-        info=info,
+        info=rank_info(environment()),
     )
     sampler = NodeSampler(
         settings=settings.observe,
@@ -346,7 +343,7 @@ async def attend(
     )
     reports = StepReports(keep=sampler.note_steps)
     sampler.paused_s = reports.pauses.paused_s
-    agent = Agent(info=info, channel=channel, outlook=outlook, reports=reports)
+    agent = Agent(channel=channel, outlook=outlook, reports=reports)
     if forks is not None:
         agent.fork_server = ForkServerClient(connection=forks)
     loop = asyncio.get_running_loop()
@@ -365,7 +362,7 @@ async def attend(
         if agent.fork_server is not None:
             agent.fork_server.close()
     if code == SUPERVISOR_LOST:
-        await execute_will(environment(), info.rank)
+        await execute_will(environment(), outlook.info.rank)
     await asyncio.to_thread(sampler.stop)  # last, because it may wait for a file system
     return code
 

@@ -77,10 +77,9 @@ class Profiles:
 
     def _refusal(self, asked: ProfileAnswer, round_: Round | None) -> str | None:
         """Return why a request cannot be followed; None if it can."""
-        if round_ is None:
-            return "its ranks are being started"
-        if round_.not_profiled is not None:
-            return round_.not_profiled
+        unready = _unready(round_)
+        if unready is not None or round_ is None:
+            return unready
         if not 0 < asked.steps <= MOST_STEPS or not 0 < len(asked.ranks) <= MOST_RANKS:
             return f"a profile has 1 to {MOST_STEPS} steps, and 1 to {MOST_RANKS} ranks"
         if unknown := [rank for rank in asked.ranks if not 0 <= rank < round_.world_size]:
@@ -131,3 +130,19 @@ class Profiles:
     def _write(self, answer: ProfileAnswer) -> None:
         mailbox = profile_mailbox(self.journal.paths)
         self.journal.files.put_latest(f"profile {answer.id}", partial(mailbox.write, answer))
+
+
+def _unready(round_: Round | None) -> str | None:
+    """Return why the ranks of a round cannot be profiled now; None if they can."""
+    if round_ is None:
+        return "its ranks are being started"
+    if round_.leaving:
+        return "it was asked to leave"
+    if not round_.watching:
+        return "its ranks are being started, or have just ended"
+    if round_.step is None:
+        return (
+            "none of its ranks has begun a step of `run.steps()` yet, and a profile is made "
+            "of steps"
+        )
+    return None

@@ -144,18 +144,9 @@ class Round:
             await self.agents.broadcast(messages.Notice())
 
     @property
-    def not_profiled(self) -> str | None:
-        """Why the ranks cannot be profiled now; None if they can."""
-        if self.noticed.is_set() or self._asked:
-            return "it was asked to leave"
-        if not self.watching:
-            return "its ranks are being started, or have just ended"
-        if self.step is None:
-            return (
-                "none of its ranks has begun a step of `run.steps()` yet, and a profile is made "
-                "of steps"
-            )
-        return None
+    def leaving(self) -> bool:
+        """Whether the ranks were asked to leave."""
+        return self._asked or self.noticed.is_set()
 
     def view(self) -> RoundView:
         """Return the current state of the round."""
@@ -329,7 +320,7 @@ class Round:
         if exit_.failed:
             self._failed_at = min(self._failed_at, time.monotonic())
             self._begin(exit_.step)
-        self._cut_short = self._cut_short or self._asked or self.noticed.is_set()
+        self._cut_short = self._cut_short or self.leaving
         if exit_.step is not None:  # which an earlier round may have done
             self._advance(exit_.step, exit_.total)
 

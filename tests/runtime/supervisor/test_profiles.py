@@ -32,7 +32,9 @@ class FourRanks:
 
     number: int = 5
     world_size: int = 4
-    not_profiled: str | None = None
+    leaving: bool = False
+    watching: bool = True
+    step: int | None = 9
     exits: set[int] = field(default_factory=set)
     orders: list[messages.StartProfile] = field(default_factory=list)
 
@@ -144,10 +146,21 @@ def test_request_that_cannot_be_followed_is_refused(
     assert desk.round.orders == []
 
 
-def test_round_that_cannot_be_profiled_says_why(desk: Desk) -> None:
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"leaving": True}, "it was asked to leave"),
+        ({"watching": False}, "its ranks are being started, or have just ended"),
+        ({"step": None}, "none of its ranks has begun a step"),
+    ],
+)
+def test_round_that_cannot_be_profiled_says_why(
+    desk: Desk, change: dict[str, Any], why: str
+) -> None:
     """Between two rounds there is none at all."""
-    desk.round.not_profiled = "no step loop"
-    assert asyncio.run(desk.ask(REQUEST)).refused == "no step loop"
+    for name, value in change.items():
+        setattr(desk.round, name, value)
+    assert why in str(asyncio.run(desk.ask(REQUEST)).refused)
     desk.profiles.round = None
     again = replace(REQUEST, id="20260101T000003Z-a")
     assert asyncio.run(desk.ask(again)).refused == "its ranks are being started"
