@@ -45,13 +45,10 @@ class World:
             self._add(rank, f"n{rank + 1}", None)
         self.members = tuple(f"n{rank + 1}" for rank in range(nodes))
         self.unhealthy: dict[str, str] = {}
-        self.round: Any = SimpleNamespace(
-            stepping=True,
-            members=self.members,
-            view=self.view,
-            remaining=timedelta(days=300),
-            start_up=timedelta(seconds=20),
+        state = SimpleNamespace(
+            stepping=True, remaining=timedelta(days=300), start_up=timedelta(seconds=20)
         )
+        self.round: Any = SimpleNamespace(members=self.members, view=self.view, state=state)
         self.resizing = Resizing(
             journal=SimpleNamespace(warn=lambda _: None),  # type: ignore[arg-type]  # no file
             agents=self.agents,  # type: ignore[arg-type]  # names alone

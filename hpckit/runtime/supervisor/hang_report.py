@@ -1,13 +1,15 @@
-"""What is known of a round that hangs, or in which a collective timed out.
+"""What is known of a round that hangs, or in which a collective timed out; what ranks are doing.
 
-That is the agent's finding, what all ranks were doing, and the collective in which they wait.
+That is the agent's finding, what all ranks were doing, and the collective in which they wait. A
+user may ask for what they are doing at any time.
 Hangs are detected in runtime.agent.hang_detector, and blamed in planning.recovery.hang.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from hpckit.model.diagnosis.collectives import CollectiveWait, RankCollectives
@@ -98,3 +100,32 @@ def standstill_s(since: float, usual: timedelta, exits: Sequence[RankExit]) -> f
     many = max(_REMARKABLE_S, _REMARKABLE * usual.total_seconds())
     cut_off = since > many and any(one.reason not in FINE for one in exits)
     return since if cut_off or is_time_out(first_failure(exits)) else 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class StackCollection:
+    """The answers so far to one request of a user, from these nodes, by node rank.
+
+    `complete` is set when all of them have sent all stacks.
+    """
+
+    request: int
+    nodes: Mapping[int, str]
+    stacks: dict[int, RankStack] = field(default_factory=dict, init=False)
+    complete: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _answered: set[int] = field(default_factory=set, init=False)
+
+    def take(self, sender: int, message: Told) -> None:
+        """Add an agent's message; those for an earlier request came too late."""
+        match message:
+            case messages.StackSaved(request=self.request):
+                self.stacks[message.stack.rank] = message.stack
+            case messages.StacksSaved(request=self.request):
+                self._answered.add(sender)
+                if self._answered >= self.nodes.keys():
+                    self.complete.set()
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """The nodes that have not answered."""
+        return tuple(name for rank, name in self.nodes.items() if rank not in self._answered)

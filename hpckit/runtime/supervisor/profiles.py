@@ -7,7 +7,6 @@ ends has not been profiled.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from hpckit.model.counted import ranges
 from hpckit.model.profile import (
@@ -22,12 +21,11 @@ from hpckit.model.telemetry.settings import Profile
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.mailbox import profile_mailbox
+from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.journal import Journal
+from hpckit.runtime.supervisor.round_state import RoundState
 from hpckit.runtime.threads import aside
 from hpckit.values import dataclass, field, replace
-
-if TYPE_CHECKING:
-    from hpckit.runtime.supervisor.round import Round
 
 _ENDED = "the rank ended before"
 
@@ -37,8 +35,9 @@ class Profiles:
     """The profiles of one attempt; `round` is its latest round, if any."""
 
     journal: Journal
+    agents: Agents
     planned: Profile = field(default_factory=Profile)
-    round: Round | None = field(default=None, init=False)
+    round: RoundState | None = field(default=None, init=False)
     _open: dict[str, ProfileAnswer] = field(default_factory=dict, init=False)
 
     async def answer(self, before: int, _: int) -> None:
@@ -70,12 +69,12 @@ class Profiles:
             ranks=asked.ranks,
             tool=asked.tool,
         )
-        await round_.agents.broadcast(order)
+        await self.agents.broadcast(order)
         for rank in asked.ranks:
             if rank in round_.exits:
                 self.ended(round_.number, rank)
 
-    def _refusal(self, asked: ProfileAnswer, round_: Round | None) -> str | None:
+    def _refusal(self, asked: ProfileAnswer, round_: RoundState | None) -> str | None:
         """Return why a request cannot be followed; None if it can."""
         unready = _unready(round_)
         if unready is not None or round_ is None:
@@ -132,7 +131,7 @@ class Profiles:
         self.journal.files.put_latest(f"profile {answer.id}", partial(mailbox.write, answer))
 
 
-def _unready(round_: Round | None) -> str | None:
+def _unready(round_: RoundState | None) -> str | None:
     """Return why the ranks of a round cannot be profiled now; None if they can."""
     if round_ is None:
         return "its ranks are being started"

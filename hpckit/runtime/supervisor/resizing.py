@@ -127,7 +127,7 @@ class Resizing:
             await done_within(LOOK_S, self._news.wait())
             self._news.clear()
             round_ = self.round
-            if self.asked and round_ is not None and round_.stepping:
+            if self.asked and round_ is not None and round_.state.stepping:
                 await self._consider(round_)
 
     async def _consider(self, round_: Round) -> None:
@@ -270,7 +270,7 @@ class Resizing:
         come with a satellite job.
         """
         round_ = self.round
-        if round_ is None or not round_.stepping:
+        if round_ is None or not round_.state.stepping:
             return
         view, size = round_.view(), self.size
         held, whole = len(view.members), size.replica_nodes
@@ -293,8 +293,8 @@ class Resizing:
 
     @staticmethod
     def _is_worth(round_: Round, held: int, after: int, duration: timedelta) -> bool:
-        left = round_.remaining
-        return left is not None and worth_growing(held, after, left, round_.start_up + duration)
+        left, start_up = round_.state.remaining, round_.state.start_up
+        return left is not None and worth_growing(held, after, left, start_up + duration)
 
     async def _submit(self, replicas: int, idle: int) -> None:
         """Submit a job, whatever comes of it."""

@@ -58,8 +58,8 @@ from hpckit.runtime.supervisor.patience import own_failure_cause
 from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.pruning import judge_of
 from hpckit.runtime.supervisor.resizing import Resizing
-from hpckit.runtime.supervisor.round import Round
-from hpckit.runtime.supervisor.stack_collection import answer_stacks
+from hpckit.runtime.supervisor.round import Round, answer_stacks
+from hpckit.runtime.supervisor.round_state import RoundState
 from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
@@ -111,7 +111,6 @@ class _Supervisor:
         if allocation is not None:
             self.deadline.ask = allocation.limits
         self.stragglers = StragglerWatch(record=self.record, act=self._hear_stragglers)
-        self.profiles = Profiles(journal=self.journal, planned=settings.observe.profile)
         self.notices = Notices(
             assignment=assignment,
             deadline=self.deadline,
@@ -127,6 +126,8 @@ class _Supervisor:
             record=self._record_of_agent,
             on_pause=self.suspensions.hear,
         )
+        planned = settings.observe.profile
+        self.profiles = Profiles(journal=self.journal, agents=self.agents, planned=planned)
         self.preflight = NodeInspections(
             settings=settings,
             agents=self.agents,
@@ -187,7 +188,7 @@ class _Supervisor:
         cause = own_failure_cause(error)
         message = with_hint(f"the supervisor failed: {error}")
         failure = Failure(cause=cause, message=message, signature=f"{cause} supervisor")
-        number = 0 if self.round is None else self.round.number
+        number = 0 if self.round is None else self.round.state.number
         return RoundView(round=number, at=now(), exits=(), failure=failure)
 
     def _end_by_notice(self) -> EndAttempt:
@@ -212,9 +213,9 @@ class _Supervisor:
 
         A command is left alone until the limit itself.
         """
-        if self.round is None or self.round.step is None:
+        if self.round is None or self.round.state.step is None:
             return None
-        return self.round.usual_step
+        return self.round.state.usual_step
 
     async def _ask_drains(self) -> None:
         """Ask now and then whether nodes are being drained, while the run could act on it."""
@@ -240,12 +241,12 @@ class _Supervisor:
         )
 
     def _trains(self) -> bool:
-        return self.round is not None and self.round.stepping
+        return self.round is not None and self.round.state.stepping
 
     async def _hear_drains(self, found: Drained) -> None:
         """Have the ranks leave nodes that are being drained, if the policy says so."""
         self.drains.take(self.resizing.leave_drained(found, saved=self.deadline.saved_any))
-        if self.round is None or not self.round.stepping:
+        if self.round is None or not self.round.state.stepping:
             return
         view = self._known(self.round.view())
         if not self.drains.nodes.keys() & set(view.members):
@@ -359,19 +360,25 @@ class _Supervisor:
         members: tuple[Peer, ...] = tuple(there[node] for node in nodes if node in there)
         if not self.resizing.round_sizes.holds(len(members)):
             return await self._decided(self._not_begun(number, gone_before(nodes, there), nodes))
-        self.round = self.profiles.round = self.resizing.round = Round(
+        state = self.profiles.round = RoundState(
             number=number,
+            members={peer.node_rank: peer.node for peer in members},
+            settings=self.settings,
+            journal=self.journal,
+            noticed=self.notices.noticed,
+        )
+        self.round = self.resizing.round = Round(
+            state=state,
             members=members,
             past=self.past,
             agents=self.agents,
             journal=self.journal,
-            noticed=self.notices.noticed,
             on_saved=self._saved,
             stragglers=self.stragglers,
             profiles=self.profiles,
             judge=judge_of(self.attempt.launch, self.attempt.index, self.settings),
         )
-        await self.resizing.began(self.round.nodes)
+        await self.resizing.began(state.nodes)
         ran = await self.round.run()
         self.profiles.over(number)
         view = await self._with_agents_back(ran)

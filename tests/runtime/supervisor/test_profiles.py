@@ -38,11 +38,6 @@ class FourRanks:
     exits: set[int] = field(default_factory=set)
     orders: list[messages.StartProfile] = field(default_factory=list)
 
-    @property
-    def agents(self) -> FourRanks:
-        """Return what passes orders on."""
-        return self
-
     async def broadcast(self, order: messages.StartProfile) -> None:
         """Keep the order."""
         self.orders.append(order)
@@ -83,7 +78,11 @@ def desk(tmp_path: Path) -> Desk:
     round_ = FourRanks()
     paths = AttemptPaths(tmp_path)
     planned = Profile(at_step=5, ranks=[1, 0, 9])
-    profiles = Profiles(journal=Journal(paths=paths), planned=planned)
+    profiles = Profiles(
+        journal=Journal(paths=paths),
+        agents=round_,  # type: ignore[arg-type]
+        planned=planned,
+    )
     profiles.round = round_  # type: ignore[assignment]
     return Desk(paths, round_, profiles)
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from hpckit.model.failure import RankStack, StacksAnswer
+from hpckit.model.launch import LaunchConfig
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_lines
 from hpckit.runtime.channel import messages
 from hpckit.runtime.mailbox import answer_requests, latest_request, read_stacks
-from hpckit.runtime.supervisor import stack_collection
+from hpckit.runtime.supervisor import round as round_module
 from hpckit.runtime.supervisor.journal import Journal
-from hpckit.runtime.supervisor.stack_collection import StackCollection, answer_stacks
+from hpckit.runtime.supervisor.round import answer_stacks
+from hpckit.runtime.supervisor.round_state import RoundState
 
 ASKED = {"at": "2026-01-01T00:00:00Z", "host": "here"}
 STACK = RankStack(rank=0, node="n1", state="S", step=1, text="x")
@@ -25,23 +26,31 @@ STACK = RankStack(rank=0, node="n1", state="S", step=1, text="x")
 class HalfSilentRound:
     """A round of two nodes, one of which never answers; `asked` counts."""
 
-    number, layout, watching, asked = 3, None, True, 0
-    members = (SimpleNamespace(node="n1", node_rank=0), SimpleNamespace(node="n2", node_rank=1))
-    stacks_asked: StackCollection | None = None
+    asked = 0
 
-    @property
-    def agents(self) -> HalfSilentRound:
-        """Return what passes orders on."""
-        return self
+    def __init__(self, paths: AttemptPaths) -> None:
+        self.agents = self
+        self.state = RoundState(
+            number=3,
+            members={0: "n1", 1: "n2"},
+            settings=LaunchConfig(),
+            journal=Journal(paths=paths),
+            noticed=asyncio.Event(),
+        )
+        self.state.watching = True
 
     async def broadcast(self, order: messages.SaveStacks) -> None:
         """Answer for one node."""
         self.asked += 1
-        found, request = self.stacks_asked, order.request
+        request = order.request
+        for sender, message in (
+            (0, messages.StackSaved(round=3, stack=STACK, request=request)),
+            (0, messages.StacksSaved(round=3, request=request)),
+            (1, messages.StacksSaved(round=3, request=request - 1)),
+        ):
+            self.state.take(sender, message, 0.0)
+        found = self.state.stacks_asked
         assert found is not None
-        found.take(0, messages.StackSaved(round=3, stack=STACK, request=request))
-        found.take(0, messages.StacksSaved(round=3, request=request))
-        found.take(1, messages.StacksSaved(round=3, request=request - 1))
         assert not found.complete.is_set(), "that was the answer to an earlier request"
 
 
@@ -71,8 +80,9 @@ def test_request_is_answered_once_with_the_silent_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a request nothing is asked; the size of the file is the number of the request."""
-    monkeypatch.setattr(stack_collection, "_COLLECT_S", 0.1)
-    paths, round_ = AttemptPaths(tmp_path), HalfSilentRound()
+    monkeypatch.setattr(round_module, "_COLLECT_S", 0.1)
+    paths = AttemptPaths(tmp_path)
+    round_ = HalfSilentRound(paths)
     assert latest_request(paths.stacks_requests) == 0
     assert paths.stacks_requests.exists(), "made by the supervisor: over NFS, absence is cached"
     first = append_lines(paths.stacks_requests, ASKED)
