@@ -63,9 +63,6 @@ class Round:
     profiles: Profiles
     judge: TrialPruner | None
 
-    def __post_init__(self) -> None:
-        self.stragglers.layout = self.state.layout
-
     async def run(self) -> RoundView:
         """Start all ranks and return when none is left."""
         state = self.state

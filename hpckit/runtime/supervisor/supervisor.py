@@ -367,6 +367,7 @@ class _Supervisor:
             journal=self.journal,
             noticed=self.notices.noticed,
         )
+        self.stragglers.layout = state.layout
         self.round = self.resizing.round = Round(
             state=state,
             members=members,
