@@ -175,6 +175,9 @@ class StubAgents:
     standing: list[Stub]
     answers: list[tuple[int, messages.Message]] = field(default_factory=list)
     mended: bool = False
+    settings: LaunchConfig = field(
+        default=replace(SETTINGS, preflight=Preflight(level=PreflightLevel.medium))
+    )
 
     async def send(self, rank: int, order: messages.Message) -> None:
         """Answer an order to inspect."""
@@ -206,7 +209,6 @@ def test_node_that_computes_wrong_results_is_not_forgotten(monkeypatch: pytest.M
     agents = StubAgents([Stub(f"n{n}", n) for n in range(4)])
     seen: list[Event] = []
     inspections = node_inspections.NodeInspections(
-        settings=replace(SETTINGS, preflight=Preflight(level=PreflightLevel.medium)),
         agents=agents,  # type: ignore[arg-type]
         noticed=asyncio.Event(),
         record=seen.append,

@@ -184,7 +184,9 @@ class LocalRanks:
         match message:
             case messages.StepBegun():
                 self.hangs.began(rank, message.step, time.monotonic())
-                await self._tell_step(replace(message, rank=rank))
+                if self._newest is None or message.step > self._newest.step:
+                    self._newest = replace(message, rank=rank)
+                await self.tell_newest()
             case messages.Working():
                 self.hangs.working(rank, time.monotonic(), over=message.over)
             case messages.StepsTimed():
@@ -210,14 +212,11 @@ class LocalRanks:
             case _:
                 pass
 
-    async def _tell_step(self, message: messages.StepBegun) -> None:
-        """Pass on that a step began, for all ranks of this node together and not too often."""
-        if self._newest is None or message.step > self._newest.step:
-            self._newest = message
-        await self.tell_newest()
-
     async def tell_newest(self) -> None:
-        """Pass on the newest step if it is due; call it now and then, as no later one may come."""
+        """Pass on the newest step of all ranks here, not too often.
+
+        Call it now and then, as no later one may come.
+        """
         at, newest, first = time.monotonic(), self._newest, self._told_step < 0
         due = not first and at - self._told_at >= self.outlook.pace_s(_TELL_S)
         step = max([self._step(one) or 0 for one in self.processes] if due else [], default=-1)

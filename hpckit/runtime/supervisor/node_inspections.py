@@ -15,7 +15,6 @@ from typing import TypeVar
 from hpckit.model import events
 from hpckit.model.environment.facts import AskedOfNode
 from hpckit.model.failure import Failure, Trait
-from hpckit.model.launch import LaunchConfig
 from hpckit.model.preflight.health import HealthReport
 from hpckit.model.preflight.settings import PreflightLevel, limit_s
 from hpckit.model.preflight.verdict import HealthVerdict, NodeInspection
@@ -55,7 +54,6 @@ _Answer = TypeVar("_Answer", messages.Inspected, messages.PairsMeasured)
 class NodeInspections:
     """The inspections of an attempt. `unhealthy` maps nodes to why they are avoided."""
 
-    settings: LaunchConfig
     agents: Agents
     noticed: asyncio.Event
     record: Callable[[events.Event], None]
@@ -70,8 +68,8 @@ class NodeInspections:
     _count: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self._level = inspection_level(self.settings)
-        self._asked = asked_of_node(self.settings)
+        self._level = inspection_level(self.agents.settings)
+        self._asked = asked_of_node(self.agents.settings)
 
     def news(self, nodes: Sequence[str]) -> dict[str, str]:
         """Return which of these nodes are unhealthy, and why, unless the caller knows by now."""
@@ -99,10 +97,10 @@ class NodeInspections:
         if not reports:
             return
         if level is PreflightLevel.medium:
-            deadline = began + limit_s(self.settings.preflight, level)
+            deadline = began + limit_s(self.agents.settings.preflight, level)
             reports = await self._measure(peers, reports, deadline)
         self._known |= {peer.node: peer for peer in peers}
-        inspections = judge_nodes(reports, level, self._asked, self.settings)
+        inspections = judge_nodes(reports, level, self._asked, self.agents.settings)
         self._settle(inspections, level)
         fine = tuple(one.node for one in inspections if one.verdict is HealthVerdict.ok)
         self.record(
@@ -138,7 +136,7 @@ class NodeInspections:
     ) -> tuple[list[HealthReport], tuple[str, ...]]:
         """Return the answers of these nodes, and which were lost; none if a notice came first."""
         self._count += 1
-        bound_s = limit_s(self.settings.preflight, level)
+        bound_s = limit_s(self.agents.settings.preflight, level)
         order = messages.Inspect(
             inspection=self._count,
             level=level,

@@ -57,7 +57,6 @@ class Round:
     members: tuple[Peer, ...]
     past: Ledger
     agents: Agents
-    journal: Journal
     on_saved: Callable[[int, messages.Saved], None]
     stragglers: StragglerWatch
     profiles: Profiles
@@ -81,7 +80,7 @@ class Round:
         state.exits.settle()
         state.step = last_done(state.exits.in_order(), state.step)
         if state.step is not None:
-            self.journal.note_step(state.number, state.step, state.total, last=True)
+            state.journal.note_step(state.number, state.step, state.total, last=True)
         return self.view()
 
     async def leave(self) -> None:
@@ -105,7 +104,7 @@ class Round:
         if port is None:
             return False
         number, nodes, world_size = self.state.number, self.state.nodes, self.state.world_size
-        self.journal.record(
+        self.state.journal.record(
             events.RoundStarted(at=now(), round=number, world_size=world_size, nodes=nodes)
         )
         nodelist, tasks = compress_nodes(nodes), self.state.settings.resources.tasks_per_node
@@ -174,7 +173,7 @@ class Round:
             case messages.Saved():
                 self.on_saved(state.number, message)
             case messages.Warn():
-                self.journal.warn(message.message)
+                state.journal.warn(message.message)
             case messages.Reported() if self.judge is not None:
                 self.judge.hear(message)
             case messages.NodeSteps(round=state.number) if sender in state.members:

@@ -128,12 +128,8 @@ class _Supervisor:
         )
         planned = settings.observe.profile
         self.profiles = Profiles(journal=self.journal, agents=self.agents, planned=planned)
-        self.preflight = NodeInspections(
-            settings=settings,
-            agents=self.agents,
-            noticed=self.notices.noticed,
-            record=self.record,
-        )
+        noticed = self.notices.noticed
+        self.preflight = NodeInspections(agents=self.agents, noticed=noticed, record=self.record)
         self.resizing = Resizing(
             journal=self.journal,
             agents=self.agents,
@@ -299,8 +295,14 @@ class _Supervisor:
         failure = await agents.gather(wanted, step, self.notices.noticed, names=names)
         if failure is None:
             await self.preflight.inspect_new()
+            ordered = network_order(
+                agents.standing_nodes,
+                {peer.node: peer.switches for peer in agents.standing},
+                replica_nodes=self.replica_nodes,
+                domain_nodes=self.settings.cluster.nvlink_nodes,
+            )
             nodes = first_nodes(
-                self._in_network_order(),
+                ordered,
                 self.past,
                 self.settings.recovery,
                 self.resizing.round_sizes,
@@ -342,15 +344,6 @@ class _Supervisor:
         self.journal.warn(f"{failure.message}; {stay}: it continues here")
         return None
 
-    def _in_network_order(self) -> tuple[str, ...]:
-        """Return the nodes that are there as the network joins them."""
-        return network_order(
-            self.agents.standing_nodes,
-            {peer.node: peer.switches for peer in self.agents.standing},
-            replica_nodes=self.replica_nodes,
-            domain_nodes=self.settings.cluster.nvlink_nodes,
-        )
-
     async def _round(self, number: int, nodes: tuple[str, ...]) -> Action:
         """Run one round on those of these nodes that are left, if they have a layout."""
         unhealthy = await self._unhealthy(number, nodes)
@@ -373,7 +366,6 @@ class _Supervisor:
             members=members,
             past=self.past,
             agents=self.agents,
-            journal=self.journal,
             on_saved=self._saved,
             stragglers=self.stragglers,
             profiles=self.profiles,
