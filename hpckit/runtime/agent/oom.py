@@ -85,7 +85,8 @@ def _counts(mount: Path, group: str | None, file: str) -> Iterator[KillCount]:
     for depth, at in enumerate(() if group is None else _upwards(group)):
         kills = read_fields(mount / at / file).get("oom_kill")
         if kills is not None:
-            yield KillCount(where=_name(at), kills=kills, own=depth == 0)
+            where = f"cgroup /{'' if at == '.' else at}"
+            yield KillCount(where=where, kills=kills, own=depth == 0)
 
 
 def _upwards(group: str) -> Iterator[str]:
@@ -97,7 +98,3 @@ def _upwards(group: str) -> Iterator[str]:
     if ".." not in path.parts:
         yield from (str(at) for at in (path, *path.parents) if str(at) != ".")
     yield "."
-
-
-def _name(at: str) -> str:
-    return f"cgroup /{'' if at == '.' else at}"

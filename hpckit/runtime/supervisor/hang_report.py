@@ -113,7 +113,7 @@ class StackCollection:
     nodes: Mapping[int, str]
     stacks: dict[int, RankStack] = field(default_factory=dict, init=False)
     complete: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _answered: set[int] = field(default_factory=set, init=False)
+    answered: set[int] = field(default_factory=set, init=False)
 
     def take(self, sender: int, message: Told) -> None:
         """Add an agent's message; those for an earlier request came too late."""
@@ -121,11 +121,6 @@ class StackCollection:
             case messages.StackSaved(request=self.request):
                 self.stacks[message.stack.rank] = message.stack
             case messages.StacksSaved(request=self.request):
-                self._answered.add(sender)
-                if self._answered >= self.nodes.keys():
+                self.answered.add(sender)
+                if self.answered >= self.nodes.keys():
                     self.complete.set()
-
-    @property
-    def silent(self) -> tuple[str, ...]:
-        """The nodes that have not answered."""
-        return tuple(name for rank, name in self.nodes.items() if rank not in self._answered)

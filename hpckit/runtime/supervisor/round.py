@@ -266,7 +266,7 @@ async def answer_stacks(journal: Journal, round_: Round | None, request: int) ->
             answer,
             round=round_.state.number,
             stacks=tuple(found.stacks[rank] for rank in sorted(found.stacks)),
-            silent=found.silent,
+            silent=tuple(found.nodes[rank] for rank in found.nodes if rank not in found.answered),
             layout=round_.state.layout,
         )
 
