@@ -81,7 +81,7 @@ class Resizing:
     @property
     def wanted_nodes(self) -> int:
         """How many nodes a round is to have."""
-        return self.size.wanted_nodes(self._satellite_nodes)
+        return self.size.wanted_nodes(self._satellite_count)
 
     @property
     def fewest_nodes(self) -> int:
@@ -108,7 +108,7 @@ class Resizing:
         return self.asked and any(one is None or one.leaving for one in members)
 
     @property
-    def _satellite_nodes(self) -> int:
+    def _satellite_count(self) -> int:
         return sum(peer.satellite is not None for peer in self.agents.standing)
 
     def _hear_satellite(self) -> None:
@@ -192,15 +192,12 @@ class Resizing:
         used = {peer.satellite for peer in self.agents.peers.values() if peer.node in members}
         for satellite in filter(None, there - used):
             peers = self.agents.satellite_peers(satellite)
-            if self._surplus(len(members)):
+            bound = self.size.bound
+            if bound is not None and len(members) >= bound * self.size.replica_nodes:
                 self.agents.dismiss(satellite, "the run has no use for it")
             if any(peer.leaving for peer in peers):
                 for peer in peers:
                     await self.agents.send(peer.node_rank, messages.Shutdown())
-
-    def _surplus(self, nodes: int) -> bool:
-        """Whether a round of this many nodes needs no satellite that it does not use."""
-        return self.size.bound is not None and nodes >= self.size.bound * self.size.replica_nodes
 
     async def answer(self, before: int, _: int) -> None:
         """Answer the requests after this one, in their order."""
@@ -223,7 +220,7 @@ class Resizing:
             return answer
         view = None if round_ is None else round_.view()
         there = len(self.agents.standing if view is None else self.usable(view))
-        satellites = self._satellite_nodes
+        satellites = self._satellite_count
         standing = self.size.standing(request.replicas, there, satellites)
         self.size, self.asked = self.size.grown(request.replicas), self.asked or standing > 0
         idle = () if view is None else self.idle_nodes(view, standing)
