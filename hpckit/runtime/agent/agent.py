@@ -240,22 +240,16 @@ class Agent:
 
     async def tell(self, message: messages.Message) -> None:
         """Send to the supervisor; do nothing if it is gone (serve() notices) or was given up."""
-        if isinstance(message, messages.Saved):
-            message = self._without_pause(message)
+        if isinstance(message, messages.Saved):  # without what this node was suspended for
+            paused_s = self.reports.pauses.paused_s(message.duration_s)
+            stall_s = max(message.stall_s - paused_s, 0.0)
+            duration_s = max(message.duration_s - paused_s, 0.0)
+            message = replace(message, stall_s=stall_s, duration_s=duration_s)
         if self._alone:
             return
         self._said_at = time.monotonic()
         with contextlib.suppress(OSError):
             await self.channel.send(message)
-
-    def _without_pause(self, saved: messages.Saved) -> messages.Saved:
-        """Return how long a save took without what this node was suspended for."""
-        paused_s = self.reports.pauses.paused_s(saved.duration_s)
-        return replace(
-            saved,
-            stall_s=max(saved.stall_s - paused_s, 0.0),
-            duration_s=max(saved.duration_s - paused_s, 0.0),
-        )
 
     def hear_node(self, loop: asyncio.AbstractEventLoop, event: TelemetryEvent) -> None:
         """Warn of what happened to this node's GPUs, once; called in the sampler's thread."""

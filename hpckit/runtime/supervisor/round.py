@@ -203,22 +203,16 @@ class Round:
         )
 
     async def _stop(self) -> None:
-        """End what is left and take every exit record that still comes."""
-        state = self.state
-        grace_s = state.settings.runtime.stop_grace_s
+        """End what is left, and take exit records for as long as they come: unread is not silent.
+
+        A process that was held up by a file system finds all of them unread, and the time over.
+        """
+        state, grace_s = self.state, self.state.settings.runtime.stop_grace_s
         if state.troubled or state.hang.found is not None:
             # The peers of a failed rank wait in a collective: patience gains nothing.
             grace_s = min(grace_s, _GRACE_OF_PEERS_S)
         await self.agents.broadcast(messages.StopRound(grace_s=grace_s))
-        await self._hear_exits(grace_s + _PATIENCE_S)
-
-    async def _hear_exits(self, limit_s: float) -> None:
-        """Take exit records for `limit_s` seconds and while they come: unread is not silent.
-
-        A process that was held up by a file system finds all of them unread, and the time over.
-        """
-        state = self.state
-        began = time.monotonic()
+        began, limit_s = time.monotonic(), grace_s + _PATIENCE_S
         deadline = began + limit_s
         while not state.exits.accounted and time.monotonic() - began < limit_s + _NO_LONGER_S:
             count = len(state.exits)
