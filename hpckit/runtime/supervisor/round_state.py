@@ -40,6 +40,7 @@ class RoundState:
     settings: LaunchConfig
     journal: Journal
     noticed: asyncio.Event
+    began_at: float = field(default_factory=time.monotonic)
     layout: Layout = field(init=False)
     asked: bool = field(default=False, init=False)
     watching: bool = field(default=False, init=False)
@@ -54,8 +55,7 @@ class RoundState:
     """By the place of a lost member: the time since which nothing had come from it."""
     hang: HangReport = field(init=False)
     stacks_asked: StackCollection | None = field(default=None, init=False)
-    _began_at: float = field(default_factory=time.monotonic, init=False)
-    _stepped_at: float = field(default_factory=time.monotonic, init=False)
+    _stepped_at: float = field(init=False)
     _failed_at: float = field(default=math.inf, init=False)
     _silent_s: float = field(default=0.0, init=False)
     _load: CheckpointLoad | None = field(default=None, init=False)
@@ -63,6 +63,7 @@ class RoundState:
     _cut_short: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        self._stepped_at = self.began_at
         self.layout = layout_of_world(self.settings, self.world_size)
         self.hang = HangReport(world_size=self.world_size, layout=self.layout)
         self.exits = RankExits(
@@ -136,7 +137,7 @@ class RoundState:
     def _begin(self, step: int | None, at: float) -> None:
         if step is not None and self.first_step is None:
             self.first_step = step
-            self.start_up = timedelta(seconds=at - self._began_at)
+            self.start_up = timedelta(seconds=at - self.began_at)
             self.journal.record(events.StepReached(at=now(), round=self.number, step=step))
 
     def _advance(self, step: int, total: int | None) -> None:
@@ -188,7 +189,7 @@ class RoundState:
             standing=standing,
             silent=timedelta(seconds=silent_s),
             layout=self.layout,
-            ran=timedelta(seconds=at - self._began_at),
+            ran=timedelta(seconds=at - self.began_at),
         )
 
     def _failure(self, given_up_s: float) -> Failure | None:
