@@ -94,6 +94,7 @@ EXACT = (
     "runtime/study",
     "runtime/supervisor/test_attempt.py::test_attempt_trains_in_one_process_group",
     "runtime/supervisor/test_journal.py",
+    "runtime/supervisor/test_round_state.py",
     "runtime/test_generators.py",
     "slurm/test_parse.py",
     "slurm/test_parse_json.py",

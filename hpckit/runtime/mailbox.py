@@ -132,11 +132,12 @@ def latest_request(file: Path) -> int:
 
 
 async def answer_requests(
-    answers: Mapping[Path, Callable[[int], Awaitable[None]]], interval_s: float = POLL_S
+    answers: Mapping[Path, Callable[[int, int], Awaitable[None]]], interval_s: float = POLL_S
 ) -> None:
     """Poll files of requests until cancelled.
 
-    What belongs to a file is called with the number of its latest request, and answers all of them.
+    What belongs to a file is called with the numbers of the latest request that it has answered (0:
+    none) and of the latest one, and answers all that came in between.
     """
     answered = dict.fromkeys(answers, 0)
     while True:
@@ -144,5 +145,5 @@ async def answer_requests(
         for file, answer in answers.items():
             request = await aside(partial(latest_request, file))
             if request > answered[file]:
-                answered[file] = request
-                await answer(request)
+                before, answered[file] = answered[file], request
+                await answer(before, request)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+from collections.abc import Callable
 
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 """Sent ahead of the end: `sbatch --signal`, submitit, a user's `scancel --signal`."""
@@ -12,3 +14,12 @@ RANK_NOTICES = (signal.SIGTERM, *WARNINGS)
 
 NOTICES = (*RANK_NOTICES, signal.SIGINT)
 """What hpckit's own processes (executors, supervisors, agents) handle."""
+
+
+def hear_notices(hear: Callable[[signal.Signals], None]) -> None:
+    """Handle the signals of this process from now on, as a supervisor or an executor does."""
+    loop = asyncio.get_running_loop()
+    for number in NOTICES:
+        loop.add_signal_handler(number, hear, number)
+    for number in (signal.SIGCONT, signal.SIGHUP):
+        loop.add_signal_handler(number, lambda: None)

@@ -47,6 +47,14 @@ async def aside(
     return await future
 
 
+async def aside_within(limit_s: float, work: Callable[[], T], otherwise: T) -> T:
+    """Return what the work returns, or `otherwise` if that takes longer."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            return await aside(work)
+    return otherwise
+
+
 @final
 class WriterThread(threading.Thread):
     """Writes one checkpoint; a daemon, so that a rank can end without its peers."""

@@ -27,8 +27,7 @@ from hpckit.planning.preflight.judge import asked_of_node, judge_nodes, unhealth
 from hpckit.planning.preflight.pairs import faster_pairs, is_uneven, neighbour_rounds, other_order
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
-from hpckit.runtime.supervisor.health import node_inspections
-from hpckit.runtime.supervisor.health.node_pairs import NodePairs
+from hpckit.runtime.supervisor import node_inspections
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SETTINGS = LaunchConfig(entry_point="train:main", resources=Resources(nodes=4))
@@ -176,6 +175,9 @@ class StubAgents:
     standing: list[Stub]
     answers: list[tuple[int, messages.Message]] = field(default_factory=list)
     mended: bool = False
+    settings: LaunchConfig = field(
+        default=replace(SETTINGS, preflight=Preflight(level=PreflightLevel.medium))
+    )
 
     async def send(self, rank: int, order: messages.Message) -> None:
         """Answer an order to inspect."""
@@ -203,11 +205,10 @@ def test_node_that_computes_wrong_results_is_not_forgotten(monkeypatch: pytest.M
     async def unmeasured(_: object, __: object, reports: object, ___: float) -> object:
         return reports
 
-    monkeypatch.setattr(NodePairs, "measure", unmeasured)
+    monkeypatch.setattr(node_inspections.NodeInspections, "_measure", unmeasured)
     agents = StubAgents([Stub(f"n{n}", n) for n in range(4)])
     seen: list[Event] = []
     inspections = node_inspections.NodeInspections(
-        settings=replace(SETTINGS, preflight=Preflight(level=PreflightLevel.medium)),
         agents=agents,  # type: ignore[arg-type]
         noticed=asyncio.Event(),
         record=seen.append,

@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +20,7 @@ from hpckit.planning.recovery.boundary import on_resize, resizable_nodes
 from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.round_view import EndAttempt, NewRound, RoundView, round_ended
-from hpckit.runtime.supervisor.elastic.resizing import Regrowth, Resizing
+from hpckit.runtime.supervisor.resizing import Resizing
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -46,23 +45,18 @@ class World:
             self._add(rank, f"n{rank + 1}", None)
         self.members = tuple(f"n{rank + 1}" for rank in range(nodes))
         self.unhealthy: dict[str, str] = {}
-        self.round: Any = SimpleNamespace(
-            stepping=True,
-            members=self.members,
-            view=self.view,
-            remaining=timedelta(days=300),
-            start_up=timedelta(seconds=20),
+        state = SimpleNamespace(
+            stepping=True, remaining=timedelta(days=300), start_up=timedelta(seconds=20)
         )
+        self.round: Any = SimpleNamespace(members=self.members, view=self.view, state=state)
         self.resizing = Resizing(
-            paths=Path(),  # type: ignore[arg-type]  # nothing is asked by file
-            files=None,  # type: ignore[arg-type]  # and nothing answered
+            journal=SimpleNamespace(warn=lambda _: None),  # type: ignore[arg-type]  # no file
             agents=self.agents,  # type: ignore[arg-type]  # names alone
-            round=lambda: self.round,
             judge=lambda view: on_resize(view, self.settings.recovery, self.past),
             usable=lambda view: resizable_nodes(view, self.settings.recovery, self.past),
-            record=lambda _: None,
+            order=self._order,
         )
-        self.regrowth = Regrowth(resizing=self.resizing, order=self._order)
+        self.resizing.round = self.round  # type: ignore[assignment]
         asyncio.run(self.resizing.began(self.members))
 
     def _add(self, rank: int, node: str, satellite: str | None) -> None:
@@ -142,7 +136,7 @@ class World:
         """Save, ten minutes later, and follow what is decided then."""
         for _ in range(times):
             self.at += timedelta(minutes=10)
-            asyncio.run(self.regrowth.saved(timedelta(seconds=1)))
+            asyncio.run(self.resizing.saved(timedelta(seconds=1)))
             if self.resizing.asked:
                 action = on_resize(self.view(), self.settings.recovery, self.past)
                 if isinstance(action, NewRound):

@@ -15,8 +15,7 @@ import pytest
 from hpckit.model import events
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.runtime.agent.step_reports import StepReports
-from hpckit.runtime.pauses import PauseWatch
-from hpckit.runtime.supervisor.suspensions import Suspensions
+from hpckit.runtime.pauses import PauseWatch, Suspensions
 
 STANDS = """
 import sys, time
@@ -86,8 +85,8 @@ def test_suspension_is_a_pause_that_an_agent_had_too(
     monkeypatch: pytest.MonkeyPatch, agents_s: float | None, found: list[float]
 ) -> None:
     """Ranks go on if only their supervisor is stopped."""
-    monkeypatch.setattr("hpckit.runtime.supervisor.suspensions._LOOK_S", 0.01)
-    monkeypatch.setattr("hpckit.runtime.supervisor.suspensions._AGENTS_S", 0.05)
+    monkeypatch.setattr("hpckit.runtime.pauses._LOOK_S", 0.01)
+    monkeypatch.setattr("hpckit.runtime.pauses._AGENTS_S", 0.05)
     said: list[events.Event] = []
     watch = watch_at(0, 5, 5.01)
     suspensions = Suspensions(record=said.append, pauses=watch)

@@ -18,7 +18,7 @@ from functools import partial
 from hpckit.batch.shared_job.notes import SharedJobNotes
 from hpckit.model.cluster.preemption import PreemptMode
 from hpckit.record.claims import ClaimHolder
-from hpckit.runtime.signals import NOTICES, RANK_NOTICES, WARNINGS
+from hpckit.runtime.signals import RANK_NOTICES, WARNINGS, hear_notices
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import pause_s
 from hpckit.runtime.tasks import done_within
@@ -81,11 +81,7 @@ class SharedJobNotices:
 
     def listen(self) -> None:
         """Handle the signals of this process."""
-        loop = asyncio.get_running_loop()
-        for number in NOTICES:
-            loop.add_signal_handler(number, self._hear, number)
-        for number in (signal.SIGCONT, signal.SIGHUP):
-            loop.add_signal_handler(number, lambda: None)
+        hear_notices(self._hear)
 
     async def keep_time(self) -> None:
         """Report how long the job has, and make its runs leave in time to requeue it."""

@@ -1,7 +1,7 @@
 """The agent: one process per node, which starts, watches and ends the ranks of its node.
 
 It reports to the supervisor, makes no decisions and imports no torch. Run as `python -m
-hpckit.runtime.agent.agent LAUNCH RUN ATTEMPT`.
+hpckit.runtime.agent LAUNCH RUN ATTEMPT`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NotFound
 from hpckit.model.counted import counted
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
 from hpckit.model.launch import ClusterKind
-from hpckit.model.rank import RankInfo
-from hpckit.model.telemetry.vocabulary import TelemetryEvent
+from hpckit.model.preflight.health import XidSeen
+from hpckit.model.telemetry.vocabulary import TelemetryEvent, TelemetryEventKind
 from hpckit.observe.event_words import event_words
 from hpckit.observe.gpu_choice import GPUS_ASKED, OF_SLURM, VISIBLE, gpu_choice
 from hpckit.observe.sampler import NodeSampler
@@ -35,7 +35,7 @@ from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.secret_variables import read_secrets
 from hpckit.record.store import read_json
-from hpckit.runtime.agent.inspection import XidLog, inspect, measure_pairs, probe_order
+from hpckit.runtime.agent.inspection import inspect, measure_pairs, probe_order
 from hpckit.runtime.agent.local_ranks import LocalRanks
 from hpckit.runtime.agent.rank_outlook import RankOutlook
 from hpckit.runtime.agent.step_reports import SEND_S, StepReports
@@ -68,6 +68,7 @@ _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 0.0)
 _TURN_S = 3.0
 _LEAVE_S = 2.0
 """How long what ranks have left behind may take to leave in order; a supervisor waits longer."""
+_MOST_XIDS = 64
 _MOST_WARNINGS = 20
 """Warnings of one node in an attempt; all that happened is in its telemetry."""
 
@@ -76,7 +77,6 @@ _MOST_WARNINGS = 20
 class Agent:
     """One node's part in an attempt."""
 
-    info: RankInfo
     channel: tcp.Channel
     outlook: RankOutlook
     fork_server: ForkServerClient | None = None
@@ -85,7 +85,8 @@ class Agent:
     """Called with each message that does not send this agent away."""
     ranks: LocalRanks | None = None
     reserved: socket.socket | None = None
-    xids: XidLog = field(default_factory=XidLog)
+    xids: list[XidSeen] = field(default_factory=list)
+    """The XID errors that this node's sampler has seen in this attempt."""
     _silence: SilenceTimer = field(default_factory=lambda: SilenceTimer(tick_s=BEAT_S), init=False)
     _alone: bool = field(default=False, init=False)
     _warned: set[str] = field(default_factory=set, init=False)
@@ -97,7 +98,7 @@ class Agent:
         await self.channel.send(
             messages.Hello(
                 node=node_name(),
-                node_rank=self.info.rank,
+                node_rank=self.outlook.info.rank,
                 pid=os.getpid(),
                 switches=switches_above(environment()),
                 satellite=environment().get(SATELLITE),
@@ -197,7 +198,7 @@ class Agent:
             return
         outlook = self.outlook
         probe = probe_order(order, outlook.settings, outlook.run)
-        await self.tell(await inspect(order, probe, self.xids.seen))
+        await self.tell(await inspect(order, probe, self.xids))
 
     async def _stop(self, grace_s: float) -> None:
         if self.ranks is not None:
@@ -239,26 +240,21 @@ class Agent:
 
     async def tell(self, message: messages.Message) -> None:
         """Send to the supervisor; do nothing if it is gone (serve() notices) or was given up."""
-        if isinstance(message, messages.Saved):
-            message = self._without_pause(message)
+        if isinstance(message, messages.Saved):  # without what this node was suspended for
+            paused_s = self.reports.pauses.paused_s(message.duration_s)
+            stall_s = max(message.stall_s - paused_s, 0.0)
+            duration_s = max(message.duration_s - paused_s, 0.0)
+            message = replace(message, stall_s=stall_s, duration_s=duration_s)
         if self._alone:
             return
         self._said_at = time.monotonic()
         with contextlib.suppress(OSError):
             await self.channel.send(message)
 
-    def _without_pause(self, saved: messages.Saved) -> messages.Saved:
-        """Return how long a save took without what this node was suspended for."""
-        paused_s = self.reports.pauses.paused_s(saved.duration_s)
-        return replace(
-            saved,
-            stall_s=max(saved.stall_s - paused_s, 0.0),
-            duration_s=max(saved.duration_s - paused_s, 0.0),
-        )
-
     def hear_node(self, loop: asyncio.AbstractEventLoop, event: TelemetryEvent) -> None:
         """Warn of what happened to this node's GPUs, once; called in the sampler's thread."""
-        self.xids.hear(event)
+        if event.kind is TelemetryEventKind.xid and len(self.xids) < _MOST_XIDS:
+            self.xids.append(XidSeen(uuid=event.uuid, code=event.code or 0))
         words = event_words(event, self.outlook.node)
         if words is None or words in self._warned or len(self._warned) >= _MOST_WARNINGS:
             return
@@ -319,7 +315,6 @@ async def attend(
     secrets = read_secrets(launch.paths, index, settings)
     settings = in_foreground(settings, environment())
     paths = run.attempt(attempt)
-    info = rank_info(environment())
     seen = run_variables(launch, index, settings, secrets, environment())
     export({name: seen[name] for name in (GPUS_ASKED, *OF_SLURM, *VISIBLE) if name in seen})
     channel = await call_supervisor(paths)
@@ -330,7 +325,7 @@ async def attend(
         settings=settings,
         secrets=secrets,
         node=node_name(),
-        info=info,
+        info=rank_info(environment()),
     )
     sampler = NodeSampler(
         settings=settings.observe,
@@ -342,7 +337,7 @@ async def attend(
     )
     reports = StepReports(keep=sampler.note_steps)
     sampler.paused_s = reports.pauses.paused_s
-    agent = Agent(info=info, channel=channel, outlook=outlook, reports=reports)
+    agent = Agent(channel=channel, outlook=outlook, reports=reports)
     if forks is not None:
         agent.fork_server = ForkServerClient(connection=forks)
     loop = asyncio.get_running_loop()
@@ -361,7 +356,7 @@ async def attend(
         if agent.fork_server is not None:
             agent.fork_server.close()
     if code == SUPERVISOR_LOST:
-        await execute_will(environment(), info.rank)
+        await execute_will(environment(), outlook.info.rank)
     await asyncio.to_thread(sampler.stop)  # last, because it may wait for a file system
     return code
 

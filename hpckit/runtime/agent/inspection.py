@@ -16,7 +16,6 @@ from hpckit.model.cluster.gpus_asked import cpus_of_task
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.preflight.health import NodeHealth, PairRate, XidSeen
-from hpckit.model.telemetry.vocabulary import TelemetryEvent, TelemetryEventKind
 from hpckit.planning.preflight.judge import asked_of_node
 from hpckit.record.launches import checkpoint_base
 from hpckit.record.layout import RunPaths
@@ -25,23 +24,9 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment
 from hpckit.runtime.preflight import pair_probe
 from hpckit.runtime.preflight.probe import MARK, ProbeOrder
-from hpckit.values import dataclass, field
 
-_MOST_XIDS = 64
 _END_S = 2.0
 _SHOWN = 200
-
-
-@dataclass(slots=True)
-class XidLog:
-    """The XID errors that this node's sampler has seen in this attempt."""
-
-    seen: list[XidSeen] = field(default_factory=list)
-
-    def hear(self, event: TelemetryEvent) -> None:
-        """Keep an event if it is an XID; may be called in another thread."""
-        if event.kind is TelemetryEventKind.xid and len(self.seen) < _MOST_XIDS:
-            self.seen.append(XidSeen(uuid=event.uuid, code=event.code or 0))
 
 
 def probe_order(order: messages.Inspect, settings: LaunchConfig, run: RunPaths) -> ProbeOrder:
@@ -73,7 +58,11 @@ async def inspect(
 ) -> messages.Inspected:
     """Return the answer of this node, at the latest when the order's time is over."""
     began_at, began = now(), asyncio.get_running_loop().time()
-    health, problem = await _probe(probe)
+    told, problem = await _answer("probe", to_plain(probe), MARK, probe.limit_s)
+    try:
+        health = None if told is None else from_plain(NodeHealth, told)
+    except (LookupError, ValueError, TypeError) as error:
+        health, problem = None, f"its inspection failed: {error}"
     return messages.Inspected(
         inspection=order.inspection,
         began_at=began_at,
@@ -96,16 +85,6 @@ async def measure_pairs(order: messages.MeasurePairs) -> messages.PairsMeasured:
         rate, why = rates.get(number, (None, problem))
         pairs.append(PairRate(partner=partner, bytes_s=rate, problem=why))
     return messages.PairsMeasured(inspection=order.inspection, pairs=tuple(pairs))
-
-
-async def _probe(probe: ProbeOrder) -> tuple[NodeHealth | None, str]:
-    told, problem = await _answer("probe", to_plain(probe), MARK, probe.limit_s)
-    if told is None:
-        return None, problem
-    try:
-        return from_plain(NodeHealth, told), ""
-    except (LookupError, ValueError, TypeError) as error:
-        return None, f"its inspection failed: {error}"
 
 
 async def _answer(module: str, order: object, mark: str, limit_s: float) -> tuple[Any, str]:

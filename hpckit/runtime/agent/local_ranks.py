@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from hpckit.errors import ChannelError
 from hpckit.model.failure import RankExit, RankStack, signal_name
@@ -45,7 +44,7 @@ from hpckit.runtime.environ import TERMINAL, environment
 from hpckit.runtime.foreground import RELAY_S
 from hpckit.runtime.fork_server.client import ForkServerClient
 from hpckit.runtime.tasks import start_vital
-from hpckit.runtime.threads import aside
+from hpckit.runtime.threads import aside, aside_within
 from hpckit.values import dataclass, field, replace
 
 _TELL_S = 0.5
@@ -59,7 +58,6 @@ _LOG_LINES = 200
 _READ_S = 3.0
 """How long a rank's end waits for what it left in files; less than the supervisor waits."""
 
-T = TypeVar("T")
 Tell = Callable[[messages.Message], Awaitable[None]]
 
 
@@ -186,7 +184,9 @@ class LocalRanks:
         match message:
             case messages.StepBegun():
                 self.hangs.began(rank, message.step, time.monotonic())
-                await self._tell_step(replace(message, rank=rank))
+                if self._newest is None or message.step > self._newest.step:
+                    self._newest = replace(message, rank=rank)
+                await self.tell_newest()
             case messages.Working():
                 self.hangs.working(rank, time.monotonic(), over=message.over)
             case messages.StepsTimed():
@@ -212,14 +212,11 @@ class LocalRanks:
             case _:
                 pass
 
-    async def _tell_step(self, message: messages.StepBegun) -> None:
-        """Pass on that a step began, for all ranks of this node together and not too often."""
-        if self._newest is None or message.step > self._newest.step:
-            self._newest = message
-        await self.tell_newest()
-
     async def tell_newest(self) -> None:
-        """Pass on the newest step if it is due; call it now and then, as no later one may come."""
+        """Pass on the newest step of all ranks here, not too often.
+
+        Call it now and then, as no later one may come.
+        """
         at, newest, first = time.monotonic(), self._newest, self._told_step < 0
         due = not first and at - self._told_at >= self.outlook.pace_s(_TELL_S)
         step = max([self._step(one) or 0 for one in self.processes] if due else [], default=-1)
@@ -306,10 +303,10 @@ class LocalRanks:
         os.close(self._answers.pop(rank))
         self._collectives.close(rank)
         if record.failed:
-            left = await self._soon(lambda: self._collectives.left_by(rank), None)
+            left = await aside_within(_READ_S, lambda: self._collectives.left_by(rank), None)
             if left is not None:
                 await self.tell(messages.CollectivesTold(round=self.order.round, collectives=left))
-        alone_s = 0.0 if code else await self._soon(self._meeting.alone_s, 0.0)
+        alone_s = 0.0 if code else await aside_within(_READ_S, self._meeting.alone_s, 0.0)
         is_urgent = self._stopping or record.code != 0
         if rank == 0 and (words := await self._printed.end(is_urgent=is_urgent)):
             await self.tell(messages.Warn(message=words))
@@ -330,7 +327,7 @@ class LocalRanks:
 
     async def _exit_record(self, rank: int, code: int, ended_at: datetime) -> RankExit:
         """Combine the process status with what the rank itself left behind."""
-        said = await self._soon(lambda: self._said(rank), None)
+        said = await aside_within(_READ_S, lambda: self._said(rank), None)
         name = signal_name(-code) if code < 0 else None
         ended_by_us = (rank, name) in self._sent and said is None
         seen = RankExit(
@@ -350,9 +347,9 @@ class LocalRanks:
             )
         elif code:
             log = self.paths.log(rank)
-            seen = with_log(seen, await self._soon(lambda: tail(log, _LOG_LINES), ""))
+            seen = with_log(seen, await aside_within(_READ_S, lambda: tail(log, _LOG_LINES), ""))
             if seen.exception is None and code > 0:
-                words = await self._soon(lambda: without_room(self.paths.folder), "")
+                words = await aside_within(_READ_S, lambda: without_room(self.paths.folder), "")
                 seen = of_full_disk(seen, words) if words else seen
         is_command = self.outlook.settings.command is not None
         return with_farewell(
@@ -364,13 +361,6 @@ class LocalRanks:
             return from_plain(RankExit, read_json(self.paths.exit_record(rank)))
         except (OSError, ValueError, TypeError):
             return None
-
-    async def _soon(self, read: Callable[[], T], otherwise: T) -> T:
-        """Return what is read from files, or `otherwise` if the file system does not answer."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_READ_S):
-                return await aside(read)
-        return otherwise
 
     def pass_on(self, message: messages.Message) -> None:
         """Forward a message of the supervisor to every rank, or to those that it names."""

@@ -27,42 +27,32 @@ _SKIP_CLEAN_UP = "3"
 leaves no dump. It is torch's default since 2.1; some images set 1."""
 
 
-def nccl_defaults(settings: LaunchConfig, paths: RoundPaths, rank: int) -> dict[str, str]:
-    """Return the variables of a rank; on CPUs only how much gloo keeps, none if it is alone.
+def with_nccl_defaults(
+    variables: Mapping[str, str], settings: LaunchConfig, paths: RoundPaths, rank: int
+) -> dict[str, str]:
+    """Return a rank's variables with those that nobody has set; on CPUs only how much gloo keeps.
 
     At a time-out of NCCL each rank writes what it was waiting for. Rank 0 alone writes which
-    network NCCL chose, because every rank would write thousands of lines.
+    network NCCL chose, because every rank would write thousands of lines. Who sets NCCL_DEBUG wants
+    its lines where they were: then none of the three is set.
     """
-    cpu_only = settings.runtime.device is DeviceKind.cpu
     new = _torch_version() >= _NEW_NAMES
     names = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
     old_names = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
     size, prefix = names if new else old_names
-    if cpu_only or not gpus_asked(settings.resources):
+    if settings.runtime.device is DeviceKind.cpu or not gpus_asked(settings.resources):
         alone = settings.resources.nodes * settings.resources.tasks_per_node == 1
-        return {} if alone or not new else {size: str(_COLLECTIVES)}
-    kept = {
+        return {**({} if alone or not new else {size: str(_COLLECTIVES)}), **variables}
+    defaults = {
         size: str(_COLLECTIVES),
         prefix: str(paths.of(rank) / NCCL_TRACE),
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": _SKIP_CLEAN_UP,
     }
-    if rank != 0:
-        return kept
     told = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
-    return {**kept, **told, "NCCL_DEBUG_FILE": str(paths.nccl_log)}
-
-
-def with_nccl_defaults(
-    variables: Mapping[str, str], settings: LaunchConfig, paths: RoundPaths, rank: int
-) -> dict[str, str]:
-    """Return a rank's variables with those of NCCL that nobody has set.
-
-    Who sets NCCL_DEBUG wants its lines where they were: then none of the three is set.
-    """
-    defaults = nccl_defaults(settings, paths, rank)
-    if any(name in variables for name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")):
-        defaults = {name: value for name, value in defaults.items() if name[:4] != "NCCL"}
+    told["NCCL_DEBUG_FILE"] = str(paths.nccl_log)
+    if rank == 0 and not told.keys() & variables.keys():
+        defaults |= told
     return {**defaults, **variables}
 
 

@@ -64,15 +64,12 @@ def rank_start(
     if problem or nsys is None:
         return RankStart(variables={NSYS_VARIABLE: problem}, problem=problem)
     report = paths.nsys_report(rank)
+    this_module = (sys.executable, "-P", "-m", "hpckit.runtime.agent.nsys")
     output = f"--output={str(report).removesuffix(_SUFFIX)}"
     return RankStart(
-        words=(*_this_module(), nsys, "profile", *_OPTIONS, output),
+        words=(*this_module, nsys, "profile", *_OPTIONS, output),
         variables={NSYS_VARIABLE: str(report), AGENT_VARIABLE: str(os.getpid())},
     )
-
-
-def _this_module() -> tuple[str, ...]:
-    return sys.executable, "-P", "-m", "hpckit.runtime.agent.nsys"
 
 
 def rank_code(code: int, said: ExitStatement | None) -> int:

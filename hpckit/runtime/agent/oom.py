@@ -8,6 +8,7 @@ caller knows which one died by SIGKILL). Imports no torch. The kernel counts bef
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from hpckit.observe.sysfs import read_fields, read_small
@@ -55,7 +56,10 @@ def killed_since(before: OomKills, now: OomKills) -> str | None:
 def read_kills(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> OomKills:
     """Return the counts of this process's groups and of the host; what is missing is left out."""
     v1, v2 = _memberships(proc)
-    counts = [*_of_v1(cgroup, v1), *_of_v2(cgroup, v2)]
+    # In v1, the groups above the own one do not include it.
+    counts = list(islice(_counts(cgroup / "memory", v1, _CONTROL), 1))
+    for mount in (cgroup, cgroup / "unified"):
+        counts += _counts(mount, v2, _EVENTS)
     counts.sort(key=lambda count: not count.own)
     kills = read_fields(proc / "vmstat").get("oom_kill")
     host = [] if kills is None else [KillCount(where="the whole host", kills=kills)]
@@ -75,27 +79,14 @@ def _memberships(proc: Path) -> tuple[str | None, str | None]:
     return v1, v2
 
 
-def _of_v1(cgroup: Path, group: str | None) -> Iterator[KillCount]:
-    """Yield the own group's count; in v1, the groups above it do not include it."""
-    if group is None:
-        return
-    # A container sees its own group as the root of the mount, but may be given its outside path.
-    for depth, at in enumerate(_upwards(group)):
-        kills = read_fields(cgroup / "memory" / at / _CONTROL).get("oom_kill")
-        if kills is not None:
-            yield KillCount(where=_name(at), kills=kills, own=depth == 0)
-            return
-
-
-def _of_v2(cgroup: Path, group: str | None) -> Iterator[KillCount]:
+def _counts(mount: Path, group: str | None, file: str) -> Iterator[KillCount]:
     """Yield the counts of the own group and all above it; a group without memory has none."""
-    if group is None:
-        return
-    for mount in (cgroup, cgroup / "unified"):
-        for depth, at in enumerate(_upwards(group)):
-            kills = read_fields(mount / at / _EVENTS).get("oom_kill")
-            if kills is not None:
-                yield KillCount(where=_name(at), kills=kills, own=depth == 0)
+    # A container sees its own group as the root of the mount, but may be given its outside path.
+    for depth, at in enumerate(() if group is None else _upwards(group)):
+        kills = read_fields(mount / at / file).get("oom_kill")
+        if kills is not None:
+            where = f"cgroup /{'' if at == '.' else at}"
+            yield KillCount(where=where, kills=kills, own=depth == 0)
 
 
 def _upwards(group: str) -> Iterator[str]:
@@ -107,7 +98,3 @@ def _upwards(group: str) -> Iterator[str]:
     if ".." not in path.parts:
         yield from (str(at) for at in (path, *path.parents) if str(at) != ".")
     yield "."
-
-
-def _name(at: str) -> str:
-    return f"cgroup /{'' if at == '.' else at}"

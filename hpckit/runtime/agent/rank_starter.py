@@ -24,7 +24,7 @@ from hpckit.runtime.channel import rank_pipe
 from hpckit.runtime.environ import TERMINAL, environment
 from hpckit.runtime.fork_server.client import ForkedRank, ForkServerClient
 from hpckit.runtime.fork_server.fresh import rank_words
-from hpckit.runtime.threads import aside
+from hpckit.runtime.threads import aside, aside_within
 
 _PATIENCE_S = 5.0
 """For a driver; ranks start without a binding if it does not answer."""
@@ -37,12 +37,8 @@ async def rank_binding(
     free = CpuBinding(cpus=(frozenset(),) * ranks)
     if settings.runtime.numa_binding is NumaBinding.off or not gpus_asked(settings.resources):
         return free
-    try:
-        async with asyncio.timeout(_PATIENCE_S):
-            found = await aside(lambda: read_gpu_cpus(environ))
-    except TimeoutError:
-        return free
-    return bind_ranks(found, os.sched_getaffinity(0), ranks)
+    found = await aside_within(_PATIENCE_S, lambda: read_gpu_cpus(environ), None)
+    return free if found is None else bind_ranks(found, os.sched_getaffinity(0), ranks)
 
 
 def bind_process(pid: int, cpus: frozenset[int]) -> None:

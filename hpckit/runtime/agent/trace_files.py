@@ -87,7 +87,7 @@ class _Reader:
         elif name not in _IGNORED:
             raise TraceFileError(f"no plain pickle: it holds {name}")
 
-    def _items(self) -> list[Any]:
+    def items(self) -> list[Any]:
         """Take what came since the latest mark from the stack."""
         place = len(self.stack) - 1
         while not isinstance(self.stack[place], _Mark):  # IndexError without one
@@ -98,29 +98,14 @@ class _Reader:
         del self.stack[place:]
         return items
 
-    def append(self) -> None:
-        """Add one value to a list."""
-        self._extend([self.stack.pop()])
-
-    def appends(self) -> None:
-        """Add several values to a list."""
-        self._extend(self._items())
-
-    def _extend(self, items: list[Any]) -> None:
+    def extend(self, items: list[Any]) -> None:
+        """Add values to a list."""
         if type(self.stack[-1]) is not list:
             raise TraceFileError("no plain pickle: values are added to what is no list")
         self.stack[-1].extend(items)
 
-    def set_item(self) -> None:
-        """Add one pair to a dict."""
-        value, key = self.stack.pop(), self.stack.pop()
-        self._update([key, value])
-
-    def set_items(self) -> None:
-        """Add several pairs to a dict."""
-        self._update(self._items())
-
-    def _update(self, items: list[Any]) -> None:
+    def update(self, items: list[Any]) -> None:
+        """Add pairs, keys and values in turn, to a dict."""
         if type(self.stack[-1]) is not dict:
             raise TraceFileError("no plain pickle: pairs are added to what is no dict")
         for key, value in zip(items[::2], items[1::2], strict=True):
@@ -128,14 +113,11 @@ class _Reader:
                 raise TraceFileError("no plain pickle: a key is neither a text nor a number")
             self.stack[-1][key] = value
 
-    def take_tuple(self, size: int | None = None) -> None:
-        """Make a tuple of the values since the mark, or of the last `size`."""
-        if size is None:
-            items = self._items()
-        else:
-            items = self.stack[-size:]
-            del self.stack[-size:]
-        self.stack.append(tuple(items))
+    def last(self, size: int) -> list[Any]:
+        """Take the last `size` values from the stack."""
+        items = self.stack[-size:]
+        del self.stack[-size:]
+        return items
 
 
 _VALUES = frozenset(
@@ -154,13 +136,13 @@ _NEW: dict[str, Callable[[], Any]] = {
 _PUT = frozenset({"BINPUT", "LONG_BINPUT"})
 _GET = frozenset({"BINGET", "LONG_BINGET"})
 _BUILD: dict[str, Callable[[_Reader], None]] = {
-    "APPEND": _Reader.append,
-    "APPENDS": _Reader.appends,
-    "SETITEM": _Reader.set_item,
-    "SETITEMS": _Reader.set_items,
-    "TUPLE": _Reader.take_tuple,
-    "TUPLE1": lambda reader: reader.take_tuple(1),
-    "TUPLE2": lambda reader: reader.take_tuple(2),
-    "TUPLE3": lambda reader: reader.take_tuple(3),
+    "APPEND": lambda reader: reader.extend(reader.last(1)),
+    "APPENDS": lambda reader: reader.extend(reader.items()),
+    "SETITEM": lambda reader: reader.update(reader.last(2)),
+    "SETITEMS": lambda reader: reader.update(reader.items()),
+    "TUPLE": lambda reader: reader.stack.append(tuple(reader.items())),
+    "TUPLE1": lambda reader: reader.stack.append(tuple(reader.last(1))),
+    "TUPLE2": lambda reader: reader.stack.append(tuple(reader.last(2))),
+    "TUPLE3": lambda reader: reader.stack.append(tuple(reader.last(3))),
 }
 _IGNORED = frozenset({"PROTO", "FRAME"})

@@ -24,48 +24,11 @@ from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.attempt import Attempt
 from hpckit.runtime.supervisor.patience import patiently
 from hpckit.runtime.tasks import done_within
-from hpckit.runtime.threads import aside
+from hpckit.runtime.threads import aside, aside_within
 from hpckit.values import dataclass, field, replace
 
 _RETURN_S = 20.0
 """How long an agent may take to come back before its node counts as lost."""
-
-
-async def start_agents(command: AgentCommand, attempt: Attempt) -> Step:
-    """Start the agents of an attempt; raises OSError."""
-    arguments = (str(attempt.launch.folder), str(attempt.index), str(attempt.number))
-    environ = {**command.environ, **_on_supervisor_lost(command, attempt)}
-    if command.ready is not None:
-        return command.ready(arguments, environ, attempt.paths.agents_log)
-    flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, attempt.paths.agents_log
-    log = await aside(lambda: patiently(lambda: os.open(path, flags, PRIVATE_FILE)))
-    python = (attempt.launch.python, "-P", "-m", "hpckit.runtime.agent")
-    try:
-        return await asyncio.create_subprocess_exec(
-            *(*command.prefix, *python, *arguments),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environ,
-            start_new_session=not command.prefix,
-        )
-    finally:
-        os.close(log)
-
-
-def _on_supervisor_lost(command: AgentCommand, attempt: Attempt) -> dict[str, str]:
-    words = command.on_supervisor_lost
-    return {ON_SUPERVISOR_LOST: json.dumps([*words, str(attempt.number)])} if words else {}
-
-
-async def end_step(step: Step, leave_s: float) -> None:
-    """Wait for the step to leave; signal it if it does not."""
-    for number in (None, signal.SIGTERM, signal.SIGKILL):
-        if number is not None:
-            with contextlib.suppress(ProcessLookupError):
-                step.send_signal(number)
-        if await done_within(leave_s, step.wait()):
-            return
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +41,31 @@ class Steps:
 
     async def start(self) -> Step:
         """Start the agents of all nodes; raises OSError."""
-        step = await start_agents(self.command, self.attempt)
+        return await self._start(self.command)
+
+    async def _start(self, command: AgentCommand) -> Step:
+        attempt, environ = self.attempt, {**command.environ}
+        if command.on_supervisor_lost:
+            words = [*command.on_supervisor_lost, str(attempt.number)]
+            environ[ON_SUPERVISOR_LOST] = json.dumps(words)
+        arguments = (str(attempt.launch.folder), str(attempt.index), str(attempt.number))
+        if command.ready is not None:
+            step = command.ready(arguments, environ, attempt.paths.agents_log)
+        else:
+            words = [*command.prefix, attempt.launch.python, "-P", "-m", "hpckit.runtime.agent"]
+            flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, attempt.paths.agents_log
+            log = await aside(lambda: patiently(lambda: os.open(path, flags, PRIVATE_FILE)))
+            try:
+                step = await asyncio.create_subprocess_exec(
+                    *(*words, *arguments),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environ,
+                    start_new_session=not command.prefix,
+                )
+            finally:
+                os.close(log)
         self._steps.append(step)
         return step
 
@@ -89,12 +76,10 @@ class Steps:
         """
         nodes, again = tuple(agents.left), self.command.again
         prefix = self.command.prefix if again is None else again(nodes)
-        command = replace(self.command, prefix=prefix, ready=None)
         if not prefix:  # what the agent's ranks have started is now below this process
             await aside(end_left_behind)
         with contextlib.suppress(OSError):
-            step = await start_agents(command, self.attempt)
-            self._steps.append(step)
+            step = await self._start(replace(self.command, prefix=prefix, ready=None))
             await agents.returned(step, noticed, _RETURN_S)
         came = tuple(node for node in nodes if node not in agents.left)
         # Asked to stop, or given up by the agents: then the nodes are not to blame.
@@ -102,8 +87,17 @@ class Steps:
         return came
 
     async def end(self, leave_s: float) -> None:
-        """Wait for all steps to leave, and end those that do not."""
-        await asyncio.gather(*(end_step(step, leave_s) for step in self._steps))
+        """Wait for all steps to leave, and signal those that do not."""
+        await asyncio.gather(*(_end(step, leave_s) for step in self._steps))
+
+
+async def _end(step: Step, leave_s: float) -> None:
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        if number is not None:
+            with contextlib.suppress(ProcessLookupError):
+                step.send_signal(number)
+        if await done_within(leave_s, step.wait()):
+            return
 
 
 _LINES = 40
@@ -116,11 +110,7 @@ _IDLE = ("srun: cluster configuration lacks support for cpu binding",)
 
 async def explained(failure: Failure, log: Path) -> Failure:
     """Add the agents' output, which names a node that cannot read its folder."""
-    try:
-        async with asyncio.timeout(_READ_S):
-            text = await aside(lambda: tail(log, _LINES))
-    except TimeoutError:
-        return failure
+    text = await aside_within(_READ_S, lambda: tail(log, _LINES), "")
     lines = [line for line in text.splitlines() if not line.startswith(_IDLE)]
     if not lines:
         return failure

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from hpckit.errors import ChannelError
 from hpckit.model import events
@@ -32,14 +32,6 @@ from hpckit.values import dataclass, field, replace
 
 _LEFT_S = 3 * BEAT_S
 """An agent whose connection ends this soon after a sign of life has left: a lost node is silent."""
-
-
-class AgentsError(Exception):
-    """Raised if the agents of an attempt do not all come; `failure` names the missing ones."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,22 +218,34 @@ class Agents:
 
         Return when all are there, the step ends, a notice comes, or the time is over.
         """
-        deadline = _clock() + limit_s
-        over = {asyncio.ensure_future(step.wait()), asyncio.ensure_future(noticed.wait())}
-        while self.left and _clock() < deadline and not any(one.done() for one in over):
-            await self._arrival(over, deadline - _clock())
-        for one in over:
-            one.cancel()
+        await self._arrivals(step, noticed, limit_s, lambda: not self.left)
         # The last messages of those that are gone belong to a round that is over.
         while not self.inbox.empty():
             self.inbox.get_nowait()
 
-    async def _arrival(self, over: Iterable[asyncio.Future[Any]], limit_s: float) -> None:
-        """Wait until an agent comes, one of `over` is done, or the time is over."""
-        self._arrived.clear()
-        arrival = asyncio.ensure_future(self._arrived.wait())
-        await asyncio.wait({arrival, *over}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-        arrival.cancel()
+    async def _arrivals(
+        self, step: Step, noticed: asyncio.Event, limit_s: float, enough: Callable[[], bool]
+    ) -> int | None:
+        """Wait until `enough` have come, the step ends, a notice comes, or the time is over.
+
+        Return the step's exit code if it has ended.
+        """
+        deadline = _clock() + limit_s
+        ended, stopped = asyncio.ensure_future(step.wait()), asyncio.ensure_future(noticed.wait())
+        try:
+            while not enough() and (left_s := deadline - _clock()) > 0:
+                if ended.done() or stopped.done():
+                    break
+                self._arrived.clear()
+                arrival = asyncio.ensure_future(self._arrived.wait())
+                await asyncio.wait(
+                    {arrival, ended, stopped}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                arrival.cancel()
+            return ended.result() if ended.done() else None
+        finally:
+            ended.cancel()
+            stopped.cancel()
 
     def lose_left(self, *, blamed: bool) -> None:
         """Stop expecting agents that left; if their nodes are `blamed`, they count as lost."""
@@ -297,52 +301,28 @@ class Agents:
                 peer.channel.post_body(beat)
 
     async def gather(
-        self,
-        wanted: int,
-        step: Step,
-        noticed: asyncio.Event,
-        *,
-        names: tuple[str, ...],
-    ) -> None:
-        """Wait until all agents have come; raises AgentsError that names the missing ones."""
+        self, wanted: int, step: Step, noticed: asyncio.Event, *, names: tuple[str, ...]
+    ) -> Failure | None:
+        """Wait until all agents have come; return the failure that names the missing ones."""
         if wanted > files_allowed() - SPARE_FILES:
-            raise AgentsError(_too_many(wanted))
-        deadline = _clock() + self.settings.runtime.agent_timeout_s
-        ended = asyncio.ensure_future(step.wait())
-        stopped = asyncio.ensure_future(noticed.wait())
-        try:
-            while len(self._own) < wanted and not self._problem:
-                left = deadline - _clock()
-                await self._arrival({ended, stopped}, max(0.0, left))
-                self._refuse(wanted, names, ended, stopped, left)
-        finally:
-            ended.cancel()
-            stopped.cancel()
+            return _too_many(wanted)
+        limit_s = self.settings.runtime.agent_timeout_s
+        code = await self._arrivals(
+            step, noticed, limit_s, lambda: len(self._own) >= wanted or bool(self._problem)
+        )
         if self._problem:
-            raise AgentsError(Failure(cause=Cause.agents_missing, message=self._problem))
-
-    def _refuse(
-        self,
-        wanted: int,
-        names: tuple[str, ...],
-        ended: asyncio.Future[int],
-        stopped: asyncio.Future[Literal[True]],
-        left: float,
-    ) -> None:
-        """Raise AgentsError if waiting longer is pointless."""
-        if len(self._own) >= wanted or self._problem:
-            return
-        came = {peer.node for peer in self._own}
-        if ended.done():
-            why = f"the agents ended with exit code {ended.result()} before all had come"
-        elif stopped.done():
+            return Failure(cause=Cause.agents_missing, message=self._problem)
+        if len(self._own) >= wanted:
+            return None
+        told = code is None and noticed.is_set()
+        if code is not None:
+            why = f"the agents ended with exit code {code} before all had come"
+        elif told:
             why = "asked to stop before all agents had come"
-        elif left <= 0:
-            why = f"waited {self.settings.runtime.agent_timeout_s:g} s for the agents"
         else:
-            return
-        told = stopped.done() and not ended.done()
-        raise AgentsError(missing_agents(names, came, wanted=wanted, why=why, told=told))
+            why = f"waited {limit_s:g} s for the agents"
+        came = {peer.node for peer in self._own}
+        return missing_agents(names, came, wanted=wanted, why=why, told=told)
 
     @property
     def _own(self) -> tuple[Peer, ...]:
@@ -354,6 +334,11 @@ class Agents:
         """The agents that are there now and stay, in the allocation's order, satellites last."""
         there = (self.peers[rank] for rank in sorted(self.peers))
         return tuple(peer for peer in there if not peer.leaving)
+
+    @property
+    def standing_nodes(self) -> tuple[str, ...]:
+        """The nodes of these agents."""
+        return tuple(peer.node for peer in self.standing)
 
     async def broadcast(self, message: messages.Message) -> None:
         """Send to every agent without waiting; each connection's reader notices a lost agent."""
@@ -369,24 +354,34 @@ class Agents:
             with contextlib.suppress(ConnectionError, OSError):
                 await peer.channel.send(message)
 
+    async def next_message(
+        self, limit_s: float | None, noticed: asyncio.Event | None = None
+    ) -> tuple[int, messages.Message] | None:
+        """Return a message with its agent's rank; None at a notice, or when the time is over."""
+        if not self.inbox.empty():
+            # Thousands may wait here, but beats and the readers of connections also need their
+            # turn.
+            await asyncio.sleep(0)
+            return self.inbox.get_nowait()
+        incoming = asyncio.ensure_future(self.inbox.get())
+        waiting: set[asyncio.Future[Any]] = {incoming}
+        if noticed is not None:
+            waiting.add(asyncio.ensure_future(noticed.wait()))
+        try:
+            await asyncio.wait(waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            return incoming.result() if incoming.done() else None
+        finally:
+            for future in waiting:
+                future.cancel()
+
     async def heard(
         self, limit_s: float, noticed: asyncio.Event
     ) -> AsyncIterator[tuple[int, messages.Message]]:
         """Yield messages with their agents' ranks, until a notice, or until the time is over."""
         deadline = _clock() + limit_s
         while not noticed.is_set() and (left_s := deadline - _clock()) > 0:
-            incoming = asyncio.ensure_future(self.inbox.get())
-            stopped = asyncio.ensure_future(noticed.wait())
-            try:
-                await asyncio.wait(
-                    {incoming, stopped}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
-                )
-            finally:
-                stopped.cancel()
-                if not incoming.done():
-                    incoming.cancel()
-            if incoming.done() and not incoming.cancelled():
-                yield incoming.result()
+            if (came := await self.next_message(left_s, noticed)) is not None:
+                yield came
 
     async def close(self, leave_s: float) -> None:
         """Ask all agents to leave and stop listening."""

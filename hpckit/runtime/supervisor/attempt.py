@@ -58,8 +58,16 @@ class Attempt:
     secret: str
 
     def settle(self, *, completed: bool) -> None:
-        """Clean up when the attempt has ended: the working folder, and the study."""
-        self._settle_files(completed=completed)
+        """Clean up when the attempt has ended: the working folder, and the study.
+
+        Remove what leads to the code from the working folder; warn of writes into the code.
+        """
+        if completed:
+            strip_working_folder(self.launch, self.index)
+        with contextlib.suppress(OSError):
+            written = list(written_into_code(self.launch, since=self.paths.secret))
+            if written:
+                self.warn(_shared_code(written))
         if not self.launch.searched:
             return
         warning = tell_study(self.launch, self.index)
@@ -77,15 +85,6 @@ class Attempt:
         """Add a warning to the attempt's events, if it can be written."""
         with contextlib.suppress(OSError):
             append_event(self.paths.events, events.Warned(at=now(), message=message))
-
-    def _settle_files(self, *, completed: bool) -> None:
-        """Remove what leads to the code from the working folder; warn of writes into the code."""
-        if completed:
-            strip_working_folder(self.launch, self.index)
-        with contextlib.suppress(OSError):
-            written = list(written_into_code(self.launch, since=self.paths.secret))
-            if written:
-                self.warn(_shared_code(written))
 
     def owns_run(self) -> bool:
         """Return whether no later attempt of the run has begun: a cut-off node may wake up again.
@@ -205,13 +204,10 @@ def note_other_code(attempt: Attempt, environ: Mapping[str, str]) -> None:
 
 def _adopt(paths: LaunchPaths, job_index: int, main: str) -> None:
     """Record a job that was submitted by hand from a rendered script."""
-    history = [event for event in merged_events(paths) if _concerns(event, job_index)]
+    kinds = (events.SubmitIntended, events.Submitted, events.SubmitRefused)
+    told = (event for event in merged_events(paths) if isinstance(event, kinds))
+    history = [event for event in told if event.job_index == job_index]
     known = any(isinstance(event, events.Submitted) and event.job == main for event in history)
     intended = bool(history) and isinstance(history[-1], events.SubmitIntended)
     if not known and not intended:
         record_event(paths, events.Submitted(at=now(), job_index=job_index, job=main, adopted=True))
-
-
-def _concerns(event: events.Event, job_index: int) -> bool:
-    kinds = (events.SubmitIntended, events.Submitted, events.SubmitRefused)
-    return isinstance(event, kinds) and event.job_index == job_index

@@ -1,17 +1,25 @@
 """When an attempt leaves by itself before its time limit, and whether a notice leaves it time.
 
 Calculates this from measured save durations. Slurm's own warning comes up to a minute early or not
-at all, and its time limit is no preemption: Slurm does not restart what it kills then. Moments are
-seconds of the monotonic clock.
+at all, and its time limit is no preemption: Slurm does not restart what it kills then. A limit can
+be changed, and a suspended job gets its time back, so the limit is requested again: seldom, not at
+the same moment as other supervisors, and always before leaving because of it. Moments are seconds
+of the monotonic clock, never of this node's time of day. Notifying ranks happens elsewhere.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
+import secrets
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
 from hpckit.model.cluster.allocation import AttemptLimits
+from hpckit.runtime.supervisor.drain_poll import pause_s
+from hpckit.runtime.tasks import done_within
+from hpckit.runtime.threads import aside
 from hpckit.values import dataclass, field
 
 _MARGIN = timedelta(seconds=5)
@@ -23,6 +31,14 @@ _AHEAD_S, _EARLY_S = 60, 90
 """`sbatch --signal` warns a minute ahead by default, and up to a minute too early."""
 _AT_THE_LIMIT_S = 5.0
 """SIGTERM this close to the end of the job comes from the time limit."""
+_INTERVAL_S = 600.0
+_UNKNOWN_S = 60.0
+"""Interval until there has been an answer."""
+_TICK_S = 1.0
+_LAST_ANSWER_S = 3.0
+"""How long leaving waits for the last answer: it comes off the time to save."""
+_FRESH_S = 30.0
+"""How long an answer is as good as a new one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,16 +46,18 @@ class Deadline:
     """The end of an attempt. `lead` is used until a save has been measured; 0: never leave.
 
     `known` is whether `limits` were received; `signal` is the job's own `--signal`, empty without
-    one.
+    one. `ask` blocks, and returns None if there is no answer.
     """
 
     lead: timedelta
     warn: Callable[[str], None]
+    ask: Callable[[], AttemptLimits | None] = lambda: None
     limits: AttemptLimits = field(default_factory=AttemptLimits)
     known: bool = False
     signal: str = ""
     _longest_save: timedelta | None = field(default=None, init=False)
     _warned: bool = field(default=False, init=False)
+    _answered_at: float | None = field(default=None, init=False)
 
     def saved(self, duration: timedelta) -> None:
         """Take a save's duration into account; warn once if a notice leaves too little time."""
@@ -78,3 +96,39 @@ class Deadline:
     def reached(self, at: float) -> bool:
         """Return whether a signal to stop that came at this moment came from the time limit."""
         return self.limits.end_s is not None and at >= self.limits.end_s - _AT_THE_LIMIT_S
+
+    async def learn(self) -> bool:
+        """Ask; return whether there was an answer."""
+        limits = await aside(self.ask)
+        if limits is not None:
+            self.limits, self.known = limits, True
+            self._answered_at = time.monotonic()
+        return limits is not None
+
+    async def watch(self, usual_step: Callable[[], timedelta | None]) -> None:
+        """Return when ranks have to leave; `usual_step` returns None while they do not loop."""
+        asking = asyncio.create_task(self._ask_again())
+        try:
+            while not await self._is_time(usual_step()):  # noqa: ASYNC110  # time is waited for
+                await asyncio.sleep(_TICK_S)
+        finally:
+            asking.cancel()
+
+    async def _ask_again(self) -> None:
+        bad = 0
+        while True:
+            interval_s = _UNKNOWN_S if self._answered_at is None else _INTERVAL_S
+            await asyncio.sleep(pause_s(interval_s, bad, secrets.randbelow(1000) / 1000))
+            bad = 0 if await self.learn() else bad + 1
+
+    async def _is_time(self, usual_step: timedelta | None) -> bool:
+        if usual_step is None or not self._past(usual_step):
+            return False
+        asked = self._answered_at
+        if asked is None or time.monotonic() - asked > _FRESH_S:
+            await done_within(_LAST_ANSWER_S, self.learn())
+        return self._past(usual_step)
+
+    def _past(self, usual_step: timedelta) -> bool:
+        leave_at = self.leave_at(usual_step)
+        return leave_at is not None and time.monotonic() >= leave_at

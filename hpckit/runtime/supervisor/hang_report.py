@@ -1,13 +1,15 @@
-"""What is known of a round that hangs, or in which a collective timed out.
+"""What is known of a round that hangs, or in which a collective timed out; what ranks are doing.
 
-That is the agent's finding, what all ranks were doing, and the collective in which they wait.
+That is the agent's finding, what all ranks were doing, and the collective in which they wait. A
+user may ask for what they are doing at any time.
 Hangs are detected in runtime.agent.hang_detector, and blamed in planning.recovery.hang.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from hpckit.model.diagnosis.collectives import CollectiveWait, RankCollectives
@@ -37,16 +39,16 @@ class HangReport:
     _collectives: dict[int, RankCollectives] = field(default_factory=dict, init=False)
 
     def take(self, sender: int, message: Told) -> None:
-        """Add an agent's message; the first finding counts."""
+        """Add an agent's message, unless a user asked for it; the first finding counts."""
         match message:
             case messages.Hung():
                 self.found = self.found or message
-            case messages.StackSaved():
+            case messages.StackSaved(request=0):
                 self._stacks.append(message.stack)
             case messages.CollectivesTold():
                 # A later statement comes from a rank that has given up since.
                 self._collectives.setdefault(message.collectives.rank, message.collectives)
-            case messages.StacksSaved():
+            case messages.StacksSaved(request=0):
                 self.complete.add(sender)
 
     @property
@@ -98,3 +100,27 @@ def standstill_s(since: float, usual: timedelta, exits: Sequence[RankExit]) -> f
     many = max(_REMARKABLE_S, _REMARKABLE * usual.total_seconds())
     cut_off = since > many and any(one.reason not in FINE for one in exits)
     return since if cut_off or is_time_out(first_failure(exits)) else 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class StackCollection:
+    """The answers so far to one request of a user, from these nodes, by node rank.
+
+    `complete` is set when all of them have sent all stacks.
+    """
+
+    request: int
+    nodes: Mapping[int, str]
+    stacks: dict[int, RankStack] = field(default_factory=dict, init=False)
+    complete: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    answered: set[int] = field(default_factory=set, init=False)
+
+    def take(self, sender: int, message: Told) -> None:
+        """Add an agent's message; those for an earlier request came too late."""
+        match message:
+            case messages.StackSaved(request=self.request):
+                self.stacks[message.stack.rank] = message.stack
+            case messages.StacksSaved(request=self.request):
+                self.answered.add(sender)
+                if self.answered >= self.nodes.keys():
+                    self.complete.set()

@@ -7,18 +7,21 @@ record cannot be written: that is reported on standard error, which is the batch
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from hpckit.model import events
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.metrics.log import unreadable_rows
-from hpckit.record.store import PRIVATE_FILE, append_event
+from hpckit.record.store import PRIVATE_FILE, append_event, write_text
 from hpckit.runtime.clock import now
 from hpckit.runtime.file_thread import FileThread
 from hpckit.values import dataclass, field
@@ -32,6 +35,8 @@ _FINAL_EVENT_PAUSE_S = 1.0
 _FINAL_EVENT_S = 10.0
 """How long the shutdown waits for the final event; the process itself waits longer."""
 _SETTLED_S = 600.0
+_PROGRESS_S, _MOST_PROGRESS_S, _SHARE = 1.0, 30.0, 1 / 20
+"""Pauses between two writes of the progress: a share of the attempt's age, within these bounds."""
 _RESERVE = 64 * 1024
 """Bytes kept on the disk for the final events of an attempt: some rounds' ends and its own."""
 
@@ -50,6 +55,10 @@ class Journal:
     files: FileThread = field(default_factory=FileThread)
     _left_out: int = field(default=0, init=False)
     _unwritten: list[events.Event] = field(default_factory=list, init=False)
+    _began_at: float = field(default_factory=time.monotonic, init=False)
+    _noted_at: float = field(default=-math.inf, init=False)
+    _progress: dict[str, Any] = field(default_factory=dict, init=False)
+    _due: asyncio.TimerHandle | None = field(default=None, init=False)
 
     def record(self, event: events.Event) -> None:
         """Append an event; if it cannot be written, that is reported, and the run continues."""
@@ -58,6 +67,38 @@ class Journal:
         droppable = isinstance(event, _LEFT_OUT_FIRST)
         if not self.files.put(partial(self._write, event), droppable=droppable):
             self._left_out += 1
+
+    def warn(self, message: str) -> None:
+        """Record a warning."""
+        self.record(events.Warned(at=now(), message=message))
+
+    def note_step(self, round_: int, step: int, total: int | None, *, last: bool = False) -> None:
+        """Write the progress for users: now if it is the `last` of a round, else once it is due.
+
+        Call it in an event loop. No later step may come, so that the latest one is written anyway.
+        Do not base decisions on the file.
+        """
+        said = now().isoformat(timespec="milliseconds")
+        self._progress = {"round": round_, "step": step, "total": total, "at": said}
+        at = time.monotonic()
+        pause_s = min(max(_PROGRESS_S, _SHARE * (at - self._began_at)), _MOST_PROGRESS_S)
+        rest_s = self._noted_at + pause_s - at
+        if last or rest_s <= 0:
+            self._put_progress()
+        elif self._due is None:
+            self._due = asyncio.get_running_loop().call_later(rest_s, self._put_progress)
+
+    def _put_progress(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+        self._noted_at, self._due = time.monotonic(), None
+        path, text = self.paths.progress, json.dumps(self._progress) + "\n"
+
+        def replace_file() -> None:
+            with contextlib.suppress(OSError):  # a courtesy
+                write_text(path, text, lasting=False)
+
+        self.files.put_latest(path.name, replace_file)
 
     async def record_end(self, event: events.AttemptEnded) -> None:
         """Write the final event of the attempt, with a few tries."""
@@ -99,7 +140,8 @@ class Journal:
         if lost:
             self._write(events.Warned(at=now(), message=lost))
         self._write(event)
-        release_reserve(self.paths)
+        with contextlib.suppress(OSError):
+            self.paths.reserve.unlink(missing_ok=True)
         for _ in range(_FINAL_EVENT_TRIES):
             if not self._unwritten:
                 return
@@ -132,9 +174,3 @@ def reserve(paths: AttemptPaths) -> None:
             os.write(handle, os.urandom(_RESERVE))
         finally:
             os.close(handle)
-
-
-def release_reserve(paths: AttemptPaths) -> None:
-    """Free the reserved disk space."""
-    with contextlib.suppress(OSError):
-        paths.reserve.unlink(missing_ok=True)

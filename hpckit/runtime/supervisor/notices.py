@@ -7,7 +7,6 @@ processes Slurm notifies depends on the cause, and it sends the same signal for 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import time
 from collections.abc import Callable
@@ -18,10 +17,10 @@ from hpckit.model.failure import Cause
 from hpckit.planning.recovery.round_view import StopNotice
 from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.clock import now
-from hpckit.runtime.signals import NOTICES, WARNINGS
+from hpckit.runtime.signals import NOTICES, WARNINGS, hear_notices
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.tasks import done_within
-from hpckit.runtime.threads import aside
+from hpckit.runtime.threads import aside_within
 from hpckit.values import dataclass, field, replace
 
 TIME_LIMIT = "the time limit"
@@ -68,11 +67,7 @@ class Notices:
 
     def listen(self) -> None:
         """Handle this process's own signals from now on."""
-        loop = asyncio.get_running_loop()
-        for number in NOTICES:
-            loop.add_signal_handler(number, self.hear_self, number.name)
-        for number in (signal.SIGCONT, signal.SIGHUP):
-            loop.add_signal_handler(number, lambda: None)
+        hear_notices(lambda number: self.hear_self(number.name))
 
     @staticmethod
     def ignore() -> None:
@@ -91,7 +86,9 @@ class Notices:
         first = self.notice is None or (self._wished and name not in _WARNING_NAMES)
         if self.over or not first:
             return
-        self._wished = self._is_wish(name)
+        endless = self.assignment.allocation is None
+        far = endless or self.deadline.is_far(time.monotonic())
+        self._wished = name in _WARNING_NAMES and far
         if self._wished and not self.can_save():
             words = f"{name} was sent long before the time limit, and there is nothing to save yet"
             self.record(events.Warned(at=now(), message=words))
@@ -125,10 +122,6 @@ class Notices:
             self.terminated.set()
         self.hear(name)
 
-    def _is_wish(self, name: str) -> bool:
-        without_end = self.assignment.allocation is None
-        return name in _WARNING_NAMES and (without_end or self.deadline.is_far(time.monotonic()))
-
     def _cause_of(self, name: str) -> Cause:
         if name in _WARNING_NAMES or name == TIME_LIMIT or self.deadline.reached(time.monotonic()):
             return Cause.time_limit
@@ -152,25 +145,23 @@ class Notices:
 
     async def learn_whether_cancelled(self) -> None:
         """Read whether the user has asked for the end, unless that takes too long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ANSWER_S):
-                asked = await aside(self.asked_to_cancel)
-            self.cancelled = self.cancelled or asked
+        asked = await aside_within(_ANSWER_S, self.asked_to_cancel, otherwise=False)
+        self.cancelled = self.cancelled or asked
 
     async def _ask_scheduler(self) -> None:
         """Ask the scheduler, which may be too busy to answer."""
         allocation, notice = self.assignment.allocation, self.notice
         if allocation is None or notice is None or notice.cause is Cause.time_limit:
             return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ANSWER_S):
-                ending = await aside(allocation.why)
-            self.cancelled = self.cancelled or ending.cancelled
-            cause = ending.cause or notice.cause
-            self.notice = replace(notice, cause=cause, restarts=ending.restarts)
-            self._wished = self._wished and ending.cause is None
-            if ending.runs_on and not self.told.is_set() and not self.cancelled:
-                self._dismiss(self.notice)
+        ending = await aside_within(_ANSWER_S, allocation.why, None)
+        if ending is None:
+            return
+        self.cancelled = self.cancelled or ending.cancelled
+        cause = ending.cause or notice.cause
+        self.notice = replace(notice, cause=cause, restarts=ending.restarts)
+        self._wished = self._wished and ending.cause is None
+        if ending.runs_on and not self.told.is_set() and not self.cancelled:
+            self._dismiss(self.notice)
 
     def _dismiss(self, notice: StopNotice) -> None:
         """Withdraw a notice that ends nothing; the next one counts as the first."""

@@ -6,7 +6,6 @@ ends has not been profiled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from functools import partial
 
 from hpckit.model.counted import ranges
@@ -19,12 +18,12 @@ from hpckit.model.profile import (
     planned_id,
 )
 from hpckit.model.telemetry.settings import Profile
-from hpckit.record.layout import AttemptPaths
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
-from hpckit.runtime.file_thread import FileThread
 from hpckit.runtime.mailbox import profile_mailbox
-from hpckit.runtime.supervisor.round_requests import RoundRequests
+from hpckit.runtime.supervisor.agents import Agents
+from hpckit.runtime.supervisor.journal import Journal
+from hpckit.runtime.supervisor.round_state import RoundState
 from hpckit.runtime.threads import aside
 from hpckit.values import dataclass, field, replace
 
@@ -33,29 +32,28 @@ _ENDED = "the rank ended before"
 
 @dataclass(slots=True, kw_only=True)
 class Profiles:
-    """Where requests come from and answers go; `round` returns the latest round, if any."""
+    """The profiles of one attempt; `round` is its latest round, if any."""
 
-    paths: AttemptPaths
-    files: FileThread
-    round: Callable[[], RoundRequests | None]
+    journal: Journal
+    agents: Agents
     planned: Profile = field(default_factory=Profile)
-    _read: int = field(default=0, init=False)
+    round: RoundState | None = field(default=None, init=False)
     _open: dict[str, ProfileAnswer] = field(default_factory=dict, init=False)
 
-    async def answer(self, request: int) -> None:
-        """Answer the requests that came since the last time, in their order."""
-        start, self._read = self._read, request
-        for one in await aside(lambda: profile_mailbox(self.paths).requested(start)):
+    async def answer(self, before: int, _: int) -> None:
+        """Answer the requests after this one, in their order."""
+        for one in await aside(lambda: profile_mailbox(self.journal.paths).requested(before)):
             await self._answer(one)
 
     async def _answer(self, request: ProfileRequest) -> None:
-        round_ = self.round()
+        round_ = self.round
+        every = tuple(range(0 if round_ is None else round_.world_size))
         asked = ProfileAnswer(
             id=request.id,
             at=now(),
             round=None if round_ is None else round_.number,
             steps=request.steps,
-            ranks=_ranks(request.ranks, round_),
+            ranks=tuple(sorted(set(request.ranks))) or every,
             tool=request.tool,
         )
         why = self._refusal(asked, round_)
@@ -71,17 +69,16 @@ class Profiles:
             ranks=asked.ranks,
             tool=asked.tool,
         )
-        await round_.profile(order)
+        await self.agents.broadcast(order)
         for rank in asked.ranks:
-            if round_.has_ended(rank):
+            if rank in round_.exits:
                 self.ended(round_.number, rank)
 
-    def _refusal(self, asked: ProfileAnswer, round_: RoundRequests | None) -> str | None:
+    def _refusal(self, asked: ProfileAnswer, round_: RoundState | None) -> str | None:
         """Return why a request cannot be followed; None if it can."""
-        if round_ is None:
-            return "its ranks are being started"
-        if round_.not_profiled is not None:
-            return round_.not_profiled
+        unready = _unready(round_)
+        if unready is not None or round_ is None:
+            return unready
         if not 0 < asked.steps <= MOST_STEPS or not 0 < len(asked.ranks) <= MOST_RANKS:
             return f"a profile has 1 to {MOST_STEPS} steps, and 1 to {MOST_RANKS} ranks"
         if unknown := [rank for rank in asked.ranks if not 0 <= rank < round_.world_size]:
@@ -93,8 +90,7 @@ class Profiles:
 
     def take(self, message: messages.Profiled) -> None:
         """Note what came of a profile on one rank; planned ones begin without a request."""
-        answer = self._open.get(message.id)
-        round_ = self.round()
+        answer, round_ = self._open.get(message.id), self.round
         if answer is None and round_ is not None and message.id == planned_id(message.round):
             answer = ProfileAnswer(
                 id=message.id,
@@ -110,15 +106,14 @@ class Profiles:
     def ended(self, round_: int, rank: int) -> None:
         """Note that a rank has ended: what it has not reported does not come any more."""
         for answer in list(self._open.values()):
-            if answer.round == round_ and rank in _missing(answer):
+            told = {one.rank for one in answer.results}
+            if answer.round == round_ and rank in answer.ranks and rank not in told:
                 self._note(answer, RankProfile(rank=rank, problem=_ENDED))
 
     def over(self, round_: int) -> None:
         """Note that a round has ended."""
-        for answer in list(self._open.values()):
-            if answer.round == round_:
-                for rank in _missing(answer):
-                    self.ended(round_, rank)
+        for rank in {rank for answer in self._open.values() for rank in answer.ranks}:
+            self.ended(round_, rank)
 
     def _note(self, answer: ProfileAnswer, result: RankProfile) -> None:
         if result.rank not in answer.ranks:
@@ -132,17 +127,21 @@ class Profiles:
         self._write(answer)
 
     def _write(self, answer: ProfileAnswer) -> None:
-        self.files.put_latest(
-            f"profile {answer.id}", partial(profile_mailbox(self.paths).write, answer)
+        mailbox = profile_mailbox(self.journal.paths)
+        self.journal.files.put_latest(f"profile {answer.id}", partial(mailbox.write, answer))
+
+
+def _unready(round_: RoundState | None) -> str | None:
+    """Return why the ranks of a round cannot be profiled now; None if they can."""
+    if round_ is None:
+        return "its ranks are being started"
+    if round_.leaving:
+        return "it was asked to leave"
+    if not round_.watching:
+        return "its ranks are being started, or have just ended"
+    if round_.step is None:
+        return (
+            "none of its ranks has begun a step of `run.steps()` yet, and a profile is made "
+            "of steps"
         )
-
-
-def _ranks(asked: Iterable[int], round_: RoundRequests | None) -> tuple[int, ...]:
-    """Return the ranks that are meant: all of them if none is named."""
-    every = range(0 if round_ is None else round_.world_size)
-    return tuple(sorted(set(asked))) or tuple(every)
-
-
-def _missing(answer: ProfileAnswer) -> list[int]:
-    known = {one.rank for one in answer.results}
-    return [rank for rank in answer.ranks if rank not in known]
+    return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hpckit.errors import HpckitError
@@ -43,21 +44,16 @@ class TrialPruner:
         A study that cannot be asked ends nothing: a warning is printed, and the run continues.
         """
         try:
-            while not await aside(self._asking(await self._heard())):
-                pass
+            is_over = False
+            while not is_over:
+                reports = [await self._reports.get()]
+                while not self._reports.empty():
+                    reports.append(self._reports.get_nowait())
+                is_over = await aside(partial(self._ask, reports))
         except (HpckitError, OSError, ValueError, KeyError, RuntimeError) as error:
             sys.stderr.write(f"hpckit: warning: pruning has stopped: {error}\n")
             return
         await prune()
-
-    async def _heard(self) -> list[Reported]:
-        reports = [await self._reports.get()]
-        while not self._reports.empty():
-            reports.append(self._reports.get_nowait())
-        return reports
-
-    def _asking(self, reports: Sequence[Reported]) -> Callable[[], bool]:
-        return lambda: self._ask(reports)
 
     def _ask(self, reports: Sequence[Reported]) -> bool:
         if self._trial is None:

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import math
+import contextlib
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any, Literal
 
 from hpckit.model import events
-from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
-from hpckit.model.goodput import SaveCost
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.report import RankLayout, layout_report
-from hpckit.planning.fallback import layout_of_world
+from hpckit.model.cluster.nodes import compress_nodes
+from hpckit.model.failure import Cause, ExitReason, StacksAnswer
 from hpckit.planning.recovery.ends import first_failure, last_done
-from hpckit.planning.recovery.loss import NodeSilence, given_up, loss
-from hpckit.planning.recovery.round_view import CheckpointLoad, RoundView
+from hpckit.planning.recovery.ledger import Ledger
+from hpckit.planning.recovery.round_view import RoundView
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
-from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
-from hpckit.runtime.supervisor.exits import RankExits
-from hpckit.runtime.supervisor.hang_report import HangReport, Told, is_time_out, standstill_s
-from hpckit.runtime.supervisor.health.straggler_watch import StragglerWatch
+from hpckit.runtime.mailbox import write_answer
+from hpckit.runtime.supervisor.addresses import address_of, master_host
+from hpckit.runtime.supervisor.agents import Agents, Peer
+from hpckit.runtime.supervisor.hang_report import StackCollection, is_time_out
+from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.profiles import Profiles
-from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import TrialPruner
-from hpckit.runtime.supervisor.round_requests import RoundRequests, RoundState
-from hpckit.runtime.supervisor.round_start import master_host, start_orders
-from hpckit.values import dataclass, field
+from hpckit.runtime.supervisor.round_state import RoundState
+from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
+from hpckit.runtime.tasks import done_within
+from hpckit.values import dataclass, replace
 
 _NOTICE_WAIT_S = 1.0
 """A rank that died of a signal may have died of a notice that has not arrived here yet."""
@@ -44,159 +41,61 @@ _STACKS_S = 7.0
 """How long agents may take to save what a hung round was doing."""
 _AFTER_TIME_OUT_S = 3.0
 """The same after a collective timed out: those that wait for the restart have waited enough."""
+_COLLECT_S = 8.0
+"""The same for a user: a little longer than an agent waits for its ranks."""
 
-_OfRank = messages.RankEnded | messages.LayoutTold | messages.Profiled
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Round:
-    """One start of all ranks, on the nodes of `members`, in that order.
+    """One start of all ranks, on the nodes of `members`, in that order: sends, waits and records.
 
-    `noticed` is set when the attempt will be stopped; `between_failures` is the expected mean time
-    between failures, `save_cost` the cost of a save, if known; `on_saved` is called for committed
-    checkpoints; `judge` may have the ranks leave early, `pruned`.
+    `state` is what is known of it, `past` of the run when it starts; `on_saved` is called for
+    committed checkpoints; `judge` may have the ranks leave early, `pruned`.
     """
 
-    number: int
-    agents: Agents
+    state: RoundState
     members: tuple[Peer, ...]
-    between_failures: timedelta
-    save_cost: SaveCost | None
-    progress: ProgressFile
-    noticed: asyncio.Event
-    record: Callable[[events.Event], None]
-    on_saved: Callable[[messages.Saved], None]
+    past: Ledger
+    agents: Agents
+    on_saved: Callable[[int, messages.Saved], None]
     stragglers: StragglerWatch
     profiles: Profiles
     judge: TrialPruner | None
-    layout: Layout = field(init=False)
-    first_step: int | None = field(default=None, init=False)
-    step: int | None = field(default=None, init=False)
-    _total: int | None = field(default=None, init=False)
-    usual_step: timedelta = field(default=timedelta(), init=False)
-    start_up: timedelta = field(default=timedelta(), init=False)
-    """How long it took from the beginning of the round to its first step."""
-    _began_at: float = field(default_factory=time.monotonic, init=False)
-    _exits: RankExits = field(init=False)
-    _failed_at: float = field(default=math.inf, init=False)
-    _lost: dict[int, float] = field(default_factory=dict, init=False)
-    """By the place of a lost member: the time since which nothing had come from it."""
-    _hang: HangReport = field(default_factory=HangReport, init=False)
-    requests: RoundRequests = field(init=False)
-    _silent_s: float = field(default=0.0, init=False)
-    _stepped_at: float = field(default_factory=time.monotonic, init=False)
-    _load: CheckpointLoad | None = field(default=None, init=False)
-    _layouts: dict[int, RankLayout] = field(default_factory=dict, init=False)
-    _asked: bool = field(default=False, init=False)
-    _watching: bool = field(default=False, init=False)
-    _cut_short: bool = field(default=False, init=False)
-
-    def __post_init__(self) -> None:
-        self.layout = layout_of_world(self.agents.settings, self._world_size)
-        self._exits = RankExits(
-            round=self.number,
-            world_size=self._world_size,
-            tasks_per_node=self._tasks_per_node,
-            record=self.record,
-        )
-        self.requests = RoundRequests(
-            number=self.number,
-            world_size=self._world_size,
-            agents=self.agents,
-            nodes={peer.node_rank: peer.node for peer in self.members},
-            state=self._state,
-            has_ended=self._exits.__contains__,
-            hang=self._hang,
-            layout=self.layout,
-        )
-        self._hang.world_size, self._hang.layout = self._world_size, self.layout
-        self.stragglers.layout = self.layout
 
     async def run(self) -> RoundView:
         """Start all ranks and return when none is left."""
+        state = self.state
         if not await self._start():
             return self.view()
-        await self._watch_judged()
-        if self._hang.found is not None and not self._troubled():
+        await self._watch()
+        if state.hang.found is not None and not state.troubled:
             await self._save_stacks(_STACKS_S)
-        elif is_time_out(first_failure(self._exits.in_order())):
+        elif is_time_out(first_failure(state.exits.in_order())):
             await self._save_stacks(_AFTER_TIME_OUT_S)
-        if self.noticed.is_set() and self.step is not None and self._hang.found is None:
+        if state.noticed.is_set() and state.step is not None and state.hang.found is None:
             await self._let_leave()
-        if not self._exits.complete or self._troubled():
+        if not state.exits.complete or state.troubled:
             await self._stop()
         await self._look_closer()
-        self._exits.settle()
-        self.step = last_done(self._exits.in_order(), self.step)
-        if self.step is not None:
-            self.progress.note(self.number, self.step, self._total, last=True)
+        state.exits.settle()
+        state.step = last_done(state.exits.in_order(), state.step)
+        if state.step is not None:
+            state.journal.note_step(state.number, state.step, state.total, last=True)
         return self.view()
-
-    @property
-    def stepping(self) -> bool:
-        """Whether ranks loop over steps, and nothing is known that would end the round."""
-        return self._watching and self.step is not None and not self.noticed.is_set()
-
-    @property
-    def remaining(self) -> timedelta | None:
-        """How long the steps that are left take in this size; None if that is not known."""
-        if self._total is None or self.step is None or not self.usual_step:
-            return None
-        return (self._total - self.step) * self.usual_step
 
     async def leave(self) -> None:
         """Have all ranks save and leave at their next boundary, however long that takes.
 
         Unlike after a notice, nothing will end them: hang detection stays active.
         """
-        if not self._asked:
-            self._asked = True
+        if not self.state.asked:
+            self.state.asked = True
             await self.agents.broadcast(messages.Notice())
-
-    def _state(self) -> RoundState:
-        leaving = self.noticed.is_set() or self._asked
-        return RoundState(watched=self._watching, leaving=leaving, step=self.step)
 
     def view(self) -> RoundView:
         """Return the current state of the round."""
-        return RoundView(
-            round=self.number,
-            at=now(),
-            exits=self._exits.in_order(),
-            first_step=self.first_step,
-            load=self._load,
-            step=self.step,
-            cut_short=self._cut_short,
-            failure=None if self._watching else self._failure(),
-            members=tuple(peer.node for peer in self.members),
-            standing=tuple(peer.node for peer in self.agents.standing),
-            silent=timedelta(seconds=self._silence_s()),
-            layout=self.layout,
-            ran=timedelta(seconds=time.monotonic() - self._began_at),
-        )
-
-    def _silence_s(self) -> float:
-        """Return for how long nothing had come on when the failure was noticed, or ranks ended."""
-        since = time.monotonic() - self._stepped_at
-        still = standstill_s(since, self.usual_step, self._exits.in_order())
-        return max(self._silent_s, self._hang.silent_s, still)
-
-    def _failure(self) -> Failure | None:
-        """Return the failure, unless the ends of the ranks say all of it."""
-        found = self._loss() or self._hang.failure()
-        if found is not None:
-            return found
-        first = first_failure(self._exits.in_order())
-        explained = self._hang.explained(first)
-        return None if explained == first else explained
-
-    @property
-    def _tasks_per_node(self) -> int:
-        return self.agents.settings.resources.tasks_per_node
-
-    @property
-    def _world_size(self) -> int:
-        return self._tasks_per_node * len(self.members)
+        agents = self.agents
+        return self.state.view(agents.standing_nodes, agents.given_up_s, time.monotonic())
 
     async def _start(self) -> bool:
         """Have every member start its ranks; return False if the first one does not answer."""
@@ -204,225 +103,129 @@ class Round:
         port = await self._reserved_port()
         if port is None:
             return False
-        self.record(
-            events.RoundStarted(
-                at=now(),
-                round=self.number,
-                world_size=self._world_size,
-                nodes=tuple(peer.node for peer in self.members),
+        number, nodes, world_size = self.state.number, self.state.nodes, self.state.world_size
+        self.state.journal.record(
+            events.RoundStarted(at=now(), round=number, world_size=world_size, nodes=nodes)
+        )
+        nodelist, tasks = compress_nodes(nodes), self.state.settings.resources.tasks_per_node
+        expected = timedelta(hours=self.state.settings.checkpoint.mtbf_hours)
+        mtbf = self.past.between_failures(expected)
+        for place, peer in enumerate(self.members):
+            order = messages.StartRound(
+                round=number,
+                nodes=nodelist,
+                address=address_of(peer, self.members),
+                node_rank=place,
+                first_rank=place * tasks,
+                local_world_size=tasks,
+                world_size=world_size,
+                num_nodes=len(nodes),
+                master_addr=master_host(self.members),
+                master_port=port,
+                mtbf_hours=mtbf / timedelta(hours=1),
+                save_cost=self.past.save_cost,
             )
-        )
-        orders = start_orders(
-            self.members,
-            number=self.number,
-            tasks_per_node=self._tasks_per_node,
-            port=port,
-            between_failures=self.between_failures,
-            save_cost=self.save_cost,
-        )
-        for node_rank, order in orders:
-            await self.agents.send(node_rank, order)
+            await self.agents.send(peer.node_rank, order)
         return True
 
     async def _reserved_port(self) -> int | None:
         """Return the port reserved on rank 0's node; None at a notice, or if the node is lost."""
-        deadline = time.monotonic() + self.agents.settings.runtime.agent_timeout_s
-        stopped = asyncio.ensure_future(self.noticed.wait())
-        try:
-            while not self._lost and not stopped.done() and time.monotonic() < deadline:
-                message = await self._hear(stopped, deadline - time.monotonic())
-                if isinstance(message, messages.PortReserved):
-                    return message.port
-        finally:
-            stopped.cancel()
+        state = self.state
+        deadline = time.monotonic() + state.settings.runtime.agent_timeout_s
+        while not (state.lost or state.noticed.is_set()):
+            if (left_s := deadline - time.monotonic()) <= 0:
+                break
+            message = await self._hear(left_s, state.noticed)
+            if isinstance(message, messages.PortReserved):
+                return message.port
         return None
-
-    async def _watch_judged(self) -> None:
-        if self.judge is None:
-            return await self._watch()
-        prune = partial(self.agents.broadcast, messages.Prune())
-        judging = asyncio.create_task(self.judge.run(prune))
-        try:
-            return await self._watch()
-        finally:
-            judging.cancel()
 
     async def _watch(self) -> None:
         """Follow the agents until all ranks have ended, one fails or hangs, or a notice comes."""
-        stopped = asyncio.ensure_future(self.noticed.wait())
-        self._watching = True
+        state = self.state
+        judging = None
+        if self.judge is not None:
+            prune = partial(self.agents.broadcast, messages.Prune())
+            judging = asyncio.create_task(self.judge.run(prune))
+        state.watching = True
         try:
-            while not (self._over() or stopped.done()):
-                await self._hear(stopped, None)
+            while not (state.over or state.noticed.is_set()):
+                await self._hear(None, state.noticed)
         finally:
-            self._watching = False
-            stopped.cancel()
+            state.watching = False
+            if judging is not None:
+                judging.cancel()
 
     async def _hear(
-        self, stopped: asyncio.Future[Literal[True]] | None, limit_s: float | None
+        self, limit_s: float | None, noticed: asyncio.Event | None = None
     ) -> messages.Message | None:
         """Process one message and return it; None at a notice or after the limit."""
-        if not self.agents.inbox.empty():
-            # Thousands may wait here, but beats and the readers of connections also need their
-            # turn.
-            await asyncio.sleep(0)
-            return await self._take(*self.agents.inbox.get_nowait())
-        incoming = asyncio.ensure_future(self.agents.inbox.get())
-        waiting: set[asyncio.Future[Any]] = {incoming} if stopped is None else {incoming, stopped}
-        await asyncio.wait(waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-        if not incoming.done():
-            incoming.cancel()
-            return None
-        return await self._take(*incoming.result())
+        came = await self.agents.next_message(limit_s, noticed)
+        return None if came is None else await self._take(*came)
 
     async def _take(self, sender: int, message: messages.Message) -> messages.Message:
+        state, at = self.state, time.monotonic()
+        state.take(sender, message, at)
         match message:
             case messages.StoreBound():
                 host = master_host(self.members)
                 await self.agents.broadcast(messages.StoreAddress(host=host, port=message.port))
-            case messages.StepBegun():
-                self.usual_step = timedelta(seconds=message.usual_s)
-                self._stepped_at = time.monotonic()
-                self._begin(message.step)
-                self._advance(message.step, message.total)
-            case messages.Restoring():
-                self._load = CheckpointLoad(checkpoint=message.checkpoint, others=message.others)
             case messages.Saved():
-                self._saved(message)
+                self.on_saved(state.number, message)
             case messages.Warn():
-                self.record(events.Warned(at=now(), message=message.message))
-            case messages.NodeSteps() | messages.Reported():
-                await self._judge(sender, message)
-            case _ if isinstance(message, Told) and message.round == self.number:
-                self.requests.take(sender, message)
-            case _ if isinstance(message, _OfRank) and message.round == self.number:
-                self._take_of_rank(message)
-            case AgentLost():
-                self._lose(sender, message.silent_s)
-            case _:
-                pass
-        return message
-
-    def _take_of_rank(self, message: _OfRank) -> None:
-        """Take a rank's end, its profile, or its layout: all layouts are recorded at once."""
-        if isinstance(message, messages.RankEnded):
-            self._exits.take(message.exit, message.alone_s)
-            return self._end_rank(message.exit)
-        if isinstance(message, messages.Profiled):
-            return self.profiles.take(message)
-        told = RankLayout(layout=message.layout, held=message.held, whole=message.whole)
-        self._layouts[message.rank] = told
-        if len(self._layouts) < self._world_size:
-            return None
-        try:
-            report = layout_report(self._layouts)
-        except ValueError as error:
-            self.record(events.Warned(at=now(), message=f"the ranks disagree: {error}"))
-        else:
-            self.record(events.LayoutReported(at=now(), round=self.number, report=report))
-        return None
-
-    async def _judge(self, sender: int, message: messages.NodeSteps | messages.Reported) -> None:
-        """Pass on what a run, or a rank, is judged by."""
-        if isinstance(message, messages.Reported):
-            if self.judge is not None:
+                state.journal.warn(message.message)
+            case messages.Reported() if self.judge is not None:
                 self.judge.hear(message)
-            return
-        nodes = [peer.node for peer in self.members if peer.node_rank == sender]
-        if nodes and message.round == self.number and self.stepping:
-            await self.stragglers.take(message, nodes[0], time.monotonic())
-
-    def _end_rank(self, exit_: RankExit) -> None:
-        self.profiles.ended(self.number, exit_.rank)
-        if exit_.failed:
-            self._failed_at = min(self._failed_at, time.monotonic())
-            self._begin(exit_.step)
-        self._cut_short = self._cut_short or self._asked or self.noticed.is_set()
-        if exit_.step is not None:  # which an earlier round may have done
-            self._advance(exit_.step, exit_.total)
-
-    def _lose(self, node_rank: int, silent_s: float) -> None:
-        """Count a member's node as lost; spare nodes do not matter."""
-        for place, peer in enumerate(self.members):
-            if peer.node_rank == node_rank:
-                self._exits.lose(place)
-                self._lost[place] = time.monotonic() - silent_s
-                self._silent_s = max(self._silent_s, silent_s)
-
-    def _saved(self, message: messages.Saved) -> None:
-        self.on_saved(message)
-        self.record(
-            events.CheckpointSaved(
-                at=now(),
-                round=self.number,
-                step=message.step,
-                size=message.size,
-                stall_s=message.stall_s,
-                duration_s=message.duration_s,
-            )
-        )
-
-    def _begin(self, step: int | None) -> None:
-        if step is not None and self.first_step is None:
-            self.first_step = step
-            self.start_up = timedelta(seconds=time.monotonic() - self._began_at)
-            self.record(events.StepReached(at=now(), round=self.number, step=step))
-
-    def _advance(self, step: int, total: int | None) -> None:
-        self._total = total or self._total
-        if self.step is None or step > self.step:
-            self.step = step
-        self.progress.note(self.number, self.step, self._total)
-
-    def _over(self) -> bool:
-        return self._exits.complete or self._troubled() or self._hang.found is not None
-
-    def _troubled(self) -> bool:
-        return bool(self._lost) or self._exits.failed
+            case messages.NodeSteps(round=state.number) if sender in state.members:
+                if state.stepping:
+                    await self.stragglers.take(message, state.members[sender], at)
+            case messages.RankEnded(round=state.number):
+                self.profiles.ended(state.number, message.exit.rank)
+            case messages.Profiled(round=state.number):
+                self.profiles.take(message)
+        return message
 
     async def _let_leave(self) -> None:
         """Pass the notice on, and give ranks in a step loop the time to act on it."""
+        state = self.state
         await self.agents.broadcast(messages.Notice())
         await self._wait(
-            self.agents.settings.runtime.notice_grace_s,
-            lambda: self._exits.accounted or self._troubled(),
+            state.settings.runtime.notice_grace_s,
+            lambda: state.exits.accounted or state.troubled,
         )
 
     async def _save_stacks(self, limit_s: float) -> None:
         """Have every member save what its ranks are doing, before they are killed."""
+        state = self.state
         await self.agents.broadcast(messages.SaveStacks())
         await self._wait(
-            limit_s, lambda: len(self._hang.complete) >= len(self.members) - len(self._lost)
+            limit_s, lambda: len(state.hang.complete) >= len(self.members) - len(state.lost)
         )
 
     async def _stop(self) -> None:
-        """End what is left and take every exit record that still comes."""
-        grace_s = self.agents.settings.runtime.stop_grace_s
-        if self._troubled() or self._hang.found is not None:
-            # The peers of a failed rank wait in a collective: patience gains nothing.
-            grace_s = min(grace_s, _GRACE_OF_PEERS_S)
-        await self.agents.broadcast(messages.StopRound(grace_s=grace_s))
-        await self._hear_exits(grace_s + _PATIENCE_S)
-
-    async def _hear_exits(self, limit_s: float) -> None:
-        """Take exit records for `limit_s` seconds and while they come: unread is not silent.
+        """End what is left, and take exit records for as long as they come: unread is not silent.
 
         A process that was held up by a file system finds all of them unread, and the time over.
         """
-        began = time.monotonic()
+        state, grace_s = self.state, self.state.settings.runtime.stop_grace_s
+        if state.troubled or state.hang.found is not None:
+            # The peers of a failed rank wait in a collective: patience gains nothing.
+            grace_s = min(grace_s, _GRACE_OF_PEERS_S)
+        await self.agents.broadcast(messages.StopRound(grace_s=grace_s))
+        began, limit_s = time.monotonic(), grace_s + _PATIENCE_S
         deadline = began + limit_s
-        while not self._exits.accounted and time.monotonic() - began < limit_s + _NO_LONGER_S:
-            count = len(self._exits)
-            if await self._hear(None, max(deadline - time.monotonic(), _UNREAD_S)) is None:
+        while not state.exits.accounted and time.monotonic() - began < limit_s + _NO_LONGER_S:
+            count = len(state.exits)
+            if await self._hear(max(deadline - time.monotonic(), _UNREAD_S)) is None:
                 return
-            if len(self._exits) > count:
+            if len(state.exits) > count:
                 deadline = max(deadline, time.monotonic() + _PATIENCE_S)
 
     async def _wait(self, limit_s: float, enough: Callable[[], bool]) -> None:
         """Process messages until `enough` is true, or for `limit_s` seconds."""
         deadline = time.monotonic() + limit_s
         while not enough() and (left := deadline - time.monotonic()) > 0:
-            await self._hear(None, left)
+            await self._hear(left)
 
     async def _look_closer(self) -> None:
         """Wait a little if the ranks' ends may have a cause that is not known yet.
@@ -430,27 +233,39 @@ class Round:
         A rank that was ended by a signal, or asked to leave by one, may have had a notice; one that
         lost its connection has lost it to a node that has fallen silent.
         """
-        if self._hang.found is not None or self._lost or self.noticed.is_set():
+        state = self.state
+        if state.hang.found is not None or state.lost or state.noticed.is_set():
             return
-        ends = self._exits.in_order()
+        ends = state.exits.in_order()
         failure = first_failure(ends)
         if failure is not None and failure.cause is Cause.communication:
-            limit_s = self.agents.settings.runtime.node_timeout_s + 2.0
-            await self._wait(limit_s, lambda: bool(self._lost) or self.noticed.is_set())
-        elif not self._asked and any(one.signal or one.reason is ExitReason.left for one in ends):
-            await self._wait(_NOTICE_WAIT_S, self.noticed.is_set)
+            limit_s = state.settings.runtime.node_timeout_s + 2.0
+            await self._wait(limit_s, lambda: bool(state.lost) or state.noticed.is_set())
+        elif not state.asked and any(one.signal or one.reason is ExitReason.left for one in ends):
+            await self._wait(_NOTICE_WAIT_S, state.noticed.is_set)
 
-    def _loss(self) -> Failure | None:
-        """Return the failure of agents that left, or were lost, if there is one."""
-        if self.agents.given_up_s and self._exits.missing():
-            return given_up(self.agents.given_up_s, self.step)
-        absence = NodeSilence(
-            nodes=[peer.node for peer in self.members],
-            tasks_per_node=self._tasks_per_node,
-            silent=self._exits.missing(),
-            lost=self._lost,
-            failed_at=self._failed_at,
-            step=self.step,
-            layout=self.layout,
+
+async def answer_stacks(journal: Journal, round_: Round | None, request: int) -> None:
+    """Have every rank of a round say what it is doing, if ranks are watched, and write it down."""
+    file, found = journal.paths.stacks_answer, None
+    if round_ is not None and round_.state.watching:
+        round_.state.stacks_asked = found = StackCollection(
+            request=request, nodes=round_.state.members
         )
-        return loss(absence, self._exits.in_order())
+        await round_.agents.broadcast(messages.SaveStacks(request=request))
+        await done_within(_COLLECT_S, found.complete.wait())
+    answer = StacksAnswer(request=request, at=now(), round=None)
+    if round_ is not None and found is not None:
+        answer = replace(
+            answer,
+            round=round_.state.number,
+            stacks=tuple(found.stacks[rank] for rank in sorted(found.stacks)),
+            silent=tuple(found.nodes[rank] for rank in found.nodes if rank not in found.answered),
+            layout=round_.state.layout,
+        )
+
+    def write() -> None:
+        with contextlib.suppress(OSError):  # whoever asked is told that no answer came
+            write_answer(file, answer)
+
+    journal.files.put_latest(file.name, write)

@@ -44,25 +44,23 @@ from hpckit.runtime.descriptors import allow_many_files, with_hint
 from hpckit.runtime.environ import TERMINAL
 from hpckit.runtime.foreground import ended_by_keyboard
 from hpckit.runtime.mailbox import answer_requests
+from hpckit.runtime.pauses import Suspensions
 from hpckit.runtime.supervisor.agent_step import Steps, explained
-from hpckit.runtime.supervisor.agents import Agents, AgentsError, Peer
+from hpckit.runtime.supervisor.agents import Agents, Peer
 from hpckit.runtime.supervisor.attempt import Attempt, note_other_code, open_attempt
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, poll_drained
-from hpckit.runtime.supervisor.elastic.resizing import Regrowth, Resizing, SatelliteDrains
 from hpckit.runtime.supervisor.hand_over import HandOver
-from hpckit.runtime.supervisor.health.node_inspections import NodeInspections
-from hpckit.runtime.supervisor.health.straggler_watch import StragglerWatch
 from hpckit.runtime.supervisor.journal import Journal
+from hpckit.runtime.supervisor.node_inspections import NodeInspections
 from hpckit.runtime.supervisor.notices import TIME_LIMIT, Notices
 from hpckit.runtime.supervisor.patience import own_failure_cause
 from hpckit.runtime.supervisor.profiles import Profiles
-from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import judge_of
-from hpckit.runtime.supervisor.round import Round
-from hpckit.runtime.supervisor.round_requests import RoundRequests, answer_stacks
-from hpckit.runtime.supervisor.suspensions import Suspensions
-from hpckit.runtime.supervisor.time_limit import TimeLimit
+from hpckit.runtime.supervisor.resizing import Resizing
+from hpckit.runtime.supervisor.round import Round, answer_stacks
+from hpckit.runtime.supervisor.round_state import RoundState
+from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
 from hpckit.values import replace
@@ -105,14 +103,14 @@ class _Supervisor:
         heard = assignment.heard
         told = None if heard is None else partial(heard, attempt.number)
         self.journal = Journal(paths=paths, heard=told, keep=attempt.keep_incidents)
-        self.record, files = self.journal.record, self.journal.files
-        self.progress = ProgressFile(path=paths.progress, files=files)
+        self.record = self.journal.record
         lead = timedelta(seconds=settings.runtime.save_before_timeout_s)
-        stated = settings.resources.additional_parameters
-        self.deadline = Deadline(lead=lead, warn=self._warn, signal=str(stated.get("signal") or ""))
+        signal_ = str(settings.resources.additional_parameters.get("signal") or "")
+        allocation = assignment.allocation
+        self.deadline = Deadline(lead=lead, warn=self.journal.warn, signal=signal_)
+        if allocation is not None:
+            self.deadline.ask = allocation.limits
         self.stragglers = StragglerWatch(record=self.record, act=self._hear_stragglers)
-        planned = settings.observe.profile
-        self.profiles = Profiles(paths=paths, files=files, round=self._latest, planned=planned)
         self.notices = Notices(
             assignment=assignment,
             deadline=self.deadline,
@@ -128,24 +126,17 @@ class _Supervisor:
             record=self._record_of_agent,
             on_pause=self.suspensions.hear,
         )
-        self.preflight = NodeInspections(
-            settings=settings,
-            agents=self.agents,
-            noticed=self.notices.noticed,
-            record=self.record,
-        )
+        planned = settings.observe.profile
+        self.profiles = Profiles(journal=self.journal, agents=self.agents, planned=planned)
+        noticed = self.notices.noticed
+        self.preflight = NodeInspections(agents=self.agents, noticed=noticed, record=self.record)
         self.resizing = Resizing(
-            paths=paths,
-            files=files,
+            journal=self.journal,
             agents=self.agents,
-            round=lambda: self.round,
             judge=self._resized,
             usable=self._usable,
-            record=self.record,
+            order=None if allocation is None else allocation.regrow,
         )
-        self.satellite_drains = SatelliteDrains(resizing=self.resizing, record=self.record)
-        order = None if assignment.allocation is None else assignment.allocation.regrow
-        self.regrowth = Regrowth(resizing=self.resizing, order=order)
 
     async def run(self) -> int:
         self.notices.listen()
@@ -193,7 +184,7 @@ class _Supervisor:
         cause = own_failure_cause(error)
         message = with_hint(f"the supervisor failed: {error}")
         failure = Failure(cause=cause, message=message, signature=f"{cause} supervisor")
-        number = 0 if self.round is None else self.round.number
+        number = 0 if self.round is None else self.round.state.number
         return RoundView(round=number, at=now(), exits=(), failure=failure)
 
     def _end_by_notice(self) -> EndAttempt:
@@ -207,11 +198,10 @@ class _Supervisor:
         allocation = self.assignment.allocation
         if allocation is None:
             return
-        limit = TimeLimit(deadline=self.deadline, ask=allocation.limits)
-        await limit.learn()
+        await self.deadline.learn()
         if allocation.queue_successor is not None:
             self.queueing = asyncio.create_task(aside(allocation.queue_successor))
-        await limit.watch(self._usual_step)
+        await self.deadline.watch(self._usual_step)
         self.notices.hear(TIME_LIMIT)
 
     def _usual_step(self) -> timedelta | None:
@@ -219,9 +209,9 @@ class _Supervisor:
 
         A command is left alone until the limit itself.
         """
-        if self.round is None or self.round.step is None:
+        if self.round is None or self.round.state.step is None:
             return None
-        return self.round.usual_step
+        return self.round.state.usual_step
 
     async def _ask_drains(self) -> None:
         """Ask now and then whether nodes are being drained, while the run could act on it."""
@@ -230,32 +220,29 @@ class _Supervisor:
             return
         await poll_drained(
             settings.runtime.drain_poll_interval_s,
-            ask=lambda: allocation.draining(self.satellite_drains.nodes),
+            ask=lambda: allocation.draining(self.resizing.satellite_nodes),
             wanted=self._trains,
             hear=self._hear_drains,
         )
 
     async def _answer_requests(self) -> None:
         """Answer requests of users: for the stacks of all ranks, profiles, and another size."""
-        paths, files = self.attempt.paths, self.journal.files
+        paths = self.attempt.paths
         await answer_requests(
             {
-                paths.stacks_requests: lambda at: answer_stacks(paths, files, self._latest(), at),
+                paths.stacks_requests: lambda _, at: answer_stacks(self.journal, self.round, at),
                 paths.profile_requests: self.profiles.answer,
                 paths.resize_requests: self.resizing.answer,
             }
         )
 
-    def _latest(self) -> RoundRequests | None:
-        return None if self.round is None else self.round.requests
-
     def _trains(self) -> bool:
-        return self.round is not None and self.round.stepping
+        return self.round is not None and self.round.state.stepping
 
     async def _hear_drains(self, found: Drained) -> None:
         """Have the ranks leave nodes that are being drained, if the policy says so."""
-        self.drains.take(self.satellite_drains.leave(found, saved=self.deadline.saved_any))
-        if self.round is None or not self.round.stepping:
+        self.drains.take(self.resizing.leave_drained(found, saved=self.deadline.saved_any))
+        if self.round is None or not self.round.state.stepping:
             return
         view = self._known(self.round.view())
         if not self.drains.nodes.keys() & set(view.members):
@@ -272,11 +259,11 @@ class _Supervisor:
         self.slow = {**self.slow, **slow}
         told = "; ".join(slow.values())
         if self.round is None or policy.on_straggler is StragglerPolicy.warn:
-            self._warn(told)
+            self.journal.warn(told)
             return
         action = on_straggler(self._known(self.round.view()), policy, self.past)
         if isinstance(action, Stay):
-            self._warn(f"{told}; the run continues there: {action.because}")
+            self.journal.warn(f"{told}; the run continues there: {action.because}")
         else:
             await self.round.leave()
 
@@ -293,9 +280,6 @@ class _Supervisor:
             self.past = self.past.with_returned(event.node)
         self.record(event)
 
-    def _warn(self, message: str) -> None:
-        self.record(events.Warned(at=now(), message=message))
-
     def _hosts(self) -> list[str]:
         """Return the names and addresses by which other nodes may reach this one, best first."""
         if not self.assignment.agents.prefix:
@@ -306,41 +290,43 @@ class _Supervisor:
 
     async def _rounds(self, step: Step) -> EndAttempt:
         """Run rounds until the attempt should end."""
-        resources, agents = self.settings.resources, self.agents
-        number = 0
-        try:
-            await agents.gather(
-                resources.nodes + resources.spare_nodes,
-                step,
-                self.notices.noticed,
-                names=self.assignment.agents.nodes,
-            )
+        resources, agents, number = self.settings.resources, self.agents, 0
+        wanted, names = resources.nodes + resources.spare_nodes, self.assignment.agents.nodes
+        failure = await agents.gather(wanted, step, self.notices.noticed, names=names)
+        if failure is None:
             await self.preflight.inspect_new()
+            ordered = network_order(
+                agents.standing_nodes,
+                {peer.node: peer.switches for peer in agents.standing},
+                replica_nodes=self.replica_nodes,
+                domain_nodes=self.settings.cluster.nvlink_nodes,
+            )
             nodes = first_nodes(
-                self._in_network_order(),
+                ordered,
                 self.past,
                 self.settings.recovery,
                 self.resizing.round_sizes,
                 self.preflight.unhealthy,
                 now(),
             )
-        except AgentsError as error:
-            agents.lose_left(blamed=not self.notices.noticed.is_set())
-            standing = tuple(peer.node for peer in agents.standing)
-            failure = await explained(error.failure, self.attempt.paths.agents_log)
-            view = RoundView(round=0, at=now(), exits=(), failure=failure, standing=standing)
-            action = await self._decided(view)
+            action = await self._round(number, nodes)
         else:
-            unhealthy = await self._unhealthy(number, nodes)
-            action = unhealthy or await self._round(number, nodes)
+            agents.lose_left(blamed=not self.notices.noticed.is_set())
+            failure = await explained(failure, self.attempt.paths.agents_log)
+            action = await self._decided(self._not_begun(number, failure))
         while isinstance(action, NewRound):
             await done_within(action.pause.total_seconds(), self.notices.noticed.wait())
             number += 1
             await aside(partial(note_other_code, self.attempt, self.assignment.environ))
             await self.preflight.inspect_new()
-            unhealthy = await self._unhealthy(number, action.nodes)
-            action = unhealthy or await self._round(number, action.nodes)
+            action = await self._round(number, action.nodes)
         return action
+
+    def _not_begun(self, number: int, failure: Failure, members: tuple[str, ...] = ()) -> RoundView:
+        """Return a view of a round without ranks."""
+        standing = self.agents.standing_nodes
+        view = RoundView(round=number, at=now(), exits=(), failure=failure)
+        return replace(view, members=members, standing=standing)
 
     async def _unhealthy(self, number: int, nodes: tuple[str, ...]) -> Action | None:
         """Return what follows if some of these nodes cannot train; None if the round may start.
@@ -350,48 +336,42 @@ class _Supervisor:
         bad = self.preflight.news(nodes)
         if not bad:
             return None
-        standing = tuple(peer.node for peer in self.agents.standing)
         failure = unhealthy_failure(bad)
-        view = RoundView(round=number, at=now(), exits=(), failure=failure, standing=standing)
-        view = replace(view, members=nodes)
+        view = self._not_begun(number, failure, nodes)
         stay = why_stay(self._known(view), self.settings.recovery, self.past)
         if stay is None:
             return await self._decided(view)
-        self._warn(f"{failure.message}; {stay}: it continues here")
+        self.journal.warn(f"{failure.message}; {stay}: it continues here")
         return None
-
-    def _in_network_order(self) -> tuple[str, ...]:
-        """Return the nodes that are there as the network joins them."""
-        return network_order(
-            tuple(peer.node for peer in self.agents.standing),
-            {peer.node: peer.switches for peer in self.agents.standing},
-            replica_nodes=self.replica_nodes,
-            domain_nodes=self.settings.cluster.nvlink_nodes,
-        )
 
     async def _round(self, number: int, nodes: tuple[str, ...]) -> Action:
         """Run one round on those of these nodes that are left, if they have a layout."""
+        unhealthy = await self._unhealthy(number, nodes)
+        if unhealthy is not None:
+            return unhealthy
         there = {peer.node: peer for peer in self.agents.standing}
         members: tuple[Peer, ...] = tuple(there[node] for node in nodes if node in there)
         if not self.resizing.round_sizes.holds(len(members)):
-            failure, standing = gone_before(nodes, there), tuple(there)
-            view = RoundView(round=number, at=now(), exits=(), failure=failure, standing=standing)
-            return await self._decided(replace(view, members=nodes))
-        self.round = Round(
-            number,
-            self.agents,
-            members,
-            self.past.between_failures(self._expected),
-            self.past.save_cost,
-            self.progress,
-            self.notices.noticed,
-            self.record,
-            self._saved,
-            self.stragglers,
-            self.profiles,
-            judge_of(self.attempt.launch, self.attempt.index, self.settings),
+            return await self._decided(self._not_begun(number, gone_before(nodes, there), nodes))
+        state = self.profiles.round = RoundState(
+            number=number,
+            members={peer.node_rank: peer.node for peer in members},
+            settings=self.settings,
+            journal=self.journal,
+            noticed=self.notices.noticed,
         )
-        await self.resizing.began(tuple(peer.node for peer in members))
+        self.stragglers.layout = state.layout
+        self.round = self.resizing.round = Round(
+            state=state,
+            members=members,
+            past=self.past,
+            agents=self.agents,
+            on_saved=self._saved,
+            stragglers=self.stragglers,
+            profiles=self.profiles,
+            judge=judge_of(self.attempt.launch, self.attempt.index, self.settings),
+        )
+        await self.resizing.began(state.nodes)
         ran = await self.round.run()
         self.profiles.over(number)
         view = await self._with_agents_back(ran)
@@ -408,10 +388,9 @@ class _Supervisor:
             return view
         gave_up = self.agents.given_up_s > 0
         came = await self.steps.bring_back(self.agents, self.notices.noticed)
-        standing = tuple(peer.node for peer in self.agents.standing)
-        view = replace(view, standing=standing)
+        view = replace(view, standing=self.agents.standing_nodes)
         lost = view.failure is not None and view.failure.cause is Cause.node_lost
-        if gave_up or not lost or {*view.members} - {*standing}:
+        if gave_up or not lost or {*view.members} - {*view.standing}:
             return view
         failure = Failure(
             cause=Cause.launcher_lost,
@@ -421,16 +400,22 @@ class _Supervisor:
         )
         return replace(view, failure=failure)
 
-    @property
-    def _expected(self) -> timedelta:
-        return timedelta(hours=self.settings.checkpoint.mtbf_hours)
-
-    def _saved(self, message: messages.Saved) -> None:
+    def _saved(self, round_: int, message: messages.Saved) -> None:
         stall, took = timedelta(seconds=message.stall_s), timedelta(seconds=message.duration_s)
         self.deadline.saved(took)
         self.past = replace(self.past, save_cost=SaveCost(stall=stall, duration=took))
         if self.regrowing is None or self.regrowing.done():
-            self.regrowing = asyncio.create_task(self.regrowth.saved(took))
+            self.regrowing = asyncio.create_task(self.resizing.saved(took))
+        self.record(
+            events.CheckpointSaved(
+                at=now(),
+                round=round_,
+                step=message.step,
+                size=message.size,
+                stall_s=message.stall_s,
+                duration_s=message.duration_s,
+            )
+        )
 
     async def _decided(self, view: RoundView) -> Action:
         """Decide what follows an ended round, and record it."""

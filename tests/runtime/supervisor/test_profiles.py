@@ -17,8 +17,8 @@ from hpckit.operations.running.profile import latest_profile
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_lines
 from hpckit.runtime.channel import messages
-from hpckit.runtime.file_thread import FileThread
 from hpckit.runtime.mailbox import profile_mailbox
+from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.profiles import Profiles
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,15 +32,13 @@ class FourRanks:
 
     number: int = 5
     world_size: int = 4
-    not_profiled: str | None = None
-    gone: set[int] = field(default_factory=set)
+    leaving: bool = False
+    watching: bool = True
+    step: int | None = 9
+    exits: set[int] = field(default_factory=set)
     orders: list[messages.StartProfile] = field(default_factory=list)
 
-    def has_ended(self, rank: int) -> bool:
-        """Look it up."""
-        return rank in self.gone
-
-    async def profile(self, order: messages.StartProfile) -> None:
+    async def broadcast(self, order: messages.StartProfile) -> None:
         """Keep the order."""
         self.orders.append(order)
 
@@ -50,18 +48,20 @@ class Desk:
     """A supervisor's side, and the files that a verb sees."""
 
     paths: AttemptPaths
-    round: FourRanks | None
+    round: FourRanks
     profiles: Profiles
+    answered: int = 0
 
     async def ask(self, request: ProfileRequest) -> ProfileAnswer:
         """Ask as a verb does; return what is answered first."""
-        size = append_lines(self.paths.profile_requests, to_plain(request))
-        await self.profiles.answer(size)
+        latest = append_lines(self.paths.profile_requests, to_plain(request))
+        before, self.answered = self.answered, latest
+        await self.profiles.answer(before, latest)
         return await self.answer(request.id)
 
     async def answer(self, name: str) -> ProfileAnswer:
         """Return the present answer to a request."""
-        await self.profiles.files.settled(10)
+        await self.profiles.journal.files.settled(10)
         found = profile_mailbox(self.paths).read(name)
         assert found is not None
         return found
@@ -77,14 +77,14 @@ def desk(tmp_path: Path) -> Desk:
     """Return one whose round trains."""
     round_ = FourRanks()
     paths = AttemptPaths(tmp_path)
+    planned = Profile(at_step=5, ranks=[1, 0, 9])
     profiles = Profiles(
-        paths=paths,
-        files=FileThread(),
-        round=lambda: made.round,  # type: ignore[arg-type,return-value]
-        planned=Profile(at_step=5, ranks=[1, 0, 9]),
+        journal=Journal(paths=paths),
+        agents=round_,  # type: ignore[arg-type]
+        planned=planned,
     )
-    made = Desk(paths, round_, profiles)
-    return made
+    profiles.round = round_  # type: ignore[assignment]
+    return Desk(paths, round_, profiles)
 
 
 def test_request_goes_to_its_ranks_and_is_done_when_all_have_reported(desk: Desk) -> None:
@@ -93,7 +93,6 @@ def test_request_goes_to_its_ranks_and_is_done_when_all_have_reported(desk: Desk
     async def scene() -> None:
         answer = await desk.ask(REQUEST)
         assert (answer.done, answer.refused, answer.round) == (False, None, 5)
-        assert desk.round is not None
         (order,) = desk.round.orders
         assert (order.id, order.round, order.steps, order.ranks) == (NAME, 5, 3, (0, 2))
         desk.report(2)
@@ -143,16 +142,25 @@ def test_request_that_cannot_be_followed_is_refused(
     """The verb checks the same before; a round may be smaller than the run was planned."""
     answer = asyncio.run(desk.ask(replace(REQUEST, **change)))
     assert why in str(answer.refused)
-    assert desk.round is not None
     assert desk.round.orders == []
 
 
-def test_round_that_cannot_be_profiled_says_why(desk: Desk) -> None:
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"leaving": True}, "it was asked to leave"),
+        ({"watching": False}, "its ranks are being started, or have just ended"),
+        ({"step": None}, "none of its ranks has begun a step"),
+    ],
+)
+def test_round_that_cannot_be_profiled_says_why(
+    desk: Desk, change: dict[str, Any], why: str
+) -> None:
     """Between two rounds there is none at all."""
-    assert desk.round is not None
-    desk.round.not_profiled = "no step loop"
-    assert asyncio.run(desk.ask(REQUEST)).refused == "no step loop"
-    desk.round = None
+    for name, value in change.items():
+        setattr(desk.round, name, value)
+    assert why in str(asyncio.run(desk.ask(REQUEST)).refused)
+    desk.profiles.round = None
     again = replace(REQUEST, id="20260101T000003Z-a")
     assert asyncio.run(desk.ask(again)).refused == "its ranks are being started"
 
@@ -161,8 +169,7 @@ def test_ranks_that_end_before_are_no_reason_to_wait(desk: Desk) -> None:
     """One that had ended already, one that ends, and those of a round that is over."""
 
     async def scene() -> None:
-        assert desk.round is not None
-        desk.round.gone.add(3)
+        desk.round.exits.add(3)
         answer = await desk.ask(replace(REQUEST, ranks=()))
         assert [(one.rank, one.problem) for one in answer.results] == [(3, "the rank ended before")]
         desk.profiles.ended(4, 1)  # an earlier round
@@ -197,6 +204,5 @@ def test_lines_that_are_no_requests_are_passed_over(desk: Desk) -> None:
         append_lines(desk.paths.profile_requests, line)
     answer = asyncio.run(desk.ask(REQUEST))
     assert answer.refused is None
-    assert desk.round is not None
     assert len(desk.round.orders) == 1
     assert [path.name for path in desk.paths.profiles.iterdir()] == [f"{NAME}.json"]

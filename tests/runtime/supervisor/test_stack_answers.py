@@ -6,13 +6,18 @@ import asyncio
 import contextlib
 from pathlib import Path
 
+import pytest
+
 from hpckit.model.failure import RankStack, StacksAnswer
+from hpckit.model.launch import LaunchConfig
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_lines
 from hpckit.runtime.channel import messages
-from hpckit.runtime.file_thread import FileThread
 from hpckit.runtime.mailbox import answer_requests, latest_request, read_stacks
-from hpckit.runtime.supervisor.round_requests import StackCollection, answer_stacks
+from hpckit.runtime.supervisor import round as round_module
+from hpckit.runtime.supervisor.journal import Journal
+from hpckit.runtime.supervisor.round import answer_stacks
+from hpckit.runtime.supervisor.round_state import RoundState
 
 ASKED = {"at": "2026-01-01T00:00:00Z", "host": "here"}
 STACK = RankStack(rank=0, node="n1", state="S", step=1, text="x")
@@ -23,26 +28,40 @@ class HalfSilentRound:
 
     asked = 0
 
-    async def collect_stacks(self, request: int, limit_s: float) -> StackCollection | None:
+    def __init__(self, paths: AttemptPaths) -> None:
+        self.agents = self
+        self.state = RoundState(
+            number=3,
+            members={0: "n1", 1: "n2"},
+            settings=LaunchConfig(),
+            journal=Journal(paths=paths),
+            noticed=asyncio.Event(),
+        )
+        self.state.watching = True
+
+    async def broadcast(self, order: messages.SaveStacks) -> None:
         """Answer for one node."""
-        assert limit_s > 0
         self.asked += 1
-        found = StackCollection(request=request, round=3, nodes={0: "n1", 1: "n2"})
-        found.take(0, messages.StackSaved(round=3, stack=STACK, request=request))
-        found.take(0, messages.StacksSaved(round=3, request=request))
-        found.take(1, messages.StacksSaved(round=3, request=request - 1))
+        request = order.request
+        for sender, message in (
+            (0, messages.StackSaved(round=3, stack=STACK, request=request)),
+            (0, messages.StacksSaved(round=3, request=request)),
+            (1, messages.StacksSaved(round=3, request=request - 1)),
+        ):
+            self.state.take(sender, message, 0.0)
+        found = self.state.stacks_asked
+        assert found is not None
         assert not found.complete.is_set(), "that was the answer to an earlier request"
-        return found
 
 
 async def answered(
     paths: AttemptPaths, round_: HalfSilentRound | None, request: int
 ) -> StacksAnswer:
     """Poll until this request is answered."""
-    files = FileThread()
+    journal = Journal(paths=paths)
 
-    async def answer_to(latest: int) -> None:
-        await answer_stacks(paths, files, round_, latest)  # type: ignore[arg-type]
+    async def answer_to(_: int, latest: int) -> None:
+        await answer_stacks(journal, round_, latest)  # type: ignore[arg-type]
 
     task = asyncio.create_task(answer_requests({paths.stacks_requests: answer_to}, 0.01))
     try:
@@ -57,9 +76,13 @@ async def answered(
     return answer
 
 
-def test_request_is_answered_once_with_the_silent_node(tmp_path: Path) -> None:
+def test_request_is_answered_once_with_the_silent_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a request nothing is asked; the size of the file is the number of the request."""
-    paths, round_ = AttemptPaths(tmp_path), HalfSilentRound()
+    monkeypatch.setattr(round_module, "_COLLECT_S", 0.1)
+    paths = AttemptPaths(tmp_path)
+    round_ = HalfSilentRound(paths)
     assert latest_request(paths.stacks_requests) == 0
     assert paths.stacks_requests.exists(), "made by the supervisor: over NFS, absence is cached"
     first = append_lines(paths.stacks_requests, ASKED)

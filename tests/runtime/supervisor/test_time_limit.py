@@ -9,9 +9,8 @@ from datetime import timedelta
 import pytest
 
 from hpckit.model.cluster.allocation import AttemptLimits
-from hpckit.runtime.supervisor import time_limit
+from hpckit.runtime.supervisor import deadline as time_limit
 from hpckit.runtime.supervisor.deadline import Deadline
-from hpckit.runtime.supervisor.time_limit import TimeLimit
 
 LEAD_S = 60.0
 
@@ -39,8 +38,8 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def leaves(scheduler: Scheduler, *, within_s: float = 0.3, stepping: bool = True) -> bool:
     """Return whether ranks are told to leave within a moment."""
-    deadline = Deadline(lead=timedelta(seconds=LEAD_S), warn=list[str]().append)
-    limit = TimeLimit(deadline=deadline, ask=scheduler.ask)
+    warn = list[str]().append
+    limit = Deadline(lead=timedelta(seconds=LEAD_S), warn=warn, ask=scheduler.ask)
 
     async def watch() -> bool:
         await limit.learn()

@@ -1,7 +1,8 @@
 """A running run that grows and shrinks: users' requests, and the nodes of satellite jobs.
 
 Notices when a round could have another size, and has its ranks leave at a boundary; the nodes of
-the next round are chosen in planning.recovery. It submits nothing but through `Regrowth.order`.
+the next round, and what growing is worth, are decided in planning.recovery. It submits nothing
+but through `Resizing.order`.
 """
 
 from __future__ import annotations
@@ -26,12 +27,11 @@ from hpckit.planning.recovery.run_size import (
     size_of,
     worth_growing,
 )
-from hpckit.record.layout import AttemptPaths
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
-from hpckit.runtime.file_thread import FileThread
 from hpckit.runtime.mailbox import resize_mailbox
 from hpckit.runtime.supervisor.agents import Agents
+from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.round import Round
 from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
@@ -39,24 +39,27 @@ from hpckit.values import dataclass, field, replace
 
 LOOK_S = 2.0
 """How often it is looked whether a round can follow what it was asked."""
+_SETTLED = timedelta(seconds=30)
+"""How long a round must have run: nodes that are lost one after the other get no job each."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Resizing:
     """How large the run is to be, and who asked for it.
 
-    `round` returns the latest round, if any; `judge` what follows if it were asked to leave now;
+    `round` is the latest round, if any; `judge` returns what follows if it were asked to leave now;
     `usable` the nodes that a round of another size may have, present ones included.
+    `order` submits a job for a number of replicas, less a number of idle nodes, and returns Slurm's
+    id of it and its number of nodes; None: never.
     `asked` is whether the run was asked to have another size, and may be restarted for it.
     """
 
-    paths: AttemptPaths
-    files: FileThread
+    journal: Journal
     agents: Agents
-    round: Callable[[], Round | None]
     judge: Callable[[RoundView], NewRound | Stay]
     usable: Callable[[RoundView], Sequence[str]]
-    record: Callable[[events.Event], None]
+    order: Callable[[int, int], tuple[str, int] | None] | None
+    round: Round | None = field(default=None, init=False)
     size: RunSize = field(init=False)
     asked: bool = field(default=False, init=False)
     unasked: set[str] = field(default_factory=set, init=False)
@@ -64,9 +67,12 @@ class Resizing:
     grown_from: tuple[str, ...] = field(default=(), init=False)
     """The members of the round before, if the present one has these and more."""
     _members: tuple[str, ...] = field(default=(), init=False)
-    _read: int = field(default=0, init=False)
     _told: str = field(default="", init=False)
     _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _ordered: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
+    """By job, how many replicas it completes, and with how many nodes."""
+    _refused: int = field(default=0, init=False)
+    """How many replicas there was no job for; they are given up."""
 
     def __post_init__(self) -> None:
         self.size = size_of(self.agents.settings)
@@ -75,7 +81,7 @@ class Resizing:
     @property
     def wanted_nodes(self) -> int:
         """How many nodes a round is to have."""
-        return self.size.wanted_nodes(self._satellite_nodes)
+        return self.size.wanted_nodes(self._satellite_count)
 
     @property
     def fewest_nodes(self) -> int:
@@ -102,7 +108,7 @@ class Resizing:
         return self.asked and any(one is None or one.leaving for one in members)
 
     @property
-    def _satellite_nodes(self) -> int:
+    def _satellite_count(self) -> int:
         return sum(peer.satellite is not None for peer in self.agents.standing)
 
     def _hear_satellite(self) -> None:
@@ -120,8 +126,8 @@ class Resizing:
         while True:
             await done_within(LOOK_S, self._news.wait())
             self._news.clear()
-            round_ = self.round()
-            if self.asked and round_ is not None and round_.stepping:
+            round_ = self.round
+            if self.asked and round_ is not None and round_.state.stepping:
                 await self._consider(round_)
 
     async def _consider(self, round_: Round) -> None:
@@ -136,7 +142,7 @@ class Resizing:
         if action.because != self._told and len(view.members) != self.wanted_nodes:
             self._told = action.because
             words = f"asked for another number of replicas, and not there yet: {action.because}"
-            self.record(events.Warned(at=now(), message=words))
+            self.journal.warn(words)
 
     async def began(self, members: tuple[str, ...]) -> None:
         """Note which nodes a new round has; let satellites go that are not needed any more."""
@@ -159,7 +165,7 @@ class Resizing:
             f"no whole replica of {layout_of(settings)} on {counted(nodes, 'node')}: the run "
             f"continues as {layout} (parallel.fallback)"
         )
-        self.record(events.Warned(at=now(), message=words))
+        self.journal.warn(words)
 
     def idle_nodes(self, view: RoundView, after: int = 0) -> Sequence[str]:
         """Return the usable nodes without ranks that are too few for a replica.
@@ -178,7 +184,7 @@ class Resizing:
         """Have no more replicas than before the present round, which failed at once."""
         self.size = self.size.shrunk(len(self.grown_from) // self.size.replica_nodes)
         words = f"growing was undone, as the first round with more replicas failed: {because}"
-        self.record(events.Warned(at=now(), message=words))
+        self.journal.warn(words)
 
     async def _let_go(self, members: tuple[str, ...]) -> None:
         """Let satellites go that no rank runs on, and that are leaving or not needed any more."""
@@ -186,26 +192,23 @@ class Resizing:
         used = {peer.satellite for peer in self.agents.peers.values() if peer.node in members}
         for satellite in filter(None, there - used):
             peers = self.agents.satellite_peers(satellite)
-            if self._surplus(len(members)):
+            bound = self.size.bound
+            if bound is not None and len(members) >= bound * self.size.replica_nodes:
                 self.agents.dismiss(satellite, "the run has no use for it")
             if any(peer.leaving for peer in peers):
                 for peer in peers:
                     await self.agents.send(peer.node_rank, messages.Shutdown())
 
-    def _surplus(self, nodes: int) -> bool:
-        """Whether a round of this many nodes needs no satellite that it does not use."""
-        return self.size.bound is not None and nodes >= self.size.bound * self.size.replica_nodes
-
-    async def answer(self, request: int) -> None:
-        """Answer the requests that came since the last time, in their order."""
-        start, self._read = self._read, request
-        mailbox = resize_mailbox(self.paths)
-        for one in await aside(lambda: mailbox.requested(start)):
-            self.files.put_latest(f"resize {one.id}", partial(mailbox.write, self._answer(one)))
+    async def answer(self, before: int, _: int) -> None:
+        """Answer the requests after this one, in their order."""
+        mailbox = resize_mailbox(self.journal.paths)
+        for one in await aside(lambda: mailbox.requested(before)):
+            write = partial(mailbox.write, self._answer(one))
+            self.journal.files.put_latest(f"resize {one.id}", write)
 
     def _answer(self, request: ResizeRequest) -> ResizeAnswer:
         """Take a request in; nothing changes if it is refused."""
-        round_ = self.round()
+        round_ = self.round
         nodes = self.wanted_nodes if round_ is None else len(round_.members)
         held = nodes // self.size.replica_nodes
         answer = ResizeAnswer(id=request.id, at=now(), replicas=held)
@@ -217,7 +220,7 @@ class Resizing:
             return answer
         view = None if round_ is None else round_.view()
         there = len(self.agents.standing if view is None else self.usable(view))
-        satellites = self._satellite_nodes
+        satellites = self._satellite_count
         standing = self.size.standing(request.replicas, there, satellites)
         self.size, self.asked = self.size.grown(request.replicas), self.asked or standing > 0
         idle = () if view is None else self.idle_nodes(view, standing)
@@ -231,90 +234,64 @@ class Resizing:
         least = least_replicas(self.agents.settings)
         return self.size.not_shrunk(request.replicas, held, least)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SatelliteDrains:
-    """Lets satellites go whose nodes are being drained."""
-
-    resizing: Resizing
-    record: Callable[[events.Event], None]
-
     @property
-    def nodes(self) -> tuple[str, ...]:
+    def satellite_nodes(self) -> tuple[str, ...]:
         """The nodes of satellites, to be asked about with those of the run's own job."""
-        peers = self.resizing.agents.peers.values()
+        peers = self.agents.peers.values()
         return tuple(peer.node for peer in peers if peer.satellite is not None)
 
-    def leave(self, found: Mapping[str, str], *, saved: bool) -> Mapping[str, str]:
+    def leave_drained(self, found: Mapping[str, str], *, saved: bool) -> Mapping[str, str]:
         """Let drained satellites go once the run has saved; return the other nodes of `found`.
 
         The nodes of the satellite's job are left together, as they came together.
         """
-        agents = self.resizing.agents
-        brought = {peer.node: peer for peer in agents.peers.values() if peer.satellite is not None}
+        peers = self.agents.peers.values()
+        brought = {peer.node: peer for peer in peers if peer.satellite is not None}
         for node in found if saved else ():
             peer = brought.get(node)
             if peer is None or peer.satellite is None or peer.leaving:
                 continue
             why = f" ({found[node]})" if found[node] else ""
-            agents.dismiss(peer.satellite, f"{node} is being drained{why}")
+            self.agents.dismiss(peer.satellite, f"{node} is being drained{why}")
             told = events.NodeDraining(
                 at=now(), node=node, reason=found[node], action=DrainAction.leave
             )
-            self.record(told)
-            self.resizing.resize()
+            self.journal.record(told)
+            self.resize()
         return {node: why for node, why in found.items() if node not in brought}
 
-
-_SETTLED = timedelta(seconds=30)
-"""How long a round must have run: nodes that are lost one after the other get no job each."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Regrowth:
-    """Brings a run back to its size without a user's asking: from spares, or from a satellite job.
-
-    Growing costs a restart, so it is considered when a save has just been committed, and only if it
-    saves more than that. What is worth it is decided in planning.recovery.run_size.
-    `order` submits a job for a number of replicas, less a number of idle nodes, and returns Slurm's
-    id of it and its number of nodes; None: never.
-    """
-
-    resizing: Resizing
-    order: Callable[[int, int], tuple[str, int] | None] | None
-    _ordered: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
-    """By job, how many replicas it completes, and with how many nodes."""
-    _refused: int = field(default=0, init=False)
-    """How many replicas there was no job for; they are given up."""
-
     async def saved(self, duration: timedelta) -> None:
-        """Consider growing, now that a save, which took so long, is committed."""
-        round_ = self.resizing.round()
-        if round_ is None or not round_.stepping:
+        """Bring the run back to its size without a user's asking, if that is worth its restart.
+
+        Call it when a save, which took so long, has just been committed. The nodes are spares, or
+        come with a satellite job.
+        """
+        round_ = self.round
+        if round_ is None or not round_.state.stepping:
             return
-        view, size = round_.view(), self.resizing.size
+        view, size = round_.view(), self.size
         held, whole = len(view.members), size.replica_nodes
-        action = self.resizing.judge(view)
+        action = self.judge(view)
         if isinstance(action, NewRound):
             worth = self._is_worth(round_, held, len(action.nodes), duration)
-            if worth and not self.resizing.asked:
-                self.resizing.resize()
+            if worth and not self.asked:
+                self.resize()
             return
         missing = replicas_to_order(size, held // whole, self._coming() + self._refused)
         ready, after = missing > 0 and view.ran >= _SETTLED, (held // whole + missing) * whole
         if ready and self._is_worth(round_, held, after, duration):
-            await self._submit(missing, len(self.resizing.idle_nodes(view)))
+            await self._submit(missing, len(self.idle_nodes(view)))
 
     def _coming(self) -> int:
         """Return how many replicas are to be completed by nodes that have yet to come."""
-        arrivals = self.resizing.agents.arrivals
+        arrivals = self.agents.arrivals
         orders = self._ordered.items()
         return sum(replicas for job, (replicas, nodes) in orders if arrivals[job] < nodes)
 
     @staticmethod
     def _is_worth(round_: Round, held: int, after: int, duration: timedelta) -> bool:
-        left = round_.remaining
-        return left is not None and worth_growing(held, after, left, round_.start_up + duration)
+        left, start_up = round_.state.remaining, round_.state.start_up
+        return left is not None and worth_growing(held, after, left, start_up + duration)
 
     async def _submit(self, replicas: int, idle: int) -> None:
         """Submit a job, whatever comes of it."""
@@ -329,6 +306,6 @@ class Regrowth:
         else:
             job, nodes = submitted
             self._ordered[job] = (replicas, nodes)
-            self.resizing.unasked.add(job)
+            self.unasked.add(job)
             words = f"satellite job {job} was submitted to bring {lost} back"
-        self.resizing.record(events.Warned(at=now(), message=words))
+        self.journal.warn(words)

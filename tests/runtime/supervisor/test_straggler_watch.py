@@ -19,7 +19,7 @@ from hpckit.model.telemetry.settings import Observe
 from hpckit.planning.diagnosis.stragglers import StragglerDetector
 from hpckit.planning.diagnosis.thresholds import DEFAULT
 from hpckit.runtime.channel.messages import NodeSteps
-from hpckit.runtime.supervisor.health.straggler_watch import StragglerWatch
+from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 
 STEP_S = 0.1
 

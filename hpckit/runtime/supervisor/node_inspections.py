@@ -1,20 +1,20 @@
-"""Has agents inspect their nodes, and keeps what is known of unhealthy ones.
+"""Has agents inspect their nodes, alone and in pairs, and keeps what is known of unhealthy ones.
 
-What a finding means is decided in planning.preflight; what follows from it in planning.recovery.
+What a finding means, and which pairs there are, is decided in planning.preflight; what follows from
+it in planning.recovery.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TypeGuard
+from typing import TypeVar
 
 from hpckit.model import events
 from hpckit.model.environment.facts import AskedOfNode
 from hpckit.model.failure import Failure, Trait
-from hpckit.model.launch import LaunchConfig
 from hpckit.model.preflight.health import HealthReport
 from hpckit.model.preflight.settings import PreflightLevel, limit_s
 from hpckit.model.preflight.verdict import HealthVerdict, NodeInspection
@@ -24,23 +24,36 @@ from hpckit.planning.preflight.judge import (
     judge_nodes,
     unhealthy_nodes,
 )
+from hpckit.planning.preflight.pairs import (
+    faster_pairs,
+    is_uneven,
+    neighbour_rounds,
+    other_order,
+    pair_findings,
+)
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
+from hpckit.runtime.supervisor.addresses import master_host
 from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
-from hpckit.runtime.supervisor.health.node_pairs import NodePairs
 from hpckit.values import dataclass, field, replace
 
 _PATIENCE_S = 3.0
 """For an answer to come, after the time that the agent itself has."""
 _COMPARED = 3
 """From this many nodes on, an inspection says which of them differs from the others."""
+_LEAST_S = 10.0
+"""For pairs: importing torch takes seconds, so that with less left nothing would be measured."""
+_PORT_S = 5.0
+
+_Placed = tuple[Peer, tuple[str, ...]]
+"""The agent of a node, and the devices that it adds with."""
+_Answer = TypeVar("_Answer", messages.Inspected, messages.PairsMeasured)
 
 
 @dataclass(slots=True, kw_only=True)
 class NodeInspections:
     """The inspections of an attempt. `unhealthy` maps nodes to why they are avoided."""
 
-    settings: LaunchConfig
     agents: Agents
     noticed: asyncio.Event
     record: Callable[[events.Event], None]
@@ -55,8 +68,8 @@ class NodeInspections:
     _count: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self._level = inspection_level(self.settings)
-        self._asked = asked_of_node(self.settings)
+        self._level = inspection_level(self.agents.settings)
+        self._asked = asked_of_node(self.agents.settings)
 
     def news(self, nodes: Sequence[str]) -> dict[str, str]:
         """Return which of these nodes are unhealthy, and why, unless the caller knows by now."""
@@ -84,11 +97,10 @@ class NodeInspections:
         if not reports:
             return
         if level is PreflightLevel.medium:
-            pairs = NodePairs(agents=self.agents, noticed=self.noticed, inspection=self._count)
-            left_s = limit_s(self.settings.preflight, level) - (time.monotonic() - began)
-            reports = await pairs.measure(peers, reports, left_s)
+            deadline = began + limit_s(self.agents.settings.preflight, level)
+            reports = await self._measure(peers, reports, deadline)
         self._known |= {peer.node: peer for peer in peers}
-        inspections = judge_nodes(reports, level, self._asked, self.settings)
+        inspections = judge_nodes(reports, level, self._asked, self.agents.settings)
         self._settle(inspections, level)
         fine = tuple(one.node for one in inspections if one.verdict is HealthVerdict.ok)
         self.record(
@@ -124,7 +136,7 @@ class NodeInspections:
     ) -> tuple[list[HealthReport], tuple[str, ...]]:
         """Return the answers of these nodes, and which were lost; none if a notice came first."""
         self._count += 1
-        bound_s = limit_s(self.settings.preflight, level)
+        bound_s = limit_s(self.agents.settings.preflight, level)
         order = messages.Inspect(
             inspection=self._count,
             level=level,
@@ -135,26 +147,96 @@ class NodeInspections:
         sent_at, sent_s = now(), time.monotonic()
         for peer in peers:
             await self.agents.send(peer.node_rank, order)
-        waiting = {peer.node_rank: peer.node for peer in peers}
         reports: dict[str, HealthReport] = {}
         lost: list[str] = []
-        async for rank, message in self.agents.heard(bound_s + _PATIENCE_S, self.noticed):
-            if isinstance(message, AgentLost):
-                lost += filter(None, [waiting.pop(rank, None)])
-            elif self._answers(message) and rank in waiting:
-                node = waiting.pop(rank)
-                # The clock may be set meanwhile.
-                took = timedelta(seconds=time.monotonic() - sent_s)
-                reports[node] = health_report(node, message, sent_at, sent_at + took)
-            if not waiting:
-                break
+        patience_s = bound_s + _PATIENCE_S
+        async for node, answer in self._answers(messages.Inspected, peers, patience_s):
+            if answer is None:
+                lost.append(node)
+                continue
+            # The clock may be set meanwhile.
+            took = timedelta(seconds=time.monotonic() - sent_s)
+            reports[node] = health_report(node, answer, sent_at, sent_at + took)
         if self.noticed.is_set():
             return [], ()
-        late = [HealthReport(node=node, problem="no answer") for node in waiting.values()]
-        return [*reports.values(), *late], tuple(lost)
+        late = (peer.node for peer in peers if peer.node not in {*reports, *lost})
+        silent = [HealthReport(node=node, problem="no answer") for node in late]
+        return [*reports.values(), *silent], tuple(lost)
 
-    def _answers(self, message: messages.Message) -> TypeGuard[messages.Inspected]:
-        return isinstance(message, messages.Inspected) and message.inspection == self._count
+    async def _answers(
+        self, kind: type[_Answer], peers: Iterable[Peer], patience_s: float
+    ) -> AsyncIterator[tuple[str, _Answer | None]]:
+        """Yield the answers of these nodes to this inspection as they come; None of a lost one."""
+        waiting = {peer.node_rank: peer.node for peer in peers}
+        async for rank, message in self.agents.heard(patience_s, self.noticed):
+            if isinstance(message, AgentLost) and rank in waiting:
+                yield waiting.pop(rank), None
+            elif (
+                isinstance(message, kind) and message.inspection == self._count and rank in waiting
+            ):
+                yield waiting.pop(rank), message
+            if not waiting:
+                break
+
+    async def _measure(
+        self, peers: Sequence[Peer], reports: Sequence[HealthReport], deadline: float
+    ) -> list[HealthReport]:
+        """Return the reports with the bandwidth to each node's neighbours, until the deadline.
+
+        If some pairs are slow, all measure once more with others, as far as time is left: what is
+        slow once may be a disturbance, or its neighbours'. Unchanged with fewer than three nodes,
+        with too little time, or at a notice.
+        """
+        placed = _placed(peers, reports)
+        found = await self._measure_once(placed, reports, deadline)
+        if is_uneven(found) or any(pair_findings(found)):
+            others = [placed[place] for place in other_order(len(placed))]
+            return faster_pairs(found, await self._measure_once(others, reports, deadline))
+        return found
+
+    async def _measure_once(
+        self, placed: Sequence[_Placed], reports: Sequence[HealthReport], deadline: float
+    ) -> list[HealthReport]:
+        orders = neighbour_rounds(len(placed))
+        if not orders or deadline - time.monotonic() < _LEAST_S:
+            return list(reports)
+        port = await self._reserved_port(placed[0][0])
+        if port is None:
+            return list(reports)
+        pairs = [pair for each in orders for pair in each]
+        host = master_host([peer for peer, _ in placed])
+        everyone = sum(len(devices) for _, devices in placed)
+        for place, (peer, devices) in enumerate(placed):
+            own = [
+                (number, placed[pair[1 - pair.index(place)]][0].node, pair[0] == place)
+                for number, pair in enumerate(pairs)
+                if place in pair
+            ]
+            order = messages.MeasurePairs(
+                inspection=self._count,
+                limit_s=max(deadline - time.monotonic(), 0.1),
+                devices=devices,
+                pairs=tuple(own),
+                host=host,
+                port=port,
+                serves=place == 0,
+                everyone=everyone,
+            )
+            await self.agents.send(peer.node_rank, order)
+        patience_s = deadline + _PATIENCE_S - time.monotonic()
+        answers = self._answers(messages.PairsMeasured, (peer for peer, _ in placed), patience_s)
+        told = {node: answer.pairs async for node, answer in answers if answer is not None}
+        return [replace(one, pairs=told.get(one.node, ())) for one in reports]
+
+    async def _reserved_port(self, first: Peer) -> int | None:
+        """Return a port of this node for the store of all pairs; None if it does not answer."""
+        await self.agents.send(first.node_rank, messages.ReservePort())
+        async for rank, message in self.agents.heard(_PORT_S, self.noticed):
+            if rank == first.node_rank and isinstance(message, messages.PortReserved):
+                return message.port
+            if rank == first.node_rank and isinstance(message, AgentLost):
+                return None
+        return None
 
 
 _THOROUGHNESS = (PreflightLevel.off, PreflightLevel.fast, PreflightLevel.medium)
@@ -179,3 +261,15 @@ def health_report(
         ahead_most_s=most,
         problem=answer.problem,
     )
+
+
+def _placed(peers: Sequence[Peer], reports: Sequence[HealthReport]) -> list[_Placed]:
+    """Return the nodes that can add, each with as many devices as the others."""
+    devices = {
+        one.node: tuple(speed.device for speed in one.health.speeds if not speed.problem)
+        for one in reports
+        if one.health is not None
+    }
+    able = [(peer, devices[peer.node]) for peer in peers if devices.get(peer.node)]
+    fewest = min((len(own) for _, own in able), default=0)
+    return [(peer, own[:fewest]) for peer, own in able]
