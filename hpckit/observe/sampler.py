@@ -39,10 +39,6 @@ _MOST_STEPS = 20_000
 """Reports that are held while a file system does not answer; the oldest are dropped."""
 
 
-def _utc() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(slots=True, kw_only=True)
 class NodeSampler:
     """Samples this node until it is stopped, as `settings` say; `interval_s` 0: never.
@@ -64,7 +60,7 @@ class NodeSampler:
     on_event: Callable[[TelemetryEvent], None] | None = None
     paused_s: Callable[[float], float] = lambda _: 0.0
     opener: GpuOpener | None = None
-    now: Callable[[], datetime] = _utc
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     unwritten: int = field(default=0, init=False)
     _steps: deque[RankSteps] = field(default_factory=lambda: deque(maxlen=_MOST_STEPS), init=False)
     _noted: set[str] = field(default_factory=set, init=False)

@@ -18,7 +18,6 @@ from hpckit.record.telemetry import telemetry_devices
 from hpckit.report.live_view.top import (
     GpuNow,
     RunActivity,
-    TopDetail,
     TopFrame,
     gpu_now,
     head_lines,
@@ -114,9 +113,14 @@ class TopReader:
         if selected is not None:
             visible.add(selected.record.index)
         views = [view for view in self.watch.poller.views if view.record.index in visible]
-        self._read_activities(views, now)
+        running = [view.record for view in views if view.state is RunState.running]
+        self._known.update(self._activities.read(running, now))
         self._count_goodput(views, now)
-        detail = None if selected is None else self._read_detail(selected, metric)
+        detail = None
+        if selected is not None:
+            activity = self._known.get(selected.record.index, RunActivity())
+            mark, changes = self.watch.mark, self._changes
+            detail = self._detail.read(selected, metric, activity, mark, changes)
         shown = top_rows(
             caught_up(rows, detail),
             self._known,
@@ -140,14 +144,6 @@ class TopReader:
         running = [row.index for row in rows if row.state is RunState.running]
         first = next(iter([*running, *views]), None)
         return None if first is None else views[first]
-
-    def _read_detail(self, view: RunView, metric: str) -> TopDetail:
-        activity = self._known.get(view.record.index, RunActivity())
-        return self._detail.read(view, metric, activity, self.watch.mark, self._changes)
-
-    def _read_activities(self, views: Iterable[RunView], now: datetime) -> None:
-        running = [view.record for view in views if view.state is RunState.running]
-        self._known.update(self._activities.read(running, now))
 
     def _count_goodput(self, views: Iterable[RunView], now: datetime) -> None:
         due = [view for view in views if view.record.attempt and self._goodput_is_old(view, now)]

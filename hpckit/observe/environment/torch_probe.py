@@ -86,7 +86,8 @@ def _answer(done: subprocess.CompletedProcess[str]) -> TorchFacts:
     try:
         return from_plain(TorchFacts, json.loads(lines[-1].removeprefix(_MARK)))
     except (LookupError, ValueError, TypeError):
-        return TorchFacts(problem=f"its import {_end(done.returncode)}{_last(done.stderr)}")
+        said = [f": {line[:_SHOWN]}" for line in done.stderr.strip().splitlines()[-1:]]
+        return TorchFacts(problem=f"its import {_end(done.returncode)}{''.join(said)}")
 
 
 def _end(code: int) -> str:
@@ -96,8 +97,3 @@ def _end(code: int) -> str:
         return f"was ended by {signal.Signals(-code).name}"
     except ValueError:
         return f"was ended by signal {-code}"
-
-
-def _last(said: str) -> str:
-    lines = said.strip().splitlines()
-    return f": {lines[-1][:_SHOWN]}" if lines else ""

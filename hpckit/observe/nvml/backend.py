@@ -45,10 +45,6 @@ GPU_PAUSE_S = 60.0
 LONGEST_PAUSE_S = 600.0
 
 
-def _utc() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(slots=True, kw_only=True)
 class NvmlBackend:
     """A GpuBackend. Made by `open_nvml`; `monotonic` and `now` are its clocks."""
@@ -57,7 +53,7 @@ class NvmlBackend:
     gpm: bool = True
     choice: GpuChoice
     monotonic: Callable[[], float] = time.monotonic
-    now: Callable[[], datetime] = _utc
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _gpus: dict[str, NvmlGpu] = field(default_factory=dict, init=False)
     _lost: dict[str, GpuTrouble] = field(default_factory=dict, init=False)
     _known: dict[int, str] = field(default_factory=dict, init=False)

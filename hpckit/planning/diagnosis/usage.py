@@ -215,23 +215,19 @@ def run_telemetry(
     gpus: Sequence[GpuUse], ranks: Sequence[RankSteps], energy: EnergySum, seconds: float
 ) -> RunTelemetry:
     """Return the most wanted figures of a run, measured over `seconds`."""
-    busy = [(one.utilization, one.seconds) for one in gpus if one.utilization is not None]
+    used = ((one.utilization, one.seconds) for one in gpus if one.utilization is not None)
+    busy = [(share * seconds, seconds) for share, seconds in used]
     joules = [one.power_w * one.seconds for one in gpus if one.power_w is not None]
     peaks = [one.memory_peak_bytes for one in gpus if one.memory_peak_bytes is not None]
     waits = [(one.data_s, one.seconds) for one in ranks if one.data_s is not None]
     known = energy.gpu_s > 0 and energy.unknown_s < energy.gpu_s
     return RunTelemetry(
-        gpu_utilization=_weighted(busy),
+        gpu_utilization=_share(busy),
         gpu_memory_bytes=max(peaks, default=None),
         power_w=sum(joules) / seconds if joules and seconds > 0 else None,
         energy_j=energy.total_j if known else None,
         data_wait_share=_share(waits),
     )
-
-
-def _weighted(values: Sequence[tuple[float, float]]) -> float | None:
-    whole = sum(seconds for _, seconds in values)
-    return sum(value * seconds for value, seconds in values) / whole if whole > 0 else None
 
 
 def _share(parts: Sequence[tuple[float, float]]) -> float | None:

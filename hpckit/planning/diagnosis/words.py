@@ -50,13 +50,6 @@ def rounded(values: Mapping[str, EvidenceValue]) -> dict[str, EvidenceValue]:
     }
 
 
-def severity_of(loss: float, limits: Thresholds) -> VerdictSeverity:
-    """Return how much a loss of this share of the time matters."""
-    if loss >= limits.high_loss:
-        return VerdictSeverity.high
-    return VerdictSeverity.medium if loss >= limits.medium_loss else VerdictSeverity.low
-
-
 def lossy(
     kind: VerdictKind,
     loss: float,
@@ -66,9 +59,10 @@ def lossy(
 ) -> Verdict:
     """Return a verdict whose severity follows from its loss; `words` are message and remedy."""
     message, remedy = words
+    small = VerdictSeverity.medium if loss >= limits.medium_loss else VerdictSeverity.low
     return Verdict(
         kind=kind,
-        severity=severity_of(loss, limits),
+        severity=VerdictSeverity.high if loss >= limits.high_loss else small,
         message=message,
         remedy=remedy,
         loss=round(min(max(loss, 0.0), 1.0), 4),
