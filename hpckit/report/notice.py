@@ -113,10 +113,7 @@ def _said(kind: NoticeKind, state: RunState) -> str:
 def _cause(failure: Failure | None) -> str:
     if failure is None:
         return ""
-    places = [
-        failure.rank_name,
-        f"on {failure.node}" if failure.node else "",
-    ]
+    places = [failure.rank_name, f"on {failure.node}" if failure.node else ""]
     where = " ".join(filter(None, places))
     message = escaped(failure.message)
     short = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"

@@ -38,11 +38,7 @@ def accounts(
 
 
 def _kept_or_read(
-    launch: Launch,
-    view: RunView,
-    given: Sequence[datetime],
-    now: datetime,
-    kept: RunIndex | None,
+    launch: Launch, view: RunView, given: Sequence[datetime], now: datetime, kept: RunIndex | None
 ) -> Goodput:
     if kept is None or view.state in _GOES_ON:
         return _account(launch, view, given, now)

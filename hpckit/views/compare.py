@@ -38,10 +38,7 @@ def compare_selections(
     pairs, alone = _pairs(old_runs, new_runs)
     keys = key_differences(
         [
-            (
-                load_settings(left, one.record.index)[1],
-                load_settings(right, other.record.index)[1],
-            )
+            (load_settings(left, one.record.index)[1], load_settings(right, other.record.index)[1])
             for one, other in pairs
         ]
     )

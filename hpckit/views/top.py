@@ -218,7 +218,10 @@ class RunActivities:
         ]
         due.sort(key=lambda one: one.read_at or datetime.min.replace(tzinfo=now.tzinfo))
         for one in due[:_FILES]:
-            _read(one, now)
+            one.read_at = now
+            for row in map(decode_telemetry, one.file.new_rows()):
+                if isinstance(row, TelemetryRow) and row.end > row.start:
+                    one.row = row
         return {index: self._activity(index, some, now) for index, some in nodes.items()}
 
     def _nodes_of(self, record: RunRecord) -> list[_Node]:
@@ -256,13 +259,6 @@ class RunActivities:
             return None
         (first_at, first), (last_at, last) = seen[0], seen[-1]
         return (last_at - first_at).total_seconds() / (last - first)
-
-
-def _read(one: _Node, now: datetime) -> None:
-    one.read_at = now
-    for record in map(decode_telemetry, one.file.new_rows()):
-        if isinstance(record, TelemetryRow) and record.end > record.start:
-            one.row = record
 
 
 def _gpus(one: _Node) -> list[GpuNow]:

@@ -106,10 +106,7 @@ def calibration_lines(calibration: Calibration) -> list[str]:
     """Return what a run took, and what was predicted for it."""
     took, ratio = f"{calibration.step_s:.4g} s", f"x {calibration.step_ratio:.2f}"
     predicted_s = f"predicted {calibration.predicted_step_s:.4g} s ({ratio})"
-    lines = [
-        f"  calibrated by {calibration.run}:",
-        f"    a step took {took}, {predicted_s}",
-    ]
+    lines = [f"  calibrated by {calibration.run}:", f"    a step took {took}, {predicted_s}"]
     measured, predicted = calibration.memory_bytes, calibration.predicted_memory_bytes
     if measured is None or predicted is None:
         return [*lines, "    its memory was not measured"]

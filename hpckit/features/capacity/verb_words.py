@@ -125,7 +125,8 @@ def read_config(model: str, context: Context) -> dict[str, Any] | None:
     """
     path = context.cwd / Path(model)
     hint = "name a model's config.json, or the folder that has it"
-    if not _names_file(model, path):
+    known = "=" in model or model.lower() in MODELS
+    if not (model.endswith(".json") or "/" in model) and (known or not path.is_dir()):
         return None
     try:
         path = path / "config.json" if path.is_dir() else path
@@ -141,12 +142,6 @@ def read_config(model: str, context: Context) -> dict[str, Any] | None:
     if len(data) > _LARGEST_CONFIG:
         raise UsageError(f"{path} is larger than {_LARGEST_CONFIG // 1_000_000} MB", hint=hint)
     return _parsed(path, data, hint)
-
-
-def _names_file(model: str, path: Path) -> bool:
-    if model.endswith(".json") or "/" in model:
-        return True
-    return "=" not in model and model.lower() not in MODELS and path.is_dir()
 
 
 def _parsed(path: Path, data: bytes, hint: str) -> dict[str, Any]:

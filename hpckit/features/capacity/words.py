@@ -198,6 +198,5 @@ def check_size(option: str, value: int | None, most: int) -> None:
     if value is None or 1 <= value <= most:
         return
     raise ConfigError(
-        f"{option} {value} is not possible",
-        hint=f"{option} takes a whole number from 1 to {most}",
+        f"{option} {value} is not possible", hint=f"{option} takes a whole number from 1 to {most}"
     )

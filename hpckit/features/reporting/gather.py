@@ -63,10 +63,7 @@ def report_document(
     rows = tuple(one.row for one in seen)
     results, goal, own = ordered_results(views, rows, now)
     curves, left_out = read_curves(
-        [(one.launch, one.view) for one in seen],
-        own,
-        None if goal is None else goal.metric,
-        now,
+        [(one.launch, one.view) for one in seen], own, None if goal is None else goal.metric, now
     )
     return ReportDocument(
         title=_title(views),
@@ -186,7 +183,6 @@ def guessed_goal(metrics: Iterable[str]) -> ReportGoal | None:
     if not known:
         return None
     metric, direction = min(
-        known,
-        key=lambda one: (not _HELD_OUT.search(one[0]), one[1] is not Direction.maximize),
+        known, key=lambda one: (not _HELD_OUT.search(one[0]), one[1] is not Direction.maximize)
     )
     return ReportGoal(metric=metric, direction=direction, guessed=True)

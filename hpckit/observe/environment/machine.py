@@ -21,12 +21,7 @@ from hpckit.model.environment.facts import (
     TorchFacts,
 )
 from hpckit.model.telemetry.vocabulary import HostGauge
-from hpckit.observe.environment.system import (
-    granted_cpus,
-    granted_memory,
-    read_limits,
-    system_name,
-)
+from hpckit.observe.environment.system import granted_cpus, granted_memory, read_limits, system_name
 from hpckit.observe.infiniband import find_ports, read_ports
 from hpckit.observe.nvml.bindings import old_distribution
 from hpckit.observe.nvml.job_gpus import read_driver

@@ -9,6 +9,7 @@ from hpckit.model.diagnosis.verdict import EvidenceValue, Verdict, VerdictKind, 
 from hpckit.model.moment import span_words
 from hpckit.model.plain import LONGEST_S
 from hpckit.planning.diagnosis.thresholds import Thresholds
+from hpckit.values import replace
 
 MOST_NAMED = 4
 _GB = 1e9
@@ -58,16 +59,10 @@ def lossy(
     **found: EvidenceValue,
 ) -> Verdict:
     """Return a verdict whose severity follows from its loss; `words` are message and remedy."""
-    message, remedy = words
     small = VerdictSeverity.medium if loss >= limits.medium_loss else VerdictSeverity.low
-    return Verdict(
-        kind=kind,
-        severity=VerdictSeverity.high if loss >= limits.high_loss else small,
-        message=message,
-        remedy=remedy,
-        loss=round(min(max(loss, 0.0), 1.0), 4),
-        evidence=rounded(found),
-    )
+    severity = VerdictSeverity.high if loss >= limits.high_loss else small
+    lost = round(min(max(loss, 0.0), 1.0), 4)
+    return replace(lossless(kind, severity, words, **found), loss=lost)
 
 
 def lossless(
