@@ -133,7 +133,12 @@ def export_runs(request: ExportRequest, context: Context) -> Written:
     with _held_target(request, context):
         while True:
             began = time.monotonic()
-            runs = _runs(request, context)
+            named = named_runs(request.references, request.base, context)
+            views = launch_views(named, context, ask=Ask.open_runs, freshness=Freshness())
+            note_warnings(views, context)
+            runs = [
+                ExportedRun(launch=view.launch, view=run) for view in views for run in view.runs
+            ]
             ended = all(run.view.settled for run in runs)
             written = _write_changed(request, runs, known, context)
             if ended or not request.follow:
@@ -186,13 +191,6 @@ def _lock(target: Path, stack: ExitStack, context: Context) -> None:
         if isinstance(error.__cause__, OSError):
             raise unwritable(target, error.__cause__) from error
         raise
-
-
-def _runs(request: ExportRequest, context: Context) -> list[ExportedRun]:
-    named = named_runs(request.references, request.base, context)
-    views = launch_views(named, context, ask=Ask.open_runs, freshness=Freshness())
-    note_warnings(views, context)
-    return [ExportedRun(launch=view.launch, view=run) for view in views for run in view.runs]
 
 
 def _write_changed(

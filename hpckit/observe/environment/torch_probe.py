@@ -77,10 +77,6 @@ def read_torch(
         return TorchFacts(problem=f"its import took longer than {patience_s:g} s", timed_out=True)
     except OSError as error:
         return TorchFacts(problem=f"{python} cannot be started: {error.strerror or error}")
-    return _answer(done)
-
-
-def _answer(done: subprocess.CompletedProcess[str]) -> TorchFacts:
     # What is imported may print, too.
     lines = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
     try:

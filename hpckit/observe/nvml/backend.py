@@ -87,7 +87,9 @@ class NvmlBackend:
             self._look_again()
         if self._away:
             return ()
-        self._hear()
+        for source, number in () if self._listener is None else self._listener.read():
+            self._xids[source or ""] += 1
+            self._note(TelemetryEventKind.xid, uuid=source, code=number)
         samples: list[GpuSample] = []
         for uuid, gpu in list(self._gpus.items()):
             try:
@@ -178,13 +180,6 @@ class NvmlBackend:
         if self._away:
             self._away = False
             self._note(TelemetryEventKind.driver_reloaded)
-
-    def _hear(self) -> None:
-        if self._listener is None:
-            return
-        for uuid, number in self._listener.read():
-            self._xids[uuid or ""] += 1
-            self._note(TelemetryEventKind.xid, uuid=uuid, code=number)
 
     def _remark(self, gpu: str, error: Exception | str) -> None:
         """Note once what could not be read of a GPU."""
