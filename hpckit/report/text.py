@@ -390,10 +390,8 @@ def layout_lines(report: LayoutReport | None) -> Iterator[str]:
     if report.model_parameters:  # else no parameters were registered
         counts = [count for _, count in report.parameters]
         least, most = amount(min(counts)), amount(max(counts))
-        each, whole = (
-            least if least == most else f"{least} to {most}",
-            amount(report.model_parameters),
-        )
+        each = least if least == most else f"{least} to {most}"
+        whole = amount(report.model_parameters)
         held = f"; {each if each == whole else f'{each} of {whole}'} parameters on each rank"
     yield f"layout: {report.layout}{held}"
 

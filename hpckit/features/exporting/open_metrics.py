@@ -27,11 +27,10 @@ RunGauges = tuple[ExportedRun, RunRow, Mapping[str, float]]
 def open_metrics_lines(runs: Sequence[RunGauges]) -> Iterator[str]:
     """Yield the whole exposition, which ends with `# EOF`."""
     rows = [({"launch": run.launch.id, "run": run.id}, row, metrics) for run, row, metrics in runs]
-    abouts = (
-        {"name": run.launch.name, "stage": row.stage or "", "jobid": row.job or ""}
-        for run, row, _ in runs
+    infos = (
+        (labels | {"name": run.launch.name, "stage": row.stage or "", "jobid": row.job or ""}, 1)
+        for (run, *_), (labels, row, _) in zip(runs, rows, strict=True)
     )
-    infos = ((labels | about, 1) for (labels, _, _), about in zip(rows, abouts, strict=True))
     yield from _family("hpckit_run_info", "gauge", "What the run is.", infos)
     yield from _family(
         "hpckit_run_state",
