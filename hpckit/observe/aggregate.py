@@ -34,7 +34,6 @@ _QUANTILE = 0.95
 _Name = TypeVar("_Name")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-_Number = TypeVar("_Number", int, float)
 _Value = TypeVar("_Value")
 _Row = TypeVar("_Row", GpuRow, HostRow)
 _Counter = TypeVar("_Counter", GpuCounter, HostCounter)
@@ -104,12 +103,8 @@ def _spreads(mappings: Iterable[Mapping[_Name, float]]) -> dict[_Name, GaugeSpre
     return {name: spread_of(found) for name, found in values.items()}
 
 
-def _latest_of(_: float, second: float) -> float:
-    return second
-
-
 def merge_rows(
-    first: TelemetryRow, second: TelemetryRow, merge_counter: _Merge = _latest_of
+    first: TelemetryRow, second: TelemetryRow, merge_counter: _Merge = lambda _, latest: latest
 ) -> TelemetryRow:
     """Return one row for both; `merge_counter` makes one value of a counter that both have."""
     before, after = ({gpu.uuid: gpu for gpu in row.gpus} for row in (first, second))
@@ -133,30 +128,8 @@ def merge_steps(reports: Iterable[RankSteps]) -> tuple[RankSteps, ...]:
     merged: dict[tuple[int, str], RankSteps] = {}
     for one in reports:
         key = (one.rank, one.group)
-        merged[key] = _added(merged[key], one) if key in merged else one
+        merged[key] = merged[key] + one if key in merged else one
     return tuple(merged[key] for key in sorted(merged))
-
-
-def _added(first: RankSteps, second: RankSteps) -> RankSteps:
-    return RankSteps(
-        rank=first.rank,
-        node=second.node,
-        gpu=second.gpu,
-        group=first.group,
-        first_step=min(first.first_step, second.first_step),
-        steps=first.steps + second.steps,
-        samples=_sum(first.samples, second.samples),
-        seconds=first.seconds + second.seconds,
-        data_s=_sum(first.data_s, second.data_s),
-        checkpoint_s=_sum(first.checkpoint_s, second.checkpoint_s),
-        waiting_s=_sum(first.waiting_s, second.waiting_s),
-        own_s=_sum(first.own_s, second.own_s),
-        phases=_merge_values(first.phases, second.phases, operator.add),
-    )
-
-
-def _sum(first: _Number | None, second: _Number | None) -> _Number | None:
-    return None if first is None or second is None else first + second
 
 
 def _merged(first: GpuRow, second: GpuRow, merge_counter: _Merge) -> GpuRow:

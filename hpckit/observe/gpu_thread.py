@@ -112,7 +112,11 @@ class GpuThread:
         self._asked.put(None)
 
     def _run(self) -> None:
-        backends, notes = _all_opened(self.opener)
+        backends: Sequence[GpuBackend] = ()
+        try:
+            backends, notes = self.opener()
+        except Exception as error:  # noqa: BLE001  # the thread has to answer
+            notes = (f"no GPU is sampled: {error}",)
         while (counters := self._asked.get()) is not None:
             answer = _read(backends, counters=counters, notes=tuple(notes))
             own_s = self.shares.count(answer.devices, time.monotonic())
@@ -132,13 +136,6 @@ def _with_own(answer: GpuReading, own_s: Mapping[str, float]) -> GpuReading:
         for one in answer.samples
     )
     return replace(answer, samples=tuple(samples))
-
-
-def _all_opened(opener: GpuOpener) -> tuple[Sequence[GpuBackend], Sequence[str]]:
-    try:
-        return opener()
-    except Exception as error:  # noqa: BLE001  # the thread has to answer
-        return (), (f"no GPU is sampled: {error}",)
 
 
 def _read(backends: Sequence[GpuBackend], *, counters: bool, notes: tuple[str, ...]) -> GpuReading:

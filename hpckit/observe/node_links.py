@@ -20,12 +20,13 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
 
 def read_node_links(host: str, environ: Mapping[str, str], root: Path = Path("/")) -> NodeLinks:
     """Return the links of this node and of the job's GPUs; takes milliseconds."""
+    nodes = folders(root / "sys/devices/system/node")
     return NodeLinks(
         host=host,
         gpus=read_gpu_links(environ, root),
         ports=_ports(root),
         interfaces=_interfaces(root),
-        numa_nodes=_numa_nodes(root),
+        numa_nodes=sum(bool(re.fullmatch(r"node\d+", one.name)) for one in nodes) or None,
     )
 
 
@@ -55,8 +56,3 @@ def _interfaces(root: Path) -> tuple[NetworkInterface, ...]:
             gbit = speed / 1000 if known and speed is not None else None
             found.append(NetworkInterface(name=one.name, gbit_per_s=gbit))
     return tuple(found)
-
-
-def _numa_nodes(root: Path) -> int | None:
-    nodes = folders(root / "sys/devices/system/node")
-    return sum(bool(re.fullmatch(r"node\d+", one.name)) for one in nodes) or None

@@ -39,10 +39,6 @@ _MOST_STEPS = 20_000
 """Reports that are held while a file system does not answer; the oldest are dropped."""
 
 
-def _utc() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(slots=True, kw_only=True)
 class NodeSampler:
     """Samples this node until it is stopped, as `settings` say; `interval_s` 0: never.
@@ -64,7 +60,7 @@ class NodeSampler:
     on_event: Callable[[TelemetryEvent], None] | None = None
     paused_s: Callable[[float], float] = lambda _: 0.0
     opener: GpuOpener | None = None
-    now: Callable[[], datetime] = _utc
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     unwritten: int = field(default=0, init=False)
     _steps: deque[RankSteps] = field(default_factory=lambda: deque(maxlen=_MOST_STEPS), init=False)
     _noted: set[str] = field(default_factory=set, init=False)
@@ -151,3 +147,45 @@ class NodeSampler:
         phase_s = zlib.crc32(self.node.encode()) % 1000 / 1000 * interval_s
         since_s = (self.now().timestamp() - phase_s) % interval_s
         return interval_s - since_s
+
+
+_XIDS = {
+    13: "an exception of a kernel, mostly an access out of bounds",
+    31: "a memory page fault, mostly of the program",
+    43: "the GPU stopped processing, mostly because of the program",
+    45: "the program was ended on the GPU",
+    48: "an uncorrectable memory error",
+    61: "an error of its microcontroller",
+    62: "an error of its microcontroller",
+    63: "a memory row will be replaced at the next reset",
+    64: "a memory row could not be replaced",
+    74: "an NVLink error",
+    79: "the GPU has fallen off the bus",
+    92: "many corrected memory errors",
+    94: "an uncorrectable memory error, contained in one program",
+    95: "an uncorrectable memory error that may concern every program",
+    109: "the program did not let go of the GPU in time",
+    119: "its system processor does not answer",
+    120: "its system processor failed",
+}
+"""NVIDIA's documentation of XID errors, in few words."""
+
+_WORDS = {
+    TelemetryEventKind.gpu_lost: "the GPU no longer answers",
+    TelemetryEventKind.driver_lost: "the driver of the GPUs no longer answers",
+    TelemetryEventKind.gpus_stalled: "a call of the GPUs' driver does not return",
+}
+
+
+def event_words(event: TelemetryEvent, node: str) -> str | None:
+    """Return what to warn of; None if it is no trouble."""
+    place = node if event.uuid is None else f"{event.uuid} on {node}"
+    if event.kind is TelemetryEventKind.note:
+        return f"{node}: {event.message}"
+    if event.kind is TelemetryEventKind.xid:
+        meaning = _XIDS.get(event.code or 0, "see NVIDIA's list of XID errors")
+        return f"{place}: XID {event.code}: {meaning}"
+    words = _WORDS.get(event.kind)
+    if words is None:
+        return None
+    return f"{place}: {words}" + ("" if event.code is None else f" (NVML error {event.code})")

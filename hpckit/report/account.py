@@ -104,7 +104,10 @@ def summed_parts(accounts: Iterable[Goodput]) -> TimeParts:
 def _history(row: RunRow, account: Goodput) -> Page:
     if not account.interruptions:
         return []
-    page: list[TextTable | str] = ["\n" + _counts_line(account), _history_table(account)]
+    header = ("at", "attempt", "round", "cause", "where", "step", "then", "what")
+    rows = tuple(map(_interruption_cells, account.interruptions[-SHOWN_INTERRUPTIONS:]))
+    page: list[TextTable | str] = ["\n" + _counts_line(account)]
+    page.append(TextTable(header=header, rows=rows))
     earlier = len(account.interruptions) - SHOWN_INTERRUPTIONS
     if earlier > 0:
         page.append(f"… and {earlier} earlier; `hpckit status {row.run} --json` has all")
@@ -160,14 +163,6 @@ def _causes(counts: Mapping[Cause, int]) -> str:
     return ", ".join(f"{count} {cause}" for cause, count in counts.items())
 
 
-def _history_table(account: Goodput) -> TextTable:
-    latest = account.interruptions[-SHOWN_INTERRUPTIONS:]
-    return TextTable(
-        header=("at", "attempt", "round", "cause", "where", "step", "then", "what"),
-        rows=tuple(map(_interruption_cells, latest)),
-    )
-
-
 def _interruption_cells(one: Interruption) -> tuple[str, ...]:
     where = ["" if one.rank is None else f"rank {one.rank}", f"on {one.node}" if one.node else ""]
     return (
@@ -210,14 +205,9 @@ def _remarks(account: Goodput) -> Page:
             "restart": measured.restart,
             "wait": measured.queue,
         }
-        remarks.append(f"{noun}: {_spans(spans)}")
+        told = (f"{word} {span_text(span)}" for word, span in spans.items() if span is not None)
+        remarks.append(f"{noun}: {', '.join(told)}")
     return remarks
-
-
-def _spans(spans: Mapping[str, timedelta | None]) -> str:
-    return ", ".join(
-        f"{word} {span_text(span)}" for word, span in spans.items() if span is not None
-    )
 
 
 def span_text(span: timedelta) -> str:

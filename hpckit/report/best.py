@@ -7,28 +7,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from hpckit.model.launch import Direction
 from hpckit.model.metrics.rows import number_of
 from hpckit.model.plain import plain_fields
 from hpckit.model.run import PRUNED
+from hpckit.model.search import Search
 from hpckit.model.states import RunState
 from hpckit.report.results import ResultRow, Results
 from hpckit.report.text import number
-from hpckit.values import replace
+from hpckit.values import dataclass, replace
 
 
-class Goal(Protocol):
-    """A metric, and whether a low or a high value of it is good."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportGoal:
+    """The metric that says which run is the best; `guessed` if only its name tells that."""
 
-    @property
-    def metric(self) -> str:
-        """The metric's name."""
+    metric: str
+    direction: Direction
+    guessed: bool
 
-    @property
-    def direction(self) -> Direction:
-        """What is good."""
+
+Goal = ReportGoal | Search
+"""A metric, and whether a low or a high value of it is good."""
 
 
 def best_first(results: Results, search: Goal) -> Results:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpckit.model.counted import counted, size_text
-from hpckit.model.finding import CheckReport, CostEstimate, Finding
+from hpckit.model.finding import CheckReport, CostEstimate
 from hpckit.model.launch import ClusterKind
 from hpckit.model.moment import local_moment
 from hpckit.model.parallel.model_check import CheckedModel
@@ -20,7 +20,8 @@ def check_lines(plan: LaunchPlan, checked: CheckReport) -> Iterator[str]:
     runs, jobs = counted(len(plan.runs), "run"), counted(len(plan.jobs), "job")
     yield f"checked {plan.name}: {runs} in {jobs}"
     for finding in (*checked.errors, *checked.warnings):
-        yield from _finding_lines(finding)
+        yield f"  {finding.severity:<7}  {finding.message}"
+        yield from (f"{_INDENT}{line}" for line in finding.hint.splitlines())
     for layout in checked.layouts:
         yield f"  layout   {layout}"
     for model in checked.models:
@@ -75,12 +76,6 @@ def _memory_lines(model: CheckedModel) -> Iterator[str]:
             f"({size_text(one.gradient_bytes)}) and Adam ({size_text(one.adam_bytes)}) "
             f"{size_text(one.total_bytes)}{where}"
         )
-
-
-def _finding_lines(finding: Finding) -> Iterator[str]:
-    yield f"  {finding.severity:<7}  {finding.message}"
-    for line in finding.hint.splitlines():
-        yield f"{_INDENT}{line}"
 
 
 def _estimate(estimate: CostEstimate) -> str:

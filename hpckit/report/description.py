@@ -119,7 +119,12 @@ def description_page(about: LaunchDescription, now: datetime) -> Page:
     """Return the page of `show`."""
     page: list[TextTable | str] = ["\n".join(_lines(about, now))]
     if about.run is None:
-        page += ["", _runs_table(about.rows), count_line([row.state for row in about.rows])]
+        cells = tuple(
+            (row.run, row.state.value, row.job or "", " ".join(row.overrides))
+            for row in about.rows[:_SHOWN_RUNS]
+        )
+        page += ["", TextTable(header=("run", "state", "job", "overrides"), rows=cells)]
+        page.append(count_line([row.state for row in about.rows]))
         if len(about.rows) > _SHOWN_RUNS:
             page.append(f"the first {_SHOWN_RUNS} of them; `hpckit status` lists all")
         return page
@@ -130,11 +135,13 @@ def description_page(about: LaunchDescription, now: datetime) -> Page:
 
 def _lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
     head, run, code, environment = about.head, about.run, about.code, about.environment
+    driver = environment.driver and f"driver {environment.driver}"
     rows: list[tuple[str, str]] = [("launch", head.id)]
     if run is not None:
         rows = [("run", run.row.run), ("state", _state(run.row))]
         rows += [("stage", run.row.stage or ""), ("overrides", " ".join(run.overrides))]
-        rows += [("resumed", _changed(run.settings_changes))]
+        changed = [(" ".join(one.words), local_moment(one.at)) for one in run.settings_changes]
+        rows += [("resumed", "; ".join(f"{words} since {at}" for words, at in changed))]
         rows += [("program", run.program), ("signature", run.signature)]
     rows += [
         ("name", head.name),
@@ -144,25 +151,16 @@ def _lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
         ("resources", ", ".join(f"{name}={value}" for name, value in about.resources.items())),
         ("code", _code(code)),
         ("changed", listed(code.changed_files, _SHOWN_FILES)),
-        ("python", _joined(environment.python, environment.executable)),
+        ("python", ", ".join(filter(None, (environment.python, environment.executable)))),
         ("torch", environment.torch or ""),
         ("hpckit", environment.hpckit or ""),
-        (
-            "frozen on",
-            _joined(environment.host, environment.driver and f"driver {environment.driver}"),
-        ),
+        ("frozen on", ", ".join(filter(None, (environment.host, driver)))),
         ("modules", " ".join(environment.modules)),
         *((name.replace("_", " "), path) for name, path in about.paths.items()),
     ]
     if head.foreign is not None:
         rows.append(("not yours", head.foreign.reason))
     return (f"{label:{_LABEL}}{text}" for label, text in rows if text)
-
-
-def _changed(changes: Sequence[SettingsChanged]) -> str:
-    """Return when resumes changed settings, and how."""
-    said = [f"{' '.join(one.words)} since {local_moment(one.at)}" for one in changes]
-    return "; ".join(said)
 
 
 def _state(row: RunRow) -> str:
@@ -179,20 +177,6 @@ def _code(code: CodeDescription) -> str:
     branch = f" on {code.branch}" if code.branch else ""
     changed = {True: ", with changes", False: ", clean", None: ""}[code.dirty]
     return f"{where}, commit {code.commit}{branch}{changed}"
-
-
-def _joined(*texts: str | None) -> str:
-    return ", ".join(text for text in texts if text)
-
-
-def _runs_table(rows: Sequence[RunRow]) -> TextTable:
-    return TextTable(
-        header=("run", "state", "job", "overrides"),
-        rows=tuple(
-            (row.run, row.state.value, row.job or "", " ".join(row.overrides))
-            for row in rows[:_SHOWN_RUNS]
-        ),
-    )
 
 
 def _attempts_table(attempts: Sequence[AttemptDescription], now: datetime) -> TextTable:

@@ -105,7 +105,7 @@ def usage_lines(found: RunFindings | None) -> list[str]:
     used, bill = found.telemetry, found.energy
     gpus = [
         _said("{} busy", whole_percent(used.gpu_utilization) or None),
-        _said("{:.1f} GB of memory at most", _over(used.gpu_memory_bytes, 1e9)),
+        _said("{:.1f} GB of memory at most", used.gpu_memory_bytes and used.gpu_memory_bytes / 1e9),
         _said("{:.0f} W", used.power_w),
         _said("waiting for data {} of each step", whole_percent(used.data_wait_share) or None),
     ]
@@ -170,10 +170,6 @@ def energy_words(bill: EnergyBill) -> list[str]:
 
 def _said(form: str, value: float | str | None) -> str:
     return "" if value is None else form.format(value)
-
-
-def _over(value: float | None, unit: float) -> float | None:
-    return None if value is None else value / unit
 
 
 def _site_words(bill: EnergyBill) -> str:

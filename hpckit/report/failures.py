@@ -99,10 +99,7 @@ def _text(group: FailureGroup) -> str:
     if len(group.rows) > 1:
         head = [failure_line(group), f"  for example run {example.index}{_place(failure)}"]
     traceback = [f"    {line}" for line in user_traceback(failure.traceback or "")]
-    missing = "" if "runtime.cwd=project" in example.overrides else _missing_file_hint(failure)
-    hints = f"{missing}{_memory_hint(failure)}{_worker_hint(failure)}"
-    hints += _frozen_code_hint(failure, example.run) + _library_hint(failure)
-    log = f"{hints}  whole log: hpckit logs {example.run}"
+    log = f"{''.join(_hints(failure, example))}  whole log: hpckit logs {example.run}"
     return "\n".join([*head, *traceback, log])
 
 
@@ -112,57 +109,39 @@ def failure_words(failure: Failure) -> str:
     return f"{failure.cause}{_place(failure)}: {message}"
 
 
-def _missing_file_hint(failure: Failure) -> str:
-    """Return a line about relative paths, the first failure of many a new project."""
+def _hints(failure: Failure, row: RunRow) -> Iterator[str]:
+    """Yield lines about what is likely behind a failure, and what to do."""
+    # A relative path is the first failure of many a new project.
     missing = _NO_FILE.search(failure.message)
-    if missing is None:
-        return ""
-    return (
-        f"  {shortened(missing[1], _SHORT)} is looked for in the run's own folder, which has what "
-        "git does not ignore:\n  give the whole path, or set runtime.cwd=project\n"
-    )
-
-
-def _frozen_code_hint(failure: Failure, run: str) -> str:
-    """Return a line about a program that writes next to its code, which is frozen."""
-    denied, launch = _DENIED.search(failure.message), split_run_id(run)[0]
-    if denied is None or f"/{launch}/code/" not in denied[1]:
-        return ""
-    return (
-        "  the frozen code cannot be written to: make the program's outputs relative (mostly by "
-        "an option\n  of its own for their folder), or put them below $HPCKIT_RUN_DIR\n"
-    )
-
-
-def _memory_hint(failure: Failure) -> str:
-    """Return the line about GPU memory that ran out: the message is often cut before it."""
-    found = _MEMORY.search(failure.message)
-    shown = found is None or found.end() <= MESSAGE_CHARACTERS
-    return "" if shown or found is None else f"  {found[0]}\n"
-
-
-def _worker_hint(failure: Failure) -> str:
-    """Return a line about workers of a data loader that ended: mostly for want of memory."""
-    told = re.search(r"worker \(pid.*(killed by|exited unexp)", failure.message)
-    if told is None and ", in _try_get_data\n" not in (failure.traceback or ""):
-        return ""
-    return "  mostly memory, or /dev/shm, is short: fewer num_workers, or more resources.mem_gb\n"
-
-
-def _library_hint(failure: Failure) -> str:
-    """Return a line about Open MPI, which takes a rank for a task that `srun --mpi` started.
-
-    Or about torch 2.13 on gloo, which may abort a script that is through.
-    """
-    if "was killed by SIGABRT" in failure.message:
-        return (
-            "  if its log ends as it should: dist.destroy_process_group() is missing at its end\n"
+    if missing is not None and "runtime.cwd=project" not in row.overrides:
+        yield (
+            f"  {shortened(missing[1], _SHORT)} is looked for in the run's own folder, which has "
+            "what git does not ignore:\n  give the whole path, or set runtime.cwd=project\n"
         )
-    if "abort before MPI_INIT completed" not in failure.message:
-        return ""
-    return (
-        "  one process of MPI: mpirun -np 1 in front of it; several: mpirun --oversubscribe -np N\n"
-    )
+    # GPU memory that ran out: the message is often cut before its line.
+    memory = _MEMORY.search(failure.message)
+    if memory is not None and memory.end() > MESSAGE_CHARACTERS:
+        yield f"  {memory[0]}\n"
+    # Workers of a data loader end mostly for want of memory.
+    told = re.search(r"worker \(pid.*(killed by|exited unexp)", failure.message)
+    if told is not None or ", in _try_get_data\n" in (failure.traceback or ""):
+        more = "fewer num_workers, or more resources.mem_gb"
+        yield f"  mostly memory, or /dev/shm, is short: {more}\n"
+    # A program writes next to its code, which is frozen.
+    denied = _DENIED.search(failure.message)
+    if denied is not None and f"/{split_run_id(row.run)[0]}/code/" in denied[1]:
+        yield (
+            "  the frozen code cannot be written to: make the program's outputs relative (mostly "
+            "by an option\n  of its own for their folder), or put them below $HPCKIT_RUN_DIR\n"
+        )
+    if (
+        "was killed by SIGABRT" in failure.message
+    ):  # torch 2.13 on gloo, of a script that is through
+        yield "  if its log ends as it should: dist.destroy_process_group() is missing at its end\n"
+    elif "abort before MPI_INIT completed" in failure.message:
+        # Open MPI takes a rank for a task that `srun --mpi` started.
+        several = "several: mpirun --oversubscribe -np N"
+        yield f"  one process of MPI: mpirun -np 1 in front of it; {several}\n"
 
 
 def short_failure_lines(rows: Sequence[RunRow]) -> tuple[str, ...]:

@@ -7,9 +7,8 @@ sends it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from hpckit.model.counted import counted, steps_text
 from hpckit.model.failure import Failure
@@ -40,10 +39,12 @@ class NoticeWriter:
     ) -> UserNotice:
         """Return a notice about a run in its present state; `key` tells events of a run apart."""
         failure = record.failure if kind is not NoticeKind.completed else None
-        metrics = _numbers(record.metrics)
+        known = [one for one in record.metrics.items() if finite(one[1]) is not None]
+        metrics: dict[str, float] = dict(known[:_METRICS])
+        values = (f"{escaped(name)} {number(value)}" for name, value in metrics.items())
         verb = "logs" if kind is NoticeKind.failed else "status"
         command = f"hpckit {verb} {self.named}.{record.index}"
-        facts = [why, _cause(failure), _progress(record), record.reason, _values(metrics)]
+        facts = [why, _cause(failure), _progress(record), record.reason, ", ".join(values)]
         return UserNotice(
             key=key_of_run(kind, record.index, key),
             kind=kind,
@@ -112,10 +113,7 @@ def _said(kind: NoticeKind, state: RunState) -> str:
 def _cause(failure: Failure | None) -> str:
     if failure is None:
         return ""
-    places = [
-        failure.rank_name,
-        f"on {failure.node}" if failure.node else "",
-    ]
+    places = [failure.rank_name, f"on {failure.node}" if failure.node else ""]
     where = " ".join(filter(None, places))
     message = escaped(failure.message)
     short = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
@@ -126,15 +124,6 @@ def _progress(record: RunRecord) -> str:
     if record.step is None:
         return f"attempt {record.attempt}"
     return f"attempt {record.attempt}, step {steps_text(record.step, record.total)}"
-
-
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    found = {name: value for name, value in metrics.items() if finite(value) is not None}
-    return dict(list(found.items())[:_METRICS])
-
-
-def _values(metrics: Mapping[str, float]) -> str:
-    return ", ".join(f"{escaped(name)} {number(value)}" for name, value in metrics.items())
 
 
 def _best(views: Sequence[RunView], sweep: Sweep) -> str:

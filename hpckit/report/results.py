@@ -99,7 +99,8 @@ def make_results(
     decides which overrides differ.
     """
     given = {row.run: assigned(row.overrides) for row in rows} if sweep is None else sweep
-    names = _differing(list(given.values()))
+    keys, runs = compared_keys(given.values()), given.values()
+    names = tuple(key for key in keys if len({run.get(key) for run in runs}) > 1)
     metrics = tuple(dict.fromkeys(name for row in rows for name in row.metrics))
     return Results(
         overrides=names,
@@ -154,13 +155,6 @@ def compared_keys(sweep: Iterable[Mapping[str, str]]) -> Mapping[str, int]:
     """
     counts = Counter(chain.from_iterable(sweep))
     return {key: counts[key] for key in counts if key.partition(".")[0] not in _ABOUT}
-
-
-def _differing(sweep: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the keys that not all runs set to the same value, in order of appearance."""
-    return tuple(
-        key for key in compared_keys(sweep) if len({given.get(key) for given in sweep}) > 1
-    )
 
 
 def sort_results(results: Results, key: SortKey) -> Results:

@@ -291,17 +291,12 @@ def _cell(given: Mapping[str, str]) -> str:
     if len(" ".join(words)) <= CELL_WIDTH:
         return " ".join(words)
     keys = [shortened(key, _KEY_WIDTH) for key in given]
-    room = _room(CELL_WIDTH, keys)
+    taken = sum(len(key) + 2 for key in keys) - 1
+    room = max((CELL_WIDTH - taken) // len(keys), _LEAST_VALUE)
     words = [
         f"{key}={shortened(value, room)}" for key, value in zip(keys, given.values(), strict=True)
     ]
     return shortened(" ".join(words), CELL_WIDTH)
-
-
-def _room(width: int, keys: Sequence[str]) -> int:
-    """Return how many characters each value may have next to these keys."""
-    taken = sum(len(key) + 2 for key in keys) - 1
-    return max((width - taken) // len(keys), _LEAST_VALUE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,10 +164,7 @@ def runs_table(
         for row, words in zip(rows, overrides, strict=True)
     )
     return TextTable(
-        header=_STATUS_HEADER,
-        rows=tuple(lines),
-        spare=_STATUS_SPARE,
-        flexible=_STATUS_FLEXIBLE,
+        header=_STATUS_HEADER, rows=tuple(lines), spare=_STATUS_SPARE, flexible=_STATUS_FLEXIBLE
     ).filled()
 
 
@@ -389,19 +386,14 @@ def layout_lines(report: LayoutReport | None) -> Iterator[str]:
     """
     if report is None or report.layout.world_size == 1:
         return
-    held = _held_words(report)
-    yield f"layout: {report.layout}" + (f"; {held} on each rank" if held else "")
-
-
-def _held_words(report: LayoutReport) -> str:
-    """Return how much of the model each rank holds; empty if no parameters were registered."""
-    counts = [held for _, held in report.parameters]
-    least, most = amount(min(counts)), amount(max(counts))
-    if not report.model_parameters:
-        return ""
-    held = least if least == most else f"{least} to {most}"
-    whole = amount(report.model_parameters)
-    return f"{whole} parameters" if held == whole else f"{held} of {whole} parameters"
+    held = ""
+    if report.model_parameters:  # else no parameters were registered
+        counts = [count for _, count in report.parameters]
+        least, most = amount(min(counts)), amount(max(counts))
+        each = least if least == most else f"{least} to {most}"
+        whole = amount(report.model_parameters)
+        held = f"; {each if each == whole else f'{each} of {whole}'} parameters on each rank"
+    yield f"layout: {report.layout}{held}"
 
 
 def amount(count: int) -> str:

@@ -5,7 +5,7 @@ Every attempt of a run is read, so use it only in verbs that were asked for an a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from hpckit.model.goodput import Goodput, TimeSpan
@@ -31,26 +31,18 @@ def accounts(
     found = {}
     for view in views:
         run = view.record.index
-        found[run] = _kept_or_read(launch, view, given.get(run, ()), now, kept)
+        times = given.get(run, ())
+        index = None if view.state in _GOES_ON else kept
+        known = None if index is None else index.recall_account(run, times)
+        if known is None:
+            attempts, told = _told(launch, view, times, now)
+            known = account(attempts, **told)
+            if index is not None:
+                index.keep_account(run, times, known)
+        found[run] = known
     if kept is not None:
         kept.save()
     return found
-
-
-def _kept_or_read(
-    launch: Launch,
-    view: RunView,
-    given: Sequence[datetime],
-    now: datetime,
-    kept: RunIndex | None,
-) -> Goodput:
-    if kept is None or view.state in _GOES_ON:
-        return _account(launch, view, given, now)
-    known = kept.recall_account(view.record.index, given)
-    if known is None:
-        known = _account(launch, view, given, now)
-        kept.keep_account(view.record.index, given, known)
-    return known
 
 
 def run_spans(
@@ -63,11 +55,6 @@ def run_spans(
         attempts, told = _told(launch, view, given.get(view.record.index, ()), now)
         found[view.record.index] = time_spans(attempts, **told)
     return found
-
-
-def _account(launch: Launch, view: RunView, given: Iterable[datetime], now: datetime) -> Goodput:
-    attempts, told = _told(launch, view, given, now)
-    return account(attempts, **told)
 
 
 def _told(

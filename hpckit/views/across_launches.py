@@ -56,10 +56,16 @@ def chosen_runs(
     Of runs with the same computation in several launches, those of the newest launch that completed
     them are used, else those of the newest launch. Each scheduler is asked once.
     """
-    questions = _questions(references, experiment, base, context)
-    again: set[tuple[str, int]] = set()
-    if reruns:
-        again = _add_reruns(questions, context)
+    if experiment is None:
+        questions = named_runs(references, base, context)
+    elif references:
+        raise UsageError(
+            "--experiment looks through all launches, and some are named as well",
+            hint="leave one of the two out",
+        )
+    else:
+        questions = list(_of_experiment(experiment, base, context))
+    again = _add_reruns(questions, context) if reruns else set[tuple[str, int]]()
     views = launch_views(questions, context, ask=Ask.open_runs, freshness=freshness)
     note_warnings(views, context)
     if len(views) == 1:
@@ -68,19 +74,6 @@ def chosen_runs(
     chosen = _newest(sorted(kept, key=lambda view: view.launch.created_at, reverse=True))[::-1]
     _note_code([view.launch for view, _ in chosen], context)
     return chosen
-
-
-def _questions(
-    references: Sequence[str], experiment: str | None, base: Path, context: Context
-) -> list[tuple[Launch, Sequence[int] | None]]:
-    if experiment is not None:
-        if references:
-            raise UsageError(
-                "--experiment looks through all launches, and some are named as well",
-                hint="leave one of the two out",
-            )
-        return list(_of_experiment(experiment, base, context))
-    return named_runs(references, base, context)
 
 
 def named_runs(
@@ -94,9 +87,7 @@ def named_runs(
     return list(_merged(find_evidence(name, base, cwd=context.cwd) for name in names))
 
 
-def _merged(
-    selections: Iterable[Selection],
-) -> Iterator[tuple[Launch, Sequence[int] | None]]:
+def _merged(selections: Iterable[Selection]) -> Iterator[tuple[Launch, Sequence[int] | None]]:
     """Yield each launch once, with all of its runs that were named."""
     found: dict[Path, tuple[Launch, set[int]]] = {}
     for one in selections:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 from hpckit.context import Context
@@ -38,10 +38,7 @@ def compare_selections(
     pairs, alone = _pairs(old_runs, new_runs)
     keys = key_differences(
         [
-            (
-                load_settings(left, one.record.index)[1],
-                load_settings(right, other.record.index)[1],
-            )
+            (load_settings(left, one.record.index)[1], load_settings(right, other.record.index)[1])
             for one, other in pairs
         ]
     )
@@ -111,17 +108,14 @@ def _code(old: Launch, new: Launch, *, text: bool) -> CodeDifference:
     identities = frozen_identity(old.paths), frozen_identity(new.paths)
     other = recorded_outside(old.paths) ^ recorded_outside(new.paths)
     changes = file_changes(old.paths, new.paths)
+    lines = (line for path, _ in changes or () for line in text_diff(old.paths, new.paths, path))
     return CodeDifference(
         same=None if None in identities else identities[0] == identities[1] and not other,
         old_commit=read_code_record(old.paths).get("commit"),
         new_commit=read_code_record(new.paths).get("commit"),
         files=changes,
-        diff=_text(old, new, [path for path, _ in changes or ()]) if text else None,
+        diff="\n".join(lines) if text else None,
     )
-
-
-def _text(old: Launch, new: Launch, files: Iterable[str]) -> str:
-    return "\n".join(line for path in files for line in text_diff(old.paths, new.paths, path))
 
 
 def _result(old: RunView, new: RunView) -> ResultPair:

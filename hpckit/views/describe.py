@@ -47,24 +47,22 @@ def describe_view(view: LaunchView) -> LaunchDescription:
     single = view.runs[0] if len(view.runs) == 1 else None
     first = view.runs[0].record.index
     settings, config = load_settings(launch, first)
-    accepted = read_launch_history(launch).accepted.values()
+    asked = to_plain(settings.resources).items()
+    jobs = read_launch_history(launch).accepted.values() if single is None else [single.record.job]
     return LaunchDescription(
         head=launch_head(launch),
         arguments=launch.arguments,
-        jobs=tuple(accepted) if single is None else _jobs(single),
+        jobs=tuple(job for job in jobs if job is not None),
         rows=tuple(map(run_row, view.runs)),
         code=_code(launch),
         environment=_environment(launch),
-        resources=_asked(settings),
+        # Values that are null, off or empty were not requested.
+        resources={name: value for name, value in asked if value},
         paths={"folder": str(launch.folder)}
         if single is None
         else _paths(launch, single, settings),
         run=None if single is None else _run(launch, single, settings, config),
     )
-
-
-def _jobs(view: RunView) -> tuple[str, ...]:
-    return () if view.record.job is None else (view.record.job,)
 
 
 def _run(
@@ -142,12 +140,6 @@ def _environment(launch: Launch) -> EnvironmentDescription:
         driver=record.get("driver"),
         modules=tuple(record.get("modules") or ()),
     )
-
-
-def _asked(settings: LaunchConfig) -> Mapping[str, Any]:
-    """Return the requested resources: values that are null, off or empty were not requested."""
-    plain = to_plain(settings.resources)
-    return {name: value for name, value in plain.items() if value}
 
 
 def _paths(launch: Launch, view: RunView, settings: LaunchConfig) -> Mapping[str, str]:

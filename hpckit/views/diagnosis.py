@@ -12,7 +12,7 @@ from hpckit.model.events import StragglerFound
 from hpckit.model.goodput import Goodput
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind, LaunchConfig
-from hpckit.model.plan import ResourceSpec, SharedJobSpec
+from hpckit.model.plan import SharedJobSpec
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.energy import EnergySum
@@ -56,13 +56,7 @@ def findings(
     usages = {} if usages is None else usages
     history = read_launch_history(launch)
     return {
-        index: run_findings(
-            launch,
-            history,
-            view,
-            accounts[index],
-            usage=usages.get(index),
-        )
+        index: run_findings(launch, history, view, accounts[index], usage=usages.get(index))
         for view in views
         if (index := view.record.index) in accounts
     }
@@ -106,11 +100,13 @@ def run_evidence(
 ) -> RunEvidence:
     """Return all that is known about a run; `usages` are its nodes' telemetry."""
     index = view.record.index
-    asked, shared = _asked(launch, history, index), _shared(launch, history, index) is not None
+    shared, asked = _shared(launch, history, index), None
+    if launch.cluster.kind is not ClusterKind.local:  # this machine allocates nothing
+        asked = history.job_of(index).resources if shared is None else shared.each
     completed = view.state is RunState.completed and not view.record.reason
     allocation = None if asked is None else run_allocation(asked, account, completed=completed)
     cores = None if allocation is None else allocation.cpus_per_node
-    hosts = host_uses(usages, cores=cores, shared=shared)
+    hosts = host_uses(usages, cores=cores, shared=shared is not None)
     fast = any(one.infiniband_ports for one in hosts)  # else NCCL's log decides nothing
     settings = load_settings(launch, index)[0]
     ranks = rank_steps(usages)
@@ -143,14 +139,6 @@ def _stragglers(launch: Launch, record: RunRecord) -> tuple[Straggler, ...]:
         for _, told in read_attempts(launch.paths.run(record.index)):
             known = known.fold(one for one in told if isinstance(one, StragglerFound))
     return known.stragglers
-
-
-def _asked(launch: Launch, history: LaunchHistory, index: int) -> ResourceSpec | None:
-    """Return what a run asked of Slurm; None on this machine, which allocates nothing."""
-    if launch.cluster.kind is ClusterKind.local:
-        return None
-    shared = _shared(launch, history, index)
-    return history.job_of(index).resources if shared is None else shared.each
 
 
 def _shared(launch: Launch, history: LaunchHistory, index: int) -> SharedJobSpec | None:

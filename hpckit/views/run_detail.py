@@ -65,6 +65,7 @@ class RunDetail:
         if known is not None and known.key != curve_key(record, metric):
             known = None
         notes = [*self._notes(record, mark), *changes]
+        whose = "" if log is None else log.kind if log.rank is None else f"rank {log.rank}"
         return TopDetail(
             index=record.index,
             title=escaped_cell(self._title(view)),
@@ -72,7 +73,7 @@ class RunDetail:
             points=() if known is None else known.points(),
             loading=known is None and bool(metric and record.attempt),
             activity=activity,
-            log_title="" if log is None else _log_title(log),
+            log_title=whose and f"log of {whose}",
             log=() if log is None else log_lines(self._log_text(log.path), KEPT_LINES),
             events=event_lines(notes, KEPT_LINES),
         )
@@ -125,7 +126,3 @@ class RunDetail:
 def _noted(told: Iterable[Event]) -> list[EventNote]:
     notes = ((event.at, event_words(event)) for event in told)
     return [(at, words) for at, words in notes if words]
-
-
-def _log_title(log: LogFile) -> str:
-    return f"log of {log.kind if log.rank is None else f'rank {log.rank}'}"

@@ -47,7 +47,9 @@ def ask_scheduler(
             bin_dir=launches[0].cluster.bin_dir, environ=context.environ, timeout=_TIMEOUT
         )
         if freshness is not None and least:
-            not_before = _latest(freshness.not_before, *map(_told_at, launches))
+            # Slurm's answers from before the latest event of a launch are outdated.
+            told = (history[-1].at for one in launches if (history := read_launch_events(one)))
+            not_before = max(filter(None, (freshness.not_before, *told)), default=None)
             wish = cached_query.AllowedAge(least=least, not_before=not_before, now=freshness.now)
             heard = cached_query.observe_shared(jobs, programs, context.now, wish)
             if heard is not None:
@@ -62,13 +64,3 @@ def ask_scheduler(
         warning = f"{error.message}; this is our own record alone"
         return SchedulerReply(scheduler=Scheduler.unreachable, warning=warning)
     return SchedulerReply(scheduler=Scheduler.answered, observations=observations, asked_at=now)
-
-
-def _told_at(launch: Launch) -> datetime | None:
-    """Return the time of the latest event of a launch: Slurm's earlier answers are outdated."""
-    history = read_launch_events(launch)
-    return history[-1].at if history else None
-
-
-def _latest(*moments: datetime | None) -> datetime | None:
-    return max((one for one in moments if one is not None), default=None)

@@ -18,7 +18,6 @@ from hpckit.record.telemetry import telemetry_devices
 from hpckit.report.live_view.top import (
     GpuNow,
     RunActivity,
-    TopDetail,
     TopFrame,
     gpu_now,
     head_lines,
@@ -114,9 +113,14 @@ class TopReader:
         if selected is not None:
             visible.add(selected.record.index)
         views = [view for view in self.watch.poller.views if view.record.index in visible]
-        self._read_activities(views, now)
+        running = [view.record for view in views if view.state is RunState.running]
+        self._known.update(self._activities.read(running, now))
         self._count_goodput(views, now)
-        detail = None if selected is None else self._read_detail(selected, metric)
+        detail = None
+        if selected is not None:
+            activity = self._known.get(selected.record.index, RunActivity())
+            mark, changes = self.watch.mark, self._changes
+            detail = self._detail.read(selected, metric, activity, mark, changes)
         shown = top_rows(
             caught_up(rows, detail),
             self._known,
@@ -140,14 +144,6 @@ class TopReader:
         running = [row.index for row in rows if row.state is RunState.running]
         first = next(iter([*running, *views]), None)
         return None if first is None else views[first]
-
-    def _read_detail(self, view: RunView, metric: str) -> TopDetail:
-        activity = self._known.get(view.record.index, RunActivity())
-        return self._detail.read(view, metric, activity, self.watch.mark, self._changes)
-
-    def _read_activities(self, views: Iterable[RunView], now: datetime) -> None:
-        running = [view.record for view in views if view.state is RunState.running]
-        self._known.update(self._activities.read(running, now))
 
     def _count_goodput(self, views: Iterable[RunView], now: datetime) -> None:
         due = [view for view in views if view.record.attempt and self._goodput_is_old(view, now)]
@@ -222,7 +218,10 @@ class RunActivities:
         ]
         due.sort(key=lambda one: one.read_at or datetime.min.replace(tzinfo=now.tzinfo))
         for one in due[:_FILES]:
-            _read(one, now)
+            one.read_at = now
+            for row in map(decode_telemetry, one.file.new_rows()):
+                if isinstance(row, TelemetryRow) and row.end > row.start:
+                    one.row = row
         return {index: self._activity(index, some, now) for index, some in nodes.items()}
 
     def _nodes_of(self, record: RunRecord) -> list[_Node]:
@@ -260,13 +259,6 @@ class RunActivities:
             return None
         (first_at, first), (last_at, last) = seen[0], seen[-1]
         return (last_at - first_at).total_seconds() / (last - first)
-
-
-def _read(one: _Node, now: datetime) -> None:
-    one.read_at = now
-    for record in map(decode_telemetry, one.file.new_rows()):
-        if isinstance(record, TelemetryRow) and record.end > record.start:
-            one.row = record
 
 
 def _gpus(one: _Node) -> list[GpuNow]:

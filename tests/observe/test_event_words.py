@@ -1,4 +1,4 @@
-"""Promises of observe.event_words: trouble of GPUs is said with its place, and nothing else is."""
+"""Promises of event_words: trouble of GPUs is said with its place, and nothing else is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from hpckit.model.telemetry.vocabulary import TelemetryEvent, TelemetryEventKind
-from hpckit.observe.event_words import event_words
+from hpckit.observe.sampler import event_words
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 QUIET = {

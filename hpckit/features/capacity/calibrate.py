@@ -6,7 +6,7 @@ from hpckit.errors import ConfigError, UsageError
 from hpckit.features.capacity.gpus import gpu_called
 from hpckit.features.capacity.memory import plan_memory
 from hpckit.features.capacity.model_plan import Calibration, MeasuredRun
-from hpckit.features.capacity.model_setup import GpuSpec, NumberType, TrainingSetup
+from hpckit.features.capacity.model_setup import NumberType, TrainingSetup
 from hpckit.features.capacity.overrides import RECOMPUTE
 from hpckit.features.capacity.request import CapacityRequest, setup_of
 from hpckit.features.capacity.step_time import predict_step, shortest_step
@@ -77,10 +77,12 @@ def _setup(request: CapacityRequest, run: MeasuredRun) -> TrainingSetup:
             hint="give --global-batch, or tell it with run.steps(…, samples_per_step=N) or "
             "run.batches",
         )
+    asked, called = request.gpu, gpu_called(run.gpu)
     setup = setup_of(
         replace(
             request,
-            gpu=_gpu_of(request.gpu, run),
+            # As asked for if the driver's name fits that, as a site's own GPU may.
+            gpu=asked if called is None or called.name in (asked.name, asked.like) else called,
             gpus=run.layout.world_size,
             parallel=_words(run.layout),
             global_batch=batch,
@@ -98,12 +100,6 @@ def _setup(request: CapacityRequest, run: MeasuredRun) -> TrainingSetup:
             hint="describe the model that the run trained",
         )
     return setup
-
-
-def _gpu_of(asked: GpuSpec, run: MeasuredRun) -> GpuSpec:
-    """Return the GPU of a run: as asked for if its driver's name fits that, as a site's own may."""
-    called = gpu_called(run.gpu)
-    return asked if called is None or called.name in (asked.name, asked.like) else called
 
 
 def _words(layout: Layout) -> tuple[str, ...]:
@@ -125,8 +121,10 @@ def measured_run(launch: Launch, index: int) -> MeasuredRun:
     every = rank_steps(usages)
     ranks = [one for one in judged_ranks(RunEvidence(ranks=every), DEFAULT) if one.gpu is not None]
     if not ranks:
+        whose = "its ranks" if every else "it"
         raise UsageError(
-            f"{name} cannot calibrate a plan: of {_why(len(every))}",
+            f"{name} cannot calibrate a plan: of {whose} no steps"
+            f"{' on GPUs' if every else ''} were measured",
             hint=f"it takes a run on GPUs with {DEFAULT.steps} steps or more in "
             f"{DEFAULT.steps_s:g} s, and the config group observe not off",
         )
@@ -151,7 +149,3 @@ def measured_run(launch: Launch, index: int) -> MeasuredRun:
         precision=NumberType.bf16 if parallel.params is Precision.bf16 else NumberType.fp32,
         recompute=_RECOMPUTED[parallel.recompute],
     )
-
-
-def _why(ranks: int) -> str:
-    return "its ranks no steps on GPUs were measured" if ranks else "it no steps were measured"

@@ -39,11 +39,7 @@ def count_model(
             hint="describe the model: --model 'hidden=4096 layers=32 heads=32'",
         )
     checks = ModelChecks(
-        plan=plan,
-        snapshot=prepared.snapshot,
-        context=context,
-        whole_copies=True,
-        fallback=False,
+        plan=plan, snapshot=prepared.snapshot, context=context, whole_copies=True, fallback=False
     )
     with context.progress("counting the model", quiet=quiet):
         findings = list(checks.findings())

@@ -10,7 +10,7 @@ from hpckit.features.capacity.model_setup import GpuSpec, OptimizerKind
 from hpckit.features.capacity.power import SiteRates, power_draw
 from hpckit.features.capacity.words import check_size
 from hpckit.model.parallel.layout import MOST_RANKS, Layout
-from hpckit.model.parallel.model_check import CheckedModel, StageMemory
+from hpckit.model.parallel.model_check import CheckedModel
 
 UNKNOWN = "activations, time and money follow from a transformer's shape: describe it with --model"
 _MOST_COUNTED = 8192
@@ -31,25 +31,20 @@ def plan_counted(
 
     `words` are those of `launch` that it was counted with.
     """
+    fullest = max(model.stages, key=lambda one: one.total_bytes)
     return CapacityPlan(
         gpu=gpu,
         gpus=layout.world_size,
         parameters=model.parameters,
-        memory=counted_states(model.stages, optimizer),
+        memory=MemoryParts(
+            weights=fullest.parameter_bytes,
+            gradients=fullest.gradient_bytes,
+            optimizer=fullest.adam_bytes * _OF_ADAM[optimizer],
+        ),
         power=power_draw(gpu, layout.world_size, site.pue),
         layout=layout,
         launch=LaunchWords(overrides=tuple(words), complete=True) if words else None,
         unknown=UNKNOWN,
-    )
-
-
-def counted_states(stages: Sequence[StageMemory], optimizer: OptimizerKind) -> MemoryParts:
-    """Return the bytes of the states of the fullest of these stages."""
-    fullest = max(stages, key=lambda one: one.total_bytes)
-    return MemoryParts(
-        weights=fullest.parameter_bytes,
-        gradients=fullest.gradient_bytes,
-        optimizer=fullest.adam_bytes * _OF_ADAM[optimizer],
     )
 
 

@@ -72,15 +72,11 @@ def state_bytes(
 
 def plan_memory(setup: TrainingSetup) -> MemoryParts:
     """Return the bytes of the fullest stage, the first or the last one, at its fullest moment."""
-    return _fullest(setup)[1]
+    return fullest_moment(setup)[1]
 
 
-def fullest_moment(setup: TrainingSetup) -> str:
-    """Return the name of that moment, as `stage_moments` has it."""
-    return _fullest(setup)[0]
-
-
-def _fullest(setup: TrainingSetup) -> tuple[str, MemoryParts]:
+def fullest_moment(setup: TrainingSetup) -> tuple[str, MemoryParts]:
+    """Return the name of that moment, as `stage_moments` has it, and the bytes."""
     stages = sorted({0, setup.layout.pipeline - 1})
     moments = [one for stage in stages for one in stage_moments(setup, stage)]
     # Where gradients are gone, their place stays taken: see below.
@@ -95,19 +91,8 @@ def _fullest(setup: TrainingSetup) -> tuple[str, MemoryParts]:
     )
 
 
-def plan_states(
-    held: float,
-    precision: NumberType,
-    optimizer: OptimizerKind,
-    zero: int | None,
-    shard: int,
-    data: int,
-) -> MemoryParts:
+def plan_states(held: float, per: StateBytes) -> MemoryParts:
     """Return the states alone of a rank that holds this many elements before they are sharded."""
-    return _states(held, state_bytes(precision, optimizer, zero, shard, data))
-
-
-def _states(held: float, per: StateBytes) -> MemoryParts:
     weights, gradients, optimizer = per.shards
     return MemoryParts(
         weights=held * per.weights / weights,
@@ -237,13 +222,16 @@ def _moment(
     if setup.layout.pipeline > 1:
         # Gradients of all micro batches are added up before they are summed over shards.
         per = replace(per, shards=(shards, 1, shards))
-    states = _states(whole, per)
+    states = plan_states(whole, per)
+    last, passed = stage == setup.layout.pipeline - 1, 0.0
+    if not last:  # what stages give each other: results in flight, and the gradient of one of them
+        passed = (_chunks_in_flight(setup, stage) + 1) * hidden_bytes(setup)
     return replace(
         states,
         gradients=states.gradients * (1 if setup.microbatches > 1 else ready / whole),
         activations=activations,
         logits=logits,
-        buffers=buffers + _ddp_buffers(setup, stage) + _passed_bytes(setup, stage),
+        buffers=buffers + _ddp_buffers(setup, stage) + passed,
     )
 
 
@@ -273,13 +261,6 @@ def _ddp_buffers(setup: TrainingSetup, stage: int) -> float:
     return stage_parameters(setup, stage) * _SUMMED if copied else 0.0
 
 
-def _passed_bytes(setup: TrainingSetup, stage: int) -> float:
-    """Return what stages give each other: results in flight, and the gradient of one of them."""
-    if stage == setup.layout.pipeline - 1:
-        return 0.0
-    return (_chunks_in_flight(setup, stage) + 1) * hidden_bytes(setup)
-
-
 def _updating(setup: TrainingSetup, stage: int) -> MemoryParts:
     """Return what is there in the optimizer's step.
 
@@ -289,7 +270,7 @@ def _updating(setup: TrainingSetup, stage: int) -> MemoryParts:
     per = state_bytes(setup.precision, setup.optimizer, None, shards, 1)
     root = {OptimizerKind.adam: 2 if setup.precision is NumberType.bf16_pure else 4}
     roots = whole * root.get(setup.optimizer, 0) / shards
-    return replace(_states(whole, per), buffers=roots + _ddp_buffers(setup, stage))
+    return replace(plan_states(whole, per), buffers=roots + _ddp_buffers(setup, stage))
 
 
 def _everything_at_once(setup: TrainingSetup, stage: int) -> MemoryParts:
@@ -299,7 +280,7 @@ def _everything_at_once(setup: TrainingSetup, stage: int) -> MemoryParts:
     again = layer_bytes(setup, Recomputation.none) - kept_bytes(setup)
     bucket = min(_BUCKET, layer_parameters(setup) * setup.stage_layers)
     return replace(
-        _states(stage_parameters(setup, stage), per),
+        plan_states(stage_parameters(setup, stage), per),
         activations=layers * kept_bytes(setup) + again,
         logits=logit_bytes(setup) if stage == setup.layout.pipeline - 1 else 0.0,
         buffers=2.0 * bucket if setup.zero else 0.0,

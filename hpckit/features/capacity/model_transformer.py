@@ -146,11 +146,6 @@ class TransformerShape:
         return (2 if self.biases else 1) * self.hidden
 
     @property
-    def layer_elements(self) -> int:
-        """All elements of a layer."""
-        return self.matrix_elements + self.cut_biases + self.whole_elements
-
-    @property
     def embedding_elements(self) -> int:
         """Elements of the table of tokens."""
         return self.vocab * self.hidden
@@ -163,12 +158,8 @@ class TransformerShape:
         last norm, which it leaves out.
         """
         tables = (1 if self.tied else 2) * self.embedding_elements
-        return (
-            self.layers * self.layer_elements
-            + tables
-            + self.positions * self.hidden
-            + self.norm_elements
-        )
+        layer = self.matrix_elements + self.cut_biases + self.whole_elements
+        return self.layers * layer + tables + self.positions * self.hidden + self.norm_elements
 
     @property
     def active_parameters(self) -> int:

@@ -63,8 +63,12 @@ def layout_limits(setup: TrainingSetup) -> tuple[str, ...]:
 
 def _overrides(setup: TrainingSetup) -> Iterator[str]:
     yield from _group(setup)
-    if setup.layout.pipeline > 1:
-        yield f"parallel.schedule={_schedule(setup)}"
+    if setup.stages_per_rank > 1:
+        yield "parallel.schedule=Interleaved1F1B"
+    elif setup.layout.pipeline > 1:
+        # With fewer micro batches than stages all of them run forward first.
+        full = setup.microbatches >= setup.layout.pipeline
+        yield f"parallel.schedule={'1F1B' if full else 'GPipe'}"
     if setup.layout.pipeline > 1 or setup.microbatches > 1:
         yield f"parallel.microbatches={setup.microbatches}"
     if setup.layout.tensor > 1 and not setup.sequence_parallel:
@@ -77,11 +81,7 @@ def _overrides(setup: TrainingSetup) -> Iterator[str]:
     layout = setup.layout
     if setup.fused and can_compile(recompute, tensor=layout.tensor, context=layout.context):
         yield "parallel.compile=true"
-    yield from _resources(setup)
-
-
-def _resources(setup: TrainingSetup) -> Iterator[str]:
-    """Yield nodes and GPUs; none where the GPUs of a node are not known, or nodes not whole."""
+    # None where the GPUs of a node are not known, or nodes not whole.
     if not _unplaced(setup) and setup.gpu.node_gpus:
         per_node = min(setup.gpu.node_gpus, setup.gpus)
         yield f"resources.nodes={setup.gpus // per_node}"
@@ -119,13 +119,6 @@ def _group(setup: TrainingSetup) -> Iterator[str]:
     else:
         yield "parallel=layout"
         yield from (f"parallel.{axis}={layout.sizes[axis]}" for axis in cut)
-
-
-def _schedule(setup: TrainingSetup) -> str:
-    """Return the schedule; with fewer micro batches than stages all of them run forward first."""
-    if setup.stages_per_rank > 1:
-        return "Interleaved1F1B"
-    return "1F1B" if setup.microbatches >= setup.layout.pipeline else "GPipe"
 
 
 def _layout_limits(setup: TrainingSetup) -> Iterator[str]:

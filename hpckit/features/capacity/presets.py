@@ -80,15 +80,13 @@ def from_config(config: Mapping[str, Any]) -> TransformerShape:
             hint=f"known types are gpt2, {', '.join(_LLAMA_LIKE)}; or give numbers: "
             "--model 'hidden=4096 layers=32 heads=32'",
         )
-    _check_keys(config, _GPT_KEYS if kind == "gpt2" else _LLAMA_KEYS)
-    if kind == "gpt2":
+    is_gpt = kind == "gpt2"
+    pairs = (_GPT_KEYS if is_gpt else _LLAMA_KEYS).split()
+    keys = dict(pair.split("=") for pair in pairs)
+    _check_keys(config, (*keys.values(), *(() if is_gpt else ("tie_word_embeddings",))))
+    if is_gpt:
         return TransformerShape(
-            hidden=_number(config, "n_embd"),
-            layers=_number(config, "n_layer"),
-            heads=_number(config, "n_head"),
-            positions=_number(config, "n_positions"),
-            vocab=_number(config, "vocab_size"),
-            ffn=_number(config, "n_inner", 0),
+            **_numbers(config, keys, {"ffn": 0}),
             tied=_switch(config, "tie_word_embeddings", default=True),
             dropout=any(config.get(key, 0.1) for key in ("resid_pdrop", "attn_pdrop")),
         )
@@ -98,23 +96,15 @@ def from_config(config: Mapping[str, Any]) -> TransformerShape:
             hint=f"known are gpt2, {', '.join(_LLAMA_LIKE)}; give others by numbers: "
             "--model 'hidden=4096 layers=32 heads=32 kv_heads=8 ffn=14336 vocab=32000 swiglu=true'",
         )
-    heads = _number(config, "num_attention_heads")
+    usual = {"head_dim": 0, "experts": 1, "active_experts": 1, "max_sequence": 0}
+    usual["kv_heads"] = config.get(keys["heads"], 0)
     return TransformerShape(
         **_OF_LLAMA
+        | _numbers(config, keys, usual)
         | {
-            "hidden": _number(config, "hidden_size"),
-            "layers": _number(config, "num_hidden_layers"),
-            "heads": heads,
-            "kv_heads": _number(config, "num_key_value_heads", heads),
-            "ffn": _number(config, "intermediate_size"),
-            "vocab": _number(config, "vocab_size"),
             "tied": _switch(config, "tie_word_embeddings", default=False),
-            "head_dim": _number(config, "head_dim", 0),
             "query_biases": kind == "qwen2" or _switch(config, "attention_bias", default=False),
             "head_norms": kind == "qwen3",
-            "experts": _number(config, "num_local_experts", 1),
-            "max_sequence": _number(config, "max_position_embeddings", 0),
-            "active_experts": _number(config, "num_experts_per_tok", 1),
         }
     )
 
@@ -136,22 +126,31 @@ def _check_keys(config: Mapping[str, Any], keys: Sequence[str]) -> None:
             )
 
 
-_GPT_KEYS = ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size", "n_inner")
-_LLAMA_KEYS = (
-    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
-    *("intermediate_size", "vocab_size", "head_dim", "num_local_experts", "num_experts_per_tok"),
-    *("max_position_embeddings", "tie_word_embeddings"),
+_GPT_KEYS = (
+    "hidden=n_embd layers=n_layer heads=n_head positions=n_positions vocab=vocab_size ffn=n_inner"
 )
+_LLAMA_KEYS = (
+    "heads=num_attention_heads hidden=hidden_size layers=num_hidden_layers vocab=vocab_size "
+    "kv_heads=num_key_value_heads ffn=intermediate_size head_dim=head_dim "
+    "experts=num_local_experts active_experts=num_experts_per_tok "
+    "max_sequence=max_position_embeddings"
+)
+"""Numbers of a shape, each with its key in the file."""
 
 
-def _number(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
-    value = config.get(key)
-    if value is None and default is not None:
-        return default
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    wrong = f"={_shown(value)} is no whole number" if key in config else " is missing"
-    raise ConfigError(f"model: {key}{wrong}", hint=f"the model's config.json has to have {key}")
+def _numbers(
+    config: Mapping[str, Any], keys: Mapping[str, str], usual: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the numbers of a shape by their keys in the file; `usual` are those that may lack."""
+    found: dict[str, Any] = {}
+    for name, key in keys.items():
+        value = config.get(key)
+        found[name] = usual.get(name) if value is None else value
+        if not isinstance(found[name], int) or isinstance(found[name], bool):
+            wrong = f"={_shown(value)} is no whole number" if key in config else " is missing"
+            hint = f"the model's config.json has to have {key}"
+            raise ConfigError(f"model: {key}{wrong}", hint=hint)
+    return found
 
 
 def _switch(config: Mapping[str, Any], key: str, *, default: bool) -> bool:

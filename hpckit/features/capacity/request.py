@@ -9,7 +9,7 @@ from typing import Any
 from hpckit.errors import ConfigError
 from hpckit.features.capacity.counted import UNKNOWN
 from hpckit.features.capacity.gpus import GPUS
-from hpckit.features.capacity.memory import fullest_moment, plan_states, shards_of
+from hpckit.features.capacity.memory import fullest_moment, plan_states, shards_of, state_bytes
 from hpckit.features.capacity.model_plan import Calibration, CapacityPlan, Experience, TrainingBill
 from hpckit.features.capacity.model_setup import (
     AttentionKind,
@@ -124,8 +124,13 @@ def plan_capacity(request: CapacityRequest) -> CapacityPlan:
 def finish_plan(request: CapacityRequest, setup: TrainingSetup) -> CapacityPlan:
     """Return what a setup needs, with its bill."""
     planned = plan_setup(setup, request.calibration)
-    time = planned.time
-    _check_step(request, setup)
+    time, shortest = planned.time, shortest_step(setup)
+    if request.step_s is not None and request.step_s < shortest:
+        raise ConfigError(
+            f"--step-s {request.step_s:g}: {request.gpus} x {request.gpu.name} need "
+            f"{shortest:.3g} s for this step, at the most that they are said to reach",
+            hint="check --global-batch, --sequence and --gpus: the step was of another size",
+        )
     step_s = request.step_s or time.total
     tokens = _tokens(request, setup)
     return CapacityPlan(
@@ -142,7 +147,7 @@ def finish_plan(request: CapacityRequest, setup: TrainingSetup) -> CapacityPlan:
         launch=planned.launch,
         calibration=request.calibration,
         experience=None if request.step_s or request.calibration else experience_of(setup),
-        moment=fullest_moment(setup),
+        moment=fullest_moment(setup)[0],
         defaults=request.defaults,
         remarks=tuple(remarks_on(setup, request.model if request.config is None else "")),
     )
@@ -156,17 +161,6 @@ def bill_of(request: CapacityRequest, setup: TrainingSetup, step_s: float) -> Tr
     """Return what the whole training comes to with steps of `step_s` seconds."""
     steps = max(1, round(_tokens(request, setup) / (setup.global_batch * setup.sequence)))
     return training_bill(request.gpu, request.gpus, step_s=step_s, steps=steps, rates=request.site)
-
-
-def _check_step(request: CapacityRequest, setup: TrainingSetup) -> None:
-    """Raise ConfigError if a measured step is shorter than the peak of all GPUs allows."""
-    shortest = shortest_step(setup)
-    if request.step_s is not None and request.step_s < shortest:
-        raise ConfigError(
-            f"--step-s {request.step_s:g}: {request.gpus} x {request.gpu.name} need "
-            f"{shortest:.3g} s for this step, at the most that they are said to reach",
-            hint="check --global-batch, --sequence and --gpus: the step was of another size",
-        )
 
 
 def shape_of(request: CapacityRequest) -> TransformerShape:
@@ -235,18 +229,13 @@ def _plan_states(request: CapacityRequest) -> CapacityPlan:
     layout = request.words.layout_on(request.gpus)
     remarks = () if request.zero is not None else (_gpus_for_states(request, parameters),)
     held = parameters // (layout.tensor * layout.pipeline)
+    kind, shards = request.number_type, shards_of(layout)
+    per = state_bytes(kind, request.optimizer, request.zero, shards, layout.data_size)
     return CapacityPlan(
         gpu=request.gpu,
         gpus=request.gpus,
         parameters=parameters,
-        memory=plan_states(
-            held,
-            request.number_type,
-            request.optimizer,
-            request.zero,
-            shards_of(layout),
-            layout.data_size,
-        ),
+        memory=plan_states(held, per),
         power=power_draw(request.gpu, request.gpus, request.site.pue),
         layout=layout,
         unknown=UNKNOWN,
@@ -257,7 +246,8 @@ def _plan_states(request: CapacityRequest) -> CapacityPlan:
 def _gpus_for_states(request: CapacityRequest, parameters: int) -> str:
     """Return how many GPUs hold the weights alone, and how many all states."""
     gpu, weights = request.gpu, 2 * parameters
-    states = plan_states(parameters, request.number_type, request.optimizer, None, 1, 1).states
+    per = state_bytes(request.number_type, request.optimizer, None, 1, 1)
+    states = plan_states(parameters, per).states
     alone, whole = (math.ceil(size / gpu.memory) for size in (weights, states))
     return (
         f"weights alone are {weights / 1e9:,.4g} GB in 16 bits, on {alone} x {gpu.name} or more; "

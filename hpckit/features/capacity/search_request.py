@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from hpckit.errors import ConfigError
@@ -64,29 +65,22 @@ def _possible(request: CapacityRequest) -> list[TrainingSetup]:
             f"--search predicts the step of each layout, and --step-s {request.step_s:g} says it",
             hint="leave one of the two out",
         )
-    request.words.check_on(request.gpus)
-    like, space = _like(request), _space(request)
-    _check_sizes(like, space)
-    found = list(candidates(like, space))
-    if not found:
-        raise _no_batch(request, space)
-    return found
-
-
-def _like(request: CapacityRequest) -> TrainingSetup:
-    like = setup_of(replace(request, parallel=(), micro_batch=1, global_batch=None))
-    return replace(like, sequence_parallel=request.words.sequence)
-
-
-def _space(request: CapacityRequest) -> SearchSpace:
     words = request.words
-    return SearchSpace(
+    words.check_multiple(math.prod(words.sizes.values()), request.gpus)
+    like = setup_of(replace(request, parallel=(), micro_batch=1, global_batch=None))
+    like = replace(like, sequence_parallel=words.sequence)
+    space = SearchSpace(
         global_batch=request.global_batch or request.gpus,
         micro_batch=request.micro_batch,
         recompute=request.recompute,
         stages_per_rank=words.stages_per_rank,
         sizes=words.sizes,
     )
+    _check_sizes(like, space)
+    found = list(candidates(like, space))
+    if not found:
+        raise _no_batch(request, space)
+    return found
 
 
 def _check_sizes(like: TrainingSetup, space: SearchSpace) -> None:

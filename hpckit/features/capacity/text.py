@@ -44,7 +44,9 @@ def plan_text(plan: CapacityPlan) -> str:
         lines.append(_too_large(plan))
     if plan.setup is not None:
         lines += indented(setup_text(plan.setup))
-        lines += indented(f"{batch_text(plan.setup)}{chosen_for_you(plan.defaults)}")
+        rows = counted(plan.setup.global_batch, "sequence")
+        batch = f"global batch {rows} of {plan.setup.sequence} tokens"
+        lines += indented(f"{batch}{chosen_for_you(plan.defaults)}")
         if plan.setup.precision is NumberType.fp16 and plan.gpu.flops_bf16 is None:
             lines += indented(
                 f"fp16: {plan.gpu.name} has no bfloat16; a loss in fp16 has to be scaled"
@@ -104,10 +106,7 @@ def calibration_lines(calibration: Calibration) -> list[str]:
     """Return what a run took, and what was predicted for it."""
     took, ratio = f"{calibration.step_s:.4g} s", f"x {calibration.step_ratio:.2f}"
     predicted_s = f"predicted {calibration.predicted_step_s:.4g} s ({ratio})"
-    lines = [
-        f"  calibrated by {calibration.run}:",
-        f"    a step took {took}, {predicted_s}",
-    ]
+    lines = [f"  calibrated by {calibration.run}:", f"    a step took {took}, {predicted_s}"]
     measured, predicted = calibration.memory_bytes, calibration.predicted_memory_bytes
     if measured is None or predicted is None:
         return [*lines, "    its memory was not measured"]
@@ -131,12 +130,6 @@ def setup_text(setup: TrainingSetup) -> str:
     if setup.zero is not None:
         words.append(f"ZeRO {setup.zero}")
     return ", ".join(words)
-
-
-def batch_text(setup: TrainingSetup) -> str:
-    """Return the batch of a step."""
-    rows = counted(setup.global_batch, "sequence")
-    return f"global batch {rows} of {setup.sequence} tokens"
 
 
 def chosen_for_you(defaults: Sequence[str]) -> str:
@@ -229,6 +222,10 @@ def _bill_lines(plan: CapacityPlan) -> list[str]:
     bill, tokens = plan.bill, plan.tokens
     if bill is None or tokens is None:
         return []
+    between, days = plan.days_between, [span_text(bill.days)]
+    if between is not None and plan.experience is not None:
+        words = f"{range_text(*between)} by experience, {days[0]} as predicted:"
+        days = [words, plan.experience.said]
     by_rule = " (default: 20 per parameter)" if "--tokens" in plan.defaults else ""
     lost = (
         f"{percent_text(bill.lost_share)} of the time for saves and failures, as often as in "
@@ -237,7 +234,7 @@ def _bill_lines(plan: CapacityPlan) -> list[str]:
     lines = labelled(
         "training",
         f"{number_text(tokens)} tokens{by_rule}, {bill.steps:,} steps",
-        *_days(plan, bill.days),
+        *days,
         f"{bill.gpu_hours:,.0f} GPU hours; {lost}",
     )
     energy = f"{energy_text(bill.energy_j)} with nodes and cooling, at full load throughout"
@@ -247,17 +244,6 @@ def _bill_lines(plan: CapacityPlan) -> list[str]:
     if bill.carbon_kg is not None:
         lines += labelled("carbon", f"{mass_text(bill.carbon_kg)} CO2")
     return lines
-
-
-def _days(plan: CapacityPlan, days: float) -> list[str]:
-    """Return the days, and between which they are by experience."""
-    between = plan.days_between
-    if between is None or plan.experience is None:
-        return [span_text(days)]
-    return [
-        f"{range_text(*between)} by experience, {span_text(days)} as predicted:",
-        plan.experience.said,
-    ]
 
 
 def search_text(found: FoundLayouts, words: Sequence[str]) -> str:

@@ -110,18 +110,10 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpus", metavar="N", type=whole("GPUs", "16"), help="how many (default: 1)"
     )
-    parser.add_argument(
-        "--power-cap-w",
-        metavar="W",
-        type=float,
-        help="of each GPU: it computes as the square root of its power, which is an assumption",
-    )
-    parser.add_argument(
-        "--node-w-per-gpu",
-        metavar="W",
-        type=float,
-        help="of a GPU with its part of the node (default: of the vendor's data sheet)",
-    )
+    root = "of each GPU: it computes as the square root of its power, which is an assumption"
+    parser.add_argument("--power-cap-w", metavar="W", type=float, help=root)
+    sheet = "of a GPU with its part of the node (default: of the vendor's data sheet)"
+    parser.add_argument("--node-w-per-gpu", metavar="W", type=float, help=sheet)
 
 
 def _add_training(parser: argparse.ArgumentParser) -> None:
@@ -173,11 +165,8 @@ def _add_measured(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="a run that trained this model on GPUs: predictions are corrected by what it took",
     )
-    parser.add_argument(
-        "--tokens",
-        metavar="N",
-        help="of the training: 1e11, or 100B (default: 20 per parameter)",
-    )
+    tokens = "of the training: 1e11, or 100B (default: 20 per parameter)"
+    parser.add_argument("--tokens", metavar="N", help=tokens)
 
 
 def _add_choice(
@@ -200,13 +189,8 @@ def _recompute(text: str) -> str:
 
 
 def _add_site(parser: argparse.ArgumentParser) -> None:
-    usual = SiteRates()
-    parser.add_argument(
-        "--pue",
-        metavar="X",
-        type=float,
-        help=f"the facility's power over its nodes' (default: the cluster's, or {usual.pue})",
-    )
+    pue = f"the facility's power over its nodes' (default: the cluster's, or {SiteRates().pue})"
+    parser.add_argument("--pue", metavar="X", type=float, help=pue)
     parser.add_argument("--price-per-gpu-hour", metavar="X", type=float, help="in any currency")
     parser.add_argument("--carbon-g-per-kwh", metavar="X", type=float, help="of the site's grid")
 
@@ -322,24 +306,21 @@ def _say(context: Context, arguments: argparse.Namespace, found: dict[str, Any],
 def _request(
     arguments: argparse.Namespace, context: Context, gpu: GpuSpec, site: SiteRates
 ) -> CapacityRequest:
+    same = (
+        *("model", "parallel", "global_batch", "micro_batch", "sequence", "vocab"),
+        *("zero", "step_s"),
+    )
     return CapacityRequest(
+        **{name: getattr(arguments, name) for name in same},
         gpu=gpu,
         gpus=_gpus(arguments),
-        model=arguments.model,
         config=read_config(arguments.model, context),
-        parallel=arguments.parallel,
-        global_batch=arguments.global_batch,
-        micro_batch=arguments.micro_batch,
-        sequence=arguments.sequence,
-        vocab=arguments.vocab,
         precision=arguments.precision and NumberType(arguments.precision),
         optimizer=OptimizerKind(arguments.optimizer),
         recompute=arguments.recompute and Recomputation(arguments.recompute),
         attention=arguments.attention and AttentionKind(arguments.attention),
-        zero=arguments.zero,
         fused=arguments.kernels == "fused",
         loss=arguments.loss and LossKind(arguments.loss),
-        step_s=arguments.step_s,
         tokens=None if arguments.tokens is None else read_count("--tokens ", arguments.tokens),
         site=site,
     )

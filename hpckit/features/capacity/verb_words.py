@@ -49,13 +49,11 @@ def option_name(name: str) -> str:
 
 def given(arguments: argparse.Namespace, names: tuple[str, ...]) -> Iterator[str]:
     """Yield those of these arguments that were given."""
-    values = {name: getattr(arguments, name) for name in names}
-    # 0 is a value that may have been given, and equals False.
-    return (
-        one
-        for one, value in values.items()
-        if value is not None and value is not False and value != []
-    )
+    for name in names:
+        value = getattr(arguments, name)
+        # 0 is a value that may have been given, and equals False.
+        if value is not None and value is not False and value != []:
+            yield name
 
 
 def check_together(arguments: argparse.Namespace) -> None:
@@ -92,34 +90,26 @@ def _check_slips(arguments: argparse.Namespace, words: list[str]) -> None:
             f"{words[0]} is a model, and no word of a configuration",
             hint=f"name it with an option: hpckit plan --model {words[0]} --gpu NAME --gpus N",
         )
-    if arguments.gpu is not None and _GPU_WORD.fullmatch(words[0]):
-        numbers = " ".join([arguments.gpu, *words])
-        raise UsageError(
-            f"{words[0]} is not a part of --gpu, which is one word",
-            hint=f"put the numbers in quotes: --gpu '{numbers}'",
-        )
-    if "=" in (arguments.model or "") and _SHAPE_WORD.fullmatch(words[0]):
-        numbers = " ".join([arguments.model, *words])
-        raise UsageError(
-            f"{words[0]} is not a part of --model, which is one word",
-            hint=f"put the numbers in quotes: --model '{numbers}'",
-        )
+    shape = arguments.model if "=" in (arguments.model or "") else None
+    for option, given, form in (("gpu", arguments.gpu, _GPU_WORD), ("model", shape, _SHAPE_WORD)):
+        if given is not None and form.fullmatch(words[0]):
+            raise UsageError(
+                f"{words[0]} is not a part of --{option}, which is one word",
+                hint=f"put the numbers in quotes: --{option} '{' '.join([given, *words])}'",
+            )
 
 
 def _check_experiment(arguments: argparse.Namespace, every: list[str]) -> None:
     words = [one for one in every if not _CLUSTER.match(one)]
-    for name in given(arguments, _OF_SHAPES):
-        raise UsageError(
-            f"{option_name(name)} does not go with {words[0]}: the "
-            "experiment says what its model and its layout are",
-            hint="leave it out, or describe the model with --model instead of an experiment",
-        )
-    for name in given(arguments, _OF_TIMES):
-        raise UsageError(
-            f"{option_name(name)} does not go with {words[0]}: of a model that is counted, states "
-            "are known and the time is not",
-            hint="leave it out, or describe the model with --model instead of an experiment",
-        )
+    for names, why in (
+        (_OF_SHAPES, "the experiment says what its model and its layout are"),
+        (_OF_TIMES, "of a model that is counted, states are known and the time is not"),
+    ):
+        for name in given(arguments, names):
+            raise UsageError(
+                f"{option_name(name)} does not go with {words[0]}: {why}",
+                hint="leave it out, or describe the model with --model instead of an experiment",
+            )
     ranks = [one for one in words if one.startswith(_RANKS)]
     if arguments.gpus is not None and ranks:
         raise UsageError(
@@ -135,29 +125,23 @@ def read_config(model: str, context: Context) -> dict[str, Any] | None:
     """
     path = context.cwd / Path(model)
     hint = "name a model's config.json, or the folder that has it"
-    if not _names_file(model, path):
+    known = "=" in model or model.lower() in MODELS
+    if not (model.endswith(".json") or "/" in model) and (known or not path.is_dir()):
         return None
     try:
         path = path / "config.json" if path.is_dir() else path
         with open_plain(path) as file:
             data = file.read(_LARGEST_CONFIG + 1)
-    except FileNotFoundError as error:
-        if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not model.endswith(".json"):
-            raise unknown_model(model) from error
-        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
     except OSError as error:
+        of_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not model.endswith(".json")
+        if of_hub and isinstance(error, FileNotFoundError):
+            raise unknown_model(model) from error
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
     except ValueError as error:
         raise UsageError(f"{path!s:.200} is no path", hint=hint) from error
     if len(data) > _LARGEST_CONFIG:
         raise UsageError(f"{path} is larger than {_LARGEST_CONFIG // 1_000_000} MB", hint=hint)
     return _parsed(path, data, hint)
-
-
-def _names_file(model: str, path: Path) -> bool:
-    if model.endswith(".json") or "/" in model:
-        return True
-    return "=" not in model and model.lower() not in MODELS and path.is_dir()
 
 
 def _parsed(path: Path, data: bytes, hint: str) -> dict[str, Any]:

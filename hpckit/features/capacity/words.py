@@ -67,10 +67,6 @@ class ParallelWords:
         sizes = {name: _size(name, value) for name, value in given.items()}
         return cls(stages_per_rank=sizes.pop(_STAGES, None), sizes=sizes, sequence=sequence)
 
-    def check_on(self, gpus: int) -> None:
-        """Check that these sizes can be part of a layout of this many GPUs; raises ConfigError."""
-        self._check_multiple(math.prod(self.sizes.values()), gpus)
-
     def layout_on(self, gpus: int) -> Layout:
         """Return the layout on this many GPUs; what the sizes leave over replicates.
 
@@ -84,14 +80,14 @@ class ParallelWords:
                 f"--parallel {self._said} is {counted(needed, 'GPU')}, and there are {gpus}",
                 hint="leave replicate out: it takes what the other sizes leave over",
             )
-        self._check_multiple(needed, gpus)
+        self.check_multiple(needed, gpus)
         return inner.with_replicas(gpus // inner.world_size)
 
     @property
     def _said(self) -> str:
         return " ".join(f"{name}={size}" for name, size in self.sizes.items())
 
-    def _check_multiple(self, needed: int, gpus: int) -> None:
+    def check_multiple(self, needed: int, gpus: int) -> None:
         """Raise ConfigError if this many GPUs are no whole number of layouts."""
         if needed > gpus:
             raise ConfigError(
@@ -202,6 +198,5 @@ def check_size(option: str, value: int | None, most: int) -> None:
     if value is None or 1 <= value <= most:
         return
     raise ConfigError(
-        f"{option} {value} is not possible",
-        hint=f"{option} takes a whole number from 1 to {most}",
+        f"{option} {value} is not possible", hint=f"{option} takes a whole number from 1 to {most}"
     )

@@ -44,11 +44,6 @@ class ExportKind(StrEnum):
         """Whether the target is a folder that a tracker's own library writes."""
         return self in _TRACKERS
 
-    @property
-    def marks_undone(self) -> bool:
-        """Whether the form can hold values that were undone."""
-        return self in {ExportKind.csv, ExportKind.jsonl}
-
 
 _TRACKERS = {
     ExportKind.tensorboard: "tensorboard_files",

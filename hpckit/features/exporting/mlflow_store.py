@@ -74,7 +74,11 @@ def _store(
     name, held = _matching_run(client, experiment, run, wanted)
     if name is None:
         name = _new_run(client, experiment, run)
-    missing = [_metric(*place, point) for place, point in wanted.items() if place not in held]
+    missing = [
+        Metric(key, point.number, _ms(point.at), step)
+        for (key, step), point in wanted.items()
+        if (key, step) not in held
+    ]
     for some in _parts(missing, _AT_ONCE):
         client.log_batch(name, metrics=some)
     status = _STATUS.get(run.view.state, "RUNNING")
@@ -140,10 +144,6 @@ def _new_run(client: MlflowClient, experiment: str, run: ExportedRun) -> str:
 
 def _parts(items: list[Item], size: int) -> Iterable[list[Item]]:
     return (items[first : first + size] for first in range(0, len(items), size))
-
-
-def _metric(name: str, step: int, point: Point) -> Metric:
-    return Metric(name, point.number, _ms(point.at), step)
 
 
 def _ms(seconds: float) -> int:

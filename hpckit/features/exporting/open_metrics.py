@@ -26,8 +26,12 @@ RunGauges = tuple[ExportedRun, RunRow, Mapping[str, float]]
 
 def open_metrics_lines(runs: Sequence[RunGauges]) -> Iterator[str]:
     """Yield the whole exposition, which ends with `# EOF`."""
-    yield from _family("hpckit_run_info", "gauge", "What the run is.", map(_info, runs))
-    rows = [(_labels(run), row, metrics) for run, row, metrics in runs]
+    rows = [({"launch": run.launch.id, "run": run.id}, row, metrics) for run, row, metrics in runs]
+    infos = (
+        (labels | {"name": run.launch.name, "stage": row.stage or "", "jobid": row.job or ""}, 1)
+        for (run, *_), (labels, row, _) in zip(runs, rows, strict=True)
+    )
+    yield from _family("hpckit_run_info", "gauge", "What the run is.", infos)
     yield from _family(
         "hpckit_run_state",
         "gauge",
@@ -100,16 +104,6 @@ def _account(known: Sequence[tuple[Labels, Goodput]]) -> Iterator[str]:
         "The size of all checkpoints that were committed.",
         ((labels, found.saved_bytes) for labels, found in known),
     )
-
-
-def _labels(run: ExportedRun) -> Labels:
-    return {"launch": run.launch.id, "run": run.id}
-
-
-def _info(gauges: RunGauges) -> Sample:
-    run, row, _ = gauges
-    about = {"name": run.launch.name, "stage": row.stage or "", "jobid": row.job or ""}
-    return _labels(run) | about, 1
 
 
 def _family(name: str, kind: str, about: str, samples: Iterable[Sample]) -> Iterator[str]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from hpckit.features.exporting.exported_run import ExportedRun, Point, Points, Written
+from hpckit.features.exporting.exported_run import ExportedRun, Points, Written
 from hpckit.operations.output_file import part_folder
 from hpckit.record.store import make_folder
 
@@ -32,38 +32,24 @@ def write_run(run: ExportedRun, target: Path) -> Written:
     points = Points(run=run)
     with part_folder(target) as part:
         file = part / "events"
-        _write(points, file)
+        # In this thread: TensorBoard's EventFileWriter tells nobody of errors.
+        with file.open("wb") as opened:
+            writer = RecordWriter(opened)
+            for event in _events(points):
+                writer.write(event.SerializeToString())
         # TensorBoard reads the files of a folder in the order of their names.
         file.rename(folder / _OURS.replace("*", f"{time.time_ns():020d}"))
-    _retire(earlier)
-    return Written(values=points.written, left_out=points.left_out)
-
-
-def _retire(files: Sequence[Path]) -> None:
-    """Empty the latest of earlier files, and remove all others.
-
-    A TensorBoard that has the latest one open would never go on to the next file if it were gone.
-    """
-    for path in files[-1:]:
+    # A TensorBoard that has the latest one open would never go on to the next file if it were gone.
+    for path in earlier[-1:]:
         os.truncate(path, 0)
-    for path in files[:-1]:
+    for path in earlier[:-1]:
         path.unlink()
-
-
-def _write(points: Points, file: Path) -> None:
-    """Write a whole file, in this thread: TensorBoard's EventFileWriter tells nobody of errors."""
-    with file.open("wb") as opened:
-        writer = RecordWriter(opened)
-        for event in _events(points):
-            writer.write(event.SerializeToString())
+    return Written(values=points.written, left_out=points.left_out)
 
 
 def _events(points: Points) -> Iterator[Event]:
     yield Event(wall_time=time.time(), file_version=_VERSION)
     yield Event(step=0, session_log=SessionLog(status=SessionLog.START))
-    yield from map(_event, points)
-
-
-def _event(point: Point) -> Event:
-    value = Summary.Value(tag=point.key, simple_value=point.number)
-    return Event(wall_time=point.at, step=point.step, summary=Summary(value=[value]))
+    for point in points:
+        value = Summary.Value(tag=point.key, simple_value=point.number)
+        yield Event(wall_time=point.at, step=point.step, summary=Summary(value=[value]))

@@ -120,9 +120,10 @@ def _moments(event: events.Event) -> Iterator[_Span]:
     match event:
         case events.CheckpointSaved():
             yield _save(event)
-        case events.RoundEnded(failure=Failure() as failure):
-            yield _trouble(event, failure.cause.value, message=failure.message, step=failure.step)
-        case events.AttemptEnded(failure=Failure() as failure):
+        case (
+            events.RoundEnded(failure=Failure() as failure)
+            | events.AttemptEnded(failure=Failure() as failure)
+        ):
             yield _trouble(event, failure.cause.value, message=failure.message, step=failure.step)
         case events.NodeLost():
             yield _trouble(event, "node lost", node=event.node)

@@ -73,46 +73,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Export runs, and say on standard error what was written; always returns 0."""
+    kind = ExportKind(arguments.kind)
+    target = context.cwd / "exports" / kind if kind.is_tracker else None
+    if arguments.to is not None:
+        target = context.cwd / Path(arguments.to).expanduser()
     request = ExportRequest(
-        kind=ExportKind(arguments.kind),
+        kind=kind,
         references=arguments.references,
         base=output_dir(arguments, context),
-        target=_asked_target(arguments, context),
+        target=target,
         undone=arguments.undone,
         follow=arguments.follow,
     )
     outcome = export_runs(request, context)
-    if request.target is not None:
-        context.note(f"exported {_summary(outcome, request.kind)} to {request.target}")
-    if outcome.runs and not arguments.follow and not outcome.values:
-        _remark_nothing(outcome, request.kind, context)
+    if target is not None:
+        values = "" if kind is ExportKind.trace else f", {counted(outcome.values, 'value')}"
+        context.note(f"exported {counted(len(outcome.runs), 'run')}{values} to {target}")
+    # Traces and OpenMetrics have more than values, and need none.
+    empty = outcome.runs and not outcome.values and not outcome.left_out
+    if empty and not arguments.follow and kind not in {ExportKind.trace, ExportKind.openmetrics}:
+        have = "this run has" if len(outcome.runs) == 1 else "these runs have"
+        context.note(f"{have} no metrics: run.log(loss=...) writes them")
     if outcome.left_out:
         context.note(
-            f"left out {counted(outcome.left_out, 'value')} that {request.kind} has no "
+            f"left out {counted(outcome.left_out, 'value')} that {kind} has no "
             "place for: texts, values without a whole step, names and steps that it does not take"
         )
     return 0
-
-
-def _remark_nothing(outcome: Written, kind: ExportKind, context: Context) -> None:
-    """Say why there is nothing; traces and OpenMetrics have more than values, and need none."""
-    if kind not in {ExportKind.trace, ExportKind.openmetrics} and not outcome.left_out:
-        context.note(
-            f"{'this run has' if len(outcome.runs) == 1 else 'these runs have'} no metrics: "
-            "run.log(loss=...) writes them"
-        )
-
-
-def _asked_target(arguments: argparse.Namespace, context: Context) -> Path | None:
-    if arguments.to is not None:
-        return context.cwd / Path(arguments.to).expanduser()
-    kind = ExportKind(arguments.kind)
-    return context.cwd / "exports" / kind if kind.is_tracker else None
-
-
-def _summary(outcome: Written, kind: ExportKind) -> str:
-    runs = counted(len(outcome.runs), "run")
-    return runs if kind is ExportKind.trace else f"{runs}, {counted(outcome.values, 'value')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +133,12 @@ def export_runs(request: ExportRequest, context: Context) -> Written:
     with _held_target(request, context):
         while True:
             began = time.monotonic()
-            runs = _runs(request, context)
+            named = named_runs(request.references, request.base, context)
+            views = launch_views(named, context, ask=Ask.open_runs, freshness=Freshness())
+            note_warnings(views, context)
+            runs = [
+                ExportedRun(launch=view.launch, view=run) for view in views for run in view.runs
+            ]
             ended = all(run.view.settled for run in runs)
             written = _write_changed(request, runs, known, context)
             if ended or not request.follow:
@@ -158,7 +150,7 @@ def export_runs(request: ExportRequest, context: Context) -> Written:
 def _check(request: ExportRequest) -> None:
     if request.kind.is_tracker:
         tracker_module(request.kind)
-    if request.undone and not request.kind.marks_undone:
+    if request.undone and request.kind not in {ExportKind.csv, ExportKind.jsonl}:
         raise UsageError(
             f"an export to {request.kind} has one value per step, and none that was undone",
             hint="--undone is for csv and jsonl, which have a column for it",
@@ -199,13 +191,6 @@ def _lock(target: Path, stack: ExitStack, context: Context) -> None:
         if isinstance(error.__cause__, OSError):
             raise unwritable(target, error.__cause__) from error
         raise
-
-
-def _runs(request: ExportRequest, context: Context) -> list[ExportedRun]:
-    named = named_runs(request.references, request.base, context)
-    views = launch_views(named, context, ask=Ask.open_runs, freshness=Freshness())
-    note_warnings(views, context)
-    return [ExportedRun(launch=view.launch, view=run) for view in views for run in view.runs]
 
 
 def _write_changed(

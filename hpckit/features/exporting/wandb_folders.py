@@ -9,12 +9,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import wandb
 
-from hpckit.features.exporting.exported_run import ExportedRun, Point, Points, Written
+from hpckit.features.exporting.exported_run import ExportedRun, Points, Written
 from hpckit.operations.output_file import part_folder
 from hpckit.planning.tracker import wandb_id
 from hpckit.record.launches import load_settings
@@ -31,7 +32,8 @@ def write_run(run: ExportedRun, target: Path) -> Written:
     """
     name = wandb_id(run.id)
     folder = make_folder(target / "wandb")
-    points = Points(run=run, fits=_fits)
+    # W&B's steps begin at 0.
+    points = Points(run=run, fits=lambda one: one.step >= 0 and one.key not in _DROPPED)
     with part_folder(target) as part:
         tracked = _begin(run, name, part)
         for row in _rows(points):
@@ -70,20 +72,12 @@ def _begin(run: ExportedRun, name: str, folder: Path) -> Any:
     )
 
 
-def _fits(point: Point) -> bool:
-    """Whether W&B keeps a point: its steps begin at 0."""
-    return point.step >= 0 and point.key not in _DROPPED
-
-
 def _rows(points: Points) -> Iterator[dict[str, Any]]:
     """Yield a row for each step, in ascending order, at the time of its last value."""
-    for step, found in groupby(sorted(points, key=_step), key=_step):
+    of_step = attrgetter("step")
+    for step, found in groupby(sorted(points, key=of_step), key=of_step):
         at, row = 0.0, dict[str, Any]()
         for point in found:
             at = max(at, point.at)
             row[point.key] = point.number
         yield {**row, "_timestamp": at, "_step": step}
-
-
-def _step(point: Point) -> int:
-    return point.step

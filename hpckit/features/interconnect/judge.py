@@ -91,7 +91,8 @@ def _wrong(measured: InterconnectMeasurement) -> Iterator[Finding]:
     for one in measured.operations:
         if one.wrong_ranks:
             ranks = ", ".join(map(str, one.wrong_ranks))
-            hosts = ", ".join(_hosts(measured, one.wrong_ranks))
+            numbers = sorted({rank // max(1, measured.ranks_per_node) for rank in one.wrong_ranks})
+            hosts = ", ".join(measured.hosts[node] for node in numbers if node < measured.nodes)
             yield error(
                 one.operation,
                 ranks,
@@ -100,11 +101,6 @@ def _wrong(measured: InterconnectMeasurement) -> Iterator[Finding]:
                 f"leave these nodes out (resources.exclude={hosts.replace(', ', ',')}), and tell "
                 "the site; nothing that was trained on them can be trusted",
             )
-
-
-def _hosts(measured: InterconnectMeasurement, ranks: Sequence[int]) -> list[str]:
-    numbers = sorted({rank // max(1, measured.ranks_per_node) for rank in ranks})
-    return [measured.hosts[one] for one in numbers if one < measured.nodes]
 
 
 def _slow_parts(measured: InterconnectMeasurement) -> Iterator[Finding]:

@@ -89,8 +89,9 @@ def _by_halves(nodes: Sequence[int]) -> Search:
         suspects = yield from _around_a_link(nodes)
     if not suspects:
         return SlowParts()
-    most = (MOST_PAIRED - _REFERENCES) // 2
-    return (yield from _by_pairs(_with_references(suspects[:most], nodes)))
+    suspects = suspects[: (MOST_PAIRED - _REFERENCES) // 2]
+    others = [node for node in nodes if node not in suspects][: len(suspects) + _REFERENCES]
+    return (yield from _by_pairs(sorted([*suspects, *others])))
 
 
 def _slow_at_once(nodes: Sequence[int]) -> Generator[Round, GroupTimes, list[int]]:
@@ -153,11 +154,6 @@ def _slower_group(
         if max(each) <= slow_factor(seen) * min(each):
             return None
     return list(left if each[0] > each[1] else right)
-
-
-def _with_references(suspects: Sequence[int], nodes: Sequence[int]) -> list[int]:
-    others = [node for node in nodes if node not in suspects]
-    return sorted([*suspects, *others[: len(suspects) + _REFERENCES]])
 
 
 def tournament(nodes: Sequence[int]) -> list[Round]:

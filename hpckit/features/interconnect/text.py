@@ -27,7 +27,9 @@ def interconnect_page(measured: InterconnectMeasurement, verdict: InterconnectVe
     """Return the head, a row for each operation, remarks, and the findings."""
     rows = tuple(_row(measured, one) for one in verdict.operations if one.bus_bytes_per_s)
     page: list[TextTable | str] = [*_head(measured), TextTable(header=_HEADER, rows=rows)]
-    page += _promises(verdict)
+    page += dict.fromkeys(
+        f"{one.promise.path.value}: {one.promise.words}" for one in verdict.operations
+    )
     page += _not_measured(measured, verdict)
     page += _searched(measured)
     for one in verdict.findings:
@@ -77,13 +79,6 @@ def latency_text(fit: LatencyFit | None) -> str:
     latency, error = fit.alpha_s * 1e6, fit.alpha_error_s * 1e6
     digits = 2 if latency < 10 else 1 if latency < 100 else 0  # noqa: PLR2004  # three in all
     return f"{latency:.{digits}f} +- {error:.{digits}f} us"
-
-
-def _promises(verdict: InterconnectVerdict) -> Iterator[str]:
-    """Yield the arithmetic of each path once."""
-    yield from dict.fromkeys(
-        f"{one.promise.path.value}: {one.promise.words}" for one in verdict.operations
-    )
 
 
 def _not_measured(measured: InterconnectMeasurement, verdict: InterconnectVerdict) -> Iterator[str]:

@@ -202,25 +202,20 @@ def read_curves(
                 chosen.setdefault(key, {})[view.record.id] = curve
             elif len(curve.live.steps) > 1:
                 others.setdefault(key, []).append(_coarse(curve.live))
-    keys = [key for key in dict.fromkeys((*chosen, *others)) if _drawable(chosen, others, key)]
-    keys.sort(key=lambda key: key != first)
+    drawn = (
+        key
+        for key in dict.fromkeys((*chosen, *others))
+        if key in others or any(len(one.live.steps) > 1 for one in chosen[key].values())
+    )
+    keys = sorted(drawn, key=lambda key: key != first)
     shown = keys[:MOST_METRICS]
-    columns = _columns(sum(len(chosen.get(key, ())) for key in shown))
+    # Together these curves are a part of a report's size.
+    curves = sum(len(chosen.get(key, ())) for key in shown)
+    columns = min(max(_MOST_COLUMNS // max(curves, 1), BAND_COLUMNS), COLUMNS)
     found = (
         _metric(key, chosen.get(key, {}), others.get(key, ()), clocks, columns) for key in shown
     )
     return tuple(found), max(len(keys) - MOST_METRICS, 0)
-
-
-def _columns(curves: int) -> int:
-    """Return how many columns each of these curves may have: together a part of a report's size."""
-    return min(max(_MOST_COLUMNS // max(curves, 1), BAND_COLUMNS), COLUMNS)
-
-
-def _drawable(
-    chosen: dict[str, dict[str, MetricPoints]], others: dict[str, list[CurveValues]], key: str
-) -> bool:
-    return key in others or any(len(one.live.steps) > 1 for one in chosen.get(key, {}).values())
 
 
 def clock_of(launch: Launch, view: RunView, now: datetime) -> RunClock | None:

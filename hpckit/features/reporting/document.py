@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from hpckit.model.goodput import TimeSpan
-from hpckit.model.launch import Direction
 from hpckit.model.telemetry.rank_steps import RankSteps
+from hpckit.report.best import ReportGoal
 from hpckit.report.description import LaunchDescription
 from hpckit.report.results import Results
 from hpckit.report.rows import RunRow
@@ -15,15 +15,6 @@ from hpckit.values import dataclass, field
 
 HIGHLIGHTED_RUNS = 12
 """Curves of more runs are drawn as a band of quantiles."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportGoal:
-    """The metric that says which run is the best; `guessed` if only its name tells that."""
-
-    metric: str
-    direction: Direction
-    guessed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,11 @@ from __future__ import annotations
 import importlib
 import io
 import logging
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from hpckit.errors import UsageError
-from hpckit.features.reporting.document import CurveBand
 from hpckit.features.reporting.figure import CurveAxis, CurveFigure, FigureLine, FigurePanel
 from hpckit.features.reporting.page_parts import COLOURS
 from hpckit.report.escape import escaped_cell, shortened
@@ -96,7 +94,9 @@ def drawn(figure: CurveFigure, look: FigureLook) -> bytes:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(settings)
-        made = figures.Figure(figsize=_size(figure, look), layout="constrained")
+        width, height = _SIZES[look.style]
+        height = look.height or height * (1 + 0.7 * (len(figure.panels) - 1))
+        made = figures.Figure(figsize=(look.width or width, height), layout="constrained")
         axes = made.subplots(len(figure.panels), 1, sharex=True, squeeze=False)
         for panel, (place,) in zip(figure.panels, axes, strict=True):
             _draw(place, panel, look)
@@ -122,15 +122,12 @@ def _libraries() -> tuple[Any, Any]:
         ) from error
 
 
-def _size(figure: CurveFigure, look: FigureLook) -> tuple[float, float]:
-    width, height = _SIZES[look.style]
-    return look.width or width, look.height or height * (1 + 0.7 * (len(figure.panels) - 1))
-
-
 def _draw(axes: Any, panel: FigurePanel, look: FigureLook) -> None:
     width = _WIDTHS[look.style]
-    if panel.band is not None:
-        _draw_band(axes, panel.band, width)
+    if (band := panel.band) is not None:
+        shade = {"color": _BAND_COLOUR, "alpha": 0.25, "linewidth": 0}
+        axes.fill_between(band.steps, band.low, band.high, **shade)
+        axes.plot(band.steps, band.middle, color=_BAND_COLOUR, linewidth=width)
     for one in panel.lines:
         _draw_line(axes, one, width)
     if look.log:
@@ -172,11 +169,6 @@ def _draw_line(axes: Any, one: FigureLine, width: float) -> None:
     )
 
 
-def _draw_band(axes: Any, one: CurveBand, width: float) -> None:
-    axes.fill_between(one.steps, one.low, one.high, color=_BAND_COLOUR, alpha=0.25, linewidth=0)
-    axes.plot(one.steps, one.middle, color=_BAND_COLOUR, linewidth=width)
-
-
 def _legend(made: Any, axes: Any, figure: CurveFigure) -> None:
     """Add a legend below the figure, unless there is one line without restarts."""
     entries: list[tuple[str, dict[str, Any]]] = [
@@ -193,12 +185,9 @@ def _legend(made: Any, axes: Any, figure: CurveFigure) -> None:
     if len(entries) < 2:  # noqa: PLR2004  # one line needs no name
         return
     handles = [axes.plot([], [], label=name, **given)[0] for name, given in entries]
-    made.legend(handles=handles, loc="outside lower center", ncols=_columns(entries))
-
-
-def _columns(entries: Sequence[tuple[str, object]]) -> int:
     longest = max(len(name) for name, _ in entries)
-    return max(1, min(len(entries), 75 // (longest + 6)))
+    columns = max(1, min(len(entries), 75 // (longest + 6)))
+    made.legend(handles=handles, loc="outside lower center", ncols=columns)
 
 
 def _text(name: str) -> str:

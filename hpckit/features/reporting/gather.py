@@ -13,7 +13,6 @@ from hpckit.features.reporting.curves import read_curves
 from hpckit.features.reporting.document import (
     HIGHLIGHTED_RUNS,
     ReportDocument,
-    ReportGoal,
     ReportLaunch,
     RunTimeline,
 )
@@ -26,7 +25,7 @@ from hpckit.model.telemetry.usage import NodeUsage
 from hpckit.record.frozen import read_environment
 from hpckit.record.launches import Launch
 from hpckit.record.trials import read_search
-from hpckit.report.best import best_first
+from hpckit.report.best import ReportGoal, best_first
 from hpckit.report.results import Results, make_results
 from hpckit.report.rows import RunRow, run_row
 from hpckit.values import replace
@@ -64,10 +63,7 @@ def report_document(
     rows = tuple(one.row for one in seen)
     results, goal, own = ordered_results(views, rows, now)
     curves, left_out = read_curves(
-        [(one.launch, one.view) for one in seen],
-        own,
-        None if goal is None else goal.metric,
-        now,
+        [(one.launch, one.view) for one in seen], own, None if goal is None else goal.metric, now
     )
     return ReportDocument(
         title=_title(views),
@@ -116,18 +112,13 @@ def ordered_results(
 ) -> tuple[Results, ReportGoal | None, frozenset[str]]:
     """Return the results, the best first, by which goal, and the runs with curves of their own."""
     results = make_results(rows, now, spans=len(views) > 1)
-    goal = _goal(views, results)
+    goal = guessed_goal(results.metrics)
+    if len(views) == 1 and views[0].launch.searched:
+        search = read_search(views[0].launch.paths)
+        goal = ReportGoal(metric=search.metric, direction=search.direction, guessed=False)
     if goal is not None:
         results = best_first(results, goal)
     return results, goal, _highlighted_runs(results, goal)
-
-
-def _goal(views: Sequence[LaunchView], results: Results) -> ReportGoal | None:
-    """Return what makes a run the best: by the search of the launch, else by a metric's name."""
-    if len(views) == 1 and views[0].launch.searched:
-        search = read_search(views[0].launch.paths)
-        return ReportGoal(metric=search.metric, direction=search.direction, guessed=False)
-    return guessed_goal(results.metrics)
 
 
 def _highlighted_runs(results: Results, goal: ReportGoal | None) -> frozenset[str]:
@@ -184,17 +175,14 @@ def guessed_goal(metrics: Iterable[str]) -> ReportGoal | None:
 
     Metrics of held-out data come before others, and qualities before losses.
     """
-    known = [(name, direction) for name in metrics if (direction := _direction(name))]
+    known = [
+        (name, Direction.minimize if _LOW.search(name) else Direction.maximize)
+        for name in metrics
+        if _LOW.search(name) or _HIGH.search(name)
+    ]
     if not known:
         return None
     metric, direction = min(
-        known,
-        key=lambda one: (not _HELD_OUT.search(one[0]), one[1] is not Direction.maximize),
+        known, key=lambda one: (not _HELD_OUT.search(one[0]), one[1] is not Direction.maximize)
     )
     return ReportGoal(metric=metric, direction=direction, guessed=True)
-
-
-def _direction(name: str) -> Direction | None:
-    if _LOW.search(name):
-        return Direction.minimize
-    return Direction.maximize if _HIGH.search(name) else None

@@ -90,9 +90,7 @@ class _Reading(NamedTuple):
 _BUSY, _POWER_W, _TEMPERATURE_C, _SLOWED = range(4)
 
 
-def gpu_activity(
-    runs: Iterable[tuple[Launch, RunView, Sequence[NodeUsage]]],
-) -> GpuActivity | None:
+def gpu_activity(runs: Iterable[tuple[Launch, RunView, Sequence[NodeUsage]]]) -> GpuActivity | None:
     """Return the GPUs of all runs over time; None if none was measured.
 
     Of many or long runs only some rows are read, evenly over time.

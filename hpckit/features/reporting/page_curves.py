@@ -10,7 +10,6 @@ from hpckit.features.reporting.document import (
     CurvePoints,
     MetricCurves,
     ReportDocument,
-    RunCurve,
     RunTimeline,
 )
 from hpckit.features.reporting.figure import CurveAxis, unit_name, unit_s
@@ -203,7 +202,8 @@ class _Style(NamedTuple):
 
 def _chart(place: int, curves: MetricCurves, styles: Mapping[str, _Style]) -> Chart:
     many = len(curves.runs) > 1 or curves.band is not None
-    timed = any(one.live.wall_s for one in curves.runs)
+    ends = [one.live.wall_s[-1] for one in curves.runs if one.live.wall_s]
+    unit = unit_s(max(ends, default=0))  # of both axes of time
     return Chart(
         id=f"chart-curve-{place}",
         template="curve",
@@ -214,23 +214,26 @@ def _chart(place: int, curves: MetricCurves, styles: Mapping[str, _Style]) -> Ch
             "fixed_range": _flat_range(curves),
             "band": curves.band,
             "band_name": counted(curves.band.runs, "other run") if curves.band else "",
-            "undone": [_undone(one, styles[one.run]) for one in curves.runs if one.undone],
+            # All undone pieces are one line.
+            "undone": [
+                _line(
+                    styles[one.run],
+                    _joined(piece.steps for piece in one.undone),
+                    _joined(piece.values for piece in one.undone),
+                )
+                for one in curves.runs
+                if one.undone
+            ],
             "live": [
                 _line(styles[one.run], one.live.steps, one.live.values) for one in curves.runs
             ],
             "axes": [
-                (axis.value, _axis_title(axis, curves), _other_x(axis, curves))
+                (axis.value, f"{axis.words} ({unit_name(unit)})", _other_x(axis, curves, unit))
                 for axis in (CurveAxis.wall, CurveAxis.productive)
-                if timed
+                if ends
             ],
         },
     )
-
-
-def _undone(one: RunCurve, style: _Style) -> Mapping[str, Any]:
-    """Return all undone pieces as one line."""
-    steps = _joined(piece.steps for piece in one.undone)
-    return _line(style, steps, _joined(piece.values for piece in one.undone))
 
 
 def _joined(pieces: Iterable[Sequence[float | None]]) -> list[float | None]:
@@ -255,21 +258,11 @@ def _flat_range(curves: MetricCurves) -> tuple[float, float] | None:
     return value - room, value + room
 
 
-def _axis_title(axis: CurveAxis, curves: MetricCurves) -> str:
-    return f"{axis.words} ({unit_name(_unit_s(curves))})"
-
-
-def _unit_s(curves: MetricCurves) -> float:
-    """Return the seconds of the unit of both axes of time."""
-    return unit_s(max((one.live.wall_s[-1] for one in curves.runs if one.live.wall_s), default=0))
-
-
-def _other_x(axis: CurveAxis, curves: MetricCurves) -> list[list[float | None] | None]:
+def _other_x(axis: CurveAxis, curves: MetricCurves, unit: float) -> list[list[float | None] | None]:
     """Return where the points of each trace are on this axis, in the order of the traces.
 
     A band is one of steps. What was undone has no place in productive time.
     """
-    unit = _unit_s(curves)
     found: list[list[float | None] | None] = [None] * (0 if curves.band is None else _BAND_TRACES)
     for one in curves.runs:
         pieces = [_times(axis, piece, unit) for piece in one.undone]

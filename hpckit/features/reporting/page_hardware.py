@@ -85,10 +85,7 @@ def _activity(found: GpuActivity, *, slowed: bool) -> tuple[list[tuple[Chart, st
 
 
 def _heat_map(
-    name: str,
-    times: Sequence[str],
-    gpus: Sequence[str],
-    rows: Sequence[Sequence[float | None]],
+    name: str, times: Sequence[str], gpus: Sequence[str], rows: Sequence[Sequence[float | None]]
 ) -> Chart:
     return Chart(
         id=f"chart-gpu-{name}",

@@ -71,6 +71,8 @@ def outcome_section(document: ReportDocument) -> Section:
     """Return the states of runs, their failures by cause, the best run, and a table of all."""
     rows = document.rows
     groups = group_failures(rows)
+    header = ("run", "state", "cause", "attempts", "steps", "time", "goodput", "nodes")
+    cells = [(short_name(document, row.run), *_run_cells(row, document.written_at)) for row in rows]
     values = {
         "states": count_states(row.state for row in rows),
         "best": best_words(document),
@@ -79,7 +81,7 @@ def outcome_section(document: ReportDocument) -> Section:
         "causes": _causes(rows),
         "latest": _latest_interruptions(document),
         "remarks": list(_remarks(rows)),
-        "runs": _runs_table(document),
+        "runs": table(header, cells),
     }
     return Section(name="outcome", title="Outcome", values=values)
 
@@ -145,15 +147,6 @@ def _remarks(rows: Sequence[RunRow]) -> Iterator[str]:
     left = len(texts) - SHOWN_REMARKS
     if left > 0:
         yield f"… and {counted(left, 'other remark')}"
-
-
-def _runs_table(document: ReportDocument) -> Table:
-    header = ("run", "state", "cause", "attempts", "steps", "time", "goodput", "nodes")
-    body = [
-        (short_name(document, row.run), *_run_cells(row, document.written_at))
-        for row in document.rows
-    ]
-    return table(header, body)
 
 
 def _run_cells(row: RunRow, now: datetime) -> Sequence[Cell]:

@@ -99,7 +99,7 @@ def table(
     """Return a table. Columns in which no row has anything are left out."""
     lines = [[_drawn(cell) for cell in row] for row in rows]
     columns = list(zip(*lines, strict=True))
-    kept = [any(map(_says, column)) for column in columns]
+    kept = [any(cell if isinstance(cell, str) else cell.text for cell in one) for one in columns]
     numeric = [any(isinstance(cell, Figure) for cell in column) for column in columns]
     return Table(
         header=list(compress(zip(header, numeric, strict=False), kept)),
@@ -115,10 +115,6 @@ def _drawn(cell: Cell) -> str | Figure | Badge:
     if isinstance(cell, bool) or cell is None:
         return "" if cell is None else str(cell)
     return Figure(number(cell), cell)
-
-
-def _says(cell: str | Figure | Badge) -> bool:
-    return bool(cell if isinstance(cell, str) else cell.text)
 
 
 def share(value: float | None) -> Figure:

@@ -195,8 +195,7 @@ def _in_units(panels: Sequence[FigurePanel], axis: CurveAxis) -> CurveFigure:
     ends = [max(one.live[0]) for panel in panels for one in panel.lines]
     if not ends:
         raise UsageError(
-            f"--x {axis}: when the values of these runs were logged is not known",
-            hint="--x step",
+            f"--x {axis}: when the values of these runs were logged is not known", hint="--x step"
         )
     unit = 1.0 if axis is CurveAxis.step else unit_s(max(ends))
     return CurveFigure(

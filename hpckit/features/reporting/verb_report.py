@@ -10,7 +10,6 @@ from hpckit.cli.gc_pause import gc_paused
 from hpckit.cli.options import add_fresh, add_output_dir, add_references, output_dir, seconds
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.features.reporting.document import ReportDocument
 from hpckit.features.reporting.forms import markdown_text, report_object
 from hpckit.features.reporting.gather import report_document
 from hpckit.features.reporting.page import page_chunks
@@ -64,7 +63,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     named = named_runs(arguments.references, output_dir(arguments, context), context)
     document = report_document(named, context, Freshness(now=arguments.fresh))
     if writes_html:
-        target = target or _default_target(document, context)
+        name = document.title if len(document.launches) == 1 else "report"
+        target = target or context.cwd / f"{name}.html"
         chunks = page_chunks(document, plotly, refresh_s=arguments.refresh)
         write_output_file(target, chunks, REPORT)
     if arguments.markdown:
@@ -99,8 +99,3 @@ def plotly_script() -> str:
             hint="pip install '.[report]' in hpckit's checkout; --markdown and --json need nothing",
         ) from error
     return text
-
-
-def _default_target(document: ReportDocument, context: Context) -> Path:
-    name = document.title if len(document.launches) == 1 else "report"
-    return context.cwd / f"{name}.html"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from hpckit.values import dataclass, field
+
+_Number = TypeVar("_Number", int, float)
 
 DATA_PHASE = "data"
 """The phase in which a rank waits for its next batch."""
@@ -50,6 +53,31 @@ class RankSteps:
         """Seconds of its own work without waiting for data; None if one of them is not known."""
         own = self.working_s
         return None if own is None or self.data_s is None else max(own - self.data_s, 0.0)
+
+    def __add__(self, later: RankSteps) -> RankSteps:
+        """Return both reports of a rank as one; unknown is what one of them does not know."""
+        names = dict.fromkeys((*self.phases, *later.phases))
+        return RankSteps(
+            rank=self.rank,
+            node=later.node,
+            gpu=later.gpu,
+            group=self.group,
+            first_step=min(self.first_step, later.first_step),
+            steps=self.steps + later.steps,
+            samples=_sum(self.samples, later.samples),
+            seconds=self.seconds + later.seconds,
+            data_s=_sum(self.data_s, later.data_s),
+            checkpoint_s=_sum(self.checkpoint_s, later.checkpoint_s),
+            waiting_s=_sum(self.waiting_s, later.waiting_s),
+            own_s=_sum(self.own_s, later.own_s),
+            phases={
+                name: self.phases.get(name, 0.0) + later.phases.get(name, 0.0) for name in names
+            },
+        )
+
+
+def _sum(first: _Number | None, second: _Number | None) -> _Number | None:
+    return None if first is None or second is None else first + second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

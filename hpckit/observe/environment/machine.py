@@ -21,12 +21,7 @@ from hpckit.model.environment.facts import (
     TorchFacts,
 )
 from hpckit.model.telemetry.vocabulary import HostGauge
-from hpckit.observe.environment.system import (
-    granted_cpus,
-    granted_memory,
-    read_limits,
-    system_name,
-)
+from hpckit.observe.environment.system import granted_cpus, granted_memory, read_limits, system_name
 from hpckit.observe.infiniband import find_ports, read_ports
 from hpckit.observe.nvml.bindings import old_distribution
 from hpckit.observe.nvml.job_gpus import read_driver
@@ -92,10 +87,12 @@ def read_networks(environ: Mapping[str, str], root: Path = Path("/")) -> Network
     counted apart: they appear among those of InfiniBand, but NCCL uses them by a plugin alone.
     """
     devices = folders(root / "sys/class/infiniband")
-    efa = [one for one in devices if _driver(one) == "efa"]
+    drivers = {one: one / "device" / "driver" for one in devices}
+    efa = [one for one, link in drivers.items() if link.exists() and link.resolve().name == "efa"]
     ports = [port for port in find_ports(root) if port.parent.parent not in efa]
     active = read_ports(ports).gauges.get(HostGauge.infiniband_ports_active, 0)
-    places = _library_folders(environ, root)
+    places = [Path(one) for one in environ.get("LD_LIBRARY_PATH", "").split(":") if one]
+    places += [root / one for one in (*_OF_AWS, *_USUAL)]
     plugins = [str(file) for place in places for file in _files(place, _PLUGIN)]
     fabric = next((str(file) for place in places for file in _files(place, _FABRIC)), None)
     return NetworkFacts(
@@ -104,17 +101,6 @@ def read_networks(environ: Mapping[str, str], root: Path = Path("/")) -> Network
         net_plugins=tuple(dict.fromkeys(plugins)),
         libfabric=fabric,
     )
-
-
-def _driver(device: Path) -> str:
-    """Return the name of a device's kernel driver; empty if it is not shown."""
-    link = device / "device" / "driver"
-    return link.resolve().name if link.exists() else ""
-
-
-def _library_folders(environ: Mapping[str, str], root: Path) -> list[Path]:
-    named = [Path(one) for one in environ.get("LD_LIBRARY_PATH", "").split(":") if one]
-    return [*named, *(root / one for one in (*_OF_AWS, *_USUAL))]
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:

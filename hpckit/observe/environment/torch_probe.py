@@ -77,16 +77,13 @@ def read_torch(
         return TorchFacts(problem=f"its import took longer than {patience_s:g} s", timed_out=True)
     except OSError as error:
         return TorchFacts(problem=f"{python} cannot be started: {error.strerror or error}")
-    return _answer(done)
-
-
-def _answer(done: subprocess.CompletedProcess[str]) -> TorchFacts:
     # What is imported may print, too.
     lines = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
     try:
         return from_plain(TorchFacts, json.loads(lines[-1].removeprefix(_MARK)))
     except (LookupError, ValueError, TypeError):
-        return TorchFacts(problem=f"its import {_end(done.returncode)}{_last(done.stderr)}")
+        said = [f": {line[:_SHOWN]}" for line in done.stderr.strip().splitlines()[-1:]]
+        return TorchFacts(problem=f"its import {_end(done.returncode)}{''.join(said)}")
 
 
 def _end(code: int) -> str:
@@ -96,8 +93,3 @@ def _end(code: int) -> str:
         return f"was ended by {signal.Signals(-code).name}"
     except ValueError:
         return f"was ended by signal {-code}"
-
-
-def _last(said: str) -> str:
-    lines = said.strip().splitlines()
-    return f": {lines[-1][:_SHOWN]}" if lines else ""

@@ -45,10 +45,6 @@ GPU_PAUSE_S = 60.0
 LONGEST_PAUSE_S = 600.0
 
 
-def _utc() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(slots=True, kw_only=True)
 class NvmlBackend:
     """A GpuBackend. Made by `open_nvml`; `monotonic` and `now` are its clocks."""
@@ -57,7 +53,7 @@ class NvmlBackend:
     gpm: bool = True
     choice: GpuChoice
     monotonic: Callable[[], float] = time.monotonic
-    now: Callable[[], datetime] = _utc
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _gpus: dict[str, NvmlGpu] = field(default_factory=dict, init=False)
     _lost: dict[str, GpuTrouble] = field(default_factory=dict, init=False)
     _known: dict[int, str] = field(default_factory=dict, init=False)
@@ -91,7 +87,9 @@ class NvmlBackend:
             self._look_again()
         if self._away:
             return ()
-        self._hear()
+        for source, number in () if self._listener is None else self._listener.read():
+            self._xids[source or ""] += 1
+            self._note(TelemetryEventKind.xid, uuid=source, code=number)
         samples: list[GpuSample] = []
         for uuid, gpu in list(self._gpus.items()):
             try:
@@ -182,13 +180,6 @@ class NvmlBackend:
         if self._away:
             self._away = False
             self._note(TelemetryEventKind.driver_reloaded)
-
-    def _hear(self) -> None:
-        if self._listener is None:
-            return
-        for uuid, number in self._listener.read():
-            self._xids[uuid or ""] += 1
-            self._note(TelemetryEventKind.xid, uuid=uuid, code=number)
 
     def _remark(self, gpu: str, error: Exception | str) -> None:
         """Note once what could not be read of a GPU."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import compress
 from typing import Any
 
@@ -191,18 +191,15 @@ def _find_parts(whole: NvmlCalls, parent: GpuDevice, *, gpm: bool) -> tuple[MigP
     mode = whole.call("nvmlDeviceGetMigMode")
     if not mode or not mode[0]:
         return ()
-    handles = _handles(whole)
-    return tuple(_part(whole, handle, parent, gpm=gpm) for handle in handles)
-
-
-def _handles(whole: NvmlCalls) -> Iterator[Any]:
-    count = whole.call(_MOST_PARTS)
-    for place in range(count or 0):
+    parts = []
+    for place in range(whole.call(_MOST_PARTS) or 0):
         try:
-            yield whole.nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole.handle, place)
+            handle = whole.nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole.handle, place)
         except whole.nvml.NVMLError:
             # Places are not filled without gaps.
             continue
+        parts.append(_part(whole, handle, parent, gpm=gpm))
+    return tuple(parts)
 
 
 def _part(whole: NvmlCalls, handle: Any, parent: GpuDevice, *, gpm: bool) -> MigPart:

@@ -7,7 +7,7 @@ Where releases differ, a counter has several sources; the first that answers is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpckit.model.telemetry.vocabulary import GpuCounter
@@ -117,14 +117,12 @@ class FieldReader:
 
     def read_counters(self) -> dict[GpuCounter, float]:
         """Return all counters; raises GpuLostError, DriverLostError."""
-        wanted = [one for source in self._sources.values() for one in source.fields]
-        values = self._ask(wanted)
-        return dict(self._sums(values))
-
-    def _sums(self, values: Mapping[_Field, float]) -> Iterator[tuple[GpuCounter, float]]:
-        for counter, source in self._sources.items():
-            if all(one in values for one in source.fields):
-                yield counter, sum(values[one] for one in source.fields) * source.unit
+        values = self._ask([one for source in self._sources.values() for one in source.fields])
+        return {
+            counter: sum(values[one] for one in source.fields) * source.unit
+            for counter, source in self._sources.items()
+            if all(one in values for one in source.fields)
+        }
 
     def _ask(self, fields: Sequence[_Field], *, wide: bool = False) -> dict[_Field, float]:
         if not fields:

@@ -34,10 +34,7 @@ _THROTTLE_REASONS = "nvmlDeviceGetCurrentClocksThrottleReasons"
 
 def _utilisation(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
     rates = nvml.nvmlDeviceGetUtilizationRates(handle)
-    return {
-        GpuGauge.busy_share: rates.gpu / 100,
-        GpuGauge.memory_busy_share: rates.memory / 100,
-    }
+    return {GpuGauge.busy_share: rates.gpu / 100, GpuGauge.memory_busy_share: rates.memory / 100}
 
 
 def _memory(nvml: Any, handle: Any) -> dict[GpuGauge, float]:

@@ -85,7 +85,8 @@ def _shell_signs(words: Sequence[str]) -> Iterator[Finding]:
     if invocation(words).program in _OWN_SIGNS:
         return
     sign = next(filter(_is_sign, words[1:]), None)
-    found = sign or next((word for word in words if _is_variable(word)), None)
+    variables = (word for word in words if _VARIABLE.search(_DOTTED.sub("", word)))
+    found = sign or next(variables, None)
     if found is not None:
         yield warning(
             "command",
@@ -123,10 +124,6 @@ def _quoted(word: str) -> str:
 
 def _is_sign(word: str) -> bool:
     return word in _SIGNS or (word.endswith(";") and not re.search(r"\s", word))
-
-
-def _is_variable(word: str) -> bool:
-    return _VARIABLE.search(_DOTTED.sub("", word)) is not None
 
 
 def _placeholders(words: Sequence[str], keys: Collection[str] | None) -> Iterator[Finding]:

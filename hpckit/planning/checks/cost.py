@@ -33,7 +33,8 @@ def estimate_cost(plan: LaunchPlan, site: Site) -> CostEstimate:
         gpus = gpus_of(resources)
         if resources.exclusive:  # Slurm gives such a job all GPUs of its nodes
             gpus = max(gpus, plan.cluster.gpus_per_node * resources.allocated_nodes)
-        cpus = 0 if gpus else _cpus(resources)
+        tasks = resources.allocated_nodes * resources.tasks_per_node
+        cpus = 0 if gpus else tasks * resources.cpus_per_task
         hours = _hours(plan, job, site)
         gpu_hours.append(hours * gpus if hours is not None else (None if gpus else 0.0))
         cpu_hours.append(hours * cpus if hours is not None else (None if cpus else 0.0))
@@ -64,10 +65,6 @@ def over_budget(plan: LaunchPlan, expected: CostEstimate) -> Iterator[Finding]:
             f"(nodes x GPUs x time limit); budget.gpu_hours allows {allowed:g}",
             "sweep fewer points, lower resources.timeout_min, or raise budget.gpu_hours",
         )
-
-
-def _cpus(resources: ResourceSpec) -> int:
-    return resources.allocated_nodes * resources.tasks_per_node * resources.cpus_per_task
 
 
 def _hours(plan: LaunchPlan, job: JobSpec, site: Site) -> float | None:

@@ -45,11 +45,8 @@ class _Need:
         return has is None or self.count <= has
 
     def __str__(self) -> str:
-        return f"{self.count:g} {'x ' if self._is_device else ''}{self.what}"
-
-    @property
-    def _is_device(self) -> bool:
-        return self.what not in (_CPUS, _MEMORY)
+        of = "" if self.what in (_CPUS, _MEMORY) else "x "
+        return f"{self.count:g} {of}{self.what}"
 
 
 def asks_of_nodes(resources: ResourceSpec) -> bool:

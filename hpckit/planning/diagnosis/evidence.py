@@ -6,7 +6,7 @@ means unknown, and never leads to a verdict. Shares are from 0 to 1, durations s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 from hpckit.model.cluster.gpus_asked import gpus_of
@@ -193,7 +193,7 @@ def step_summary(evidence: RunEvidence, limits: Thresholds) -> StepSummary | Non
     if not ranks:
         return None
     waits = [one.waiting_s / one.seconds for one in ranks if one.waiting_s is not None]
-    data_share = _weighted(ranks, lambda one: one.data_s)
+    data_share = ratio((one.data_s, one.seconds) for one in ranks)
     gpus = judged_gpus(evidence, limits)
     own = {one.gpu for one in ranks}
     used = mean(map(busy, [one for one in gpus if one.uuid in own] or gpus)) or 0.0
@@ -203,15 +203,15 @@ def step_summary(evidence: RunEvidence, limits: Thresholds) -> StepSummary | Non
         data_share=data_share,
         data_loss=min(data_share or 0.0, max(1 - used, 0.0)),
         least_waiting_share=min(waits) if len(ranks) > 1 and len(waits) == len(ranks) else None,
-        own_share=_weighted(ranks, lambda one: one.computing_s),
+        own_share=ratio((one.computing_s, one.seconds) for one in ranks),
     )
 
 
-def _weighted(
-    ranks: Sequence[RankSteps], seconds: Callable[[RankSteps], float | None]
-) -> float | None:
-    known = [(found, one.seconds) for one in ranks if (found := seconds(one)) is not None]
-    return sum(part for part, _ in known) / sum(whole for _, whole in known) if known else None
+def ratio(parts: Iterable[tuple[float | None, float]]) -> float | None:
+    """Return the share of known parts in their wholes, each over all; None if none is known."""
+    known = [(part, whole) for part, whole in parts if part is not None]
+    over = sum(whole for _, whole in known)
+    return sum(part for part, _ in known) / over if over > 0 else None
 
 
 def judged_gpus(evidence: RunEvidence, limits: Thresholds) -> list[GpuUse]:

@@ -194,12 +194,10 @@ def overallocated(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict
 
 
 def _cpus(asked: RunAllocation, evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
-    counts = [one.cores_busy for one in judged_hosts(evidence, limits)]
-    known = [one for one in counts if one is not None]
-    cores = asked.cpus_per_node
-    if not known or not cores:
+    hosts, cores = judged_hosts(evidence, limits), asked.cpus_per_node
+    used = max((one.cores_busy for one in hosts if one.cores_busy is not None), default=None)
+    if used is None or not cores:
         return
-    used = max(known)
     if used > limits.cpu_share * cores or cores - used < limits.spare_cores:
         return
     yield _over(
@@ -216,11 +214,10 @@ def _cpus(asked: RunAllocation, evidence: RunEvidence, limits: Thresholds) -> It
 
 def _memory(asked: RunAllocation, evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
     peaks = [one.memory_peak_bytes for one in judged_hosts(evidence, limits)]
-    known = [one for one in peaks if one is not None]
+    used = max((one for one in peaks if one is not None), default=None)
     size = asked.memory_bytes_per_node
-    if not known or not size:
+    if used is None or not size:
         return
-    used = max(known)
     if used > limits.memory_share * size or size - used < limits.spare_memory_gb * _GB:
         return
     yield _over(
@@ -255,9 +252,5 @@ def _time(asked: RunAllocation, evidence: RunEvidence, limits: Thresholds) -> It
 
 def _over(what: str, message: str, remedy: str, **found: EvidenceValue) -> Verdict:
     return lossless(
-        VerdictKind.overallocated,
-        VerdictSeverity.low,
-        (message, remedy),
-        resource=what,
-        **found,
+        VerdictKind.overallocated, VerdictSeverity.low, (message, remedy), resource=what, **found
     )

@@ -41,14 +41,11 @@ def read_nccl_log(lines: Iterable[str]) -> NcclTransport:
         if found := _NETWORK.search(line):
             network = found[1]
         elif found := _CHANNEL.search(line):
-            channels[_kind(found[1])] += 1
+            # P2P/CUMEM and P2P/IPC are both P2P.
+            kind = found[1] if found[1].startswith("NET/") else found[1].partition("/")[0]
+            channels[kind] += 1
         elif found := _VERSION.search(line):
             version = found[1]
         elif found := _REASON.search(line):
             reason = found[1].rstrip(".")
     return NcclTransport(network=network, version=version, channels=dict(channels), reason=reason)
-
-
-def _kind(word: str) -> str:
-    """Return the kind of a connection: P2P/CUMEM and P2P/IPC are both P2P."""
-    return word if word.startswith("NET/") else word.partition("/")[0]

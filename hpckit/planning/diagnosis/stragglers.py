@@ -8,8 +8,10 @@ latest windows, by more than windows scatter anyway.
 from __future__ import annotations
 
 import math
+import operator
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from itertools import groupby
 from statistics import median, median_high
 
@@ -270,21 +272,8 @@ def _end(one: RankSteps) -> int:
 
 def _between(reports: Iterable[RankSteps], begin: int, end: int) -> RankSteps | None:
     """Return what these reports of one rank say about steps `begin` to before `end`, as one."""
-    parts = [_part(one, begin, end) for one in reports]
-    some = [one for one in parts if one is not None]
-    if not some:
-        return None
-    return replace(
-        some[-1],
-        first_step=some[0].first_step,
-        steps=sum(one.steps for one in some),
-        seconds=sum(one.seconds for one in some),
-        data_s=_sum(one.data_s for one in some),
-        checkpoint_s=_sum(one.checkpoint_s for one in some),
-        waiting_s=_sum(one.waiting_s for one in some),
-        own_s=_sum(one.working_s for one in some),
-        phases=_phases(some),
-    )
+    parts = [part for one in reports if (part := _part(one, begin, end)) is not None]
+    return reduce(operator.add, parts) if parts else None
 
 
 def _part(one: RankSteps, begin: int, end: int) -> RankSteps | None:
@@ -292,7 +281,7 @@ def _part(one: RankSteps, begin: int, end: int) -> RankSteps | None:
     if last <= first:
         return None
     share = (last - first) / one.steps
-    return replace(
+    part = replace(
         one,
         first_step=first,
         steps=last - first,
@@ -303,25 +292,8 @@ def _part(one: RankSteps, begin: int, end: int) -> RankSteps | None:
         own_s=_scaled(one.own_s, share),
         phases={name: seconds * share for name, seconds in one.phases.items()},
     )
+    return replace(part, own_s=part.working_s)
 
 
 def _scaled(value: float | None, share: float) -> float | None:
     return None if value is None else value * share
-
-
-def _phases(parts: Iterable[RankSteps]) -> dict[str, float]:
-    sums: dict[str, float] = {}
-    for part in parts:
-        for name, seconds in part.phases.items():
-            sums[name] = sums.get(name, 0.0) + seconds
-    return sums
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    """Return the sum; None if one of them is unknown."""
-    total = 0.0
-    for one in values:
-        if one is None:
-            return None
-        total += one
-    return total

@@ -19,7 +19,7 @@ from hpckit.model.telemetry.vocabulary import (
     HostCounter,
     HostGauge,
 )
-from hpckit.planning.diagnosis.evidence import GpuUse, HostUse
+from hpckit.planning.diagnosis.evidence import GpuUse, HostUse, ratio
 from hpckit.values import dataclass, replace
 
 _HEAT = frozenset({ClockReason.software_thermal, ClockReason.hardware_thermal})
@@ -206,37 +206,24 @@ def _energy_of(gpu: GpuRow, seconds: float) -> EnergySum:
 
 def samples_per_step(ranks: Iterable[RankSteps]) -> float | None:
     """Return how many samples a step of all ranks has; None unless `run.steps` was told."""
-    known = [(one.samples, one.steps) for one in ranks if one.samples]
-    steps = sum(count for _, count in known)
-    return sum(samples for samples, _ in known) / steps if steps else None
+    return ratio((one.samples, one.steps) for one in ranks if one.samples)
 
 
 def run_telemetry(
     gpus: Sequence[GpuUse], ranks: Sequence[RankSteps], energy: EnergySum, seconds: float
 ) -> RunTelemetry:
     """Return the most wanted figures of a run, measured over `seconds`."""
-    busy = [(one.utilization, one.seconds) for one in gpus if one.utilization is not None]
+    busy = ((one.utilization and one.utilization * one.seconds, one.seconds) for one in gpus)
     joules = [one.power_w * one.seconds for one in gpus if one.power_w is not None]
     peaks = [one.memory_peak_bytes for one in gpus if one.memory_peak_bytes is not None]
-    waits = [(one.data_s, one.seconds) for one in ranks if one.data_s is not None]
     known = energy.gpu_s > 0 and energy.unknown_s < energy.gpu_s
     return RunTelemetry(
-        gpu_utilization=_weighted(busy),
+        gpu_utilization=ratio(busy),
         gpu_memory_bytes=max(peaks, default=None),
         power_w=sum(joules) / seconds if joules and seconds > 0 else None,
         energy_j=energy.total_j if known else None,
-        data_wait_share=_share(waits),
+        data_wait_share=ratio((one.data_s, one.seconds) for one in ranks),
     )
-
-
-def _weighted(values: Sequence[tuple[float, float]]) -> float | None:
-    whole = sum(seconds for _, seconds in values)
-    return sum(value * seconds for value, seconds in values) / whole if whole > 0 else None
-
-
-def _share(parts: Sequence[tuple[float, float]]) -> float | None:
-    whole = sum(seconds for _, seconds in parts)
-    return sum(part for part, _ in parts) / whole if whole > 0 else None
 
 
 _J_PER_KWH = 3.6e6

@@ -9,6 +9,7 @@ from hpckit.model.diagnosis.verdict import EvidenceValue, Verdict, VerdictKind, 
 from hpckit.model.moment import span_words
 from hpckit.model.plain import LONGEST_S
 from hpckit.planning.diagnosis.thresholds import Thresholds
+from hpckit.values import replace
 
 MOST_NAMED = 4
 _GB = 1e9
@@ -50,13 +51,6 @@ def rounded(values: Mapping[str, EvidenceValue]) -> dict[str, EvidenceValue]:
     }
 
 
-def severity_of(loss: float, limits: Thresholds) -> VerdictSeverity:
-    """Return how much a loss of this share of the time matters."""
-    if loss >= limits.high_loss:
-        return VerdictSeverity.high
-    return VerdictSeverity.medium if loss >= limits.medium_loss else VerdictSeverity.low
-
-
 def lossy(
     kind: VerdictKind,
     loss: float,
@@ -65,15 +59,10 @@ def lossy(
     **found: EvidenceValue,
 ) -> Verdict:
     """Return a verdict whose severity follows from its loss; `words` are message and remedy."""
-    message, remedy = words
-    return Verdict(
-        kind=kind,
-        severity=severity_of(loss, limits),
-        message=message,
-        remedy=remedy,
-        loss=round(min(max(loss, 0.0), 1.0), 4),
-        evidence=rounded(found),
-    )
+    small = VerdictSeverity.medium if loss >= limits.medium_loss else VerdictSeverity.low
+    severity = VerdictSeverity.high if loss >= limits.high_loss else small
+    lost = round(min(max(loss, 0.0), 1.0), 4)
+    return replace(lossless(kind, severity, words, **found), loss=lost)
 
 
 def lossless(

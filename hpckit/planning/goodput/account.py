@@ -120,15 +120,11 @@ def _balance(timeline: Timeline) -> Goodput:
     )
 
 
-def lost_times(rounds: Sequence[RoundTime]) -> Mapping[int, timedelta]:
-    """Return how much of each round's time was lost, by its place in `rounds`."""
-    last = len(rounds) - 1
-    found = enumerate(_with_floors(rounds))
-    return {last - place: _worth(one, floor)[1] for place, (one, floor) in found}
-
-
 def _with_floors(rounds: Sequence[RoundTime]) -> Iterator[tuple[RoundTime, int | None]]:
-    """Yield each round with the lowest first step of later ones: work from there is lost."""
+    """Yield each round, the last first, with the lowest first step of later ones.
+
+    Work from there is lost.
+    """
     floor: int | None = None
     for one in reversed(rounds):
         yield one, floor
@@ -231,7 +227,7 @@ def time_spans(attempts: Attempts, **told: Unpack[ToldOfRun]) -> tuple[TimeSpan,
     last ones of their round.
     """
     timeline = _read_timeline(attempts, told)
-    lost = lost_times(timeline.rounds)
+    lost = [_worth(one, floor)[1] for one, floor in _with_floors(timeline.rounds)][::-1]
     saving = sum(bool(one.saves) for one in timeline.rounds)
     blocks = max(MOST_SAVES // saving, 1) if saving else 0
     pieces = {

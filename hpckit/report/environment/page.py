@@ -57,23 +57,17 @@ def environment_document(
     comparison: EnvironmentComparison, findings: Sequence[Finding]
 ) -> dict[str, object]:
     """Return the object of `doctor --env --json`."""
-    clock = comparison.clock
+    clock, node, token = comparison.clock, comparison.node, comparison.token
     return {
         **plain_fields(comparison, "here node asked"),
         "clock_offset_s": None if clock is None else [clock.least_s, clock.most_s],
-        "same_output_folder": _same_folder(comparison),
+        "same_output_folder": None if node is None or token is None else node.token == token,
         "findings": [
             plain_fields(finding, "level=severity fact=key value message hint")
             for finding in findings
         ],
         "works": not any(one.is_error for one in findings),
     }
-
-
-def _same_folder(comparison: EnvironmentComparison) -> bool | None:
-    if comparison.node is None or comparison.token is None:
-        return None
-    return comparison.node.token == comparison.token
 
 
 T = TypeVar("T")

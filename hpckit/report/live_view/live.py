@@ -37,6 +37,13 @@ class Progress:
     failures: tuple[str, ...] = ()
     satellites: tuple[Satellite, ...] = ()
 
+    @property
+    def queue_words(self) -> str:
+        """How old Slurm's answer is; empty without one."""
+        if self.queue_at is None:
+            return ""
+        return f"queue as of {duration(max(self.at - self.queue_at, timedelta(0)))} ago"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
@@ -57,17 +64,11 @@ def live_page(head: LaunchHead, progress: Progress, listed: Listed) -> Page:
             for state, count in counts.items()
         ),
     )
-    done = f"\n{bar(progress.share)} {_words(progress)}{_queue(progress)}\n"
+    words = filter(None, (_words(progress), progress.queue_words))
+    done = f"\n{bar(progress.share)} {'; '.join(words)}\n"
     runs = _runs(listed, progress.at, head.common)
     satellites = filter(None, [satellites_line(progress.satellites)])
     return [head_line(head, progress.at), states, done, *runs, *satellites, *progress.failures]
-
-
-def _queue(progress: Progress) -> str:
-    if progress.queue_at is None:
-        return ""
-    age = max(progress.at - progress.queue_at, timedelta(0))
-    return f"; queue as of {duration(age)} ago"
 
 
 def _runs(listed: Listed, now: datetime, common: frozenset[str]) -> Page:

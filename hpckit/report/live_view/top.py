@@ -7,7 +7,6 @@ terminal: control characters are escaped here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -195,8 +194,7 @@ def head_lines(head: LaunchHead, progress: Progress, runs: int) -> tuple[str, ..
         parts.append(f"{duration(progress.remaining)} to go")
     first = f"{head.id}  {local_clock(progress.at)}"
     if progress.queue_at is not None:
-        age = duration(max(progress.at - progress.queue_at, timedelta(0)))
-        first += f"  queue as of {age} ago"
+        first += f"  {progress.queue_words}"
     if head.foreign is not None:
         first += f"  of {head.foreign.owner}"
     second = f"{', '.join(parts)}; {counted(runs, 'run')}: {counts}"

@@ -185,16 +185,6 @@ def _attempt_started(event: events.AttemptStarted) -> str:
     return f"attempt {event.attempt} began on {event.host}{job}"
 
 
-def _round_started(event: events.RoundStarted) -> str:
-    ranks = counted(event.world_size, "rank")
-    return f"round {event.round}: {ranks} on {compress_nodes(event.nodes)}"
-
-
-def _round_ended(event: events.RoundEnded) -> str:
-    action = event.action.replace("_", " ")
-    return f"round {event.round} ended{_why(event.failure)}; next: {action}"
-
-
 def _rank_exited(event: events.RankExited) -> str:
     end: RankExit = event.exit
     code = f" ({end.signal or end.code})" if end.signal or end.code else ""
@@ -221,12 +211,16 @@ def _why(failure: Failure | None) -> str:
 
 _WORDS: Mapping[type[events.Event], Callable[[Any], str]] = {
     events.AttemptStarted: _attempt_started,
-    events.RoundStarted: _round_started,
+    events.RoundStarted: lambda event: (
+        f"round {event.round}: {counted(event.world_size, 'rank')} on {compress_nodes(event.nodes)}"
+    ),
     events.StepReached: lambda event: f"round {event.round}: first step {steps_text(event.step)}",
     events.RankExited: _rank_exited,
     events.RanksExited: lambda event: f"ranks {event.ranks} ended: {event.reason}",
     events.CheckpointSaved: lambda event: f"saved step {event.step} in {event.duration_s:.1f} s",
-    events.RoundEnded: _round_ended,
+    events.RoundEnded: lambda event: (
+        f"round {event.round} ended{_why(event.failure)}; next: {event.action.replace('_', ' ')}"
+    ),
     events.AttemptEnded: lambda event: f"attempt ended: {event.state}{_why(event.failure)}",
     events.NodeLost: lambda event: f"node {event.node} was silent for {event.silent_s:.0f} s",
     events.NodeDraining: lambda event: f"node {event.node} is being drained: {event.action}",

@@ -60,17 +60,15 @@ def arranged(rows: Iterable[TopRow], words: str, order: TopOrder) -> tuple[TopRo
     """
     filters = [_word_filter(word) for word in words.split()]
     found = [row for row in rows if all(_takes(one, row) for one in filters)]
-    if order.column is TopColumn.state:
-        places = {state.value: place for place, state in enumerate(RunState)}
-        return tuple(
-            ordered(found, lambda row: places[row.state.value], descending=order.descending)
-        )
-    return tuple(ordered(found, lambda row: _sortable(row, order), descending=order.descending))
+    states = list(RunState)
 
+    def value(row: TopRow) -> Any:
+        if order.column is TopColumn.state:
+            return states.index(row.state)
+        shown = row.values.get(order.column)
+        return None if rank(shown)[1:] == (0.0, "nan") else shown
 
-def _sortable(row: TopRow, order: TopOrder) -> Any:
-    value = row.values.get(order.column)
-    return None if rank(value)[1:] == (0.0, "nan") else value
+    return tuple(ordered(found, value, descending=order.descending))
 
 
 def _word_filter(word: str) -> Filter | str:

@@ -26,9 +26,8 @@ from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
 from hpckit.model.launch import ClusterKind
 from hpckit.model.preflight.health import XidSeen
 from hpckit.model.telemetry.vocabulary import TelemetryEvent, TelemetryEventKind
-from hpckit.observe.event_words import event_words
 from hpckit.observe.gpu_choice import GPUS_ASKED, OF_SLURM, VISIBLE, gpu_choice
-from hpckit.observe.sampler import NodeSampler
+from hpckit.observe.sampler import NodeSampler, event_words
 from hpckit.planning.recovery.ends import LEFT_CODE
 from hpckit.planning.recovery.node_choice import switches_above
 from hpckit.record.launches import Launch, load_launch, load_settings
