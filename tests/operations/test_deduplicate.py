@@ -296,22 +296,70 @@ def test_run_whose_supervisor_was_killed_wrote_nothing_later(project: Any) -> No
     assert "(results/late.pt differs)" in project("launch", *SAY, "+params.i=0").err
 
 
-def test_launch_names_a_file_that_changed_since_a_run_that_is_under_way(project: Any) -> None:
-    """A second run starts, and whoever expected none reads why."""
+def test_launch_asks_before_a_run_under_way_is_launched_again_with_other_code(
+    project: Any,
+) -> None:
+    """It is refused or asked about as for completed runs, and the old one can be cancelled."""
     go = project.cwd.parent / "go"
     (project.cwd / "say.sh").write_text(f"until [ -e {go} ]; do sleep 0.1; done\n")
     words = (*SAY, "+params.i=0")
-    first = launched(project, *words)
-    same = launched(project, "--dry-run", *words)
-    assert known(same["adopted"]) in ([("0", "running")], [("0", "pending")])
+    first = launched(project, *words)["launch"]
     with (project.cwd / "say.sh").open("a") as script:
         script.write("# changed\n")
-    said = project("launch", "--dry-run", *words)
-    assert said.code == 0
-    told = f"1 is under way with other code (say.sh differs), the latest in {first['launch']}"
-    assert told in said.err
+    why = f"with other code (say.sh differs), the latest in {first}"
+    dry = project("launch", "--dry-run", *words)
+    assert (dry.code, f"1 is under way {why}: that does not count" in dry.err) == (2, True)
+    for more in (("--json",), ()):
+        said = project("launch", *more, *words)
+        assert (said.code, said.out) == (2, "")
+        assert f"1 run under way would be launched a second time, {why}; nothing was" in said.err
+        assert f"`hpckit cancel {first}.0` ends what is under way" in said.err
+    declined = project("launch", *words, terminal=True, answer="")
+    assert (declined.code, declined.out) == (2, "run 1 run under way again? [y/N] ")
+    assert [folder.name for folder in project.outputs] == [first]
+    assert len(launched(project, "--changed-code", *words)["runs"]) == 1
     go.touch()
-    assert project("logs", "--follow", first["launch"]).code == 0
+    for folder in project.outputs:
+        assert project("logs", "--follow", folder.name).code == 0
+
+
+def test_launch_says_what_the_run_that_it_adopts_was_given_otherwise(project: Any) -> None:
+    """Other time, memory and recovery are named, and never dropped without a word."""
+    go = project.cwd.parent / "go"
+    (project.cwd / "say.sh").write_text(f"until [ -e {go} ]; do sleep 0.1; done\n")
+    words = (*SAY, "+params.i=0")
+    first = launched(project, *words, "resources.timeout_min=2")["launch"]
+    same = launched(project, *words, "resources.timeout_min=2")
+    assert [one["differs"] for one in same["adopted"]] == [[]]
+    words = (*words, "resources.timeout_min=600", "resources.mem_gb=8")
+    said = project("launch", *words, "recovery=patient")
+    assert said.code == 0, said.err
+    told = "resources.mem_gb=null, not 8.0, resources.timeout_min=2, not 600, "
+    assert f"warning: {first}.0 has {told}recovery.restarts." in said.err
+    assert f"`hpckit cancel {first}.0`" in said.err
+    (adopted,) = launched(project, *words)["adopted"]
+    assert adopted["differs"] == [
+        {"key": "resources.mem_gb", "has": None, "asked": 8.0},
+        {"key": "resources.timeout_min", "has": 2, "asked": 600},
+    ]
+    go.touch()
+    assert project("logs", "--follow", first).code == 0
+
+
+def test_a_staged_sweep_that_grows_asks_before_it_runs_everything_again(project: Any) -> None:
+    """Runs of stages need each other: what completed is counted and asked about."""
+    (project.cwd / "conf/experiment").mkdir(parents=True)
+    for name, text in STAGES.items():
+        (project.cwd / name).write_text(text)
+    words = (*STAGED, "-m")
+    launched(project, "--wait", *words, "seed=1,2")
+    assert len(launched(project, *words, "seed=1,2")["skipped"]) == 4
+    said = project("launch", *words, "seed=1,2,3")
+    assert (said.code, len(project.outputs)) == (2, 1)
+    assert "4 completed runs would run again, as runs of stages need each other" in said.err
+    asked = project("launch", *words, "seed=1,2,3", terminal=True, answer="")
+    assert (asked.code, asked.out) == (2, "run 4 completed runs again? [y/N] ")
+    assert len(launched(project, "--changed-code", *words, "seed=1,2,3")["runs"]) == 6
 
 
 def test_launch_on_slurm_says_that_the_run_it_skips_was_here(project: Any) -> None:
