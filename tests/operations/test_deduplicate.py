@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -243,6 +245,46 @@ def test_papers_and_what_hpckit_wrote_are_no_code(project: Any) -> None:
         said = project("launch", *words)
         assert (said.code, f"({name} differs)" in said.err) == (2, True), said.err
         (project.cwd / name).unlink()
+
+
+def test_files_that_a_shell_put_output_into_are_no_code(project: Any) -> None:
+    """Neither that of the very launch, which is empty by then, nor those of verbs before."""
+    python = f"{sys.executable} -P -m hpckit"
+
+    def typed(line: str) -> str:
+        environ = {"HPCKIT_OUTPUTS": f"{project.cwd}/outputs", **project.environ}
+        done = subprocess.run(
+            ["sh", "-c", line.replace("hpckit", python, 1)],
+            cwd=project.cwd,
+            env={**os.environ, **environ},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    words = shlex.join([*SAY, "+params.i=0"])
+    typed(f"hpckit launch --json --wait {words} > m.json")
+    assert not [*project.cwd.glob("outputs/*/code/m.json")]
+    for verb, file in (
+        ("status", "s.txt"),
+        ("status --json", "s.json"),
+        ("results", "r.txt"),
+        ("results --json", "r.json"),
+        ("ls", "ls.txt"),
+        ("ls --json", "ls.json"),
+        ("show", "show.txt"),
+        (f"launch --json {words}", "n.json"),
+        (f"check {words}", "c.txt"),
+        (f"check --json {words}", "c.json"),
+    ):
+        typed(f"hpckit {verb} > {file}")
+    typed(f"hpckit launch {words} > n.txt 2> e.txt")
+    assert "completed already" in (project.cwd / "e.txt").read_text()
+    assert "completed already" in typed(f"hpckit launch {words}")
+    (project.cwd / "ids.txt").write_text("say-20260101-000000-abcdef.0\n")
+    assert "(ids.txt differs)" in project("launch", *SAY, "+params.i=0").err
 
 
 def test_a_file_of_points_grows_and_only_the_new_ones_run(project: Any) -> None:
