@@ -165,7 +165,7 @@ def _launch_record(
             "v": VERSION,
             **plain_fields(plan, "id", "name", "created_at"),
             "origin": origin,
-            **plain_fields(plan, "arguments", "python", "cluster", "stages"),
+            **plain_fields(plan, "arguments", "python", "cluster", "stages", "swept"),
             "searched": plan.search is not None,
             "jobs": [_job_record(plan, index) for index in range(len(plan.jobs))],
             "runs": [

@@ -65,7 +65,8 @@ class FrozenFields:
     """The fields of launch.json that can be read directly.
 
     `searched` is true if its runs ask for values when they begin (an adaptive sweep). `origin` is
-    where the folder was made; launches of older versions lack it.
+    where the folder was made, `swept` the keys in which all that was asked for differs; launches of
+    older versions lack both.
     """
 
     id: str
@@ -78,6 +79,7 @@ class FrozenFields:
     stages: tuple[Stage, ...] = ()
     searched: bool = False
     origin: LaunchOrigin | None = None
+    swept: tuple[str, ...] = ()
 
 
 def foreground_asked(arguments: Iterable[str]) -> bool:

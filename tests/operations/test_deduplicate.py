@@ -287,6 +287,28 @@ def test_files_that_a_shell_put_output_into_are_no_code(project: Any) -> None:
     assert "(ids.txt differs)" in project("launch", *SAY, "+params.i=0").err
 
 
+def test_a_sweep_that_grew_shows_by_what(project: Any) -> None:
+    """The new launch has one run or one value of a key: what was swept is a column all the same."""
+    width = (*SAY, "-m", "+params.i=3,4")
+    launched(project, "--wait", *width, "seed=1")
+    second = launched(project, "--wait", *width, "seed=1,2")["launch"]
+    assert (
+        project("results", second, "--csv").out.splitlines()[0].startswith("index,params.i,seed,")
+    )
+    rows = json.loads(project("results", second, "--json").out)["runs"]
+    assert [one["overrides"] for one in rows] == [
+        {"params.i": 3, "seed": 2},
+        {"params.i": 4, "seed": 2},
+    ]
+    assert "seed" in project("results", second).out.splitlines()[0]
+    third = launched(project, "--wait", *SAY, "-m", "+params.i=3,4,5", "seed=1")["launch"]
+    assert json.loads(project("results", third, "--json").out)["overrides"] == ["params.i"]
+    assert re.search("^0 +i=5 +completed", project("status", third).out, re.MULTILINE)
+    again = project("rerun", f"{second}.1", "--json", "--wait")
+    document = json.loads(project("results", json.loads(again.out)["launch"], "--json").out)
+    assert document["overrides"] == ["params.i", "seed"]
+
+
 def test_a_file_of_points_grows_and_only_the_new_ones_run(project: Any) -> None:
     """Its values are in the configurations; a line that changes makes another run."""
     points = project.cwd / "points.csv"
