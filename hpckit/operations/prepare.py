@@ -248,8 +248,13 @@ def _left_out(names: Sequence[str]) -> Iterator[Finding]:
         )
 
 
-def narrowed(prepared: Prepared, kept: Sequence[int], context: Context) -> Prepared:
-    """Return the launch with only these runs (indices), under the same id."""
+def narrowed(
+    prepared: Prepared,
+    kept: Sequence[int],
+    context: Context,
+    reused: tuple[tuple[int, str], ...] = (),
+) -> Prepared:
+    """Return the launch with only these runs (indices), under the same id, next to the `reused`."""
     before = prepared.plan
     points = tuple(prepared.points[index] for index in kept)
     plan = _plan(
@@ -257,7 +262,7 @@ def narrowed(prepared: Prepared, kept: Sequence[int], context: Context) -> Prepa
         before.arguments,
         context,
         prepared.templates,
-        identity=LaunchIdentity(id=before.id, created_at=before.created_at),
+        identity=LaunchIdentity(id=before.id, created_at=before.created_at, reused=reused),
     )
     scripts = {job.index: render_script(plan, job, prepared.templates) for job in plan.jobs}
     plan = replace(plan, swept=before.swept)

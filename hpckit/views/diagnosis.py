@@ -146,8 +146,8 @@ def _stragglers(launch: Launch, record: RunRecord) -> tuple[Straggler, ...]:
 
 
 def _asked(launch: Launch, history: LaunchHistory, index: int) -> ResourceSpec | None:
-    """Return what a run asked of Slurm; None on this machine, which allocates nothing."""
-    if launch.cluster.kind is ClusterKind.local:
+    """Return what a run asked of Slurm here; None on this machine, which allocates nothing."""
+    if launch.cluster.kind is ClusterKind.local or index in dict(launch.reused):
         return None
     shared = _shared(launch, history, index)
     return history.job_of(index).resources if shared is None else shared.each
@@ -155,6 +155,6 @@ def _asked(launch: Launch, history: LaunchHistory, index: int) -> ResourceSpec |
 
 def _shared(launch: Launch, history: LaunchHistory, index: int) -> SharedJobSpec | None:
     """Return how a run shares its job with others; None if it does not."""
-    if launch.cluster.kind is ClusterKind.local:
+    if launch.cluster.kind is ClusterKind.local or index in dict(launch.reused):
         return None
     return history.job_of(index).shared_job
