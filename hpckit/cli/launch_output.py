@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,13 @@ from hpckit.context import Context
 from hpckit.errors import HpckitError, UsageError
 from hpckit.model.counted import counted, listed, ranges
 from hpckit.model.finding import CheckReport
+from hpckit.model.ids import split_run_id
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plain import plain_fields
-from hpckit.model.plan import LaunchPlan
+from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.operations.next_step import reference
 from hpckit.planning.layout import planned_layouts
+from hpckit.record.frozen import RunHead
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.layout import LaunchPaths
 from hpckit.report.escape import escaped_cell
@@ -30,7 +33,7 @@ if TYPE_CHECKING:  # they import Hydra, which --help does not need
 
 WOULD_ASK = "launch would ask first, and refuse without a terminal: see --changed-code"
 
-_SHOWN_FILES = 3
+_SHOWN = 3
 
 
 def nothing_left(
@@ -93,47 +96,100 @@ def say_known(
             if _elsewhere(folder, kind):
                 which += ", on this machine (--rerun runs it on Slurm)"
             context.note(f"{counted(len(given), 'run')} {what} as {folder.name}{which}")
+            _say_differing(given, context)
     if division.environment:
-        differing = listed(division.environment, _SHOWN_FILES)
+        differing = listed(division.environment, _SHOWN)
         context.note(f"in another environment, which does not count: {differing}")
     for run, words in division.elsewhere.items():
         context.note(
             f"{run} completed, but in another layout since its resume ({' '.join(words)}): that "
             "does not count"
         )
+    if division.renewed:
+        count, ids = counted(len(division.renewed), "completed run"), division.renewed
+        starts = "would run" if dry else "runs" if len(ids) == 1 else "run"
+        context.note(
+            f"{count} {starts} again, as what {'it follows' if len(ids) == 1 else 'they follow'} "
+            f"does: {listed([one.id for one in ids], _SHOWN)}"
+        )
     if dry:
         _say_changed(division, context)
 
 
-def _say_changed(division: KnownRuns, context: Context) -> None:
-    if not division.changed:
-        return
-    under_way = division.changed_open
-    parts = [f"{division.repeated} completed"] if division.repeated else []
-    parts += [f"{under_way} {'is' if under_way == 1 else 'are'} under way"] if under_way else []
-    context.note(
-        f"{' and '.join(parts)} with other code{_differing(division)}: that does not count "
-        "(--any-code counts such)"
+def _say_differing(given: Iterable[KnownRun], context: Context) -> None:
+    """Note what adopted runs of a launch were given otherwise than is asked for now."""
+    told: dict[tuple[str, ...], list[str]] = {}
+    for one in given:
+        each = (f"{key.key}={_value(key.old)}, not {_value(key.new)}" for key in one.differs)
+        told.setdefault(tuple(each), []).append(one.id)
+    for words, runs in told.items():
+        if words:
+            has = f"{runs[0]} has" if len(runs) == 1 else f"{len(runs)} of them have"
+            context.note(
+                f"warning: {has} {listed(words, _SHOWN)}, as launched; to change that, "
+                f"`{_cancel(runs)}` and launch again, or --rerun launches a second one"
+            )
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _cancel(runs: Sequence[str]) -> str:
+    launches = dict.fromkeys(split_run_id(run)[0] for run in runs)
+    return f"hpckit cancel {' '.join(runs if len(runs) <= _SHOWN else launches)}"
+
+
+def _repeats(division: KnownRuns) -> Sequence[tuple[int, Sequence[str], str]]:
+    """Return how many completed runs are launched once more, which runs under way are, and why."""
+    completed, going = division.changed - len(division.changed_open), division.changed_open
+    alone = "as runs of stages need each other in one launch, and others of this one are new"
+    found = (
+        (completed, going, f"with other code{_differing(division)}"),
+        (0, [one.id for one in division.apart], alone),
     )
+    return [one for one in found if one[0] or one[1]]
+
+
+def _say_changed(division: KnownRuns, context: Context) -> None:
+    for completed, going, why in _repeats(division):
+        parts = [f"{completed} completed"] if completed else []
+        parts += [f"{len(going)} {'is' if len(going) == 1 else 'are'} under way"] if going else []
+        context.note(
+            f"{' and '.join(parts)} {why}: that does not count"
+            + (" (--any-code counts such)" if division.changed else "")
+        )
 
 
 def may_repeat(division: KnownRuns, arguments: argparse.Namespace, context: Context) -> bool:
-    """Whether completed runs may run again because code differs: says so, and asks the user.
+    """Whether runs that completed or are under way may be launched again: says so, and asks.
 
     Raises UsageError if nobody can be asked.
     """
-    agreed = not division.repeated or arguments.changed_code
-    again = counted(division.repeated, "completed run")
+    repeats, told, ways = _repeats(division), [], []
+    for completed, going, why in repeats:
+        parts = [f"{counted(completed, 'completed run')} would run again"] if completed else []
+        more = f"{counted(len(going), 'run')} under way would be launched a second time"
+        parts += [more] if going else []
+        told.append(f"{' and '.join(parts)}, {why}")
+    agreed = not repeats or arguments.changed_code
+    if division.changed:
+        ways = ["--changed-code runs what has changed again, --any-code counts it as completed"]
+    elif repeats:
+        ways = ["--changed-code launches all of it"]
+    going = [run for _, runs, _ in repeats for run in runs]
+    ways += [f"`{_cancel(going)}` ends what is under way"] if going else []
     if not agreed and (arguments.json or not context.terminal):
         raise UsageError(
-            f"{again} would run again, with other code{_differing(division)}; nothing was written "
-            "or submitted",
-            hint="--changed-code runs what has changed again, --any-code counts it as completed",
+            f"{'; '.join(told)}; nothing was written or submitted", hint="; ".join(ways)
         )
     _say_changed(division, context)
-    if agreed or says_yes(f"run {again} again?", context):
+    completed = sum(count for count, _, _ in repeats)
+    parts = [counted(completed, "completed run")] if completed else []
+    parts += [f"{counted(len(going), 'run')} under way"] if going else []
+    if agreed or says_yes(f"run {' and '.join(parts)} again?", context):
         return True
-    context.note("nothing was written or submitted; --any-code launches only what is missing")
+    context.note("nothing was written or submitted; " + "; ".join(ways))
     return False
 
 
@@ -152,7 +208,7 @@ def _differing(division: KnownRuns) -> str:
     files, latest = division.changed_files, f", the latest in {division.changed_in}"
     if not files:
         return f", or code that was not recorded{latest}"
-    names = listed([*map(escaped_cell, files)], _SHOWN_FILES)
+    names = listed([*map(escaped_cell, files)], _SHOWN)
     return f" ({names} {'differs' if len(files) == 1 else 'differ'}){latest}"
 
 
@@ -171,7 +227,7 @@ def launch_document(
     runs = [
         plain_fields(run, "run=id index overrides")
         | {"job": jobs.get(run.index), "stage": run.stage}
-        for run in launch.runs
+        for run in _started_runs(launch)
     ]
     return {
         **plain_fields(launch, "launch=id dir=folder"),
@@ -179,6 +235,12 @@ def launch_document(
         "jobs": [] if started is None else list(started.main_jobs),
         **plain_fields(started, "auto_resume_job backlog_job"),
     }
+
+
+def _started_runs(launch: Launch | LaunchPlan) -> Sequence[RunHead | RunSpec]:
+    """Return the runs of a launch without those that it has from other ones."""
+    reused = dict(launch.reused)
+    return [run for run in launch.runs if run.index not in reused]
 
 
 def script_paths(launch: Launch | LaunchPlan) -> list[str]:
@@ -214,8 +276,9 @@ def print_scripts(
     for layout in layouts:  # not among the scripts: standard output is what would be submitted
         context.note(f"layout: {layout}")
     if local:
-        context.say(f"{counted(len(prepared.plan.runs), 'run')} on this machine")
-        for run in prepared.plan.runs:
+        runs = _started_runs(prepared.plan)
+        context.say(f"{counted(len(runs), 'run')} on this machine")
+        for run in runs:
             context.say(f"  {run.id}  {shlex.join(run.overrides)}".rstrip())
         return
     for text in prepared.scripts.values():
@@ -246,8 +309,13 @@ def say_started(
     if as_json:
         context.say_json({**launch_document(launch, started), **more})
         return
-    count = len(launch.runs)
+    count = len(_started_runs(launch))
     context.say(f"launched {launch.id}: {counted(count, 'run')}")
+    if launch.reused:
+        known = counted(len(launch.reused), "completed run")
+        context.say(
+            f"  with    {known} of earlier launches; the others are new, or follow new ones"
+        )
     context.say(f"  folder  {launch.folder}")
     context.say(f"  on      {started.where}")
     if started.backlog_job is not None:

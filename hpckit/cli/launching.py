@@ -55,7 +55,7 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
         print_scripts(prepared, context, as_json=arguments.json, more=more)
         prepare.with_destinations(prepared, context)
         fits = arguments.no_check or say_checked(check.check_launch(prepared, context), context)
-        if division.repeated and not arguments.changed_code:
+        if division.repeats and not arguments.changed_code:
             context.note(WOULD_ASK)
             return 2
         return 0 if fits else 2

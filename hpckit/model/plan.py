@@ -181,7 +181,10 @@ class LaunchPlan:
     """A whole launch: what is frozen on disk, rendered, and submitted.
 
     `folder` is absolute. `arguments` are the words that the user typed. `search` is the source of
-    the values that the runs of an adaptive sweep ask for.
+    the values that the runs of an adaptive sweep ask for. `swept` are the keys in which all that
+    was asked for differs, of which some runs may be known from other launches. `reused` are the
+    runs of stages that other launches completed (index, and the earlier run's id): no job has them,
+    and their folders are linked into this launch.
     """
 
     id: str
@@ -195,6 +198,8 @@ class LaunchPlan:
     jobs: tuple[JobSpec, ...]
     stages: tuple[Stage, ...] = ()
     search: Search | None = None
+    swept: tuple[str, ...] = ()
+    reused: tuple[tuple[int, str], ...] = ()
 
     @property
     def checked_runs(self) -> tuple[RunSpec, ...]:

@@ -6,22 +6,24 @@ thing if their code is the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from hpckit.context import Context
 from hpckit.errors import HpckitError
 from hpckit.model.events import RunsKnown, SettingsChanged
 from hpckit.model.history import LaunchHistory
 from hpckit.model.ids import run_id
-from hpckit.model.plain import plain_fields
+from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.plan import RunSpec
 from hpckit.model.run import RunView
+from hpckit.model.stages import followed
 from hpckit.model.states import RunState
 from hpckit.operations.prepare import Prepared, narrowed
 from hpckit.record.launch_events import merged_events, record_event
-from hpckit.record.launches import Launch, load_launch, read_launch_history
+from hpckit.record.launches import Launch, load_launch, load_settings, read_launch_history
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.snapshot.changes import changed_at_start, files_that_differ
 from hpckit.record.snapshot.environment import (
@@ -43,11 +45,16 @@ from hpckit.record.snapshot.outside import (
     recorded_outside,
 )
 from hpckit.record.store import read_object
+from hpckit.report.comparison import KeyDifference, key_differences
 from hpckit.values import dataclass, field, replace
 from hpckit.views.launch_view import Ask, launch_views
 
 _OF_A_MACHINE = ("host", "driver", "platform")
 """What differs between the machines that one launches from."""
+
+_GIVEN = ("resources", "recovery", "checkpoint", "runtime", "budget", "notify", "observe")
+_OF_CLUSTER = ("kind", "partition", "account", "qos")
+"""What a run under way keeps as its own launch gave it, and what of `cluster`."""
 
 _ON_ITS_WAY = frozenset({RunState.pending, RunState.running, RunState.interrupted})
 
@@ -61,38 +68,52 @@ class KnownRun:
     folder: Path
     earlier: int
     state: RunState
+    differs: tuple[KeyDifference, ...] = ()
+    """Of a run under way: what it was given otherwise than this launch asks for."""
+
+    @property
+    def id(self) -> str:
+        """The id of the earlier run."""
+        return run_id(self.folder.name, self.earlier)
 
     @property
     def document(self) -> dict[str, object]:
         """The run as `launch --json` prints it; `index` is that of the earlier run."""
-        run = run_id(self.folder.name, self.earlier)
-        return {"run": run, **plain_fields(self, "index=earlier overrides state dir=folder")}
+        differs = [plain_fields(one, "key has=old asked=new") for one in self.differs]
+        return {
+            **plain_fields(self, "run=id index=earlier overrides state dir=folder"),
+            **({} if self.state is RunState.completed else {"differs": differs}),
+        }
 
 
 @dataclass(slots=True, kw_only=True)
 class KnownRuns:
     """The known runs of a launch: `skipped` have completed, `adopted` wait or run elsewhere.
 
+    Of a launch with stages, `apart` wait or run elsewhere, where its other runs would not find
+    them, and `renewed` have completed, but follow runs that run now.
     `changed` counts runs that would be known, but their code has changed or cannot be identified,
-    `changed_open` those of them that wait or run; `changed_in` is the newest launch with such runs,
-    and `changed_files` are those that differ from its code. `elsewhere` are completed runs that a
-    resume had given another layout, with the words that asked for it: they are not what is asked
+    `changed_open` are the ids of those that wait or run; `changed_in` is the newest launch with
+    such runs, and `changed_files` are those that differ from its code. `elsewhere` are completed
+    runs that a resume had given another layout, with the words that asked for it: not what is asked
     for now. `environment` is what differs in the environment of the newest skipped run, in words.
     """
 
     skipped: list[KnownRun] = field(default_factory=list)
     adopted: list[KnownRun] = field(default_factory=list)
+    apart: list[KnownRun] = field(default_factory=list)
+    renewed: list[KnownRun] = field(default_factory=list)
     changed: int = 0
-    changed_open: int = 0
+    changed_open: list[str] = field(default_factory=list)
     changed_in: str = ""
     changed_files: tuple[str, ...] = ()
     elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)
     environment: tuple[str, ...] = ()
 
     @property
-    def repeated(self) -> int:
-        """How many runs have completed, with other code."""
-        return self.changed - self.changed_open
+    def repeats(self) -> bool:
+        """Whether something that has completed or is under way would be launched once more."""
+        return bool(self.changed or self.apart)
 
     @property
     def documents(self) -> dict[str, object]:
@@ -115,17 +136,32 @@ def divide(prepared: Prepared, context: Context, *, any_code: bool = False) -> K
     """
     found = _Search(prepared=prepared, context=context, any_code=any_code).divide()
     plan = prepared.plan
-    # Runs of stages depend on each other within one launch: skip all of them or none.
-    if plan.stages and found.left(plan.runs):
-        return replace(found, skipped=[], adopted=[])
-    return found
+    if not plan.stages or not found.left(plan.runs):
+        return found
+    # Runs of stages look for each other in one launch. What completed is linked into it, unless
+    # what it follows runs again: then so does it.
+    known, reused = {one.index: one for one in found.skipped}, set[int]()
+    for run in plan.runs:
+        if run.index in known and reused.issuperset(followed(plan.stages, run.index)):
+            reused.add(run.index)
+    return replace(
+        found,
+        skipped=[one for one in found.skipped if one.index in reused],
+        adopted=[],
+        apart=found.adopted,
+        renewed=[one for one in found.skipped if one.index not in reused],
+    )
 
 
 def without_known(prepared: Prepared, division: KnownRuns, context: Context) -> Prepared | None:
     """Return what is left to launch; None if nothing is."""
-    left = division.left(prepared.plan.runs)
-    if len(left) == len(prepared.plan.runs):
+    plan = prepared.plan
+    left = division.left(plan.runs)
+    if len(left) == len(plan.runs):
         return prepared
+    if left and plan.stages:
+        reused = tuple(sorted((one.index, one.id) for one in division.skipped))
+        return narrowed(prepared, range(len(plan.runs)), context, reused)
     return narrowed(prepared, left, context) if left else None
 
 
@@ -195,10 +231,11 @@ class _Search:
             self._note_changed(holding, completed)
             left -= completed
         ours_too = [one for one in others if frozen_project(one.paths) in {None, ours}]
-        for holding, _, view, signature in self._standing(ours_too, left):
+        for launch, holding, view in self._standing(ours_too, left):
+            signature = launch.runs[view.record.index].signature
             if signature in left and view.state is not RunState.completed:
                 self._note_changed(holding, {signature})
-                self.found.changed_open += len(self.wanted[signature])
+                self.found.changed_open += [view.record.id] * len(self.wanted[signature])
                 left.discard(signature)
 
     def _note_changed(self, holding: EarlierLaunch, signatures: Collection[str]) -> None:
@@ -247,15 +284,19 @@ class _Search:
 
     def _take_open(self, candidates: Sequence[EarlierLaunch]) -> None:
         """Take runs that wait or run."""
-        for holding, index, view, signature in self._standing(candidates, set(self.wanted)):
+        for launch, holding, view in self._standing(candidates, set(self.wanted)):
+            index = view.record.index
+            signature = launch.runs[index].signature
             if signature not in self.wanted:
                 continue
             if self._other_layout(holding.paths, signature, index) is None:
-                self._settle(signature, holding, index, view.state)
+                has, asked = load_settings(launch, index)[1], self.wanted[signature][0].config
+                differs = key_differences([(_asked(has), _asked(asked))])
+                self._settle(signature, holding, index, view.state, differs)
 
     def _standing(
         self, candidates: Sequence[EarlierLaunch], wanted: Collection[str]
-    ) -> Iterator[tuple[EarlierLaunch, int, RunView, str]]:
+    ) -> Iterator[tuple[Launch, EarlierLaunch, RunView]]:
         """Yield runs that can replace wanted ones; Slurm is queried once for all launches."""
         pairs = [
             (launch, holding)
@@ -270,11 +311,17 @@ class _Search:
                 self.context.note(f"warning: {view.warning}")
             history = read_launch_history(launch)
             for one in reversed(view.runs):
-                index = one.record.index
                 if _stands(one, history):
-                    yield holding, index, one, launch.runs[index].signature
+                    yield launch, holding, one
 
-    def _settle(self, signature: str, holding: EarlierLaunch, index: int, state: RunState) -> None:
+    def _settle(
+        self,
+        signature: str,
+        holding: EarlierLaunch,
+        index: int,
+        state: RunState,
+        differs: tuple[KeyDifference, ...] = (),
+    ) -> None:
         where = self.found.skipped if state is RunState.completed else self.found.adopted
         for run in self.wanted.pop(signature):
             where.append(
@@ -284,8 +331,16 @@ class _Search:
                     folder=holding.paths.folder,
                     earlier=index,
                     state=state,
+                    differs=() if state is RunState.completed else differs,
                 )
             )
+
+
+def _asked(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a run was asked for that is no part of its computation: Slurm's facts first."""
+    plain = {key: to_plain(config[key]) for key in _GIVEN if key in config}
+    cluster = config.get("cluster") or {}
+    return plain | {"cluster": {key: cluster.get(key) for key in _OF_CLUSTER}}
 
 
 def _loaded(holding: EarlierLaunch, context: Context) -> Launch | None:

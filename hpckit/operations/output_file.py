@@ -43,11 +43,22 @@ EXPORT_MARKS = {
     "openmetrics": b"hpckit_run_info",
     "trace": b'"otherData": {"by": "hpckit"',
 }
+_ID = rb"[^\s\"]+-\d{8}-\d{6}-"
 _PRINTED = re.compile(
     rb"\A(?:(?:launch,)?index,(?:[^\n]*,)?state,(?:[^\n]*,)?step,time(?:,goodput,|\r?\n)"
-    rb'|\{\n  "launch": "[^"\n]+-\d{8}-\d{6}-|[^\0]*\(also: logs, cancel\)\n)'
+    rb"|(?:launch +)?index +(?:[^\n]* )?state +(?:[^\n]* )?time\b|launch +created +runs\n"
+    rb'|\{\s*"(?:launches": \[\s*\{\s*")?(?:launch|run|old)": "'
+    + _ID
+    + rb'|\{\s*"launch": null,\s*"(?:dir|overrides)": |\{\s*"ok": (?:true|false),\s*"runs": \d+,'
+    rb'|\{\s*"(?:launches|checkpoints|nodes|unconfirmed)": \[\]\s*\}\s*\Z'
+    rb"|[^\0]*\(also: logs, cancel\)\n|hpckit: |nothing to launch: |checked [^\n]*: \d+ runs? in "
+    rb"|"
+    + _ID
+    + rb"\S*(?:  created |: )|(?:launch|run|old) +"
+    + _ID
+    + rb"\S*\n(?:name|state|new) )"
 )
-"""What verbs print: `results --csv`, documents in JSON, what `launch` says."""
+"""What verbs print: tables, CSV, JSON, pages, what `launch` says; not lines of logs."""
 _ANY = OutputKind(noun="output", marks=(*REPORT.marks, *FIGURE.marks, *EXPORT_MARKS.values()))
 
 

@@ -41,6 +41,8 @@ from hpckit.record.snapshot.environment import capture_environment
 from hpckit.record.snapshot.git import Git
 from hpckit.record.snapshot.outside import outside_code
 from hpckit.record.snapshot.uncounted import uncounted_files
+from hpckit.report.results import differing_keys
+from hpckit.report.selection import assigned
 from hpckit.slurm.clusters import refuse_other_clusters
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import cluster_nodes
@@ -89,7 +91,8 @@ def prepare(
             points = tuple(_without(word, point) for point in compose(again))
     warnings = _warn(input_slips(request, points), context)
     templates = template_folders(request)
-    plan = _plan(points, tuple(words), context, templates)
+    swept = differing_keys([assigned(point.overrides) for point in points])
+    plan = replace(_plan(points, tuple(words), context, templates), swept=swept)
     if plan.cluster.kind is not ClusterKind.slurm:
         templates = templates[-1:]  # nothing reads the scripts of a launch on this machine
     _check_search(plan, context)
@@ -245,8 +248,13 @@ def _left_out(names: Sequence[str]) -> Iterator[Finding]:
         )
 
 
-def narrowed(prepared: Prepared, kept: Sequence[int], context: Context) -> Prepared:
-    """Return the launch with only these runs (indices), under the same id."""
+def narrowed(
+    prepared: Prepared,
+    kept: Sequence[int],
+    context: Context,
+    reused: tuple[tuple[int, str], ...] = (),
+) -> Prepared:
+    """Return the launch with only these runs (indices), under the same id, next to the `reused`."""
     before = prepared.plan
     points = tuple(prepared.points[index] for index in kept)
     plan = _plan(
@@ -254,9 +262,10 @@ def narrowed(prepared: Prepared, kept: Sequence[int], context: Context) -> Prepa
         before.arguments,
         context,
         prepared.templates,
-        identity=LaunchIdentity(id=before.id, created_at=before.created_at),
+        identity=LaunchIdentity(id=before.id, created_at=before.created_at, reused=reused),
     )
     scripts = {job.index: render_script(plan, job, prepared.templates) for job in plan.jobs}
+    plan = replace(plan, swept=before.swept)
     return replace(prepared, plan=plan, scripts=scripts, points=points)
 
 

@@ -218,7 +218,7 @@ def _prepared(
     # cluster.python is on the nodes: as at the first launch, capture this process's environment.
     python = sys.executable if points[0].settings.cluster.python else source.python
     return Prepared(
-        plan=plan,
+        plan=replace(plan, swept=launch.swept),
         scripts={job.index: render_script(plan, job, templates) for job in plan.jobs},
         snapshot=source.snapshot,
         points=tuple(points),

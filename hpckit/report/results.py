@@ -80,10 +80,12 @@ class Results(ResultColumns):
     """All rows, with the names of the columns that depend on the sweep.
 
     `spans` is whether the rows are of several launches, so that each row must name its launch.
+    `kept` are columns that were swept, although all runs have the same value of them.
     """
 
     rows: tuple[ResultRow, ...]
     spans: bool = False
+    kept: frozenset[str] = frozenset()
 
 
 def make_results(
@@ -91,16 +93,18 @@ def make_results(
     now: datetime,
     *,
     sweep: Mapping[str, Mapping[str, str]] | None = None,
+    swept: Iterable[str] = (),
     spans: bool = False,
 ) -> Results:
     """Return the results of runs; `now` ends the wall time of those still running.
 
     `sweep` are the overrides of all runs by id, if `rows` are only some of them or have others; it
-    decides which overrides differ.
+    decides which overrides differ. `swept` are columns, whether they differ or not.
     """
     given = {row.run: assigned(row.overrides) for row in rows} if sweep is None else sweep
-    keys, runs = compared_keys(given.values()), given.values()
-    names = tuple(key for key in keys if len({run.get(key) for run in runs}) > 1)
+    differing = differing_keys(list(given.values()))
+    kept = {*swept} - {*differing}
+    names = tuple(key for key in compared_keys(given.values()) if key in {*differing, *kept})
     metrics = tuple(dict.fromkeys(name for row in rows for name in row.metrics))
     return Results(
         overrides=names,
@@ -108,6 +112,7 @@ def make_results(
         prefixed=_prefixed(names, metrics),
         rows=tuple(_result_row(row, names, given[row.run], now) for row in rows),
         spans=spans,
+        kept=frozenset(kept),
     )
 
 
@@ -155,6 +160,13 @@ def compared_keys(sweep: Iterable[Mapping[str, str]]) -> Mapping[str, int]:
     """
     counts = Counter(chain.from_iterable(sweep))
     return {key: counts[key] for key in counts if key.partition(".")[0] not in _ABOUT}
+
+
+def differing_keys(sweep: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    """Return the keys that not all runs set to the same value, in order of appearance."""
+    return tuple(
+        key for key in compared_keys(sweep) if len({given.get(key) for given in sweep}) > 1
+    )
 
 
 def sort_results(results: Results, key: SortKey) -> Results:

@@ -269,10 +269,11 @@ _KEY_WIDTH = 10
 _LEAST_VALUE = 8
 
 
-def common_words(sweep: Iterable[Iterable[str]]) -> frozenset[str]:
-    """Return the overrides that all these runs have."""
+def common_words(sweep: Iterable[Iterable[str]], swept: Sequence[str] = ()) -> frozenset[str]:
+    """Return the overrides that all these runs have, but not those of `swept` keys."""
     runs = [*map(frozenset[str], sweep)]
-    return frozenset.intersection(*runs) if runs else frozenset()
+    common = frozenset.intersection(*runs) if runs else frozenset()
+    return frozenset(word for word in common if _split(word)[0] not in swept)
 
 
 def override_cells(runs: Iterable[Iterable[str]], common: frozenset[str]) -> list[str]:

@@ -253,12 +253,14 @@ def results_page(results: sweep.Results) -> Page:
 def _short(results: sweep.Results) -> tuple[sweep.Results, list[str]]:
     """Return the results without overrides that fill a table in vain, and a line that names them.
 
-    These are the same in all rows, or wide; one that tells the rows apart stays.
+    These are the same in all rows, or wide; one that tells the rows apart, or was swept, stays.
     """
     texts = {
         name: [row.overrides.get(name) or "" for row in results.rows] for name in results.overrides
     }
-    same = [name for name, cells in texts.items() if len(cells) > 1 and len(set(cells)) == 1]
+    several = {name: cells for name, cells in texts.items() if len(cells) > 1}
+    same = [name for name, cells in several.items() if len(set(cells)) == 1]
+    same = [name for name in same if name not in results.kept]
     wide = [name for name in texts if any(len(one) > NAME_WIDTH for one in texts[name])]
     wide = [name for name in wide if name not in same]
     wide = [] if len(same) + len(wide) == len(texts) else wide

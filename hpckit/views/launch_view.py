@@ -379,7 +379,7 @@ def launch_head(launch: Launch) -> LaunchHead:
         name=launch.name,
         folder=str(launch.folder),
         created_at=launch.created_at,
-        common=common_words(run.overrides for run in launch.runs),
+        common=common_words((run.overrides for run in launch.runs), launch.swept),
         foreign=None
         if stranger is None
         else Foreign(uid=stranger.uid, owner=stranger.owner, reason=stranger.reason),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -245,6 +247,68 @@ def test_papers_and_what_hpckit_wrote_are_no_code(project: Any) -> None:
         (project.cwd / name).unlink()
 
 
+def test_files_that_a_shell_put_output_into_are_no_code(project: Any) -> None:
+    """Neither that of the very launch, which is empty by then, nor those of verbs before."""
+    python = f"{sys.executable} -P -m hpckit"
+
+    def typed(line: str) -> str:
+        environ = {"HPCKIT_OUTPUTS": f"{project.cwd}/outputs", **project.environ}
+        done = subprocess.run(
+            ["sh", "-c", line.replace("hpckit", python, 1)],
+            cwd=project.cwd,
+            env={**os.environ, **environ},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    words = shlex.join([*SAY, "+params.i=0"])
+    typed(f"hpckit launch --json --wait {words} > m.json")
+    assert not [*project.cwd.glob("outputs/*/code/m.json")]
+    for verb, file in (
+        ("status", "s.txt"),
+        ("status --json", "s.json"),
+        ("results", "r.txt"),
+        ("results --json", "r.json"),
+        ("ls", "ls.txt"),
+        ("ls --json", "ls.json"),
+        ("show", "show.txt"),
+        (f"launch --json {words}", "n.json"),
+        (f"check {words}", "c.txt"),
+        (f"check --json {words}", "c.json"),
+    ):
+        typed(f"hpckit {verb} > {file}")
+    typed(f"hpckit launch {words} > n.txt 2> e.txt")
+    assert "completed already" in (project.cwd / "e.txt").read_text()
+    assert "completed already" in typed(f"hpckit launch {words}")
+    (project.cwd / "ids.txt").write_text("say-20260101-000000-abcdef.0\n")
+    assert "(ids.txt differs)" in project("launch", *SAY, "+params.i=0").err
+
+
+def test_a_sweep_that_grew_shows_by_what(project: Any) -> None:
+    """The new launch has one run or one value of a key: what was swept is a column all the same."""
+    width = (*SAY, "-m", "+params.i=3,4")
+    launched(project, "--wait", *width, "seed=1")
+    second = launched(project, "--wait", *width, "seed=1,2")["launch"]
+    assert (
+        project("results", second, "--csv").out.splitlines()[0].startswith("index,params.i,seed,")
+    )
+    rows = json.loads(project("results", second, "--json").out)["runs"]
+    assert [one["overrides"] for one in rows] == [
+        {"params.i": 3, "seed": 2},
+        {"params.i": 4, "seed": 2},
+    ]
+    assert "seed" in project("results", second).out.splitlines()[0]
+    third = launched(project, "--wait", *SAY, "-m", "+params.i=3,4,5", "seed=1")["launch"]
+    assert json.loads(project("results", third, "--json").out)["overrides"] == ["params.i"]
+    assert re.search("^0 +i=5 +completed", project("status", third).out, re.MULTILINE)
+    again = project("rerun", f"{second}.1", "--json", "--wait")
+    document = json.loads(project("results", json.loads(again.out)["launch"], "--json").out)
+    assert document["overrides"] == ["params.i", "seed"]
+
+
 def test_a_file_of_points_grows_and_only_the_new_ones_run(project: Any) -> None:
     """Its values are in the configurations; a line that changes makes another run."""
     points = project.cwd / "points.csv"
@@ -296,22 +360,127 @@ def test_run_whose_supervisor_was_killed_wrote_nothing_later(project: Any) -> No
     assert "(results/late.pt differs)" in project("launch", *SAY, "+params.i=0").err
 
 
-def test_launch_names_a_file_that_changed_since_a_run_that_is_under_way(project: Any) -> None:
-    """A second run starts, and whoever expected none reads why."""
+def test_launch_asks_before_a_run_under_way_is_launched_again_with_other_code(
+    project: Any,
+) -> None:
+    """It is refused or asked about as for completed runs, and the old one can be cancelled."""
     go = project.cwd.parent / "go"
     (project.cwd / "say.sh").write_text(f"until [ -e {go} ]; do sleep 0.1; done\n")
     words = (*SAY, "+params.i=0")
-    first = launched(project, *words)
-    same = launched(project, "--dry-run", *words)
-    assert known(same["adopted"]) in ([("0", "running")], [("0", "pending")])
+    first = launched(project, *words)["launch"]
     with (project.cwd / "say.sh").open("a") as script:
         script.write("# changed\n")
-    said = project("launch", "--dry-run", *words)
-    assert said.code == 0
-    told = f"1 is under way with other code (say.sh differs), the latest in {first['launch']}"
-    assert told in said.err
+    why = f"with other code (say.sh differs), the latest in {first}"
+    dry = project("launch", "--dry-run", *words)
+    assert (dry.code, f"1 is under way {why}: that does not count" in dry.err) == (2, True)
+    for more in (("--json",), ()):
+        said = project("launch", *more, *words)
+        assert (said.code, said.out) == (2, "")
+        assert f"1 run under way would be launched a second time, {why}; nothing was" in said.err
+        assert f"`hpckit cancel {first}.0` ends what is under way" in said.err
+    declined = project("launch", *words, terminal=True, answer="")
+    assert (declined.code, declined.out) == (2, "run 1 run under way again? [y/N] ")
+    assert [folder.name for folder in project.outputs] == [first]
+    assert len(launched(project, "--changed-code", *words)["runs"]) == 1
     go.touch()
-    assert project("logs", "--follow", first["launch"]).code == 0
+    for folder in project.outputs:
+        assert project("logs", "--follow", folder.name).code == 0
+
+
+def test_launch_says_what_the_run_that_it_adopts_was_given_otherwise(project: Any) -> None:
+    """Other time, memory and recovery are named, and never dropped without a word."""
+    go = project.cwd.parent / "go"
+    (project.cwd / "say.sh").write_text(f"until [ -e {go} ]; do sleep 0.1; done\n")
+    words = (*SAY, "+params.i=0")
+    first = launched(project, *words, "resources.timeout_min=2")["launch"]
+    same = launched(project, *words, "resources.timeout_min=2")
+    assert [one["differs"] for one in same["adopted"]] == [[]]
+    words = (*words, "resources.timeout_min=600", "resources.mem_gb=8")
+    said = project("launch", *words, "recovery=patient")
+    assert said.code == 0, said.err
+    told = "resources.mem_gb=null, not 8.0, resources.timeout_min=2, not 600, "
+    assert f"warning: {first}.0 has {told}recovery.restarts." in said.err
+    assert f"`hpckit cancel {first}.0`" in said.err
+    (adopted,) = launched(project, *words)["adopted"]
+    assert adopted["differs"] == [
+        {"key": "resources.mem_gb", "has": None, "asked": 8.0},
+        {"key": "resources.timeout_min", "has": 2, "asked": 600},
+    ]
+    go.touch()
+    assert project("logs", "--follow", first).code == 0
+
+
+LINE = {
+    "conf/experiment/line.yaml": "# @package _global_\nstages:\n"
+    "  prepare: {once: true, overrides: ['command=[sh,prepare.sh]']}\n"
+    "  train: {overrides: ['command=[sh,train.sh,\"${seed}\"]']}\n"
+    "  evaluate: {overrides: ['command=[sh,evaluate.sh]']}\n"
+    "  report: {once: true, after: afterany, overrides: ['command=[sh,report.sh]']}\n",
+    "prepare.sh": "echo 7 >$HPCKIT_RUN_DIR/data\n",
+    "train.sh": "read x <$HPCKIT_STAGE_PREPARE_DIR/data; echo $x$1 >$HPCKIT_RUN_DIR/weights\n"
+    "[ $1 != 4 ] || [ -e ../mended ]\n",
+    "evaluate.sh": "cat $HPCKIT_STAGE_TRAIN_DIR/weights >$HPCKIT_RUN_DIR/value\n",
+    "report.sh": "cat $HPCKIT_LAUNCH_DIR/runs/*/value >$HPCKIT_RUN_DIR/all\n",
+}
+LINED = ("experiment=line", "cluster=local", "runtime.cwd=project", "-m")
+
+
+def lined(project: Any) -> None:
+    """Write an experiment of four stages, of which two are swept."""
+    (project.cwd / "conf/experiment").mkdir(parents=True)
+    for name, text in LINE.items():
+        (project.cwd / name).write_text(text)
+
+
+def test_a_staged_sweep_that_grows_runs_what_is_new_and_what_follows_it(project: Any) -> None:
+    """Stages find the runs that are used again, and have them when the first launch is removed."""
+    lined(project)
+    first = launched(project, "--wait", *LINED, "seed=1,2")
+    assert len(launched(project, *LINED, "seed=1,2")["skipped"]) == 6
+    said = project("launch", "--wait", *LINED, "seed=1,2,3")
+    assert said.code == 0, said.err
+    assert f"5 runs skipped: completed already as {first['launch']}, runs 0-4" in said.err
+    assert "3 runs\n" in said.out
+    assert "5 completed runs of earlier launches; the others are new, or follow new" in said.out
+    (folder,) = (one for one in project.outputs if one.name != first["launch"])
+    assert project("rm", first["launch"], "--yes").code == 0
+    assert (folder / "runs/00007/all").read_text() == "71\n72\n73\n"
+    assert (folder / "runs/00000/data").read_text() == "7\n"
+    rows = json.loads(project("results", folder.name, "--json").out)
+    assert [one["state"] for one in rows["runs"]] == ["completed"] * 8
+    assert rows["elsewhere"] == []
+    assert project("show", f"{folder.name}.0").code == 0
+    third = launched(project, "--wait", *LINED, "seed=1,2,3,5")
+    assert [one["stage"] for one in third["runs"]] == ["train", "evaluate", "report"]
+    assert {one["dir"] for one in third["skipped"]} == {str(folder)}
+
+
+def test_a_stage_that_completed_runs_again_where_what_it_follows_does(project: Any) -> None:
+    """A report over what failed is no report on what runs now; `launch` says which."""
+    lined(project)
+    first = launched(project, "--wait", *LINED, "seed=1,4")
+    (project.cwd.parent / "mended").touch()
+    said = project("launch", "--json", "--wait", *LINED, "seed=1,4")
+    assert f"1 completed run runs again, as what it follows does: {first['launch']}.5" in said.err
+    second = json.loads(said.out)
+    assert [one["index"] for one in second["skipped"]] == [0, 1, 3]
+    assert [one["index"] for one in second["runs"]] == [2, 4, 5]
+    assert Path(second["dir"], "runs/00005/all").read_text() == "71\n74\n"
+
+
+def test_runs_of_stages_under_way_are_not_launched_again_without_a_question(project: Any) -> None:
+    """They cannot be found from another launch: it refuses, and says how to go on."""
+    lined(project)
+    go = project.cwd.parent / "go"
+    (project.cwd / "prepare.sh").write_text(f"until [ -e {go} ]; do sleep 0.1; done\n")
+    first = launched(project, *LINED, "seed=1,2")["launch"]
+    said = project("launch", *LINED, "seed=1,2,3")
+    assert (said.code, len(project.outputs)) == (2, 1)
+    assert "5 runs under way would be launched a second time, as runs of stages need" in said.err
+    assert f"`hpckit cancel {first}` ends what is under way" in said.err
+    go.touch()
+    for index in range(6):
+        assert project("logs", "--follow", f"{first}.{index}").code == 0
 
 
 def test_launch_on_slurm_says_that_the_run_it_skips_was_here(project: Any) -> None:

@@ -142,7 +142,8 @@ class _Lines:
     said_at: datetime | None = None
 
     def __post_init__(self) -> None:
-        self.common = common_words(run.overrides for run in self.watch.launch.runs)
+        launch = self.watch.launch
+        self.common = common_words((run.overrides for run in launch.runs), launch.swept)
 
     def show(self) -> None:
         rows = [run_row(view) for view in self.watch.views]

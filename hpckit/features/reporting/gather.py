@@ -111,7 +111,8 @@ def ordered_results(
     views: Sequence[LaunchView], rows: Sequence[RunRow], now: datetime
 ) -> tuple[Results, ReportGoal | None, frozenset[str]]:
     """Return the results, the best first, by which goal, and the runs with curves of their own."""
-    results = make_results(rows, now, spans=len(views) > 1)
+    swept = [key for view in views for key in view.launch.swept]
+    results = make_results(rows, now, swept=swept, spans=len(views) > 1)
     goal = guessed_goal(results.metrics)
     if len(views) == 1 and views[0].launch.searched:
         search = read_search(views[0].launch.paths)

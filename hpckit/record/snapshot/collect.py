@@ -12,6 +12,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
@@ -179,7 +180,8 @@ class _Project:
     """Rules for what does not belong to a project, with the results so far.
 
     `secrets` are patterns of secrets to include anyway; `left_out` are the secrets not included.
-    `tracked` are files that git tracks.
+    `tracked` are files that git tracks. `streams` are the files (device and inode) that a shell put
+    this process's output into: they change with every launch.
     """
 
     root: Path
@@ -189,6 +191,7 @@ class _Project:
     left_out: set[str] = field(default_factory=set)
     tracked: set[Path] = field(default_factory=set)
     known: dict[Path, bool] = field(default_factory=dict)
+    streams: frozenset[tuple[int, int]] = field(default_factory=lambda: frozenset(_streams()))
 
     def holds_outputs(self, path: Path) -> bool:
         """Return whether `path` is in the output folder; one around the project does not count."""
@@ -295,14 +298,15 @@ def _unreadable(error: OSError) -> None:
 
 
 def _describe(path: Path, project: _Project) -> CodeFile | None:
-    """Return the file as it is; None if it is gone or neither a file nor a link."""
+    """Return the file as it is; None if it is gone, our output, or neither a file nor a link."""
     root = project.root
     try:
         status = path.lstat()
         link = _link(path, root) if stat.S_ISLNK(status.st_mode) else None
     except FileNotFoundError:
         return None
-    if link is None and not stat.S_ISREG(status.st_mode):
+    ours = (status.st_dev, status.st_ino) in project.streams
+    if ours or (link is None and not stat.S_ISREG(status.st_mode)):
         return None
     return CodeFile(
         path=path.relative_to(root).as_posix(),
@@ -312,6 +316,13 @@ def _describe(path: Path, project: _Project) -> CodeFile | None:
         tracked=path in project.tracked,
         mtime=status.st_mtime,
     )
+
+
+def _streams() -> Iterator[tuple[int, int]]:
+    for stream in (1, 2):
+        with suppress(OSError):  # closed
+            status = os.fstat(stream)
+            yield status.st_dev, status.st_ino
 
 
 def _link(path: Path, root: Path) -> str:

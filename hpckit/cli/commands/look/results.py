@@ -231,7 +231,8 @@ def _results(
         kept = accounts(view.launch, some, now, view.kept)
         rows += [run_row(one, kept.get(one.record.index)) for one in some]
     sweep = overrides_by_run(chosen, context)
-    return make_results(rows, now, sweep=sweep, spans=_spans(arguments))
+    swept = [key for view, _ in chosen for key in view.launch.swept]
+    return make_results(rows, now, sweep=sweep, swept=swept, spans=_spans(arguments))
 
 
 def _spans(arguments: argparse.Namespace) -> bool:

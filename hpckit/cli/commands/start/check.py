@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     local.refuse_if_ruled_out(prepared.plan.cluster.kind, context.environ)
     division = deduplicate.divide(prepared, context)
     say_known(division, context, prepared.plan.cluster.kind, dry=True)
-    if division.repeated:
+    if division.repeats:
         context.note(WOULD_ASK)
     depth = check.ModelDepth.nothing if arguments.no_model else check.ModelDepth.everything
     checked = check.check_launch(prepared, context, models=depth)
