@@ -163,7 +163,7 @@ def _impossible(error: Exception) -> ConfigError:
     key = ".".join(path)
     return ConfigError(
         f"{key}: {rest}" if key else rest,
-        hint=f"{takes(key)} A number has to be finite, and fit into 64 bits.".lstrip()
+        hint=f"{takes(key)} A number has to be finite, and fit into 64 bits."
         if "out of range" in rest
         else "the configuration reference has the type of each key",
     )

@@ -58,10 +58,10 @@ def known_in(section: str) -> tuple[str, ...]:
 
 
 def takes(key: str) -> str:
-    """Return what a key of hpckit takes, as a sentence; empty for a user's own keys."""
+    """Return what a key of hpckit takes, as a sentence; unknown for a user's own keys."""
     hint = _hint(key)
     if hint is None:
-        return ""
+        return "Without it, --cfg shows the configuration."
     return f"{key} takes {_FORMS.get(key) or _words(hint, key)}{_unit(key)}."
 
 

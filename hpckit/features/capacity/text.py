@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hpckit.features.capacity.machine import SHOWN
 from hpckit.features.capacity.model_plan import (
@@ -235,15 +235,23 @@ def _bill_lines(plan: CapacityPlan) -> list[str]:
         "training",
         f"{number_text(tokens)} tokens{by_rule}, {bill.steps:,} steps",
         *days,
-        f"{bill.gpu_hours:,.0f} GPU hours; {lost}",
+        f"{_in_days(plan, bill.gpu_hours, '{:,.0f}'.format)} GPU hours; {lost}",
     )
-    energy = f"{energy_text(bill.energy_j)} with nodes and cooling, at full load throughout"
-    lines += labelled("energy", energy)
+    energy = _in_days(plan, bill.energy_j, energy_text)
+    lines += labelled("energy", f"{energy} with nodes and cooling, at full load throughout")
     if bill.cost is not None:
-        lines += labelled("cost", f"{bill.cost:,.0f} in the currency of --price-per-gpu-hour")
+        cost = _in_days(plan, bill.cost, "{:,.0f}".format)
+        lines += labelled("cost", f"{cost} in the currency of --price-per-gpu-hour")
     if bill.carbon_kg is not None:
-        lines += labelled("carbon", f"{mass_text(bill.carbon_kg)} CO2")
+        lines += labelled("carbon", f"{_in_days(plan, bill.carbon_kg, mass_text)} CO2")
     return lines
+
+
+def _in_days(plan: CapacityPlan, predicted: float, text: Callable[[float], str]) -> str:
+    """Return an amount for the days by experience, from least to most; else as predicted."""
+    if plan.bill is None or plan.days_between is None:
+        return text(predicted)
+    return " to ".join(text(predicted * days / plan.bill.days) for days in plan.days_between)
 
 
 def search_text(found: FoundLayouts, words: Sequence[str]) -> str:

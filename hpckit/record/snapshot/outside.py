@@ -92,7 +92,9 @@ def code_of_run(
     """Return those lines of `outside_code` that concern a run which starts in `folder`."""
     shared = frozenset(line for line in lines if line.endswith("/"))
     left = {path_of(line): line for line in lines if line not in shared}
-    words = _Words.of((settings,) if left else (), folder, environ)
+    if not left:
+        return shared
+    words = _Words.of((settings,), folder, environ)
     words.take_modules((settings,))
     own = {path for program in words.programs() for path in _files_of(program)}
     return shared | {left[path] for path in own & left.keys()}

@@ -360,3 +360,4 @@ def test_without_a_snapshot_the_modules_of_a_function_count(
     assert outside_code([run], bare, environ) != before
     held = project_at(project, "task.py")
     assert outside_code([run], held, environ) == ()
+    assert code_of_run((), run, project, environ) == frozenset()
