@@ -16,7 +16,7 @@ from hpckit.model.counted import counted, listed, ranges
 from hpckit.model.finding import CheckReport
 from hpckit.model.ids import split_run_id
 from hpckit.model.launch import ClusterKind
-from hpckit.model.plain import plain_fields
+from hpckit.model.plain import MASK, plain_fields
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.operations.next_step import reference
 from hpckit.planning.layout import planned_layouts
@@ -97,6 +97,13 @@ def say_known(
                 which += ", on this machine (--rerun runs it on Slurm)"
             context.note(f"{counted(len(given), 'run')} {what} as {folder.name}{which}")
             _say_differing(given, context)
+    known = [*division.skipped, *division.adopted]
+    given_words = {word.partition("=") for one in known for word in one.overrides}
+    if masked := sorted(key.lstrip("+") for key, _, value in given_words if MASK in value):
+        context.note(
+            f"warning: {listed(masked, _SHOWN)} counts as a secret by its name, so its value was "
+            "not compared; --rerun launches such runs anyway"
+        )
     if division.environment:
         differing = listed(division.environment, _SHOWN)
         context.note(f"in another environment, which does not count: {differing}")

@@ -205,7 +205,7 @@ def add_identity(parser: argparse.ArgumentParser) -> None:
     add_flag(
         parser,
         "--changed-code",
-        "run completed runs again whose code has changed since, without asking",
+        "launch runs again whose code has changed since, completed or under way, without asking",
     )
 
 

@@ -72,6 +72,15 @@ def test_launch_skips_what_has_completed_and_launches_the_rest(project: Any) -> 
     assert rest == [{"launch": first["launch"], "runs": [0, 1]}]
 
 
+def test_launch_names_a_secret_that_it_did_not_compare(project: Any) -> None:
+    """A plain variable may have the name of a secret: its other value is no other run."""
+    launched(project, "--wait", *SAY, "+params.i=0", "env.TOKEN_MIXER=attention")
+    said = project("launch", "--wait", *SAY, "+params.i=0", "env.TOKEN_MIXER=pooling")
+    assert "completed already" in said.err
+    assert "env.TOKEN_MIXER counts as a secret by its name" in said.err
+    assert "secret" not in project("launch", "--wait", *SAY, "+params.i=0", "env.SEEN=1").err
+
+
 def test_launch_of_what_is_all_known_writes_nothing_and_is_0(project: Any) -> None:
     """Where all has completed, in several launches, it says where, and leaves no folder."""
     first = launched(project, "--wait", *SWEEP)["launch"]
