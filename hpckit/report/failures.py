@@ -134,9 +134,8 @@ def _hints(failure: Failure, row: RunRow) -> Iterator[str]:
             "  the frozen code cannot be written to: make the program's outputs relative (mostly "
             "by an option\n  of its own for their folder), or put them below $HPCKIT_RUN_DIR\n"
         )
-    if (
-        "was killed by SIGABRT" in failure.message
-    ):  # torch 2.13 on gloo, of a script that is through
+    if "was killed by SIGABRT" in failure.message:
+        # torch 2.13 on gloo, of a script that is through.
         yield "  if its log ends as it should: dist.destroy_process_group() is missing at its end\n"
     elif "abort before MPI_INIT completed" in failure.message:
         # Open MPI takes a rank for a task that `srun --mpi` started.
