@@ -404,13 +404,13 @@ def test_launch_says_what_the_run_that_it_adopts_was_given_otherwise(project: An
     first = launched(project, *words, "resources.timeout_min=2")["launch"]
     same = launched(project, *words, "resources.timeout_min=2")
     assert [one["differs"] for one in same["adopted"]] == [[]]
-    words = (*words, "resources.timeout_min=600", "resources.mem_gb=8")
-    said = project("launch", *words, "recovery=patient")
+    other = (*words, "resources.timeout_min=600", "resources.mem_gb=8")
+    said = project("launch", *other, "recovery=patient")
     assert said.code == 0, said.err
     told = "resources.mem_gb=null, not 8.0, resources.timeout_min=2, not 600, "
     assert f"warning: {first}.0 has {told}recovery.restarts." in said.err
     assert f"`hpckit cancel {first}.0`" in said.err
-    (adopted,) = launched(project, *words)["adopted"]
+    (adopted,) = launched(project, *other)["adopted"]
     assert adopted["differs"] == [
         {"key": "resources.mem_gb", "has": None, "asked": 8.0},
         {"key": "resources.timeout_min", "has": 2, "asked": 600},

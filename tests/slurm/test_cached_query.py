@@ -247,7 +247,7 @@ def test_answers_are_those_of_one_cluster(cluster: Cluster, tmp_path: Path) -> N
     assert given[0] is None
     assert len({one.folder for one in given if one is not None}) == 2
     conf = tmp_path / "slurm.conf"
-    again = set()
+    again: set[Path] = set()
     for text in ("first", "second"):  # a sandbox that was made anew has the names of the one before
         conf.unlink(missing_ok=True)
         conf.write_text(text)
