@@ -101,33 +101,3 @@ def test_stages_with_a_failing_middle_are_resumed_where_they_failed(
 
 def _lines(project: Project, run: int, name: str) -> Any:
     return (project.launch_folder() / f"runs/{run:05d}" / name).read_text().split()
-
-
-@pytest.mark.timeout(600)
-def test_stages_that_grow_wait_in_slurm_for_what_is_new_alone(
-    sandbox: Sandbox, project: Project
-) -> None:
-    """An array with one run whose training is used again, and one behind a new training."""
-    once = "[ $HPCKIT_RUN_INDEX != 3 ] || [ -e $HPCKIT_PROJECT/mended ] || exit 5;;\n  report"
-    stage = STAGE.replace("[ $HPCKIT_RUN_INDEX = 1 ] || ", "true || ").replace(";;\n  report", once)
-    project.write("stage.sh", stage.replace("model || exit 3", "model || exit 3; "))
-    words = ("launch", "-m", "experiment=pipeline", "cluster=sandbox", "runtime.cwd=project")
-    assert project.hpckit(*words, "params.x=1,2", "--wait").returncode == 1
-    (project.folder / "mended").touch()
-    grown = project.json(*words, "params.x=1,2,3", "--any-code")
-    assert [run["index"] for run in grown["skipped"]] == [0, 1, 2, 4]
-    assert [(run["index"], run["stage"]) for run in grown["runs"]] == [
-        (3, "train"),
-        (4, "evaluate"),
-        (6, "evaluate"),
-        (7, "report"),
-    ]
-
-    def ended() -> bool:
-        runs = project.json("status", grown["launch"])["runs"]
-        return {run["state"] for run in runs} == {"completed"}
-
-    sandbox.wait_until(ended, "all that is new has completed", patience_s=200)
-    folder = Path(grown["dir"], "runs")
-    assert [(folder / f"{run:05d}/score").read_text() for run in (4, 5, 6)] == ["evaluate\n"] * 3
-    assert (folder / "00007/seen").read_text() == "4-6\n"
