@@ -17,10 +17,10 @@ from hpckit.model.finding import CheckReport
 from hpckit.model.ids import split_run_id
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plain import MASK, plain_fields
-from hpckit.model.plan import LaunchPlan, RunSpec
+from hpckit.model.plan import LaunchPlan
+from hpckit.model.states import RunState
 from hpckit.operations.next_step import reference
 from hpckit.planning.layout import planned_layouts
-from hpckit.record.frozen import RunHead
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.layout import LaunchPaths
 from hpckit.report.escape import escaped_cell
@@ -112,13 +112,6 @@ def say_known(
             f"{run} completed, but in another layout since its resume ({' '.join(words)}): that "
             "does not count"
         )
-    if division.renewed:
-        count, ids = counted(len(division.renewed), "completed run"), division.renewed
-        starts = "would run" if dry else "runs" if len(ids) == 1 else "run"
-        context.note(
-            f"{count} {starts} again, as what {'it follows' if len(ids) == 1 else 'they follow'} "
-            f"does: {listed([one.id for one in ids], _SHOWN)}"
-        )
     if dry:
         _say_changed(division, context)
 
@@ -149,11 +142,12 @@ def _cancel(runs: Sequence[str]) -> str:
 
 def _repeats(division: KnownRuns) -> Sequence[tuple[int, Sequence[str], str]]:
     """Return how many completed runs are launched once more, which runs under way are, and why."""
-    completed, going = division.changed - len(division.changed_open), division.changed_open
+    going = [one.id for one in division.apart if one.state is not RunState.completed]
+    coded, apart = division.changed - len(division.changed_open), len(division.apart) - len(going)
     alone = "as runs of stages need each other in one launch, and others of this one are new"
     found = (
-        (completed, going, f"with other code{_differing(division)}"),
-        (0, [one.id for one in division.apart], alone),
+        (coded, division.changed_open, f"with other code{_differing(division)}"),
+        (apart, going, alone),
     )
     return [one for one in found if one[0] or one[1]]
 
@@ -234,7 +228,7 @@ def launch_document(
     runs = [
         plain_fields(run, "run=id index overrides")
         | {"job": jobs.get(run.index), "stage": run.stage}
-        for run in _started_runs(launch)
+        for run in launch.runs
     ]
     return {
         **plain_fields(launch, "launch=id dir=folder"),
@@ -242,12 +236,6 @@ def launch_document(
         "jobs": [] if started is None else list(started.main_jobs),
         **plain_fields(started, "auto_resume_job backlog_job"),
     }
-
-
-def _started_runs(launch: Launch | LaunchPlan) -> Sequence[RunHead | RunSpec]:
-    """Return the runs of a launch without those that it has from other ones."""
-    reused = dict(launch.reused)
-    return [run for run in launch.runs if run.index not in reused]
 
 
 def script_paths(launch: Launch | LaunchPlan) -> list[str]:
@@ -283,9 +271,8 @@ def print_scripts(
     for layout in layouts:  # not among the scripts: standard output is what would be submitted
         context.note(f"layout: {layout}")
     if local:
-        runs = _started_runs(prepared.plan)
-        context.say(f"{counted(len(runs), 'run')} on this machine")
-        for run in runs:
+        context.say(f"{counted(len(prepared.plan.runs), 'run')} on this machine")
+        for run in prepared.plan.runs:
             context.say(f"  {run.id}  {shlex.join(run.overrides)}".rstrip())
         return
     for text in prepared.scripts.values():
@@ -316,13 +303,8 @@ def say_started(
     if as_json:
         context.say_json({**launch_document(launch, started), **more})
         return
-    count = len(_started_runs(launch))
+    count = len(launch.runs)
     context.say(f"launched {launch.id}: {counted(count, 'run')}")
-    if launch.reused:
-        known = counted(len(launch.reused), "completed run")
-        context.say(
-            f"  with    {known} of earlier launches; the others are new, or follow new ones"
-        )
     context.say(f"  folder  {launch.folder}")
     context.say(f"  on      {started.where}")
     if started.backlog_job is not None:

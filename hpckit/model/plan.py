@@ -182,9 +182,7 @@ class LaunchPlan:
 
     `folder` is absolute. `arguments` are the words that the user typed. `search` is the source of
     the values that the runs of an adaptive sweep ask for. `swept` are the keys in which all that
-    was asked for differs, of which some runs may be known from other launches. `reused` are the
-    runs of stages that other launches completed (index, and the earlier run's id): no job has them,
-    and their folders are linked into this launch.
+    was asked for differs, of which some runs may be known from other launches.
     """
 
     id: str
@@ -199,7 +197,6 @@ class LaunchPlan:
     stages: tuple[Stage, ...] = ()
     search: Search | None = None
     swept: tuple[str, ...] = ()
-    reused: tuple[tuple[int, str], ...] = ()
 
     @property
     def checked_runs(self) -> tuple[RunSpec, ...]:

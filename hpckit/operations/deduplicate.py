@@ -19,7 +19,6 @@ from hpckit.model.ids import run_id
 from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.plan import RunSpec
 from hpckit.model.run import RunView
-from hpckit.model.stages import followed
 from hpckit.model.states import RunState
 from hpckit.operations.prepare import Prepared, narrowed
 from hpckit.record.launch_events import merged_events, record_event
@@ -90,8 +89,7 @@ class KnownRun:
 class KnownRuns:
     """The known runs of a launch: `skipped` have completed, `adopted` wait or run elsewhere.
 
-    Of a launch with stages, `apart` wait or run elsewhere, where its other runs would not find
-    them, and `renewed` have completed, but follow runs that run now.
+    `apart` would be known, too, but runs of stages find each other only within one launch.
     `changed` counts runs that would be known, but their code has changed or cannot be identified,
     `changed_open` are the ids of those that wait or run; `changed_in` is the newest launch with
     such runs, and `changed_files` are those that differ from its code. `elsewhere` are completed
@@ -102,7 +100,6 @@ class KnownRuns:
     skipped: list[KnownRun] = field(default_factory=list)
     adopted: list[KnownRun] = field(default_factory=list)
     apart: list[KnownRun] = field(default_factory=list)
-    renewed: list[KnownRun] = field(default_factory=list)
     changed: int = 0
     changed_open: list[str] = field(default_factory=list)
     changed_in: str = ""
@@ -136,32 +133,17 @@ def divide(prepared: Prepared, context: Context, *, any_code: bool = False) -> K
     """
     found = _Search(prepared=prepared, context=context, any_code=any_code).divide()
     plan = prepared.plan
-    if not plan.stages or not found.left(plan.runs):
-        return found
-    # Runs of stages look for each other in one launch. What completed is linked into it, unless
-    # what it follows runs again: then so does it.
-    known, reused = {one.index: one for one in found.skipped}, set[int]()
-    for run in plan.runs:
-        if run.index in known and reused.issuperset(followed(plan.stages, run.index)):
-            reused.add(run.index)
-    return replace(
-        found,
-        skipped=[one for one in found.skipped if one.index in reused],
-        adopted=[],
-        apart=found.adopted,
-        renewed=[one for one in found.skipped if one.index not in reused],
-    )
+    # Runs of stages depend on each other within one launch: skip all of them or none.
+    if plan.stages and found.left(plan.runs):
+        return replace(found, skipped=[], adopted=[], apart=[*found.skipped, *found.adopted])
+    return found
 
 
 def without_known(prepared: Prepared, division: KnownRuns, context: Context) -> Prepared | None:
     """Return what is left to launch; None if nothing is."""
-    plan = prepared.plan
-    left = division.left(plan.runs)
-    if len(left) == len(plan.runs):
+    left = division.left(prepared.plan.runs)
+    if len(left) == len(prepared.plan.runs):
         return prepared
-    if left and plan.stages:
-        reused = tuple(sorted((one.index, one.id) for one in division.skipped))
-        return narrowed(prepared, range(len(plan.runs)), context, reused)
     return narrowed(prepared, left, context) if left else None
 
 

@@ -137,7 +137,7 @@ def start_launch(
             started = _with_backlog_job(started, context)
         if auto_resume:
             started = _with_auto_resume_job(started, context)
-    if division is not None and not prepared.plan.reused:
+    if division is not None:
         record_known(division, started.launch, context)
     return started
 
@@ -165,7 +165,7 @@ def _start_on_slurm(prepared: Prepared, context: Context) -> Started:
     )
     jobs = submission.submit()
     main_jobs = tuple(submission.accepted.values())
-    left = len(launch.runs) - len(launch.reused) - len(jobs)
+    left = len(launch.runs) - len(jobs)
     return Started(
         launch=submission.launch,
         jobs=jobs,

@@ -248,13 +248,8 @@ def _left_out(names: Sequence[str]) -> Iterator[Finding]:
         )
 
 
-def narrowed(
-    prepared: Prepared,
-    kept: Sequence[int],
-    context: Context,
-    reused: tuple[tuple[int, str], ...] = (),
-) -> Prepared:
-    """Return the launch with only these runs (indices), under the same id, next to the `reused`."""
+def narrowed(prepared: Prepared, kept: Sequence[int], context: Context) -> Prepared:
+    """Return the launch with only these runs (indices), under the same id."""
     before = prepared.plan
     points = tuple(prepared.points[index] for index in kept)
     plan = _plan(
@@ -262,7 +257,7 @@ def narrowed(
         before.arguments,
         context,
         prepared.templates,
-        identity=LaunchIdentity(id=before.id, created_at=before.created_at, reused=reused),
+        identity=LaunchIdentity(id=before.id, created_at=before.created_at),
     )
     scripts = {job.index: render_script(plan, job, prepared.templates) for job in plan.jobs}
     plan = replace(plan, swept=before.swept)

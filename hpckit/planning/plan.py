@@ -29,15 +29,10 @@ from hpckit.values import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchIdentity:
-    """What distinguishes one launch from any other of the same configuration.
-
-    `reused` are the runs of stages that it has from other launches (index, and the earlier run's
-    id): no job has them.
-    """
+    """What distinguishes one launch from any other of the same configuration."""
 
     id: str
     created_at: datetime
-    reused: tuple[tuple[int, str], ...] = ()
 
 
 def make_plan(
@@ -69,18 +64,11 @@ def make_plan(
         cluster=points[0].settings.cluster,
         python=python,
         runs=with_earlier(runs, stages) if stages else runs,
-        jobs=stage_jobs(
-            identity.id,
-            [_asked(one.settings) for one in points],
-            stages,
-            limits,
-            dict(identity.reused),
-        )
+        jobs=stage_jobs(identity.id, [_asked(one.settings) for one in points], stages, limits)
         if stages
         else _jobs(identity.id, points, limits),
         stages=stages,
         search=points[0].search,
-        reused=identity.reused,
     )
 
 

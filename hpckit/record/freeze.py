@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +17,6 @@ from hpckit.model.launch import WorkingFolder
 from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.record.frozen import foreground_asked
-from hpckit.record.launches import (
-    checkpoint_base,
-    checkpoint_folder,
-    load_launch,
-    load_settings,
-)
 from hpckit.record.layout import CONFIGS_PER_FILE, LaunchPaths
 from hpckit.record.origin import LaunchOrigin, origin_of
 from hpckit.record.ownership import check_place
@@ -63,7 +54,6 @@ def freeze(
         _write(plan, LaunchPaths(part), scripts, snapshot)
         _write_configs(plan.runs, LaunchPaths(part), tell)
         write_json(LaunchPaths(part).environment, environment)
-        _link_reused(plan, LaunchPaths(part))
         part.rename(folder)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -73,32 +63,6 @@ def freeze(
         if isinstance(error, OSError):
             raise _unwritable(folder, error) from error
         raise
-
-
-def _link_reused(plan: LaunchPlan, paths: LaunchPaths) -> None:
-    """Give completed runs of other launches their places here, where later stages look for them.
-
-    Hard links take no room, and outlive the other launch; where there are none, files are copied.
-    """
-    for index, run in plan.reused:
-        launch, _, earlier_index = run.rpartition(".")
-        earlier, number = load_launch(Path(plan.folder).with_name(launch)), int(earlier_index)
-        before = checkpoint_folder(earlier, number, load_settings(earlier, number)[0])
-        folder, now = paths.run(index), checkpoint_base(plan.runs[index].settings.checkpoint)
-        make_folder(folder.folder.parent)
-        copy = partial(shutil.copytree, symlinks=True, copy_function=_link)
-        copy(earlier.paths.run(number).folder, folder.folder)
-        checkpoints = folder.checkpoints if now is None else now / plan.id / f"{index:05d}"
-        if before.is_dir() and not checkpoints.exists():
-            make_folder(checkpoints.parent)
-            copy(before, checkpoints)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def discard_launch(folder: Path) -> None:
@@ -201,7 +165,7 @@ def _launch_record(
             "v": VERSION,
             **plain_fields(plan, "id", "name", "created_at"),
             "origin": origin,
-            **plain_fields(plan, "arguments", "python", "cluster", "stages", "swept", "reused"),
+            **plain_fields(plan, "arguments", "python", "cluster", "stages", "swept"),
             "searched": plan.search is not None,
             "jobs": [_job_record(plan, index) for index in range(len(plan.jobs))],
             "runs": [

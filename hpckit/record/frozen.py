@@ -65,8 +65,8 @@ class FrozenFields:
     """The fields of launch.json that can be read directly.
 
     `searched` is true if its runs ask for values when they begin (an adaptive sweep). `origin` is
-    where the folder was made, `swept` the keys in which all that was asked for differs, `reused`
-    the runs that other launches completed (index, id); launches of older versions lack them.
+    where the folder was made, `swept` the keys in which all that was asked for differs; launches of
+    older versions lack both.
     """
 
     id: str
@@ -80,7 +80,6 @@ class FrozenFields:
     searched: bool = False
     origin: LaunchOrigin | None = None
     swept: tuple[str, ...] = ()
-    reused: tuple[tuple[int, str], ...] = ()
 
 
 def foreground_asked(arguments: Iterable[str]) -> bool:
@@ -117,8 +116,7 @@ def check_numbers(frozen: FrozenFields, runs: int) -> None:
     """Raise ValueError unless jobs and stages cover every run exactly once."""
     if [job.index for job in frozen.jobs] != list(range(len(frozen.jobs))):
         raise ValueError("its jobs are not numbered from 0")
-    reused = [run for run, _ in frozen.reused]
-    if sorted([*reused, *(run for job in frozen.jobs for run in job.runs)]) != list(range(runs)):
+    if sorted(run for job in frozen.jobs for run in job.runs) != list(range(runs)):
         raise ValueError("its jobs do not have every run once")
     ends = [0, *(stage.first + stage.count for stage in frozen.stages)]
     if frozen.stages and (ends[-1] != runs or ends[:-1] != [one.first for one in frozen.stages]):

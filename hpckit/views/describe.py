@@ -153,7 +153,7 @@ def _paths(launch: Launch, view: RunView, settings: LaunchConfig) -> Mapping[str
     }
     if record.attempt:
         paths["logs"] = run.attempt(record.attempt).folder
-    if record.job is not None and record.index not in dict(launch.reused):
-        job = read_launch_history(launch).job_of(record.index).index
+    job = read_launch_history(launch).job_of(record.index).index
+    if record.job is not None:
         paths["batch_log"] = launch.paths.job_log(job, record.job)
     return {name: str(path) for name, path in paths.items()}

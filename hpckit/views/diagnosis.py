@@ -101,8 +101,7 @@ def run_evidence(
     """Return all that is known about a run; `usages` are its nodes' telemetry."""
     index = view.record.index
     shared, asked = _shared(launch, history, index), None
-    # This machine allocates nothing.
-    if launch.cluster.kind is not ClusterKind.local and index not in dict(launch.reused):
+    if launch.cluster.kind is not ClusterKind.local:  # this machine allocates nothing
         asked = history.job_of(index).resources if shared is None else shared.each
     completed = view.state is RunState.completed and not view.record.reason
     allocation = None if asked is None else run_allocation(asked, account, completed=completed)
@@ -144,6 +143,6 @@ def _stragglers(launch: Launch, record: RunRecord) -> tuple[Straggler, ...]:
 
 def _shared(launch: Launch, history: LaunchHistory, index: int) -> SharedJobSpec | None:
     """Return how a run shares its job with others; None if it does not."""
-    if launch.cluster.kind is ClusterKind.local or index in dict(launch.reused):
+    if launch.cluster.kind is ClusterKind.local:
         return None
     return history.job_of(index).shared_job

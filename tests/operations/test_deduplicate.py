@@ -419,77 +419,20 @@ def test_launch_says_what_the_run_that_it_adopts_was_given_otherwise(project: An
     assert project("logs", "--follow", first).code == 0
 
 
-LINE = {
-    "conf/experiment/line.yaml": "# @package _global_\nstages:\n"
-    "  prepare: {once: true, overrides: ['command=[sh,prepare.sh]']}\n"
-    "  train: {overrides: ['command=[sh,train.sh,\"${seed}\"]']}\n"
-    "  evaluate: {overrides: ['command=[sh,evaluate.sh]']}\n"
-    "  report: {once: true, after: afterany, overrides: ['command=[sh,report.sh]']}\n",
-    "prepare.sh": "echo 7 >$HPCKIT_RUN_DIR/data\n",
-    "train.sh": "read x <$HPCKIT_STAGE_PREPARE_DIR/data; echo $x$1 >$HPCKIT_RUN_DIR/weights\n"
-    "[ $1 != 4 ] || [ -e ../mended ]\n",
-    "evaluate.sh": "cat $HPCKIT_STAGE_TRAIN_DIR/weights >$HPCKIT_RUN_DIR/value\n",
-    "report.sh": "cat $HPCKIT_LAUNCH_DIR/runs/*/value >$HPCKIT_RUN_DIR/all\n",
-}
-LINED = ("experiment=line", "cluster=local", "runtime.cwd=project", "-m")
-
-
-def lined(project: Any) -> None:
-    """Write an experiment of four stages, of which two are swept."""
+def test_a_staged_sweep_that_grows_asks_before_it_runs_everything_again(project: Any) -> None:
+    """Runs of stages need each other: what completed is counted and asked about."""
     (project.cwd / "conf/experiment").mkdir(parents=True)
-    for name, text in LINE.items():
+    for name, text in STAGES.items():
         (project.cwd / name).write_text(text)
-
-
-def test_a_staged_sweep_that_grows_runs_what_is_new_and_what_follows_it(project: Any) -> None:
-    """Stages find the runs that are used again, and have them when the first launch is removed."""
-    lined(project)
-    first = launched(project, "--wait", *LINED, "seed=1,2")
-    assert len(launched(project, *LINED, "seed=1,2")["skipped"]) == 6
-    said = project("launch", "--wait", *LINED, "seed=1,2,3")
-    assert said.code == 0, said.err
-    assert f"5 runs skipped: completed already as {first['launch']}, runs 0-4" in said.err
-    assert "3 runs\n" in said.out
-    assert "5 completed runs of earlier launches; the others are new, or follow new" in said.out
-    (folder,) = (one for one in project.outputs if one.name != first["launch"])
-    assert project("rm", first["launch"], "--yes").code == 0
-    assert (folder / "runs/00007/all").read_text() == "71\n72\n73\n"
-    assert (folder / "runs/00000/data").read_text() == "7\n"
-    rows = json.loads(project("results", folder.name, "--json").out)
-    assert [one["state"] for one in rows["runs"]] == ["completed"] * 8
-    assert rows["elsewhere"] == []
-    assert project("show", f"{folder.name}.0").code == 0
-    third = launched(project, "--wait", *LINED, "seed=1,2,3,5")
-    assert [one["stage"] for one in third["runs"]] == ["train", "evaluate", "report"]
-    assert {one["dir"] for one in third["skipped"]} == {str(folder)}
-
-
-def test_a_stage_that_completed_runs_again_where_what_it_follows_does(project: Any) -> None:
-    """A report over what failed is no report on what runs now; `launch` says which."""
-    lined(project)
-    first = launched(project, "--wait", *LINED, "seed=1,4")
-    (project.cwd.parent / "mended").touch()
-    said = project("launch", "--json", "--wait", *LINED, "seed=1,4")
-    assert f"1 completed run runs again, as what it follows does: {first['launch']}.5" in said.err
-    second = json.loads(said.out)
-    assert [one["index"] for one in second["skipped"]] == [0, 1, 3]
-    assert [one["index"] for one in second["runs"]] == [2, 4, 5]
-    assert Path(second["dir"], "runs/00005/all").read_text() == "71\n74\n"
-
-
-def test_runs_of_stages_under_way_are_not_launched_again_without_a_question(project: Any) -> None:
-    """They cannot be found from another launch: it refuses, and says how to go on."""
-    lined(project)
-    go = project.cwd.parent / "go"
-    (project.cwd / "prepare.sh").write_text(f"until [ -e {go} ]; do sleep 0.1; done\n")
-    first = launched(project, *LINED, "seed=1,2")["launch"]
-    said = project("launch", *LINED, "seed=1,2,3")
+    words = (*STAGED, "-m")
+    launched(project, "--wait", *words, "seed=1,2")
+    assert len(launched(project, *words, "seed=1,2")["skipped"]) == 4
+    said = project("launch", *words, "seed=1,2,3")
     assert (said.code, len(project.outputs)) == (2, 1)
-    assert "5 runs under way would be launched a second time, as runs of stages need" in said.err
-    assert f"`hpckit cancel {first}` ends what is under way" in said.err
-    go.touch()
-    for index in range(6):
-        assert project("logs", "--follow", f"{first}.{index}").code == 0
+    assert "4 completed runs would run again, as runs of stages need each other" in said.err
+    asked = project("launch", *words, "seed=1,2,3", terminal=True, answer="")
+    assert (asked.code, asked.out) == (2, "run 4 completed runs again? [y/N] ")
+    assert len(launched(project, "--changed-code", *words, "seed=1,2,3")["runs"]) == 6
 
 
 def test_launch_on_slurm_says_that_the_run_it_skips_was_here(project: Any) -> None:

@@ -20,13 +20,9 @@ from hpckit.values import replace
 
 
 def stage_jobs(
-    launch: str,
-    asked: Sequence[Asked],
-    stages: Sequence[Stage],
-    limits: SubmitLimits,
-    reused: Collection[int] = (),
+    launch: str, asked: Sequence[Asked], stages: Sequence[Stage], limits: SubmitLimits
 ) -> tuple[JobSpec, ...]:
-    """Return the jobs of all runs but the `reused` ones, each after the jobs that it follows.
+    """Return the jobs of all runs, each after the jobs that it follows.
 
     `asked` is what each run asks for. If the limits split a stage into several arrays, the stages
     that follow it point by point are split into arrays of the same points, each directly after the
@@ -37,10 +33,7 @@ def stage_jobs(
         columns = _columns(block, asked, limits)
         parts = [(place, stage, part) for part in columns for place, stage in enumerate(block)]
         for _, stage, part in parts:
-            every = (stage.first + position for position in part)
-            runs = tuple(run for run in every if run not in reused)
-            if not runs:
-                continue
+            runs = tuple(stage.first + position for position in part)
             job = job_of_runs(len(jobs), launch, runs, asked[runs[0]])
             jobs.append(replace(job, after=waited_for(job, stages, jobs)))
     return tuple(jobs)
