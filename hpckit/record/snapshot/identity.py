@@ -17,6 +17,7 @@ from hpckit.record.layout import LaunchPaths
 from hpckit.record.lookup import list_launches
 from hpckit.record.snapshot.changes import counted_sums, sums_text
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
+from hpckit.record.snapshot.outside import MODULES
 from hpckit.record.store import PRIVATE_FILE, open_plain, read_object, read_plain
 from hpckit.values import dataclass
 
@@ -113,13 +114,15 @@ def frozen_project(paths: LaunchPaths) -> str | None:
 def _mark(file: CodeFile, project: Path, held: Collection[str]) -> str:
     """Return what counts of a file but its content: its kind, what a link leads to.
 
-    A target that is not `held` counts by size and time, also one that git ignores.
+    A target that is not `held` counts by size and time, also a module that git ignores.
     """
     if file.link is None:
         return "program" if file.executable else ""
     target = (project / file.path).resolve()
-    inside = target.is_relative_to(project) and target.relative_to(project).as_posix() in held
-    if inside or not target.is_file():
+    inside = target.is_relative_to(project)
+    is_held = inside and target.relative_to(project).as_posix() in held
+    # Other files that git ignores may be what runs write.
+    if is_held or (inside and not target.name.endswith(MODULES)) or not target.is_file():
         return f">{file.link}"
     stat = target.stat()
     return f">{file.link} {stat.st_size} {stat.st_mtime_ns}"

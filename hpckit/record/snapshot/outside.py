@@ -42,7 +42,7 @@ _SOURCES = frozenset(
     | {".yaml", ".yml"}
 )
 _RECIPES = frozenset({"makefile", "snakefile", "justfile"})
-_MODULES = (".py", ".pyx", ".so", ".sh", ".toml", ".yaml", ".yml")
+MODULES = (".py", ".pyx", ".so", ".sh", ".toml", ".yaml", ".yml")
 _OF_THE_SYSTEM = ("/usr/", "/bin/", "/sbin/", "/dev/", "/proc/")
 _WRITTEN = frozenset({"wandb", "mlruns", "multirun", "outputs", "lightning_logs"})
 """Folders of what runs write, unless they are packages: trackers keep copies of code there."""
@@ -112,7 +112,7 @@ def differing(now: AbstractSet[str], recorded: AbstractSet[str]) -> tuple[str, .
     gone = {path for path in gone if path[-1] != "/" and not os.path.lexists(path)}
     shared = {line for line in now ^ recorded if line.endswith("/")}
     own = {line for line in now - recorded if not line.endswith("/")}
-    own = {line for line in own if path_of(line) in before or line.endswith(_MODULES[:3])}
+    own = {line for line in own if path_of(line) in before or line.endswith(MODULES[:3])}
     return tuple(sorted({*paths_of(shared | own), *gone}))
 
 
@@ -373,7 +373,7 @@ def _modules(top: str, *, plain: bool, most: int = _MOST_ENTRIES) -> Iterator[st
             continue
         seen.add(real)
         if len(names) <= _MOST_NAMES:
-            yield from (f"{folder}/{name}" for name in names if name.endswith(_MODULES))
+            yield from (f"{folder}/{name}" for name in names if name.endswith(MODULES))
         folders[:] = sorted(name for name in folders if _holds_code(folder, name, plain=plain))
 
 

@@ -131,7 +131,7 @@ class Machine:
     def _import_folders(self, env: Mapping[str, str]) -> list[Path]:
         """Return these folders, and those of PYTHONPATH."""
         told = {**self.environ, **self.plan.cluster.env, **env}.get("PYTHONPATH", "")
-        return [*self._folders, *(Path(folder) for folder in told.split(os.pathsep) if folder)]
+        return [*self._folders, *(self.working_dir / one for one in told.split(os.pathsep) if one)]
 
     def _python(self) -> Iterator[Finding]:
         """Look for the Python of the runs; on nodes it may be where this machine has nothing."""
@@ -281,10 +281,8 @@ class Machine:
         self, key: str, value: str, file: Path, folders: list[Path]
     ) -> Iterator[Finding]:
         """Look for what a script imports; what the nodes set up may add to it."""
-        cluster = self.plan.cluster
-        told = cluster.setup or cluster.modules or not all(one.is_dir() for one in folders)
         for name in missing_modules(file, folders) if self.same_python else ():
-            yield (warning if told else error)(
+            yield warning(
                 key,
                 value,
                 f"{file.name} imports {name}, which {self.plan.python} does not have",

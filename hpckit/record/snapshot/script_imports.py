@@ -25,6 +25,7 @@ _OTHERS = frozenset({"torch", "jax", "hpckit"})
 """A script that imports one of them may have another way to its world."""
 _MEETING = re.compile(rb"distributed|RANK|PROCID|LOCALID|NODEID|hostname")
 """What a script has that knows of other ranks, or is told which of them it is."""
+_SETS_PATH = re.compile(rb"sys\.(path|modules)|addsitedir")
 _TRAINS = frozenset({"sklearn", "torch", "xgboost"})
 _ALONE = sys.stdlib_module_names | frozenset(
     {*_TRAINS, "PIL", "matplotlib", "numpy", "omegaconf", "pandas", "scipy", "torchaudio"}
@@ -68,27 +69,31 @@ def missing_modules(file: Path, folders: Sequence[Path]) -> list[str]:
     that sets the path of modules itself.
     """
     places, missing = [file.parent, *folders], dict[str, None]()
-    for content, tree in _scripts(file, places):
-        if b"sys.path" in content or b"addsitedir" in content:
+    for content, names in _scripts(file, places, always=True):
+        if _SETS_PATH.search(content):
             return []
-        tops = [name.partition(".")[0] for one in tree.body for name in _imported(one)]
+        tops = [name.partition(".")[0] for name in names if not name.startswith("__")]
         missing |= {top: None for top in tops if find_module(top, places, installed=True) is None}
     return list(missing)
 
 
 def _is_alone(file: Path) -> bool:
     own = [file.parent]
-    read = list(_scripts(file, own))
-    names = {name for _, tree in read for one in ast.walk(tree) for name in _imported(one)}
-    tops = {name.partition(".")[0] for name in names}
+    read = list(_scripts(file, own, always=False))
+    tops = {name.partition(".")[0] for _, names in read for name in names}
     return not _TRAINS.isdisjoint(tops) and not (
         any(_MEETING.search(content) for content, _ in read)
         or any(find_module(top, own, installed=False) is None for top in tops - _ALONE)
     )
 
 
-def _scripts(file: Path, folders: Sequence[Path]) -> Iterator[tuple[bytes, ast.Module]]:
-    """Yield content and syntax of a script, and of the modules in folders that it imports."""
+def _scripts(
+    file: Path, folders: Sequence[Path], *, always: bool
+) -> Iterator[tuple[bytes, Sequence[str]]]:
+    """Yield content and imports of a script, and of the modules in folders that it imports.
+
+    With `always` only imports that run whenever the module does: those in no block.
+    """
     left, seen = [file], {file}
     while left and len(seen) <= _MOST_FILES:
         try:
@@ -97,10 +102,10 @@ def _scripts(file: Path, folders: Sequence[Path]) -> Iterator[tuple[bytes, ast.M
             tree = ast.parse(content)
         except (OSError, SyntaxError, ValueError):
             continue
-        yield content, tree
-        names = {name for one in ast.walk(tree) for name in _imported(one)}
-        names |= {name.rpartition(".")[0] for name in names if "." in name}
-        for name in sorted(names):
+        statements = tree.body if always else ast.walk(tree)
+        names = list(dict.fromkeys(name for one in statements for name in _imported(one)))
+        yield content, names
+        for name in (*names, *(name.rpartition(".")[0] for name in names if "." in name)):
             found = find_module(name, folders, installed=False)
             if found is not None and found.file is not None and found.is_source:
                 left += {found.file} - seen

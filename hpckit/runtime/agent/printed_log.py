@@ -13,7 +13,6 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -115,8 +114,6 @@ class PrintedLog:
     _read: int = field(default=0, init=False)
     _last: dict[str, Any] = field(default_factory=dict, init=False)
     _steps: dict[str, int] = field(default_factory=dict, init=False)
-    _first: int | None = field(default=None, init=False)
-    _before: int = field(default=0, init=False)
 
     def read(self, *, ended: bool = False) -> None:
         """Add what was printed since; with `ended` also a last line that is cut off.
@@ -148,26 +145,17 @@ class PrintedLog:
             if not row or row == self._last:
                 continue
             self._last = dict(row)
-            step = self._step(row.pop("step"), row)
+            step = row.pop("step")
+            if step is not None and any(step <= self._steps.get(name, -1) for name in row):
+                step = None  # an epoch of several lines: none of them replaces another
+            elif step is not None:
+                self._steps |= dict.fromkeys(row, step)
             rows.append({"step": step, "at": at, "round": self.round, **row})
         try:
             if rows:
                 self.metrics.append(*rows)
         except OSError as error:
             self.lost = str(error)
-
-    def _step(self, printed: int | None, names: Iterable[str]) -> int | None:
-        """Return the step of metrics: steps that begin again in each epoch are counted on."""
-        if printed is None:
-            return None
-        latest = max(self._steps.values(), default=-1)
-        if self._first is None or (printed <= self._first and printed < latest):
-            self._before += latest - printed + 1 if self._first is not None else 0
-            self._first, self._steps = printed, {}
-        if any(printed <= self._steps.get(name, -1) for name in names):
-            return None  # an epoch of several lines: none of them replaces another
-        self._steps |= dict.fromkeys(names, printed)
-        return self._before + printed
 
 
 def main(folder: str, number: str, *wanted: str) -> str | int:

@@ -67,22 +67,6 @@ def test_several_lines_of_an_epoch_replace_none_of_them(tmp_path: Path) -> None:
     assert [loss for _, loss, number in rows_of(attempt) if number] == [9, 8, 7, 6, 5, 4]
 
 
-def test_steps_that_begin_again_in_each_epoch_are_counted_on(tmp_path: Path) -> None:
-    """A curve goes on to the end; a lower step amid an epoch has no step, as `best so far`."""
-    attempt, log = AttemptPaths(tmp_path), tmp_path / "log"
-    lines = [f"epoch {e} step {s} loss: {9 - e - s / 100}" for e in range(3) for s in (0, 10, 20)]
-    lines[5:5] = ["best at step 10: loss: 1.5"]
-    log.write_text("\n".join(lines))
-    PrintedLog(
-        log=log,
-        metrics=MetricsLog(paths=attempt),
-        round=0,
-        patterns=printed_patterns(["loss"]),
-    ).read(ended=True)
-    steps = [step for step, _, _ in rows_of(attempt)]
-    assert steps == [0, 10, 20, 21, 31, None, 41, 42, 52, 62]
-
-
 LAUNCH = ("launch", "experiment=command", "cluster=local", "--wait")
 ENDLESS = "(?P<loss>(a+)+)$"
 SHORT_WAIT = """
