@@ -5,7 +5,6 @@ Templates are taken from `slurm_templates` in the snapshot, else in the project.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -15,7 +14,6 @@ from hpckit.context import Context
 from hpckit.errors import ConfigError, TemplateError, UsageError
 from hpckit.model.plan import JobSpec, LaunchPlan
 from hpckit.record.launches import Launch
-from hpckit.record.snapshot.environment import capture_of
 
 
 def rendered(launch: Launch, job: JobSpec, context: Context) -> str:
@@ -36,18 +34,11 @@ def require_python(launch: Launch) -> None:
     """Raise UsageError if the Python of the launch's runs is gone: each job would fail."""
     # Slurm's nodes may have a Python that this host does not have.
     if launch.cluster.python is None and not Path(launch.python).exists():
-        raise _gone(f"the Python that {launch.id} ran with is gone: {launch.python}")
+        raise python_gone(f"the Python that {launch.id} ran with is gone: {launch.python}")
 
 
-def require_installation(launch: Launch, context: Context) -> None:
-    """Raise UsageError if that Python is gone, or no longer has hpckit: it is started."""
-    require_python(launch)
-    own = launch.cluster.python is not None or launch.python == sys.executable
-    if not own and capture_of(launch.python, context.environ) is None:
-        raise _gone(f"the Python that {launch.id} ran with has no hpckit any more: {launch.python}")
-
-
-def _gone(message: str) -> UsageError:
+def python_gone(message: str) -> UsageError:
+    """Return the error for a Python that is gone, and what to do."""
     hint = "bring that environment back, or run with today's: hpckit rerun, without --exact"
     return UsageError(message, hint=hint)
 

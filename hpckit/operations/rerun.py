@@ -19,8 +19,9 @@ from hpckit.model.parallel.words import with_layout_words
 from hpckit.model.plain import MASK, from_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.model.stages import with_followed
-from hpckit.operations.frozen_script import option_of, require_installation, templates_of
+from hpckit.operations.frozen_script import option_of, templates_of
 from hpckit.operations.prepare import Prepared, plan_points, take_snapshot, with_outside
+from hpckit.operations.resumable import require_installation
 from hpckit.planning.plan import LaunchIdentity
 from hpckit.planning.secrecy import masked_words
 from hpckit.record.launches import Launch, load_settings

@@ -5,6 +5,7 @@ Does not choose between them (planning.resume does) and changes nothing.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from hpckit.context import Context
@@ -15,7 +16,7 @@ from hpckit.model.plan import JobSpec
 from hpckit.model.run import RunView
 from hpckit.model.stages import followed
 from hpckit.model.states import RunState
-from hpckit.operations.frozen_script import changed_scripts
+from hpckit.operations.frozen_script import changed_scripts, python_gone, require_python
 from hpckit.planning.recovery.budget import spent
 from hpckit.planning.recovery.resume import Choice, Known
 from hpckit.planning.signature import frozen_signature
@@ -23,6 +24,7 @@ from hpckit.planning.stages import chained, digest
 from hpckit.record.counted_events import counted_events
 from hpckit.record.launches import Launch, load_frozen, load_settings
 from hpckit.record.snapshot.changes import changes
+from hpckit.record.snapshot.environment import capture_of
 from hpckit.record.snapshot.git import Git
 from hpckit.views.launch_view import LaunchView, unconfirmed
 
@@ -95,3 +97,13 @@ def _signature(launch: Launch, run: int) -> str:
     config = load_frozen(launch, run)
     own = frozen_signature(config, launch.runs[run].id, searched=launch.searched)
     return chained(own, digest(launch.runs[one].signature for one in followed(launch.stages, run)))
+
+
+def require_installation(launch: Launch, context: Context) -> None:
+    """Raise UsageError if the Python of the launch's runs or its hpckit is gone; starts it."""
+    require_python(launch)
+    own = launch.cluster.python is not None or launch.python == sys.executable
+    if not own and capture_of(launch.python, context.environ) is None:
+        raise python_gone(
+            f"hpckit is no longer installed for {launch.python}, with which {launch.id} ran"
+        )

@@ -20,7 +20,7 @@ from hpckit.operations.add_job import add_job, alone
 from hpckit.operations.answering.slurm_check import Asked, as_submitted
 from hpckit.operations.checkpoints.resume_step import resume_words
 from hpckit.operations.feed import feed
-from hpckit.operations.frozen_script import frozen_plan, rendered, require_installation
+from hpckit.operations.frozen_script import frozen_plan, rendered
 from hpckit.operations.layout.new_settings import (
     NewSettings,
     SettingsOrder,
@@ -28,7 +28,12 @@ from hpckit.operations.layout.new_settings import (
     record_settings,
     with_new_resources,
 )
-from hpckit.operations.resumable import check_unchanged, known_of, spent_of
+from hpckit.operations.resumable import (
+    check_unchanged,
+    known_of,
+    require_installation,
+    spent_of,
+)
 from hpckit.operations.service_jobs import keep_auto_resume_job, keep_backlog_job
 from hpckit.operations.started import Started, on_slurm, on_this_machine
 from hpckit.operations.submit import slurm_commands, submission_of

@@ -111,8 +111,8 @@ def left_states(untracked: Iterable[str]) -> Iterator[Finding]:
         yield warning(
             "code.snapshot",
             found[0],
-            f"every run starts with {listed(found, _SHOWN)}, as with all that git does not ignore: "
-            "a program that goes on from what it finds does not begin at its beginning",
+            f"{listed(found, _SHOWN)} will be in the folder of every run, as git does not ignore "
+            "it: a program that resumes from a file will resume from this one",
             "delete it, or let git ignore it (.gitignore); what runs need: git add -f FILE",
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import time
 from collections.abc import Iterable, Mapping
@@ -78,7 +79,9 @@ def hits(texts: Iterable[str]) -> list[str]:
 
 def files_with_secrets(folder: Path) -> list[str]:
     """Return the files below a folder that hold one of the secrets, by name or content."""
-    found = [path for path in folder.rglob("*") if path.is_file()]
+    # Not by rglob: a run that has just ended still removes its empty folder.
+    walked = (Path(top, name) for top, _, names in os.walk(folder) for name in names)
+    found = [path for path in walked if path.is_file()]
     assert hits(map(str, found)) == []
     inside = [path for path in found if hits([content(path)])]
     return sorted(str(path.relative_to(folder)) for path in inside)

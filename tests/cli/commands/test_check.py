@@ -260,7 +260,7 @@ def test_saved_state_that_would_go_into_every_run_is_warned_of(shell: Any) -> No
     words = ("check", "--json", "cluster=local", "--", "python", "train.py")
     said = shell(*words)
     assert findings(said) == [("warning", "code.snapshot")]
-    assert "every run starts with last.ckpt" in said.out
+    assert "last.ckpt will be in the folder of every run" in said.out
     subprocess.run([*git, "add", "."], check=True)
     assert findings(shell(*words)) == []
 

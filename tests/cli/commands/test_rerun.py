@@ -162,7 +162,10 @@ def test_rerun_needs_one_run(project: Any) -> None:
     assert "has 2 runs" in several.err
     record = json.loads((first / "launch.json").read_text())
     bare = shutil.which("python3", path="/usr/bin")
-    for python, why in (("/no/python", "is gone: /no/python"), (bare, "has no hpckit any more")):
+    for python, why in (
+        ("/no/python", "is gone: /no/python"),
+        (bare, "hpckit is no longer installed"),
+    ):
         (first / "launch.json").write_text(json.dumps(record | {"python": python}))
         gone = project("rerun", f"{first.name}.0", "--exact")
         assert gone.code == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -501,6 +502,8 @@ def test_status_says_where_a_submission_was_never_confirmed(desk: Any) -> None:
 def test_status_says_that_no_local_executor_was_ever_given_the_runs(desk: Any) -> None:
     """A launcher that was killed between freezing and starting leaves word of what to do."""
     launch = desk.freeze(sweep=(("a=1",), ("a=2",)))
+    record = launch.folder / "launch.json"
+    record.write_text(record.read_text().replace("/usr/bin/python3", sys.executable))
     said = desk.say("status")
     assert "no local executor was ever given 2 runs" in said.err
     named = re.search("`hpckit resume (.*)` begins them", said.err)
