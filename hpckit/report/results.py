@@ -103,8 +103,8 @@ def make_results(
     """
     given = {row.run: assigned(row.overrides) for row in rows} if sweep is None else sweep
     differing = differing_keys(list(given.values()))
-    kept = {*swept} - {*differing}
-    names = tuple(key for key in compared_keys(given.values()) if key in {*differing, *kept})
+    shown = {*differing, *swept}
+    names = tuple(key for key in compared_keys(given.values()) if key in shown)
     metrics = tuple(dict.fromkeys(name for row in rows for name in row.metrics))
     return Results(
         overrides=names,
@@ -112,7 +112,7 @@ def make_results(
         prefixed=_prefixed(names, metrics),
         rows=tuple(_result_row(row, names, given[row.run], now) for row in rows),
         spans=spans,
-        kept=frozenset(kept),
+        kept=frozenset(shown.difference(differing)),
     )
 
 

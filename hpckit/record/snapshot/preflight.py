@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,12 @@ from hpckit.record.snapshot.entry_point import (
 )
 from hpckit.record.snapshot.environment import in_active_environment, program_meant
 from hpckit.record.snapshot.frozen_files import OUTSIDE, FrozenFiles
-from hpckit.record.snapshot.script_imports import missing_modules, rank_findings
+from hpckit.record.snapshot.script_imports import (
+    Reader,
+    missing_modules,
+    rank_findings,
+    read_script,
+)
 from hpckit.values import dataclass, field
 
 _ACCELERATORS = ("cuda", "hip", "xpu")
@@ -123,6 +128,11 @@ class Machine:
             for where in WorkingFolder
         }
 
+    @cached_property
+    def _read(self) -> Reader:
+        """Reads each script once: the runs of a sweep differ in what follows it."""
+        return cache(read_script)
+
     @property
     def _folders(self) -> list[Path]:
         """The folders of the project in which Python looks for modules."""
@@ -171,7 +181,7 @@ class Machine:
             words = self.split(settings.command)
             project = self._projects[settings.runtime.cwd]
             yield from self._command(words, settings.env, in_place=project.in_place)
-            yield from rank_findings(words, settings.resources, self._find)
+            yield from rank_findings(words, settings.resources, self._find, self._read)
             yield from commanded_paths(words, project)
             if self.snapshot.files is not None:
                 yield from unfrozen_code(words, project)
@@ -281,7 +291,7 @@ class Machine:
         self, key: str, value: str, file: Path, folders: list[Path]
     ) -> Iterator[Finding]:
         """Look for what a script imports; what the nodes set up may add to it."""
-        for name in missing_modules(file, folders) if self.same_python else ():
+        for name in missing_modules(file, folders, self._read) if self.same_python else ():
             yield warning(
                 key,
                 value,

@@ -8,8 +8,9 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from hpckit.model.command import MPI_CURE, commands_of, script_of
 from hpckit.model.finding import Finding, error, warning
@@ -17,6 +18,7 @@ from hpckit.model.launch import Resources
 from hpckit.record.snapshot.entry_point import find_module
 from hpckit.record.store import open_plain
 
+_ELF = b"\x7fELF"
 _LINKED = re.compile(rb"\0libmpi(?:ch|fort|cxx|_[a-z_]+)?\.so[.\d]*\0")
 """The name of a library in an ELF file's table of names."""
 _MOST_BYTES = 64 << 20
@@ -34,15 +36,48 @@ _ALONE = sys.stdlib_module_names | frozenset(
 """Modules that start nothing on several ranks by themselves."""
 
 
+class Script(NamedTuple):
+    """A file, and the modules that it imports: in no block and so `always`, and in any place."""
+
+    content: bytes
+    always: tuple[str, ...] = ()
+    anywhere: tuple[str, ...] = ()
+
+
+Reader = Callable[[Path], Script | None]
+
+
+def read_script(file: Path) -> Script | None:
+    """Read a program or a script; None if that is not possible, or if it is no valid Python."""
+    try:
+        with open_plain(file) as opened:
+            content = opened.read(_MOST_BYTES)
+        if content.startswith(_ELF):
+            return Script(content)
+        tree = ast.parse(content)
+    except (OSError, SyntaxError, ValueError):
+        return None
+    return Script(content, _names(tree.body), _names(ast.walk(tree)))
+
+
 def rank_findings(
-    words: Sequence[str], resources: Resources, find: Callable[[str], Path | None]
+    words: Sequence[str],
+    resources: Resources,
+    find: Callable[[str], Path | None],
+    read: Reader = read_script,
 ) -> Iterator[Finding]:
-    """Yield what is wrong with a command of several ranks; `find` looks for a program or a file."""
+    """Yield what is wrong with a command of several ranks; `find` looks for a program or a file.
+
+    Commands of a sweep mostly start one script: give a `read` that remembers.
+    """
     ranks = resources.nodes * resources.tasks_per_node
     for command in commands_of(words) if ranks > 1 else ():
         name = script_of(command) or command[0]
         file = find(name)
-        say = None if file is None else _judge(file)
+        script = None if file is None else read(file)
+        if file is None or script is None:
+            continue
+        say = _judge(file, script)
         if say is not None:
             yield say(
                 "command",
@@ -51,7 +86,7 @@ def rank_findings(
                 "fail in MPI_Init",
                 MPI_CURE,
             )
-        elif file is not None and file.suffix == ".py" and _is_alone(file):
+        elif file.suffix == ".py" and _is_alone(file, read):
             yield warning(
                 "command",
                 name,
@@ -62,49 +97,42 @@ def rank_findings(
             )
 
 
-def missing_modules(file: Path, folders: Sequence[Path]) -> list[str]:
+def missing_modules(file: Path, folders: Sequence[Path], read: Reader = read_script) -> list[str]:
     """Return the modules that a script, or a module of its folders, cannot import in this Python.
 
     `folders` come before what is installed. Only imports count that always run; none of a script
     that sets the path of modules itself.
     """
     places, missing = [file.parent, *folders], dict[str, None]()
-    for content, names in _scripts(file, places, always=True):
-        if _SETS_PATH.search(content):
+    for script in _scripts(file, places, read, always=True):
+        if _SETS_PATH.search(script.content):
             return []
-        tops = [name.partition(".")[0] for name in names if not name.startswith("__")]
+        tops = [name.partition(".")[0] for name in script.always if not name.startswith("__")]
         missing |= {top: None for top in tops if find_module(top, places, installed=True) is None}
     return list(missing)
 
 
-def _is_alone(file: Path) -> bool:
+def _is_alone(file: Path, read: Reader) -> bool:
     own = [file.parent]
-    read = list(_scripts(file, own, always=False))
-    tops = {name.partition(".")[0] for _, names in read for name in names}
+    scripts = list(_scripts(file, own, read, always=False))
+    tops = {name.partition(".")[0] for script in scripts for name in script.anywhere}
     return not _TRAINS.isdisjoint(tops) and not (
-        any(_MEETING.search(content) for content, _ in read)
+        any(_MEETING.search(script.content) for script in scripts)
         or any(find_module(top, own, installed=False) is None for top in tops - _ALONE)
     )
 
 
 def _scripts(
-    file: Path, folders: Sequence[Path], *, always: bool
-) -> Iterator[tuple[bytes, Sequence[str]]]:
-    """Yield content and imports of a script, and of the modules in folders that it imports.
-
-    With `always` only imports that run whenever the module does: those in no block.
-    """
+    file: Path, folders: Sequence[Path], read: Reader, *, always: bool
+) -> Iterator[Script]:
+    """Yield a script, and the modules in folders that it imports; with `always` surely."""
     left, seen = [file], {file}
     while left and len(seen) <= _MOST_FILES:
-        try:
-            with open_plain(left.pop()) as opened:
-                content = opened.read(_MOST_BYTES)
-            tree = ast.parse(content)
-        except (OSError, SyntaxError, ValueError):
+        script = read(left.pop())
+        if script is None:
             continue
-        statements = tree.body if always else ast.walk(tree)
-        names = list(dict.fromkeys(name for one in statements for name in _imported(one)))
-        yield content, names
+        yield script
+        names = script.always if always else script.anywhere
         for name in (*names, *(name.rpartition(".")[0] for name in names if "." in name)):
             found = find_module(name, folders, installed=False)
             if found is not None and found.file is not None and found.is_source:
@@ -112,22 +140,18 @@ def _scripts(
                 seen.add(found.file)
 
 
-def _judge(file: Path) -> Callable[[str, object, str, str], Finding] | None:
-    """Return how to say that a file is a program of MPI; None if it is not, or cannot be read."""
-    try:
-        with open_plain(file) as opened:
-            content = opened.read(_MOST_BYTES)
-        if content.startswith(b"\x7fELF"):
-            return error if _LINKED.search(content) else None
-        if file.suffix != ".py" or b"mpi4py" not in content:
-            return None
-        tree = ast.parse(content)
-    except (OSError, SyntaxError, ValueError):
+def _judge(file: Path, script: Script) -> Callable[[str, object, str, str], Finding] | None:
+    """Return how to say that a file is a program of MPI; None if it is not."""
+    if script.content.startswith(_ELF):
+        return error if _LINKED.search(script.content) else None
+    if file.suffix != ".py" or "mpi4py.MPI" not in script.always:
         return None
-    if "mpi4py.MPI" not in {name for one in tree.body for name in _imported(one)}:
-        return None
-    roots = {name.partition(".")[0] for one in ast.walk(tree) for name in _imported(one)}
+    roots = {name.partition(".")[0] for name in script.anywhere}
     return warning if roots & _OTHERS else error
+
+
+def _names(statements: Iterable[ast.AST]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for one in statements for name in _imported(one)))
 
 
 def _imported(statement: ast.AST) -> list[str]:

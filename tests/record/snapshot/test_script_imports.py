@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from hpckit.model.finding import Severity
 from hpckit.model.launch import Resources
-from hpckit.record.snapshot.script_imports import missing_modules, rank_findings
+from hpckit.record.snapshot.script_imports import (
+    Script,
+    missing_modules,
+    rank_findings,
+    read_script,
+)
 
 MPI = "from mpi4py import MPI\nprint(MPI.COMM_WORLD.Get_size())\n"
 
@@ -129,3 +135,21 @@ def test_modules_that_a_script_cannot_import_are_named(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     assert missing_modules(tmp_path / "train.py", [tmp_path / "more"]) == missing
+
+
+def test_a_script_is_read_once_for_all_runs_of_a_sweep(tmp_path: Path) -> None:
+    """Their commands differ in what follows it."""
+    (tmp_path / "train.py").write_text("import torch, net, nowhere\n")
+    (tmp_path / "net.py").write_text("")
+    opened: list[str] = []
+
+    def counted(file: Path) -> Script | None:
+        opened.append(file.name)
+        return read_script(file)
+
+    read, resources = cache(counted), Resources(tasks_per_node=2)
+    for rate in range(3):
+        words = ("python", "train.py", str(rate))
+        assert len([*rank_findings(words, resources, lambda name: tmp_path / name, read)]) == 0
+        assert missing_modules(tmp_path / "train.py", [], read) == ["nowhere"]
+    assert sorted(opened) == ["net.py", "train.py"]
