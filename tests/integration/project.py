@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from cli_world import verb_said
 
+from hpckit.model.states import parse_state
+
 TASK = '''
 """Tasks of a user."""
 import os, socket, time
@@ -40,6 +42,11 @@ def killed(config, run):
             os.kill(os.getpid(), 9)
         time.sleep(60)
 '''
+
+
+def _may_change(run: dict[str, Any]) -> bool:
+    held = run["slurm_state"] and not parse_state(run["slurm_state"]).ended
+    return run["state"] in {"pending", "running"} or bool(run["state"] == "interrupted" and held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +103,14 @@ class Project:
         return json.loads(answer.out)
 
     def ended(self, *words: str, patience_s: float = 180) -> dict[str, Any]:
-        """Return `status --json` once every run has ended."""
+        """Return `status --json` once every run has ended, and Slurm is done with its job.
+
+        As long as Slurm has the job of an interrupted run, it may start it again.
+        """
         deadline = time.monotonic() + patience_s
         while True:
             status: dict[str, Any] = self.look(*words)
-            states = [run["state"] for run in status["runs"]]
-            if all(state not in {"pending", "running"} for state in states):
+            if not any(_may_change(run) for run in status["runs"]):
                 return dict(self.json("status", *words))
             if time.monotonic() > deadline:
                 pytest.fail(f"after {patience_s:.0f} s still waiting until all ended: {status}")

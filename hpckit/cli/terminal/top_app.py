@@ -259,11 +259,15 @@ class TopApp(App[None]):
         self._put("events", "\n".join(_last(detail.events, 3)))
 
     def _put(self, name: str, text: str) -> None:
-        """Change a text, if it differs from what is shown."""
+        """Change a text, if it differs from what is shown.
+
+        An app that closes loses its widgets one by one, and a frame may arrive between two.
+        """
         text = escaped(text)
         if self._texts.get(name) != text:
             self._texts[name] = text
-            self.query_one(f"#{name}", Static).update(Text(text, no_wrap=True, overflow="ellipsis"))
+            for widget in self.query(f"#{name}").results(Static):
+                widget.update(Text(text, no_wrap=True, overflow="ellipsis"))
 
     def shown(self, name: str) -> str:
         """Return the text that a widget shows."""

@@ -292,6 +292,22 @@ def test_keys_show_log_gpus_and_events_in_full_and_back() -> None:
     drive(app, play)
 
 
+def test_frame_between_two_widgets_that_go_is_let_go() -> None:
+    """An app that closes loses its widgets one by one; no frame may end it with a traceback."""
+    cluster = Cluster()
+    app = cluster.app()
+
+    async def play(pilot: Pilot[None]) -> None:
+        await app.query_one("#plot").remove()
+        await app.query_one("#events").remove()
+        cluster.name = "later"
+        app.take(cluster.redraw(app.request), None)
+        await pilot.pause()
+        assert app.shown("title") == ".0 of later"
+
+    drive(app, play)
+
+
 def test_curve_is_loaded_once_for_each_run_and_metric() -> None:
     """A frame that lacks it asks for it; then it is there."""
     cluster = Cluster()
