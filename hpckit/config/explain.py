@@ -67,8 +67,7 @@ def _explain(error: Exception, session: Session, overrides: Sequence[str]) -> Co
 
 def _without_package(session: Session, words: Sequence[Override]) -> ConfigError | None:
     """Return an error if the experiment's keys are not at the root, where overrides expect them."""
-    groups = session.groups()
-    choices = [str(word.input_line) for word in words if word.key_or_group in groups]
+    choices = [str(word.input_line) for word in words if session.has_group(word.key_or_group)]
     try:
         config = session.load(choices)
     except FAILURES:

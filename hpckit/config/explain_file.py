@@ -206,7 +206,7 @@ def _misplaced(error: Exception, session: Session, overrides: Sequence[str]) -> 
         return None
     group = match[1].partition("@")[0].rpartition("/")[2]
     found = _choosing(session.folders, _likely(session, overrides), group)
-    if group not in session.groups() or found is None:
+    if found is None or not session.has_group(group):
         return None
     return ConfigError(
         f"{found[0]}: {group} is a group of the root, and chosen there already.",

@@ -111,11 +111,6 @@ class _Space:
         return f"{override.get_key_element()}={value}"
 
     @property
-    def groups(self) -> Mapping[str, object]:
-        """The existing groups."""
-        return self.composing.session.groups()
-
-    @property
     def fixed(self) -> tuple[str, ...]:
         """The overrides that are the same in all points."""
         return tuple(str(word.override.input_line) for word in self.words if not word.is_swept)
@@ -126,7 +121,7 @@ def _searched(
 ) -> tuple[SweepPoint, ...]:
     """Return `samples` identical points, with the space that their runs get values from."""
     for axis in axes:
-        if axis.key in space.groups:
+        if space.composing.session.has_group(axis.key):
             raise ConfigError(
                 f"{axis.key} is a group, and sweep.sampler=optuna sets plain values: on a node "
                 "nothing is composed.",

@@ -163,11 +163,15 @@ class Session:
         found: dict[str, tuple[str, ...]] = {}
         for name in self._listed(parent, ObjectType.GROUP):
             group = f"{parent}/{name}" if parent else name
-            if group.split("/")[0] in ("hydra", "_dummy_empty_config_"):
-                continue
-            found[group] = self.options(group)
-            found |= self.groups(group)
+            if self.has_group(group):
+                found[group] = self.options(group)
+                found |= self.groups(group)
         return found
+
+    def has_group(self, name: str) -> bool:
+        """Return whether a folder holds the options of this group; one of Hydra's own is none."""
+        own = name.partition("/")[0] in ("", "hydra", "_dummy_empty_config_")
+        return not own and any(source.is_group(name) for source in self.loader.get_sources())
 
     def options(self, group: str) -> tuple[str, ...]:
         """Return the options of a group; for the empty one, the primary configurations."""

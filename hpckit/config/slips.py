@@ -118,7 +118,7 @@ def refuse_near_misses(session: Session, words: Sequence[Override]) -> None:
 
 def _exists(session: Session, word: Override, words: Sequence[Override]) -> bool:
     """Return whether the files have the key's root, or the override selects from a group."""
-    if word.key_or_group in session.groups():
+    if session.has_group(word.key_or_group):
         return True
     others = [str(other.input_line) for other in words if other is not word]
     try:
@@ -137,11 +137,11 @@ def texts_for_numbers(request: ComposeRequest) -> Iterator[tuple[str, float]]:
         return
     with open_session(request) as session:
         words = for_all(read_words(request, session))
-        groups = session.groups()
         for word in words:
             override = word.override
             key = override.key_or_group
-            if override.type is not OverrideType.CHANGE or key in groups or not _sets_text(word):
+            changes = override.type is OverrideType.CHANGE and not session.has_group(key)
+            if not changes or not _sets_text(word):
                 continue
             number = _number_without(word, words, session) if _concerns_user(f"{key}=") else None
             if number is not None:

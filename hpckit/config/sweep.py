@@ -131,18 +131,18 @@ def composer(session: Session, words: Sequence[Word], environ: Mapping[str, str]
 
 
 def _movable(session: Session, words: Sequence[Word]) -> Iterator[tuple[str, str]]:
-    groups = session.groups()
     keys = [word.override.key_or_group for word in words]
     for index, word in enumerate(words):
         override, key = word.override, keys[index]
         others = (*keys[:index], *keys[index + 1 :])
-        plain = override.type in _SETS and override.package is None and key not in groups
+        plain = override.type in _SETS and override.package is None
         if (
             word.is_swept
             and plain
             and not override.is_hydra_override()
             and not any(_related(key, other) for other in others)
             and word.is_plain
+            and not session.has_group(key)
         ):
             yield override.get_key_element(), key
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -42,15 +41,16 @@ print(json.dumps(capture_environment(os.environ)))
 
 def capture_environment(environ: Mapping[str, str]) -> dict[str, object]:
     """Return the content of environment.json."""
-    packages = _packages()
+    packages, system = _packages(), os.uname()
+    libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
     return {
         "v": VERSION,
         "hpckit": packages.get(_DISTRIBUTION),
-        "python": {"version": platform.python_version(), "executable": sys.executable},
+        "python": {"version": sys.version.partition(" ")[0], "executable": sys.executable},
         "packages": packages,
         "modules": [name for name in environ.get("LOADEDMODULES", "").split(":") if name],
         "host": this_host(),
-        "platform": platform.platform(),
+        "platform": " ".join(filter(None, (system.sysname, system.release, system.machine, libc))),
         "driver": _driver(),
     }
 
