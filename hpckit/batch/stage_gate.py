@@ -30,7 +30,7 @@ def missing_runs(launch: Launch, index: int) -> tuple[RunRecord, ...]:
     if kind in {None, DependencyType.afterany}:
         return ()
     records = read_runs(launch, followed(launch.stages, index))
-    return tuple(one for one in records if one.state is not RunState.completed)
+    return tuple(record for record in records if record.state is not RunState.completed)
 
 
 def may_begin(launch: Launch, index: int, context: Context) -> bool:

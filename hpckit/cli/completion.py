@@ -108,7 +108,7 @@ def _launches(prefix: str, arguments: argparse.Namespace, context: Context) -> I
     arguments.output_dir = getattr(arguments, "output_dir", None)
     folder = output_dir(arguments, context)
     found = list_launches(folder) or list_all(folder)
-    yield from (one.name for one in found if one.name.startswith(prefix))
+    yield from (path.name for path in found if path.name.startswith(prefix))
 
 
 def _runs(prefix: str, arguments: argparse.Namespace, context: Context) -> Iterator[str]:

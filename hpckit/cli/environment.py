@@ -40,7 +40,7 @@ def show_environment(arguments: argparse.Namespace, context: Context) -> int:
         context.say_json(environment_document(compared, findings))
     else:
         show_page(environment_page(compared, findings), context)
-    return int(any(one.is_error for one in findings))
+    return int(any(finding.is_error for finding in findings))
 
 
 def _compare(arguments: argparse.Namespace, context: Context) -> EnvironmentComparison | None:

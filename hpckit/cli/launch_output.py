@@ -119,9 +119,9 @@ def say_known(
 def _say_differing(given: Iterable[KnownRun], context: Context) -> None:
     """Note what adopted runs of a launch were given otherwise than is asked for now."""
     told: dict[tuple[str, ...], list[str]] = {}
-    for one in given:
-        each = (f"{key.key}={_value(key.old)}, not {_value(key.new)}" for key in one.differs)
-        told.setdefault(tuple(each), []).append(one.id)
+    for run in given:
+        each = (f"{key.key}={_value(key.old)}, not {_value(key.new)}" for key in run.differs)
+        told.setdefault(tuple(each), []).append(run.id)
     for words, runs in told.items():
         if words:
             has = f"{runs[0]} has" if len(runs) == 1 else f"{len(runs)} of them have"
@@ -215,8 +215,8 @@ def _differing(division: KnownRuns) -> str:
 
 def _by_launch(found: Iterable[KnownRun]) -> Mapping[Path, list[KnownRun]]:
     launches: dict[Path, list[KnownRun]] = {}
-    for one in found:
-        launches.setdefault(one.folder, []).append(one)
+    for run in found:
+        launches.setdefault(run.folder, []).append(run)
     return launches
 
 

@@ -58,7 +58,7 @@ def filter_of(arguments: argparse.Namespace) -> Filter:
 def note_unknown_keys(wanted: Filter, overrides: Iterable[Sequence[str]], context: Context) -> None:
     """Note keys of `--override` that no run sets, with those that some run does."""
     runs = list(overrides)
-    known = sorted({key for one in runs for key in assigned(one)})
+    known = sorted({key for run in runs for key in assigned(run)})
     for key in unknown_keys(wanted, runs):
         shown = f"; set are {', '.join(known[:_SHOWN_KEYS])}" if known else "; none sets anything"
         context.note(f"warning: no run sets {key} (--override){shown}")

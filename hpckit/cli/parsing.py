@@ -98,7 +98,7 @@ def _same_stem(name: str, options: Collection[str]) -> list[str]:
     if len(stem) < _SHORTEST:
         return []
     counts = len(stems) < len(name.strip("-").split("-"))
-    long = sorted(one for one in options if one.startswith("--"))
+    long = sorted(option for option in options if option.startswith("--"))
     if counts and f"--{stem.removesuffix('s')}s" in long:
         return [f"--{stem.removesuffix('s')}s"]
     parts = {one: one.strip("-").split("-") for one in long}

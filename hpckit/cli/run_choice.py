@@ -61,9 +61,11 @@ def take_overrides(arguments: argparse.Namespace) -> tuple[str, ...]:
 
     A run has one value of each: commas of Slurm's lists get their quotes.
     """
-    overrides = tuple(one for one in arguments.references if is_override(one))
-    arguments.references = [one for one in arguments.references if one not in overrides]
-    return tuple(_SLURM_LIST.sub(r"\1'\2'", one) for one in overrides)
+    overrides = tuple(reference for reference in arguments.references if is_override(reference))
+    arguments.references = [
+        reference for reference in arguments.references if reference not in overrides
+    ]
+    return tuple(_SLURM_LIST.sub(r"\1'\2'", override) for override in overrides)
 
 
 def run_choice(arguments: argparse.Namespace, context: Context) -> RunChoice:
@@ -84,7 +86,9 @@ def _named(
     first, *others = [find(word, base, cwd=context.cwd) for word in arguments.references or [None]]
     if not others:
         return first.launch, None if first.index is None else (first.index,)
-    launches = {one.launch.folder.resolve(): one.launch.id for one in (first, *others)}
+    launches = {
+        selection.launch.folder.resolve(): selection.launch.id for selection in (first, *others)
+    }
     if len(launches) > 1:
         raise UsageError(
             f"these are runs of {len(launches)} launches: {', '.join(launches.values())}",

@@ -78,7 +78,9 @@ def without_package(
     idle = config.get("entry_point") is None and config.get("command") is None
     if not idle and _MARKS.isdisjoint(below):
         return None
-    chosen = [one for one in session.defaults(overrides) if one.startswith("experiment/")]
+    chosen = [
+        default for default in session.defaults(overrides) if default.startswith("experiment/")
+    ]
     file = _path(session, chosen[-1]) if chosen else "The experiment"
     keys = ", ".join(f"experiment.{key}" for key in list(below)[:3])
     return ConfigError(

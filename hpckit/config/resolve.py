@@ -123,7 +123,7 @@ def _refuse_unknown_keys(config: DictConfig) -> None:
 
 
 def _unresolved(error: OmegaConfBaseException, config: DictConfig) -> ConfigError:
-    told = next((one for one in causes(error) if isinstance(one, ConfigError)), None)
+    told = next((cause for cause in causes(error) if isinstance(cause, ConfigError)), None)
     if told is not None:
         return ConfigError(f"{error.full_key}: {told.message}.", hint=told.hint)
     reason = _RAISED.sub("", str(error).splitlines()[0]).removesuffix(".")

@@ -90,9 +90,9 @@ class CheckReport:
     @property
     def errors(self) -> tuple[Finding, ...]:
         """The findings that refuse the launch."""
-        return tuple(one for one in self.findings if one.is_error)
+        return tuple(finding for finding in self.findings if finding.is_error)
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
         """The findings that are only printed."""
-        return tuple(one for one in self.findings if one.severity is Severity.warning)
+        return tuple(finding for finding in self.findings if finding.severity is Severity.warning)

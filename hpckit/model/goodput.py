@@ -193,13 +193,17 @@ class Goodput:
     @property
     def failures(self) -> Mapping[Cause, int]:
         """How many interruptions were failures, by cause, most frequent first."""
-        found = Counter(one.cause for one in self.interruptions if not one.planned)
+        found = Counter(
+            interruption.cause for interruption in self.interruptions if not interruption.planned
+        )
         return dict(found.most_common())
 
     @property
     def planned(self) -> Mapping[Cause, int]:
         """How many interruptions were planned, by cause, most frequent first."""
-        found = Counter(one.cause for one in self.interruptions if one.planned)
+        found = Counter(
+            interruption.cause for interruption in self.interruptions if interruption.planned
+        )
         return dict(found.most_common())
 
     def _share(self, whole: timedelta) -> float | None:

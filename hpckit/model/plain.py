@@ -230,7 +230,7 @@ def _reader_of_union(members: tuple[Any, ...]) -> _Reader:
         read = _reader(others[0])
         return lambda value: None if value is None else read(value)
     # In a union of several types, only JSON's own types can be told apart.
-    allowed = " or ".join(one.__name__ for one in others)
+    allowed = " or ".join(other.__name__ for other in others)
     return _reader_of_some(frozenset(members), allowed)
 
 

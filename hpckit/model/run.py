@@ -169,7 +169,7 @@ def _inspected(
     known: tuple[NodeInspection, ...], event: events.NodesInspected
 ) -> tuple[NodeInspection, ...]:
     """Return the latest inspection of each node, by its name."""
-    latest = {one.node: one for one in (*known, *event.inspections)}
+    latest = {inspection.node: inspection for inspection in (*known, *event.inspections)}
     return tuple(latest[node] for node in sorted(latest))
 
 

@@ -40,7 +40,8 @@ class Axis:
     def labels(self) -> tuple[Any, ...]:
         """The values of a choice as scalars: lists and mappings as JSON."""
         return tuple(
-            json.dumps(one) if isinstance(one, list | tuple | dict) else one for one in self.values
+            json.dumps(value) if isinstance(value, list | tuple | dict) else value
+            for value in self.values
         )
 
     def value(self, label: Any) -> Any:

@@ -98,5 +98,5 @@ def with_followed(stages: Sequence[Stage], runs: Sequence[int]) -> tuple[int, ..
     found = set(runs)
     for _ in stages:
         ranges = {followed(stages, run) for run in found}
-        found |= {run for one in ranges for run in one}
+        found |= {run for range_ in ranges for run in range_}
     return tuple(sorted(found))

@@ -126,9 +126,9 @@ def merge_steps(reports: Iterable[RankSteps]) -> tuple[RankSteps, ...]:
     A time is unknown if one of its reports does not know it.
     """
     merged: dict[tuple[int, str], RankSteps] = {}
-    for one in reports:
-        key = (one.rank, one.group)
-        merged[key] = merged[key] + one if key in merged else one
+    for report in reports:
+        key = (report.rank, report.group)
+        merged[key] = merged[key] + report if key in merged else report
     return tuple(merged[key] for key in sorted(merged))
 
 

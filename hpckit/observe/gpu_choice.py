@@ -86,7 +86,7 @@ class GpuChoice:
 
 def _is_named(uuid: str, names: Sequence[str]) -> bool:
     """Return whether one of the names is a UUID, or the beginning of it."""
-    return any(uuid.lower().startswith(one.lower()) for one in names)
+    return any(uuid.lower().startswith(name.lower()) for name in names)
 
 
 def gpu_choice(environ: Mapping[str, str]) -> GpuChoice:
@@ -151,5 +151,5 @@ def _chosen(numbers: Sequence[int], places: Sequence[int]) -> GpuChoice:
 def _numbers(text: str) -> tuple[int, ...]:
     """Return the numbers of a list such as `0,2-3`; nothing of what is none."""
     found = filter(None, (_NUMBERS.match(word.strip()) for word in text.split(",")))
-    spans = (range(int(one[1]), int(one[2] or one[1]) + 1) for one in found)
+    spans = (range(int(match_[1]), int(match_[2] or match_[1]) + 1) for match_ in found)
     return tuple(number for span in spans for number in span)

@@ -87,7 +87,7 @@ class GpuShares:
 
 
 def _of_slices(whole: GpuDevice, parts: Sequence[GpuDevice]) -> float:
-    own = sum(one.slices or 0 for one in parts)
+    own = sum(part.slices or 0 for part in parts)
     return min(own / whole.slices, 1.0) if own and whole.slices else 1.0
 
 

@@ -130,10 +130,10 @@ class GpuThread:
 def _with_own(answer: GpuReading, own_s: Mapping[str, float]) -> GpuReading:
     """Return the answer with the own seconds of each GPU as a counter."""
     samples = (
-        replace(one, counters={**one.counters, GpuCounter.own_s: own_s[one.uuid]})
-        if one.uuid in own_s
-        else one
-        for one in answer.samples
+        replace(sample, counters={**sample.counters, GpuCounter.own_s: own_s[sample.uuid]})
+        if sample.uuid in own_s
+        else sample
+        for sample in answer.samples
     )
     return replace(answer, samples=tuple(samples))
 

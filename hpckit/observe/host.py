@@ -165,11 +165,15 @@ class RaplReader:
 
 def _zone_folders(root: Path) -> list[Path]:
     packages = [
-        one for one in folders(root / "sys/class/powercap") if one.name.startswith("intel-rapl:")
+        folder
+        for folder in folders(root / "sys/class/powercap")
+        if folder.name.startswith("intel-rapl:")
     ]
-    inner = [zone for one in packages for zone in folders(one) if zone.name.startswith("intel-")]
+    inner = [
+        zone for package in packages for zone in folders(package) if zone.name.startswith("intel-")
+    ]
     # A zone shows both in the folder itself and in that of its package.
-    return list({one.name: one for one in [*packages, *inner]}.values())
+    return list({path.name: path for path in [*packages, *inner]}.values())
 
 
 def _zone(folder: Path) -> _Zone | None:

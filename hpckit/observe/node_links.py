@@ -26,7 +26,7 @@ def read_node_links(host: str, environ: Mapping[str, str], root: Path = Path("/"
         gpus=read_gpu_links(environ, root),
         ports=_ports(root),
         interfaces=_interfaces(root),
-        numa_nodes=sum(bool(re.fullmatch(r"node\d+", one.name)) for one in nodes) or None,
+        numa_nodes=sum(bool(re.fullmatch(r"node\d+", node.name)) for node in nodes) or None,
     )
 
 
@@ -49,10 +49,10 @@ def _ports(root: Path) -> tuple[FabricPort, ...]:
 def _interfaces(root: Path) -> tuple[NetworkInterface, ...]:
     """Return cards that are up; a virtual one has no device, and claims any speed."""
     found = []
-    for one in folders(root / "sys/class/net"):
-        if (one / "device").exists() and read_small(one / "operstate") == "up":
-            speed = read_count(one / "speed")
+    for folder in folders(root / "sys/class/net"):
+        if (folder / "device").exists() and read_small(folder / "operstate") == "up":
+            speed = read_count(folder / "speed")
             known = speed is not None and speed > 0
             gbit = speed / 1000 if known and speed is not None else None
-            found.append(NetworkInterface(name=one.name, gbit_per_s=gbit))
+            found.append(NetworkInterface(name=folder.name, gbit_per_s=gbit))
     return tuple(found)

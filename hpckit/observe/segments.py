@@ -67,7 +67,10 @@ def due_segments(
 ) -> dict[ClosedSegment, float]:
     """Return the segments to replace, each with the seconds of its new rows."""
     ordered = sorted(segments, key=lambda one: one.start)
-    lengths = {one: max(one.row_s, _length_by_age(now - one.start - SEGMENT)) for one in ordered}
+    lengths = {
+        segment: max(segment.row_s, _length_by_age(now - segment.start - SEGMENT))
+        for segment in ordered
+    }
     for length in _LENGTHS:
         for one in ordered:
             if expected_bytes(lengths) <= most_bytes:
@@ -163,7 +166,7 @@ class SegmentWriter:
         Segments are named by it, and read in the order of their names.
         """
         headers = map(segment_header, closed_segments(self.attempt, self.node)[-1:])
-        starts = [one.start + timedelta(seconds=1) for one in headers if one is not None]
+        starts = [header.start + timedelta(seconds=1) for header in headers if header is not None]
         return max([at, *starts])
 
     def look_for_old(self, now: datetime) -> None:
@@ -235,7 +238,9 @@ def coarser_records(
         if isinstance(record, TelemetrySegment):
             yield replace(record, row_s=row_s)
     yield from dict.fromkeys(record for record in others if isinstance(record, GpuDevice))
-    yield from coarser_events((one for one in others if isinstance(one, TelemetryEvent)), span)
-    yield from coarser_rows((one for one in read() if isinstance(one, TelemetryRow)), span)
+    yield from coarser_events(
+        (other for other in others if isinstance(other, TelemetryEvent)), span
+    )
+    yield from coarser_rows((row for row in read() if isinstance(row, TelemetryRow)), span)
     if total is not None:
         yield total

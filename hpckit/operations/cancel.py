@@ -48,7 +48,7 @@ def plan_cancellations(
     questions = [(one.launch, None if one.index is None else [one.index]) for one in selections]
     views = launch_views(questions, context, ask=Ask.open_runs)
     for selection, view in zip(selections, views, strict=True):
-        meant = [one for one in view.runs if wanted.takes(one.state, one.record.overrides)]
+        meant = [run for run in view.runs if wanted.takes(run.state, run.record.overrides)]
         yield Cancellation(
             launch=selection.launch,
             views=meant,
@@ -64,7 +64,9 @@ def cancel_runs(cancellations: Sequence[Cancellation], context: Context) -> None
     local run is not started once the request is recorded. Raises HpckitError.
     """
     for asked in cancellations:
-        indices = [one.record.index for one in asked.targets if not one.record.cancel_requested]
+        indices = [
+            target.record.index for target in asked.targets if not target.record.cancel_requested
+        ]
         if indices:
             event = CancelRequested(at=context.now(), runs=tuple(indices))
             record_event(asked.launch.paths, event)
@@ -102,8 +104,8 @@ def _behind(asked: Cancellation) -> list[str]:
     """Return the jobs beside those of the runs: successors, satellites, and auto-resume jobs."""
     history = read_launch_history(asked.launch)
     jobs = [history.auto_resume_job] if asked.whole else []
-    jobs += [job for one in asked.views for job in history.satellite_jobs(one.record.index)]
-    jobs += [history.successor_of(one.record.index) for one in asked.views]
+    jobs += [job for view in asked.views for job in history.satellite_jobs(view.record.index)]
+    jobs += [history.successor_of(view.record.index) for view in asked.views]
     return [job for job in jobs if job is not None]
 
 
@@ -133,8 +135,8 @@ def _known_jobs(asked: Cancellation) -> Iterator[str | None]:
     A shared job reads the record by itself and ends the cancelled runs.
     """
     history = read_launch_history(asked.launch)
-    shared = read_pools(history, [one.record.index for one in asked.targets])
-    yield from (one.record.job for one in asked.targets if one.record.index not in shared)
+    shared = read_pools(history, [target.record.index for target in asked.targets])
+    yield from (target.record.job for target in asked.targets if target.record.index not in shared)
     if asked.whole:
         packed = [job.index for job in history.jobs if job.shared_job is not None]
         yield from (history.accepted.get(job) for job in packed if asked.targets)
@@ -160,7 +162,7 @@ def _tell_processes(launch: Launch, targets: Iterable[RunView], *, whole: bool) 
     """Signal the local executors (for the whole launch), else the supervisors of running runs."""
     executors = local_executors(launch)
     # Read again: a waiting run may have been started just before the request was recorded.
-    records = read_runs(launch, [one.record.index for one in targets])
+    records = read_runs(launch, [target.record.index for target in targets])
     carriers = [record.supervisor for record in records if record.supervisor is not None]
     if whole:
         given = (executors.get(record.index) for record in records)

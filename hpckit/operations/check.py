@@ -65,7 +65,11 @@ def check_launch(
     if models is ModelDepth.sure:
         checks = replace(checks, most=1, patience=_SECONDS, fallback=False)
     costly = models is ModelDepth.everything or _asks_slurm_for_gpus(plan)
-    if models is not ModelDepth.nothing and costly and not any(one.is_error for one in findings):
+    if (
+        models is not ModelDepth.nothing
+        and costly
+        and not any(finding.is_error for finding in findings)
+    ):
         with context.progress("checking models", quiet=prepared.quiet):
             found = [*checks.findings()]
         found += gpu_memory_findings(plan, checks.models, asked.site)
@@ -77,7 +81,7 @@ def check_launch(
         starts=tuple(asked.starts),
         estimate=expected,
         unchecked=(*machine.unchecked, *asked.unchecked, *checks.unchecked),
-        notices=tuple(one.transport.value for one in prepared.destinations),
+        notices=tuple(destination.transport.value for destination in prepared.destinations),
         layouts=planned_layouts(run.settings for run in plan.runs),
         models=tuple(checks.models),
         preemption=preemption_lines(plan, asked.site),

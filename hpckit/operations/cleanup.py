@@ -92,7 +92,7 @@ def look(
 
     Slurm is queried once for all of them.
     """
-    questions = [(one.launch, None) for one in selections]
+    questions = [(selection.launch, None) for selection in selections]
     views = launch_views(questions, context, ask=Ask.open_runs)
     note_warnings(views, context)
     return [_look(one, view, request) for one, view in zip(selections, views, strict=True)]
@@ -100,7 +100,7 @@ def look(
 
 def _look(selection: Selection, view: LaunchView, request: CleanupRequest) -> Cleanup:
     launch = selection.launch
-    meant = [one for one in view.runs if _is_meant(one, selection, request.wanted)]
+    meant = [run for run in view.runs if _is_meant(run, selection, request.wanted)]
     found: list[Item | Left] = list(_of_runs(launch, meant, request))
     if Category.code in request.categories and len(meant) == len(view.runs):
         found += _code(launch, meant)
@@ -189,7 +189,7 @@ def _checkpoints(
         yield Left(name=record.id, reason=error.message)
         return
     # An attempt that began after the run was read may be saving right now.
-    mine = (one for one in found if one.epoch <= record.attempt)
+    mine = (checkpoint for checkpoint in found if checkpoint.epoch <= record.attempt)
     entries = [one for one in mine if is_plain(one.folder, base)]
     history = journal.read_journal(checkpoints.journal)
     for entry in clearable(entries, history, extent):
@@ -214,7 +214,7 @@ def _code(launch: Launch, views: Sequence[RunView]) -> Iterator[Item | Left]:
         yield _item(Category.code, path, _CUT_OFF)
     if not is_plain(paths.code, launch.folder):
         return
-    name, open_runs = f"{launch.id} code/", [one for one in views if _needs_code(one)]
+    name, open_runs = f"{launch.id} code/", [view for view in views if _needs_code(view)]
     if open_runs:
         yield Left(name=name, reason=f"{counted(len(open_runs), 'run')} still to complete")
         return

@@ -150,8 +150,8 @@ def without_known(prepared: Prepared, division: KnownRuns, context: Context) -> 
 def record_known(division: KnownRuns, launch: Launch, context: Context) -> None:
     """Record in a launch which runs of other launches replace some of the requested ones."""
     found: dict[str, list[int]] = {}
-    for one in (*division.skipped, *division.adopted):
-        found.setdefault(one.folder.name, []).append(one.earlier)
+    for run in (*division.skipped, *division.adopted):
+        found.setdefault(run.folder.name, []).append(run.earlier)
     for earlier, runs in found.items():
         event = RunsKnown(at=context.now(), launch=earlier, runs=tuple(sorted(runs)))
         record_event(launch.paths, event)
@@ -197,7 +197,7 @@ class _Search:
     ) -> SettingsChanged | None:
         """Return the change to another layout than this run asks for; None if there was none."""
         if paths.folder not in self.changes:
-            told = (one for one in merged_events(paths) if isinstance(one, SettingsChanged))
+            told = (event for event in merged_events(paths) if isinstance(event, SettingsChanged))
             self.changes[paths.folder] = {run: one for one in told for run in one.runs}
         last = self.changes[paths.folder].get(index)
         asked = self.wanted[signature][0].settings.parallel
@@ -212,7 +212,7 @@ class _Search:
             completed = {signature for signature, _ in _completed(holding, left)}
             self._note_changed(holding, completed)
             left -= completed
-        ours_too = [one for one in others if frozen_project(one.paths) in {None, ours}]
+        ours_too = [other for other in others if frozen_project(other.paths) in {None, ours}]
         for launch, holding, view in self._standing(ours_too, left):
             signature = launch.runs[view.record.index].signature
             if signature in left and view.state is not RunState.completed:
@@ -292,9 +292,9 @@ class _Search:
             if view.warning:
                 self.context.note(f"warning: {view.warning}")
             history = read_launch_history(launch)
-            for one in reversed(view.runs):
-                if _stands(one, history):
-                    yield launch, holding, one
+            for run in reversed(view.runs):
+                if _stands(run, history):
+                    yield launch, holding, run
 
     def _settle(
         self,
@@ -335,7 +335,7 @@ def _loaded(holding: EarlierLaunch, context: Context) -> Launch | None:
 
 def _completed(holding: EarlierLaunch, wanted: Iterable[str]) -> Iterator[tuple[str, int]]:
     """Yield the wanted signatures that a launch has completed, each with its latest such run."""
-    for signature in [one for one in holding.runs if one in wanted]:
+    for signature in [run for run in holding.runs if run in wanted]:
         for index in reversed(holding.runs[signature]):
             if ended_well(holding.paths, index):
                 yield signature, index

@@ -45,7 +45,7 @@ def feed(
 def is_chained(launch: Launch) -> bool:
     """Whether arrays run one after the other, so that one limit holds for all of them."""
     firsts = [stage.first for stage in launch.stages] or [0]
-    return any(throttle(load_settings(launch, one)[0]) is not None for one in firsts)
+    return any(throttle(load_settings(launch, first)[0]) is not None for first in firsts)
 
 
 def _latest(history: LaunchHistory, commands: SlurmCommands) -> str | None:

@@ -115,9 +115,9 @@ def stop_executor(launch: Launch, runs: Sequence[int], context: Context) -> None
     given = read_launch_history(launch).executors
     executors = {(one.host, one.pid, one.started) for run in runs if (one := given.get(run))}
     supervisors = [record.supervisor for record in read_runs(launch, runs) if record.supervisor]
-    living = [one for one in executors if alive(*one)]
+    living = [executor for executor in executors if alive(*executor)]
     # An executor ends what it supervises; without one, signal the supervisors directly.
-    for _, pid, _ in living or [one for one in supervisors if alive(*one)]:
+    for _, pid, _ in living or [supervisor for supervisor in supervisors if alive(*supervisor)]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
 

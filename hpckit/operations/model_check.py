@@ -110,8 +110,8 @@ class ModelChecks:
             _World(nodes=nodes, layout=layout, fallback=True)
             for nodes, layout in fallback_layouts(run.settings).items()
         ]
-        for one in others[:_FALLBACKS]:
-            yield from self._findings(run, one)
+        for other in others[:_FALLBACKS]:
+            yield from self._findings(run, other)
         if left := others[_FALLBACKS:]:
             self.unchecked.append(
                 f"the model of run {run.index} on {ranges(one.nodes for one in left)} nodes: "
@@ -124,8 +124,8 @@ class ModelChecks:
         of = f"run {run.index}: " if len(self.plan.runs) > 1 else ""
         if world.fallback:
             of += f"on {counted(world.nodes, 'node')} (parallel.fallback): "
-        for one in answer.problems:
-            yield error(world.key, layout, f"{of}{one.message}", one.hint)
+        for problem in answer.problems:
+            yield error(world.key, layout, f"{of}{problem.message}", problem.hint)
         if answer.model_unchecked:
             self.unmade.append(answer.model_unchecked)
             yield warning(

@@ -46,7 +46,7 @@ def all_results(launches: Sequence[Launch], others: Sequence[str], context: Cont
     """Return the command for the results of launches together with others next to them, by id."""
     folder = launches[0].folder.parent
     here = folder == default_output_dir(context)
-    earlier = [one if here else shlex.quote(str(folder / one)) for one in others]
+    earlier = [other if here else shlex.quote(str(folder / other)) for other in others]
     return " ".join(
         ["hpckit results", *earlier, *(reference(launch, context) for launch in launches)]
     )

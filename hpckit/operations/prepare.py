@@ -144,7 +144,7 @@ def _gpus_of_nodes(
     Without a partition the default one counts. None if nodes differ in it, or points in their
     cluster or partition. Raises ConfigError if a word says that there are none.
     """
-    asking = [one.settings for one in points if one.settings.resources.tasks_per_node == 0]
+    asking = [point.settings for point in points if point.settings.resources.tasks_per_node == 0]
     needs = asking and asking[0].cluster.gpus_per_node == 0
     if not needs or asking[0].cluster.kind is not ClusterKind.slurm:
         return None
@@ -158,7 +158,7 @@ def _gpus_of_nodes(
         )
     cluster = asking[0].cluster
     partitions = {one.resources.partition or one.cluster.partition for one in asking}
-    if len(partitions) > 1 or any(one.cluster != cluster for one in asking):
+    if len(partitions) > 1 or any(config.cluster != cluster for config in asking):
         return None
     names = (partitions.pop() or context.environ.get("SBATCH_PARTITION", "")).split(",")
     commands = SlurmCommands(bin_dir=cluster.bin_dir, environ=context.environ, timeout=PATIENCE)
@@ -211,7 +211,7 @@ def _unused_templates(folders: Sequence[Path], plan: LaunchPlan) -> Iterator[Fin
     """Warn of folders of templates that have none which is used."""
     used = (plan.cluster.template, AUTO_RESUME, SATELLITE)
     for folder in folders:
-        found = sorted(one.name for one in folder.iterdir() if _TEMPLATE.search(one.name))
+        found = sorted(path.name for path in folder.iterdir() if _TEMPLATE.search(path.name))
         if found and not any((folder / name).is_file() for name in used):
             yield warning(
                 "cluster.template",
@@ -319,7 +319,7 @@ def plan_points(
         points,
         identity=identity,
         folder=str(folder),
-        arguments=masked_words(words, {text for one in points for text in one.secrets.texts}),
+        arguments=masked_words(words, {text for point in points for text in point.secrets.texts}),
         python=python,
         limits=_limits(points, context),
     )

@@ -76,7 +76,7 @@ class LaunchRemoval:
 def plan_removals(launches: Sequence[Launch], context: Context) -> list[LaunchRemoval]:
     """Return what is removed with these launches, or why not; query each Slurm once for all."""
     queues = _Queues(context=context)
-    views = launch_views([(one, None) for one in launches], context, ask=Ask.all_runs)
+    views = launch_views([(launch, None) for launch in launches], context, ask=Ask.all_runs)
     return [_planned(view, queues) for view in views]
 
 
@@ -187,9 +187,13 @@ def _elsewhere(launch: Launch, given: str) -> Iterator[Path | str]:
     if (doubt := why_copy(launch.folder, launch.origin)) is not None:
         yield f"{own}: it belongs to the original launch, and {doubt}"
         return
-    for one in leftovers(base):
-        if removed_name(one) == launch.id:
-            yield one if (reason := _foreign(one, base)) is None else f"{one}: {reason}"
+    for leftover in leftovers(base):
+        if removed_name(leftover) == launch.id:
+            yield (
+                leftover
+                if (reason := _foreign(leftover, base)) is None
+                else f"{leftover}: {reason}"
+            )
     if os.path.lexists(own):
         yield own if (reason := _foreign(own, base)) is None else f"{own}: {reason}"
 
@@ -239,7 +243,7 @@ def _refusal(view: LaunchView, queues: _Queues) -> str | None:
 def _open_run(view: LaunchView) -> str | None:
     of_slurm = view.launch.cluster.kind is ClusterKind.slurm
     found = [
-        (one, reason) for one in view.runs if (reason := spared(one, of_slurm=of_slurm)) is not None
+        (run, reason) for run in view.runs if (reason := spared(run, of_slurm=of_slurm)) is not None
     ]
     if not found:
         return None
@@ -253,8 +257,11 @@ def _open_run(view: LaunchView) -> str | None:
 
 def _writer(view: LaunchView, context: Context) -> str | None:
     """Return the process on this host that may still write although all runs have ended."""
-    supervisors = [one.record.supervisor for one in view.runs if one.record.supervisor]
-    executors = {(one.host, one.pid, one.started) for one in local_executors(view.launch).values()}
+    supervisors = [run.record.supervisor for run in view.runs if run.record.supervisor]
+    executors = {
+        (executor.host, executor.pid, executor.started)
+        for executor in local_executors(view.launch).values()
+    }
     for name, known in (("supervisor", supervisors), ("local executor", executors)):
         for process in known:
             if not _ended(process, context):

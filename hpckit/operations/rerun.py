@@ -116,9 +116,9 @@ def _overridden(
 
     The launch's own words are composed with and without them, from the frozen code's files.
     """
-    given = [one for one in point.overrides if MASK not in one]
+    given = [override for override in point.overrides if MASK not in override]
     added = {one.lstrip("+").partition("=")[0] for one in given if one.startswith("+")}
-    new = [f"+{one}" if one.partition("=")[0] in added else one for one in words]
+    new = [f"+{word}" if word.partition("=")[0] in added else word for word in words]
     before, after = (
         _composed(launch, overrides, point.stage, context)
         for overrides in (given, with_layout_words(given, new))
@@ -146,7 +146,7 @@ def _composed(
         environ=context.environ,
         cwd=here if here.is_dir() else Path(launch.code.project),
     )
-    return next(one for one in compose(request) if one.stage == stage)
+    return next(point for point in compose(request) if point.stage == stage)
 
 
 def _with_changes(

@@ -300,13 +300,13 @@ def what_started(resuming: Resuming, started: Started) -> tuple[str, int]:
 def left_alone(skipped: Sequence[Skipped]) -> list[str]:
     """Return a line for each reason: the number of runs in each state, or the run if it is one."""
     lines: list[str] = []
-    for why in dict.fromkeys(one.why for one in skipped):
+    for why in dict.fromkeys(skip.why for skip in skipped):
         alike = [one for one in skipped if one.why == why]
         reason = standing_text(why)
         if len(alike) == 1:
             lines.append(f"{alike[0].run}: {reason}")
             continue
-        counts = count_states(one.state for one in alike)
+        counts = count_states(skip.state for skip in alike)
         said = ", ".join(f"{count} {state}" for state, count in counts.items())
         lines.append(said if why.standing is Standing.completed else f"{said}: {reason}")
     return lines
@@ -314,7 +314,7 @@ def left_alone(skipped: Sequence[Skipped]) -> list[str]:
 
 def forecast(resuming: Resuming) -> list[str]:
     """Return what would be resumed and what not, a line for each reason with the runs' indices."""
-    left = {one.index: standing_text(one.why) for one in resuming.choice.skipped}
+    left = {skip.index: standing_text(skip.why) for skip in resuming.choice.skipped}
     lines: dict[str, list[int]] = {}
     for view in resuming.views:
         index = view.record.index

@@ -58,7 +58,7 @@ def reconcile(launch: Launch, commands: SlurmCommands, context: Context) -> None
     A frozen job that Slurm never received is recorded as still to be submitted. Raises
     SchedulerAwayError if Slurm does not answer, HeldError if a submission may still be in progress.
     """
-    added = {one.job.index for one in read_launch_events(launch) if isinstance(one, JobAdded)}
+    added = {event.job.index for event in read_launch_events(launch) if isinstance(event, JobAdded)}
     for job in unconfirmed(launch):
         index, name, now = job.index, job.name, context.now()
         left = time_left(launch, job, now)

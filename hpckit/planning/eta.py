@@ -45,14 +45,14 @@ class CompletionEstimate(NamedTuple):
 def estimate_completion(runs: Sequence[RunDuration]) -> CompletionEstimate:
     """Return how far these runs are, and how long they will still take."""
     lasted = sorted(
-        one.elapsed for one in runs if one.state is RunState.completed and one.elapsed is not None
+        run.elapsed for run in runs if run.state is RunState.completed and run.elapsed is not None
     )
-    ended = sum(one.state not in _OPEN for one in runs)
-    going = [one for one in runs if one.state is RunState.running]
+    ended = sum(run.state not in _OPEN for run in runs)
+    going = [run for run in runs if run.state is RunState.running]
     rests = [_rest(one, lasted) for one in going]
     parts = [_part(one, rest) for one, rest in zip(going, rests, strict=True)]
-    parts += [one.done or 0.0 for one in runs if one.state is RunState.pending]
-    known = bool(lasted) or all(one.left is not None for one in going)
+    parts += [run.done or 0.0 for run in runs if run.state is RunState.pending]
+    known = bool(lasted) or all(duration.left is not None for duration in going)
     return CompletionEstimate(
         share=(ended + sum(parts)) / len(runs) if runs else 1.0,
         remaining=_remaining(

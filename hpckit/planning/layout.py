@@ -196,7 +196,9 @@ class _Sizes:
 
     def _over(self, axis: MeshAxis, ranks: int, others: tuple[MeshAxis, ...], what: str) -> int:
         known = {
-            one: self.numbers[one] for one in others if one in self.numbers and one is not axis
+            other: self.numbers[other]
+            for other in others
+            if other in self.numbers and other is not axis
         }
         taken = math.prod(known.values())
         if ranks % taken:

@@ -105,5 +105,5 @@ def _masked_stage(stage: Any, secrets: SecretVariables) -> Any:
 def exposed_keys(point: SweepPoint) -> tuple[str, ...]:
     """Return the keys of a masked point that still contain one of its secrets."""
     secrets = [text for text in point.secrets.texts if len(text) >= SEARCHED_FROM]
-    found = (key for key, text in texts(point.config) if any(one in text for one in secrets))
+    found = (key for key, text in texts(point.config) if any(secret in text for secret in secrets))
     return tuple(dict.fromkeys(map(".".join, found)))

@@ -163,7 +163,7 @@ def _size_and_time(path: str) -> tuple[int, int]:
 
 
 def _texts(moments: Iterable[datetime]) -> list[str]:
-    return [to_plain(one) for one in moments]
+    return [to_plain(moment) for moment in moments]
 
 
 def _load(path: Path) -> dict[str, list[Any]]:

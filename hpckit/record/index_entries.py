@@ -92,7 +92,9 @@ def read_account(entry: Sequence[Any]) -> Goodput:
         saves=saves,
         saved_bytes=saved_bytes,
         writing=_span(writing),
-        interruptions=tuple(from_plain(Interruption, one) for one in interruptions),
+        interruptions=tuple(
+            from_plain(Interruption, interruption) for interruption in interruptions
+        ),
         first_wait=_span(first_wait),
         measured=MeasuredTimes(
             **{

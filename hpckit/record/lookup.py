@@ -160,7 +160,7 @@ def _latest(output_dir: Path) -> Selection:
             hint="`hpckit launch` makes one; --output-dir or $HPCKIT_OUTPUTS choose where to look"
             + ("; `hpckit ls` lists those of others" if others else ""),
         )
-    found = next((one for one in map(load_launch, folders) if not one.in_foreground), None)
+    found = next((launch for launch in map(load_launch, folders) if not launch.in_foreground), None)
     if found is None:
         raise NotFoundError(
             f"all launches in {output_dir} were in the foreground, and such a one is never meant "

@@ -292,7 +292,7 @@ def _checkpoints(settings: LaunchConfig) -> Iterator[Finding]:
     if folder is None or not Path(folder).is_absolute():
         return
     # The first save creates it; a folder above it has to exist.
-    existing = next(one for one in (Path(folder), *Path(folder).parents) if one.exists())
+    existing = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
     if existing == Path("/") or not os.access(existing, os.W_OK):
         yield warning(
             "checkpoint.dir",

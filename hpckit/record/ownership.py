@@ -188,7 +188,7 @@ def _links(folder: Path) -> Iterator[ForeignFolder | None]:
 
 
 def _first(found: Iterable[ForeignFolder | None]) -> ForeignFolder | None:
-    return next((one for one in found if one is not None), None)
+    return next((folder for folder in found if folder is not None), None)
 
 
 def _stranger(entry: PathStatus, reason: str, hint: str) -> ForeignFolder:

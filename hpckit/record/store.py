@@ -51,8 +51,10 @@ def write_chunks(
     try:
         with os.fdopen(handle, "wb") as file:
             file.writelines(
-                one.encode("utf-8", errors="backslashreplace") if isinstance(one, str) else one
-                for one in chunks
+                chunk.encode("utf-8", errors="backslashreplace")
+                if isinstance(chunk, str)
+                else chunk
+                for chunk in chunks
             )
             file.flush()
             if lasting:

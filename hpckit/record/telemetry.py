@@ -79,7 +79,9 @@ def closed_segments(attempt: AttemptPaths, node: str) -> list[Path]:
 
 def later_segments(file: Path) -> list[Path]:
     """Return the closed files that follow one of the same node and attempt, the newest first."""
-    return sorted((one for one in file.parent.glob(_CLOSED) if one.name > file.name), reverse=True)
+    return sorted(
+        (path for path in file.parent.glob(_CLOSED) if path.name > file.name), reverse=True
+    )
 
 
 def has_total(file: Path) -> bool:

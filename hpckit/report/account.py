@@ -49,7 +49,7 @@ def run_page(row: RunRow, account: Goodput, *, whole: bool) -> Page:
 
 def launch_page(accounts: Sequence[Goodput], *, whole: bool) -> Page:
     """Return the goodput of a launch: a line, with `whole` its parts as well."""
-    known = [one for one in accounts if one.stepped]
+    known = [account for account in accounts if account.stepped]
     parts = summed_parts(known)
     table = [_parts_table(parts)] if whole and parts.wall else []
     return [*goodput_lines(accounts, always=whole), *table]
@@ -72,7 +72,7 @@ def goodput_lines(accounts: Sequence[Goodput], *, always: bool = False) -> list[
 
     `goodput 93.1 % of 2 h 10 min; lost: 4 min restarts, 3 min start-up; waited 2 min`
     """
-    known = [one for one in accounts if one.stepped]
+    known = [account for account in accounts if account.stepped]
     running = _sum(known, "running")
     interrupted = any(map(_began_again, known))
     if not running or not (always or interrupted or running >= _SHORT_RUN):
@@ -88,11 +88,11 @@ def goodput_lines(accounts: Sequence[Goodput], *, always: bool = False) -> list[
 
 def _began_again(account: Goodput) -> bool:
     """Whether there was an interruption that was not simply the end."""
-    return any(one.action is not RoundAction.end for one in account.interruptions)
+    return any(interruption.action is not RoundAction.end for interruption in account.interruptions)
 
 
 def _sum(accounts: Iterable[Goodput], part: str) -> timedelta:
-    return sum((getattr(one.parts, part) for one in accounts), timedelta())
+    return sum((getattr(account.parts, part) for account in accounts), timedelta())
 
 
 def summed_parts(accounts: Iterable[Goodput]) -> TimeParts:

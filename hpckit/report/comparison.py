@@ -115,7 +115,7 @@ def comparison_page(found: RunComparison) -> Page:
     owners = zip(("old", "new"), found.foreign, strict=True)
     page += [f"{side} is {foreign_line(one)}" for side, one in owners if one is not None]
     for title, keys in (("configuration", found.config), ("resources", found.resources)):
-        page += _section(title, [_key_line(one, len(found.results)) for one in keys])
+        page += _section(title, [_key_line(key, len(found.results)) for key in keys])
     page += _section("code", _code_lines(found.code))
     page += _section(
         "environment",
@@ -172,9 +172,13 @@ def _code_lines(code: CodeDifference) -> list[str]:
 
 def _results_table(pairs: Sequence[ResultPair]) -> TextTable:
     rows = [
-        (f"{one.old.rpartition('.')[2]} / {one.new.rpartition('.')[2]}", name, *map(number, values))
-        for one in pairs
-        for name, values in {"state": one.states, **one.metrics}.items()
+        (
+            f"{pair.old.rpartition('.')[2]} / {pair.new.rpartition('.')[2]}",
+            name,
+            *map(number, values),
+        )
+        for pair in pairs
+        for name, values in {"state": pair.states, **pair.metrics}.items()
     ]
     single = len(pairs) == 1
     return TextTable(
@@ -197,11 +201,11 @@ def comparison_document(found: RunComparison) -> dict[str, Any]:
         "environment": [{"name": name, **_sides(*both)} for name, *both in found.environment],
         "results": [
             {
-                **plain_fields(one, "old new"),
-                "state": _sides(*one.states),
-                "metrics": {name: _sides(*both) for name, both in one.metrics.items()},
+                **plain_fields(result, "old new"),
+                "state": _sides(*result.states),
+                "metrics": {name: _sides(*both) for name, both in result.metrics.items()},
             }
-            for one in found.results
+            for result in found.results
         ],
         "alone": list(found.alone),
         "foreign": _sides(*found.foreign),

@@ -140,7 +140,9 @@ def _lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
     if run is not None:
         rows = [("run", run.row.run), ("state", _state(run.row))]
         rows += [("stage", run.row.stage or ""), ("overrides", " ".join(run.overrides))]
-        changed = [(" ".join(one.words), local_moment(one.at)) for one in run.settings_changes]
+        changed = [
+            (" ".join(change.words), local_moment(change.at)) for change in run.settings_changes
+        ]
         rows += [("resumed", "; ".join(f"{words} since {at}" for words, at in changed))]
         rows += [("program", run.program), ("signature", run.signature)]
     rows += [
@@ -184,15 +186,17 @@ def _attempts_table(attempts: Sequence[AttemptDescription], now: datetime) -> Te
         header=("attempt", "job", "nodes", "rounds", "state", "began", "time"),
         rows=tuple(
             (
-                str(one.attempt),
-                one.job or "",
-                compress_nodes(one.nodes),
-                str(one.rounds),
-                "" if one.state is None else one.state.value,
-                "" if one.started_at is None else local_moment(one.started_at),
-                "" if one.started_at is None else duration((one.ended_at or now) - one.started_at),
+                str(attempt.attempt),
+                attempt.job or "",
+                compress_nodes(attempt.nodes),
+                str(attempt.rounds),
+                "" if attempt.state is None else attempt.state.value,
+                "" if attempt.started_at is None else local_moment(attempt.started_at),
+                ""
+                if attempt.started_at is None
+                else duration((attempt.ended_at or now) - attempt.started_at),
             )
-            for one in attempts
+            for attempt in attempts
         ),
     )
 
@@ -208,6 +212,6 @@ def description_document(about: LaunchDescription) -> dict[str, Any]:
     if about.run is not None:
         document |= plain_fields(about.run.row, "run index state failure stage")
         document |= plain_fields(about.run, "overrides program signature attempts")
-        changes = [plain_fields(one, "at words") for one in about.run.settings_changes]
+        changes = [plain_fields(change, "at words") for change in about.run.settings_changes]
         document |= {"settings_changes": changes, **plain_fields(about.run, "config")}
     return document

@@ -33,7 +33,8 @@ def verdict_lines(found: RunFindings | None) -> list[str]:
     if found is None:
         return []
     return [
-        f"\n{verdict_head(one)}: {one.message}\n  {one.remedy}" for one in found.diagnosis.verdicts
+        f"\n{verdict_head(verdict)}: {verdict.message}\n  {verdict.remedy}"
+        for verdict in found.diagnosis.verdicts
     ]
 
 
@@ -124,9 +125,9 @@ def _phase_lines(phases: Sequence[TimedPhase]) -> list[str]:
     ```
     """
     words = [
-        f"{shortened(escaped_cell(one.name), _PHASE_NAME)} {one.step_s:.2g} s a step "
-        f"({whole_percent(one.share)})"
-        for one in phases[:_SHOWN_PHASES]
+        f"{shortened(escaped_cell(phase.name), _PHASE_NAME)} {phase.step_s:.2g} s a step "
+        f"({whole_percent(phase.share)})"
+        for phase in phases[:_SHOWN_PHASES]
     ]
     left = len(phases) - len(words)
     more = [f"{left} more in `hpckit report`"] if left > 0 else []
@@ -185,7 +186,7 @@ def findings_object(found: RunFindings | None) -> dict[str, Any]:
         "telemetry": _rounded(RunTelemetry() if found is None else found.telemetry),
         "energy": None if found is None else energy_object(found.energy),
         "verdicts": to_plain(known.verdicts),
-        "stragglers": [_rounded(one) for one in known.stragglers],
+        "stragglers": [_rounded(straggler) for straggler in known.stragglers],
     }
 
 

@@ -212,7 +212,7 @@ def _next_steps(groups: Sequence[FailureGroup]) -> list[str]:
 def _more(rows: Sequence[RunRow]) -> Iterator[str]:
     """Yield how runs on Slurm go on with more of what they had too little of."""
     for cause, word in _TOO_LITTLE.items():
-        short = [one for one in rows if one.job and one.failure and one.failure.cause is cause]
+        short = [row for row in rows if row.job and row.failure and row.failure.cause is cause]
         if len(short) == 1:
             begins = f" ({short[0].resume})" if short[0].resume else ""
             yield f"  with more: hpckit resume {short[0].run} {word}{begins}"

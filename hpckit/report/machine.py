@@ -102,7 +102,9 @@ def launches_document(launches: Iterable[LaunchLine]) -> dict[str, Any]:
     """Return the document that `ls --json` prints."""
     fields = "states=counts foreign=head.foreign"
     return {
-        "launches": [{**head_object(one.head), **plain_fields(one, fields)} for one in launches]
+        "launches": [
+            {**head_object(launch.head), **plain_fields(launch, fields)} for launch in launches
+        ]
     }
 
 

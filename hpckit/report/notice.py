@@ -39,7 +39,7 @@ class NoticeWriter:
     ) -> UserNotice:
         """Return a notice about a run in its present state; `key` tells events of a run apart."""
         failure = record.failure if kind is not NoticeKind.completed else None
-        known = [one for one in record.metrics.items() if finite(one[1]) is not None]
+        known = [metric for metric in record.metrics.items() if finite(metric[1]) is not None]
         metrics: dict[str, float] = dict(known[:_METRICS])
         values = (f"{escaped(name)} {number(value)}" for name, value in metrics.items())
         verb = "logs" if kind is NoticeKind.failed else "status"

@@ -73,7 +73,7 @@ def pending_note(seen: Observation) -> tuple[str, bool] | None:
     if seen.state.base is not BaseState.pending:
         return None
     name = seen.reason.partition(",")[0].strip("() ")
-    found = next((one for one in _REASONS if re.fullmatch(one.pattern, name)), None)
+    found = next((reason for reason in _REASONS if re.fullmatch(reason.pattern, name)), None)
     if found is None:
         return None
     return f"{name}: {found.words.format(job=seen.job)}", found.lasts

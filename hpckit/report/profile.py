@@ -38,22 +38,22 @@ def profile_text(
 ) -> str:
     """Return a profile as text, in 80 columns but for paths."""
     place = f"run {run}, attempt {attempt}, round {answer.round}"
-    if not answer.done and not any(one.result.steps for one in ranks):
+    if not answer.done and not any(rank.result.steps for rank in ranks):
         what = f"{counted(answer.steps, 'step')} of rank {ranges(answer.ranks)}"
         return f"{place}: {what} will be profiled; `hpckit profile {run} --last` shows them"
     lines = [f"{place}, {local_moment(answer.at)}"]
-    summed = [one for one in ranks if one.summary is not None]
+    summed = [rank for rank in ranks if rank.summary is not None]
     if summed:
         lines += ["", *_table(summed), "", *_words(summed)]
     for one in _detailed(summed):
         lines += ["", *_top(one, alone=len(summed) == 1)]
-    problems = [f"rank {one.result.rank}: {one.problem}" for one in ranks if one.problem]
+    problems = [f"rank {rank.result.rank}: {rank.problem}" for rank in ranks if rank.problem]
     lines += ["", *problems] if problems else []
     return "\n".join([*lines, *_files(answer, ranks)])
 
 
 def _table(ranks: Sequence[ProfiledRank]) -> list[str]:
-    rows = [_HEADER, *(_row(one) for one in ranks)]
+    rows = [_HEADER, *(_row(rank) for rank in ranks)]
     widths = [max(len(row[place]) for row in rows) for place in range(len(_HEADER))]
     return [
         "  ".join(
@@ -86,7 +86,7 @@ def _row(one: ProfiledRank) -> tuple[str, ...]:
 
 def _words(ranks: Sequence[ProfiledRank]) -> list[str]:
     """Return what the columns mean: they differ between GPUs and CPUs."""
-    if any(one.summary is not None and one.summary.on_gpu for one in ranks):
+    if any(rank.summary is not None and rank.summary.on_gpu for rank in ranks):
         busy, idle = "by kernels of the GPU", "the GPU had nothing to do"
     else:
         busy, idle = "by operators of all CPU threads", "no operator ran"
@@ -115,7 +115,7 @@ def _entry(entry: TopEntry, wall_s: float) -> str:
 
 
 def _files(answer: ProfileAnswer, ranks: Sequence[ProfiledRank]) -> list[str]:
-    files = [str(one.file) for one in ranks if one.file is not None]
+    files = [str(rank.file) for rank in ranks if rank.file is not None]
     if not files:
         return []
     hint = "ui.perfetto.dev opens traces: Open trace file"
@@ -147,13 +147,13 @@ def profile_object(
         **plain_fields(answer, "round at id tool done"),
         "ranks": [
             {
-                "rank": one.result.rank,
-                "node": one.result.node or None,
-                **plain_fields(one.result, "first_step steps"),
-                **plain_fields(one, "trace=file bytes=result.size problem"),
-                "summary": one.summary
-                and to_plain(one.summary) | plain_fields(one.summary, "exposed_s"),
+                "rank": rank.result.rank,
+                "node": rank.result.node or None,
+                **plain_fields(rank.result, "first_step steps"),
+                **plain_fields(rank, "trace=file bytes=result.size problem"),
+                "summary": rank.summary
+                and to_plain(rank.summary) | plain_fields(rank.summary, "exposed_s"),
             }
-            for one in ranks
+            for rank in ranks
         ],
     }

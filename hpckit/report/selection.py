@@ -59,7 +59,7 @@ class Filter:
 
 def unknown_keys(wanted: Filter, overrides: Iterable[Iterable[str]]) -> tuple[str, ...]:
     """Return the keys of a filter that no run sets; none if there is no run."""
-    runs = [assigned(one) for one in overrides]
+    runs = [assigned(override) for override in overrides]
     if not runs:
         return ()
     return tuple(key for key in wanted.overrides if not any(_values(run, key) for run in runs))
@@ -233,7 +233,7 @@ def find_column(key: SortKey, columns: Sequence[str], what: str) -> SortKey:
     """
     if key.column in columns:
         return key
-    ends = [one for one in columns if one.endswith(f".{key.column}")]
+    ends = [column for column in columns if column.endswith(f".{key.column}")]
     if len(ends) != 1:
         raise UsageError(
             f"{what} have no column {key.column!r}; they have {', '.join(columns)}",
@@ -334,7 +334,7 @@ def sorted_value(line: LaunchLine, key: SortKey | None) -> Any:
     """Return the value of the metric that a launch is sorted by, None without such a metric."""
     if key is None or key.column in _OF_LAUNCHES:
         return None
-    found = [one[key.column] for one in line.metrics if one.get(key.column) is not None]
+    found = [metric[key.column] for metric in line.metrics if metric.get(key.column) is not None]
     if not found:
         return None
     return max(found, key=rank) if key.descending else min(found, key=rank)

@@ -33,8 +33,8 @@ class StackGroup:
 def stack_groups(stacks: Iterable[RankStack]) -> tuple[StackGroup, ...]:
     """Return the ranks in groups, the smallest group first: it is the one that differs."""
     found: dict[tuple[str, ...], list[RankStack]] = {}
-    for one in stacks:
-        found.setdefault(_threads(one.text)[0], []).append(one)
+    for stack in stacks:
+        found.setdefault(_threads(stack.text)[0], []).append(stack)
     groups = [
         StackGroup(ranks=tuple(ranks), frames=frames, others=tuple(_threads(ranks[0].text)[1:]))
         for frames, ranks in found.items()
@@ -53,7 +53,7 @@ def stacks_text(run: str, attempt: int, answer: StacksAnswer, rank: int | None =
     """Return the answer as text, for all ranks or one."""
     if answer.round is None:
         return f"run {run} has no ranks at the moment: they are being started, or have just ended"
-    stacks = [one for one in answer.stacks if rank in {None, one.rank}]
+    stacks = [stack for stack in answer.stacks if rank in {None, stack.rank}]
     lines = [f"run {run}, attempt {attempt}, round {answer.round}, {local_moment(answer.at)}"]
     for group in stack_groups(stacks):
         lines += ["", *_group_lines(group, answer.layout, threads=rank is not None)]
@@ -64,11 +64,11 @@ def stacks_text(run: str, attempt: int, answer: StacksAnswer, rank: int | None =
 
 def _group_lines(group: StackGroup, layout: Layout | None, *, threads: bool) -> list[str]:
     ranks = group.ranks
-    nodes = compress_nodes(tuple(dict.fromkeys(one.node for one in ranks)))
-    steps = ranges({one.step for one in ranks if one.step is not None})
-    parts = [f"{name_ranks([one.rank for one in ranks], layout)} on {nodes}"]
+    nodes = compress_nodes(tuple(dict.fromkeys(rank.node for rank in ranks)))
+    steps = ranges({rank.step for rank in ranks if rank.step is not None})
+    parts = [f"{name_ranks([rank.rank for rank in ranks], layout)} on {nodes}"]
     parts += [f"step {steps}"] if steps else []
-    parts += [", ".join(dict.fromkeys(one.state for one in ranks))]
+    parts += [", ".join(dict.fromkeys(rank.state for rank in ranks))]
     lines = ["; ".join(parts) + ":", *(f"  {line}" for line in group.frames or (_SILENT,))]
     if threads:
         for other in group.others:
@@ -87,6 +87,6 @@ def stacks_object(
         "attempt": attempt,
         **plain_fields(answer, "round at"),
         "ranks": to_plain(stacks),
-        "groups": [[one.rank for one in group.ranks] for group in stack_groups(stacks)],
+        "groups": [[rank.rank for rank in group.ranks] for group in stack_groups(stacks)],
         **plain_fields(answer, "silent_nodes=silent"),
     }

@@ -261,7 +261,7 @@ def _short(results: sweep.Results) -> tuple[sweep.Results, list[str]]:
     several = {name: cells for name, cells in texts.items() if len(cells) > 1}
     same = [name for name, cells in several.items() if len(set(cells)) == 1]
     same = [name for name in same if name not in results.kept]
-    wide = [name for name in texts if any(len(one) > NAME_WIDTH for one in texts[name])]
+    wide = [name for name in texts if any(len(text) > NAME_WIDTH for text in texts[name])]
     wide = [name for name in wide if name not in same]
     wide = [] if len(same) + len(wide) == len(texts) else wide
     kept = tuple(name for name in texts if name not in (*same, *wide))
@@ -304,7 +304,7 @@ _SPARE = ("failures", "goodput", "time", "attempt", "steps")
 
 def launches_page(launches: Sequence[LaunchLine], key: SortKey | None = None) -> Page:
     """Return the page of `ls`, with the metric it is sorted by."""
-    values = [number(sorted_value(one, key)) for one in launches]
+    values = [number(sorted_value(launch, key)) for launch in launches]
     metric = key.column if key is not None and any(values) else ""
     rows = tuple(
         (
@@ -354,10 +354,10 @@ def _preflight_lines(inspections: Sequence[NodeInspection]) -> Iterator[str]:
     """Yield a line on all nodes, and one for each finding: `preflight: 3 of 4 nodes ok`."""
     if not inspections:
         return
-    counts = Counter(one.verdict for one in inspections)
+    counts = Counter(inspection.verdict for inspection in inspections)
     told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in HealthVerdict if counts[verdict])
     yield f"preflight ({inspections[0].level}): {counted(len(inspections), 'node')}: {told}"
-    found = [each for one in inspections for each in one.findings]
+    found = [each for inspection in inspections for each in inspection.findings]
     for each in found[:_SHOWN]:
         yield f"  {each.verdict}: {each.message}"
     if len(found) > _SHOWN:

@@ -36,7 +36,7 @@ def capture_generators(own: Iterable[Any] = ()) -> GeneratorState:
     state: list[Any] = [(random.setstate, random.getstate())]
     if numpy_random is not None:
         state.append((numpy_random.set_state, numpy_random.get_state()))
-    return state + [_captured(one) for one in (*_torch_generators(), *own)]
+    return state + [_captured(generator) for generator in (*_torch_generators(), *own)]
 
 
 @contextmanager
@@ -57,8 +57,8 @@ def kept_generators(
     finally:
         for put, value in before:
             put(value)
-        for one in _torch_generators()[known:]:  # of devices that were first used within
-            one.manual_seed(one.initial_seed())
+        for generator in _torch_generators()[known:]:  # of devices that were first used within
+            generator.manual_seed(generator.initial_seed())
 
 
 def seed_generators(seed: int) -> None:
@@ -66,8 +66,8 @@ def seed_generators(seed: int) -> None:
     random.seed(seed)
     if numpy_random is not None:
         numpy_random.seed(seed % 2**32)
-    for one in _torch_generators():
-        one.manual_seed(seed)
+    for generator in _torch_generators():
+        generator.manual_seed(seed)
 
 
 def seed_sample(seed: int, number: int) -> None:

@@ -67,6 +67,6 @@ def writers_ended(timeout_s: float) -> bool:
     """
     until = time.monotonic() + timeout_s
     writers = [one for one in threading.enumerate() if isinstance(one, WriterThread)]
-    for one in writers:
-        one.join(max(0.0, until - time.monotonic()))
-    return not any(one.is_alive() for one in writers)
+    for writer in writers:
+        writer.join(max(0.0, until - time.monotonic()))
+    return not any(writer.is_alive() for writer in writers)

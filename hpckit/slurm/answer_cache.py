@@ -225,7 +225,7 @@ def _lock(handle: int, patience: timedelta) -> None:
 
 def _decode(record: dict[str, Any]) -> Answers:
     answers = {key: from_plain(CachedAnswer, one) for key, one in record["answers"].items()}
-    if any(one.asked_at.tzinfo is None for one in answers.values()):
+    if any(answer.asked_at.tzinfo is None for answer in answers.values()):
         raise ValueError("a moment without a time zone")
     plain = from_plain(Answers, {**record, "answers": {}})
     return Answers(

@@ -61,7 +61,9 @@ def _answer(text: str) -> Mapping[str, Any]:
 
 def _complaints(answer: Mapping[str, Any]) -> list[str]:
     errors = answer.get("errors")
-    told = [one for one in errors if isinstance(one, dict)] if isinstance(errors, list) else []
+    told = (
+        [error for error in errors if isinstance(error, dict)] if isinstance(errors, list) else []
+    )
     told = [one for one in told if one.get("error_number") != _NOTHING_FOUND]
     return [_text(one, "error") or _text(one, "description") for one in told]
 

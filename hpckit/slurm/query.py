@@ -167,7 +167,7 @@ def observe_through(
     unknown = [job for job in jobs if job not in queued]
     if unknown:
         with _noted(errors):
-            accounted.update((one.job, one) for one in source.accounts(unknown))
+            accounted.update((account.job, account) for account in source.accounts(unknown))
     _check_heard(errors)
     found = {**accounted, **queued}
     found.update(_in_the_rest(unknown, found))

@@ -65,7 +65,7 @@ class TemplateBlocks:
             return frozenset()
         seen.add(name)
         tree = self._parsed(name)
-        own = frozenset(one.name for one in tree.find_all(nodes.Block))
+        own = frozenset(block.name for block in tree.find_all(nodes.Block))
         extended = self._extended(tree)
         if extended is None:
             return None if tree.find(nodes.Extends) else own

@@ -76,4 +76,4 @@ def _refused(
 
 
 def _some_away(nodes: Sequence[NodeGroup] | None) -> bool:
-    return nodes is None or any(not one.usable for one in nodes)
+    return nodes is None or any(not node.usable for node in nodes)

@@ -90,9 +90,11 @@ def named_runs(
 def _merged(selections: Iterable[Selection]) -> Iterator[tuple[Launch, Sequence[int] | None]]:
     """Yield each launch once, with all of its runs that were named."""
     found: dict[Path, tuple[Launch, set[int]]] = {}
-    for one in selections:
-        launch, indices = found.setdefault(one.launch.folder.resolve(), (one.launch, set()))
-        indices.update(range(len(launch.runs)) if one.index is None else (one.index,))
+    for selection in selections:
+        launch, indices = found.setdefault(
+            selection.launch.folder.resolve(), (selection.launch, set())
+        )
+        indices.update(range(len(launch.runs)) if selection.index is None else (selection.index,))
     for launch, indices in found.values():
         whole = len(indices) == len(launch.runs)
         yield launch, None if whole else sorted(indices)
@@ -129,9 +131,9 @@ def _add_reruns(
 def _without(view: LaunchView, again: Collection[tuple[str, int]]) -> LaunchView:
     """Return the view without runs that did not complete and were started again elsewhere."""
     kept = (
-        one
-        for one in view.runs
-        if one.state is RunState.completed or (view.launch.id, one.record.index) not in again
+        run
+        for run in view.runs
+        if run.state is RunState.completed or (view.launch.id, run.record.index) not in again
     )
     return replace(view, runs=tuple(kept))
 

@@ -45,14 +45,14 @@ def compare_selections(
     return RunComparison(
         old=old_name,
         new=new_name,
-        config=tuple(one for one in keys if not one.key.startswith(_RESOURCES)),
-        resources=tuple(one for one in keys if one.key.startswith(_RESOURCES)),
+        config=tuple(key for key in keys if not key.key.startswith(_RESOURCES)),
+        resources=tuple(key for key in keys if key.key.startswith(_RESOURCES)),
         code=_code(left, right, text=code),
         environment=environment_differences(
             read_environment(left.paths), read_environment(right.paths)
         ),
         results=tuple(_result(one, other) for one, other in pairs),
-        alone=tuple(one.record.id for one in alone),
+        alone=tuple(view.record.id for view in alone),
         foreign=(launch_head(left).foreign, launch_head(right).foreign),
     )
 
@@ -88,15 +88,15 @@ def _pairs(
     if len(old) == len(new) == 1:
         return [(old[0], new[0])], []
     waiting: dict[tuple[str, ...], list[RunView]] = {}
-    for one in new:
-        waiting.setdefault(one.record.overrides, []).append(one)
+    for view in new:
+        waiting.setdefault(view.record.overrides, []).append(view)
     pairs, left = [], []
-    for one in old:
-        found = waiting.get(one.record.overrides)
+    for view in old:
+        found = waiting.get(view.record.overrides)
         if found:
-            pairs.append((one, found.pop(0)))
+            pairs.append((view, found.pop(0)))
         else:
-            left.append(one)
+            left.append(view)
     over = sorted(chain.from_iterable(waiting.values()), key=lambda one: one.record.index)
     if len(left) == len(over):
         pairs += zip(left, over, strict=True)

@@ -107,7 +107,7 @@ def run_evidence(
     allocation = None if asked is None else run_allocation(asked, account, completed=completed)
     cores = None if allocation is None else allocation.cpus_per_node
     hosts = host_uses(usages, cores=cores, shared=shared is not None)
-    fast = any(one.infiniband_ports for one in hosts)  # else NCCL's log decides nothing
+    fast = any(host.infiniband_ports for host in hosts)  # else NCCL's log decides nothing
     settings = load_settings(launch, index)[0]
     ranks = rank_steps(usages)
     return RunEvidence(
@@ -137,7 +137,7 @@ def _stragglers(launch: Launch, record: RunRecord) -> tuple[Straggler, ...]:
     known = replace(record, stragglers=())
     with suppress(FrozenFolderError):
         for _, told in read_attempts(launch.paths.run(record.index)):
-            known = known.fold(one for one in told if isinstance(one, StragglerFound))
+            known = known.fold(event for event in told if isinstance(event, StragglerFound))
     return known.stragglers
 
 

@@ -96,13 +96,20 @@ def launch_views(
     """
     readings = [_Reading.of(one, indices, ask, context, freshness) for one, indices in wanted]
     answers: dict[str | None, SchedulerReply] = {}
-    for bin_dir in dict.fromkeys(one.launch.cluster.bin_dir for one in readings if one.jobs):
-        of_it = [one for one in readings if one.jobs and one.launch.cluster.bin_dir == bin_dir]
+    for bin_dir in dict.fromkeys(
+        reading.launch.cluster.bin_dir for reading in readings if reading.jobs
+    ):
+        of_it = [
+            reading
+            for reading in readings
+            if reading.jobs and reading.launch.cluster.bin_dir == bin_dir
+        ]
         jobs = tuple(dict.fromkeys(job for one in of_it for job in one.jobs))
         answers[bin_dir] = ask_scheduler([one.launch for one in of_it], jobs, context, freshness)
     nobody = SchedulerReply(scheduler=Scheduler.none)
     return tuple(
-        one.view(answers[one.launch.cluster.bin_dir] if one.jobs else nobody) for one in readings
+        reading.view(answers[reading.launch.cluster.bin_dir] if reading.jobs else nobody)
+        for reading in readings
     )
 
 
@@ -141,7 +148,7 @@ class _Reading:
         kept = None if freshness is None else _index(launch, context, indices, anew=freshness.now)
         records = read_runs(launch, indices, kept=kept, metrics=shown)
         history = read_launch_history(launch)
-        pools = read_pools(history, (one.index for one in records))
+        pools = read_pools(history, (record.index for record in records))
         on_slurm = launch.cluster.kind is ClusterKind.slurm
         return cls(
             launch=launch,
@@ -346,7 +353,11 @@ def _jobs(
     """Return the jobs to ask about: of these runs, their successors, satellites, auto-resume."""
     if ask is Ask.nothing:
         return ()
-    asked = [one for one in records if ask is Ask.all_runs or one.state is not RunState.completed]
+    asked = [
+        record
+        for record in records
+        if ask is Ask.all_runs or record.state is not RunState.completed
+    ]
     jobs = [one.job for one in asked if one.index not in pools]
     shared = {pools[one.index] for one in asked if one.index in pools}
     jobs += [job for pool in shared for job in pool]

@@ -48,7 +48,9 @@ def ask_scheduler(
         )
         if freshness is not None and least:
             # Slurm's answers from before the latest event of a launch are outdated.
-            told = (history[-1].at for one in launches if (history := read_launch_events(one)))
+            told = (
+                history[-1].at for launch in launches if (history := read_launch_events(launch))
+            )
             not_before = max(filter(None, (freshness.not_before, *told)), default=None)
             wish = cached_query.AllowedAge(least=least, not_before=not_before, now=freshness.now)
             heard = cached_query.observe_shared(jobs, programs, context.now, wish)

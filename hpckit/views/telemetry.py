@@ -37,7 +37,7 @@ def run_usage(launch: Launch, index: int) -> RunUsage:
             if total is not None:
                 totals.setdefault(node, []).append(total)
                 of_nodes.append(total)
-                found = {one.uuid: one for one in latest.devices}
+                found = {device.uuid: device for device in latest.devices}
                 devices.setdefault(node, {}).update(found)
                 used.append(_usage(node, [total], latest.devices))
         seconds += _measured_s(of_nodes)
@@ -60,10 +60,10 @@ def _measured_s(totals: Sequence[TelemetryTotal]) -> float:
     That is from the first beginning to the last end, but for nodes with gaps, or with a clock that
     was set.
     """
-    whole = [one.row for one in totals if abs(one.span_s - one.length_s) <= _CLOCK_SET_S]
+    whole = [total.row for total in totals if abs(total.span_s - total.length_s) <= _CLOCK_SET_S]
     starts, ends = [row.start for row in whole], [row.end for row in whole]
     span_s = (max(ends) - min(starts)).total_seconds() if whole else 0.0
-    return max(span_s, *(one.length_s for one in totals), 0.0)
+    return max(span_s, *(total.length_s for total in totals), 0.0)
 
 
 def nccl_transport(launch: Launch, index: int) -> NcclTransport | None:
@@ -79,22 +79,22 @@ def nccl_transport(launch: Launch, index: int) -> NcclTransport | None:
 
 
 def _usage(node: str, totals: list[TelemetryTotal], devices: tuple[GpuDevice, ...]) -> NodeUsage:
-    seconds = sum(one.length_s for one in totals)
+    seconds = sum(total.length_s for total in totals)
     names = _names(devices)
     of_gpus: dict[str, float] = {}
-    for one in totals:
-        for uuid in {names.get(gpu.uuid, gpu.uuid) for gpu in one.row.gpus}:
-            of_gpus[uuid] = of_gpus.get(uuid, 0.0) + one.length_s
+    for total in totals:
+        for uuid in {names.get(gpu.uuid, gpu.uuid) for gpu in total.row.gpus}:
+            of_gpus[uuid] = of_gpus.get(uuid, 0.0) + total.length_s
     merged = totals[0]
-    for one in totals[1:]:
-        merged = merge_totals(merged, one)
+    for total in totals[1:]:
+        merged = merge_totals(merged, total)
     row = replace(merged.row, gpus=tuple(_by_uuid(merged.row.gpus, devices)))
     return NodeUsage(node=node, seconds=seconds, row=row, devices=devices, gpu_seconds=of_gpus)
 
 
 def _names(devices: Sequence[GpuDevice]) -> dict[str, str]:
     """Return the UUIDs of GPUs by the names that those have which did not tell it."""
-    return {nameless_gpu(one.index): one.uuid for one in devices if one.parent is None}
+    return {nameless_gpu(device.index): device.uuid for device in devices if device.parent is None}
 
 
 def _by_uuid(gpus: Sequence[GpuRow], devices: Sequence[GpuDevice]) -> Iterator[GpuRow]:

@@ -237,12 +237,12 @@ class RunActivities:
             if self._nodes[key].devices is None and self._nodes[key].row is not None:
                 with suppress(OSError):
                     devices = telemetry_devices(attempt, name)
-                    self._nodes[key].devices = {one.uuid: one for one in devices}
+                    self._nodes[key].devices = {device.uuid: device for device in devices}
             found.append(self._nodes[key])
         return found
 
     def _activity(self, index: int, nodes: Iterable[_Node], now: datetime) -> RunActivity:
-        young = [one for one in nodes if one.row is not None and now - one.row.end < _OLD]
+        young = [node for node in nodes if node.row is not None and now - node.row.end < _OLD]
         ranks = tuple(
             replace(rank, node=one.name) for one in young if one.row for rank in one.row.ranks
         )

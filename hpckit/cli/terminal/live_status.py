@@ -190,7 +190,7 @@ class _Live:
         wanted = Filter(overrides=self.look.wanted.overrides)
         every = range(len(self.launch.runs)) if self.look.indices is None else self.look.indices
         heads = [self.launch.runs[index] for index in every]
-        return [one.index for one in heads if wanted.takes(RunState.pending, one.overrides)]
+        return [head.index for head in heads if wanted.takes(RunState.pending, head.overrides)]
 
 
 @contextmanager

@@ -115,7 +115,7 @@ def _show_end(launch: Launch, rows: Sequence[RunRow], context: Context) -> None:
     rows = with_resume_steps(launch, rows, steps=len(rows) <= _JUDGED)
     page = status_page(launch_head(launch), rows, context.now(), brief=True)
     if len(rows) == 1:
-        page = [*page, *(f"warning: {one}" for one in rows[0].warnings)]
+        page = [*page, *(f"warning: {warning}" for warning in rows[0].warnings)]
     show_page(page, context)
 
 

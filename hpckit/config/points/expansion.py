@@ -122,7 +122,7 @@ def line_of(words: Sequence[Word], overrides: Sequence[str]) -> str | None:
     columns = [word.column for word in words if word.column is not None]
     given = set(overrides)
     for row in range(len(columns[0].words) if columns else 0):
-        if all(one.words[row] is None or one.words[row] in given for one in columns):
+        if all(column.words[row] is None or column.words[row] in given for column in columns):
             return place(columns[0].file, columns[0].lines[row])
     return None
 

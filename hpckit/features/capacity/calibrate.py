@@ -119,7 +119,9 @@ def measured_run(launch: Launch, index: int) -> MeasuredRun:
     """Return what a run did on its GPUs; raises UsageError if too little was measured."""
     name, usages = f"{launch.id}.{index}", run_usage(launch, index).nodes
     every = rank_steps(usages)
-    ranks = [one for one in judged_ranks(RunEvidence(ranks=every), DEFAULT) if one.gpu is not None]
+    ranks = [
+        rank for rank in judged_ranks(RunEvidence(ranks=every), DEFAULT) if rank.gpu is not None
+    ]
     if not ranks:
         whose = "its ranks" if every else "it"
         raise UsageError(
@@ -129,17 +131,17 @@ def measured_run(launch: Launch, index: int) -> MeasuredRun:
             f"{DEFAULT.steps_s:g} s, and the config group observe not off",
         )
     gpus, devices = gpu_uses(usages), {one.uuid: one for use in usages for one in use.devices}
-    used = {one.gpu for one in ranks}
+    used = {rank.gpu for rank in ranks}
     peaks = [one.memory_peak_bytes for one in gpus if one.uuid in used]
-    known = [one for one in peaks if one is not None]
+    known = [peak for peak in peaks if peak is not None]
     names = sorted({devices[one].name for one in used if one in devices})
     samples = samples_per_step(ranks)
     parallel = load_settings(launch, index)[0].parallel
     reported = read_runs(launch, (index,))[0].layout
-    spent = sum(one.seconds - (one.checkpoint_s or 0.0) for one in ranks)
+    spent = sum(rank.seconds - (rank.checkpoint_s or 0.0) for rank in ranks)
     return MeasuredRun(
         name=name,
-        step_s=spent / sum(one.steps for one in ranks),
+        step_s=spent / sum(rank.steps for rank in ranks),
         layout=Layout(replicate=len(every)) if reported is None else reported.layout,
         gpu=names[0] if len(names) == 1 else "",
         batch=None if samples is None else round(samples),

@@ -43,7 +43,7 @@ def count_model(
     )
     with context.progress("counting the model", quiet=quiet):
         findings = list(checks.findings())
-    if refused := [one for one in findings if one.is_error]:
+    if refused := [finding for finding in findings if finding.is_error]:
         raise ConfigError(refused[0].message, hint=refused[0].hint)
     if not checks.models:
         why = checks.unmade[0] if checks.unmade else "it has no parameters"

@@ -38,16 +38,17 @@ def plan_setup(setup: TrainingSetup, calibration: Calibration | None = None) -> 
 def fitting_first(planned: Iterable[PlannedSetup]) -> Sequence[PlannedSetup]:
     """Return the setups that fit, the fastest first; of the same time, the least memory first."""
     return sorted(
-        (one for one in planned if one.fits), key=lambda one: (one.time.total, one.memory.expected)
+        (setup for setup in planned if setup.fits),
+        key=lambda one: (one.time.total, one.memory.expected),
     )
 
 
 def pareto(found: Sequence[PlannedSetup]) -> Sequence[PlannedSetup]:
     """Return of layouts, the fastest first, those that need less memory than all faster ones."""
     kept: list[PlannedSetup] = []
-    for one in found:
-        if not kept or one.memory.expected < kept[-1].memory.expected:
-            kept.append(one)
+    for setup in found:
+        if not kept or setup.memory.expected < kept[-1].memory.expected:
+            kept.append(setup)
     return kept
 
 

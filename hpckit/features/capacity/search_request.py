@@ -45,7 +45,7 @@ def search_plans(request: CapacityRequest) -> Sequence[PlannedSetup]:
     Raises ConfigError if no layout is possible, or only the number of parameters is known.
     """
     by = request.calibration
-    found = fitting_first(plan_setup(one, by) for one in _possible(request))
+    found = fitting_first(plan_setup(setup, by) for setup in _possible(request))
     runnable = [one for one in found if not layout_limits(one.setup)]
     return [
         replace(one, days=bill_of(request, one.setup, one.time.total).days)
@@ -109,7 +109,7 @@ def _nothing_fits(request: CapacityRequest) -> FoundLayouts:
     possible = _possible(request)
     runnable = [one for one in possible if not layout_limits(one)]
     smallest = min(
-        (plan_setup(one, request.calibration) for one in runnable or possible),
+        (plan_setup(setup, request.calibration) for setup in runnable or possible),
         key=lambda one: one.memory.expected,
     )
     return FoundLayouts(smallest=smallest, help=tuple(_help(request)))
@@ -143,7 +143,7 @@ def _if_less(request: CapacityRequest, less: CapacityRequest, words: str) -> Ite
 
 def _least(request: CapacityRequest) -> float:
     by = request.calibration
-    found = (plan_memory(one) for one in _possible(request))
+    found = (plan_memory(setup) for setup in _possible(request))
     return min((one if by is None else by.memory(one)).expected for one in found)
 
 

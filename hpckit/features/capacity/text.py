@@ -134,7 +134,7 @@ def setup_text(setup: TrainingSetup) -> str:
 
 def chosen_for_you(defaults: Sequence[str]) -> str:
     """Return which numbers of the batch nobody chose."""
-    found = [one for one in defaults if one != "--tokens"]
+    found = [default for default in defaults if default != "--tokens"]
     return f" (default: set {' and '.join(found)})" if found else ""
 
 

@@ -16,14 +16,14 @@ _HOURS, _MINUTES = 24, 60
 
 def labelled(label: str, *sentences: str) -> list[str]:
     """Return sentences below each other, beside a label in the first ten columns."""
-    lines = [line for one in sentences for line in _wrapped(one, WIDTH - _LABEL)]
+    lines = [line for sentence in sentences for line in _wrapped(sentence, WIDTH - _LABEL)]
     return [f"{label if not place else '':<{_LABEL}}{line}" for place, line in enumerate(lines)]
 
 
 def indented(sentence: str) -> list[str]:
     """Return a sentence two columns from the left."""
     first, *others = _wrapped(sentence, WIDTH - 4)
-    return [f"  {first}", *(f"    {one}" for one in others)]
+    return [f"  {first}", *(f"    {other}" for other in others)]
 
 
 def _wrapped(text: str, width: int) -> list[str]:
@@ -95,9 +95,9 @@ def range_text(low: float, high: float) -> str:
 
 def day_column(days: Sequence[float | None]) -> list[str]:
     """Return days of a column with the same number of decimals each; empty where unknown."""
-    least = min((one for one in days if one is not None), default=0.0)
+    least = min((day for day in days if day is not None), default=0.0)
     decimals = 0 if least >= _MANY_DAYS else 1 if least >= 10 else 2  # noqa: PLR2004
-    return ["" if one is None else f"{one:,.{decimals}f}" for one in days]
+    return ["" if day is None else f"{day:,.{decimals}f}" for day in days]
 
 
 def percent_text(share: float) -> str:

@@ -110,7 +110,7 @@ def _check_experiment(arguments: argparse.Namespace, every: list[str]) -> None:
                 f"{option_name(name)} does not go with {words[0]}: {why}",
                 hint="leave it out, or describe the model with --model instead of an experiment",
             )
-    ranks = [one for one in words if one.startswith(_RANKS)]
+    ranks = [word for word in words if word.startswith(_RANKS)]
     if arguments.gpus is not None and ranks:
         raise UsageError(
             f"--gpus {arguments.gpus} and {ranks[0]} both say how many ranks there are",

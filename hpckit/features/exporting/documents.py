@@ -126,8 +126,8 @@ def csv_lines(runs: Iterable[RunValues]) -> Iterator[str]:
     writer.writerow(VALUE_COLUMNS)
     for run, values in runs:
         launch = split_run_id(run)[0]
-        for one in values:
-            writer.writerow(_cells(launch, run, one))
+        for value in values:
+            writer.writerow(_cells(launch, run, value))
             yield _taken(line)
     yield _taken(line)
 
@@ -164,8 +164,8 @@ def json_lines(runs: Iterable[RunValues]) -> Iterator[str]:
     """Yield a JSON object per value; NaN and infinite numbers are null, named by `not_finite`."""
     for run, values in runs:
         launch = split_run_id(run)[0]
-        for one in values:
-            text = json.dumps(_object(launch, run, one), ensure_ascii=False, allow_nan=False)
+        for value in values:
+            text = json.dumps(_object(launch, run, value), ensure_ascii=False, allow_nan=False)
             yield escaped_json(text) + "\n"
 
 

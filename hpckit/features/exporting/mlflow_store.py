@@ -57,7 +57,7 @@ def write_run(run: ExportedRun, target: Path) -> Written:
     points = Points(run=run)
     held = list(points)
     names = mlflow_names({one.key for one in held})
-    wanted = {(names[one.key], one.step): one for one in held}
+    wanted = {(names[point.key], point.step): point for point in held}
     try:
         client = MlflowClient(tracking_uri=f"sqlite:///{folder / DATABASE}")
         _store(client, run, wanted, folder)

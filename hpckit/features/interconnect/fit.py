@@ -84,9 +84,9 @@ def _residuals(points: Sequence[tuple[float, float]], line: tuple[float, float])
 
 
 def _huber(residuals: Sequence[float]) -> list[float]:
-    scale = _OF_NORMAL * median(abs(one) for one in residuals)
+    scale = _OF_NORMAL * median(abs(residual) for residual in residuals)
     limit = _HUBER * max(scale, _NO_NOISE)
-    return [1.0 if abs(one) <= limit else limit / abs(one) for one in residuals]
+    return [1.0 if abs(residual) <= limit else limit / abs(residual) for residual in residuals]
 
 
 def _confidence(
@@ -161,7 +161,8 @@ def best_bus_bandwidth(
 ) -> float | None:
     """Return the bus bandwidth of the size that reached most; None if nothing was measured."""
     return max(
-        (bus_bandwidth(operation, ranks, one.size, one.seconds) for one in times), default=None
+        (bus_bandwidth(operation, ranks, time_.size, time_.seconds) for time_ in times),
+        default=None,
     )
 
 

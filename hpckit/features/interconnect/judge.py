@@ -38,9 +38,9 @@ def judge_interconnect(
 ) -> InterconnectVerdict:
     """Return the verdict: of each operation, and the findings, errors first."""
     operations = tuple(
-        judge_operation(one, measured, shape, earlier)
-        for one in measured.operations
-        if not one.missing
+        judge_operation(operation, measured, shape, earlier)
+        for operation in measured.operations
+        if not operation.missing
     )
     found = [
         *_wrong(measured),
@@ -65,7 +65,9 @@ def judge_operation(
     usual, count = usual_rate(times.operation, shape, earlier)
     return OperationVerdict(
         operation=times.operation,
-        fit=fit_latency([one.size for one in times.times], [one.seconds for one in times.times]),
+        fit=fit_latency(
+            [time_.size for time_ in times.times], [time_.seconds for time_ in times.times]
+        ),
         enough=is_enough(times),
         bus_bytes_per_s=best,
         promise=promise,
@@ -79,25 +81,27 @@ def below_promise(measured: InterconnectMeasurement) -> bool | None:
     """Return whether an operation stays below what links promise; None if none is promised."""
     shares = [
         best / promise
-        for one in measured.operations
-        if is_enough(one) and not one.operation.needs_device
-        if (promise := promise_of(one.operation, measured).bytes_per_s)
-        if (best := best_bus_bandwidth(one.operation, measured.ranks, one.times))
+        for operation in measured.operations
+        if is_enough(operation) and not operation.operation.needs_device
+        if (promise := promise_of(operation.operation, measured).bytes_per_s)
+        if (best := best_bus_bandwidth(operation.operation, measured.ranks, operation.times))
     ]
-    return any(one < LOW for one in shares) if shares else None
+    return any(share < LOW for share in shares) if shares else None
 
 
 def _wrong(measured: InterconnectMeasurement) -> Iterator[Finding]:
-    for one in measured.operations:
-        if one.wrong_ranks:
-            ranks = ", ".join(map(str, one.wrong_ranks))
-            numbers = sorted({rank // max(1, measured.ranks_per_node) for rank in one.wrong_ranks})
+    for operation in measured.operations:
+        if operation.wrong_ranks:
+            ranks = ", ".join(map(str, operation.wrong_ranks))
+            numbers = sorted(
+                {rank // max(1, measured.ranks_per_node) for rank in operation.wrong_ranks}
+            )
             hosts = ", ".join(measured.hosts[node] for node in numbers if node < measured.nodes)
             yield error(
-                one.operation,
+                operation.operation,
                 ranks,
-                f"{one.operation} gave a wrong result on rank {ranks} ({hosts}): data is corrupted "
-                "silently, by a GPU, a link or memory",
+                f"{operation.operation} gave a wrong result on rank {ranks} ({hosts}): data is "
+                "corrupted silently, by a GPU, a link or memory",
                 f"leave these nodes out (resources.exclude={hosts.replace(', ', ',')}), and tell "
                 "the site; nothing that was trained on them can be trusted",
             )
@@ -131,32 +135,32 @@ def _slow_parts(measured: InterconnectMeasurement) -> Iterator[Finding]:
 def _below_promise(
     measured: InterconnectMeasurement, operations: Sequence[OperationVerdict]
 ) -> Iterator[Finding]:
-    for one in operations:
-        if one.share is None or one.share >= LOW or not one.enough:
+    for operation in operations:
+        if operation.share is None or operation.share >= LOW or not operation.enough:
             continue
-        make = error if one.share < VERY_LOW else warning
-        cause, remedy = _likely_cause(one.promise.path, measured)
+        make = error if operation.share < VERY_LOW else warning
+        cause, remedy = _likely_cause(operation.promise.path, measured)
         yield make(
-            one.operation,
-            whole_percent(one.share),
-            f"{one.operation} reaches {rate_text(one.bus_bytes_per_s)}, "
-            f"{whole_percent(one.share)} of {rate_text(one.promise.bytes_per_s)} "
-            f"({one.promise.words}); likely: {cause}",
+            operation.operation,
+            whole_percent(operation.share),
+            f"{operation.operation} reaches {rate_text(operation.bus_bytes_per_s)}, "
+            f"{whole_percent(operation.share)} of {rate_text(operation.promise.bytes_per_s)} "
+            f"({operation.promise.words}); likely: {cause}",
             remedy,
         )
 
 
 def _slower_than_earlier(operations: Sequence[OperationVerdict]) -> Iterator[Finding]:
-    for one in operations:
-        if not one.earlier or not one.bus_bytes_per_s or not one.enough:
+    for operation in operations:
+        if not operation.earlier or not operation.bus_bytes_per_s or not operation.enough:
             continue
-        share = one.bus_bytes_per_s / one.earlier
+        share = operation.bus_bytes_per_s / operation.earlier
         if share < SLOWER:
             yield warning(
-                one.operation,
+                operation.operation,
                 whole_percent(share),
-                f"{one.operation} is {whole_percent(1 - share)} slower than the median of "
-                f"{one.earlier_count} earlier measurements, {rate_text(one.earlier)}",
+                f"{operation.operation} is {whole_percent(1 - share)} slower than the median of "
+                f"{operation.earlier_count} earlier measurements, {rate_text(operation.earlier)}",
                 "measure again, on other nodes too: other jobs on the network, another driver or "
                 "NCCL, or a part that fails",
             )
@@ -236,9 +240,11 @@ def shape_of(measured: InterconnectMeasurement, cluster: str) -> MeasuredShape:
 def kept_of(measured: InterconnectMeasurement, cluster: str) -> KeptMeasurement:
     """Return what later measurements are compared with: what was measured enough."""
     reached = {
-        one.operation.value: best_bus_bandwidth(one.operation, measured.ranks, one.times)
-        for one in measured.operations
-        if is_enough(one) and not one.wrong_ranks
+        operation.operation.value: best_bus_bandwidth(
+            operation.operation, measured.ranks, operation.times
+        )
+        for operation in measured.operations
+        if is_enough(operation) and not operation.wrong_ranks
     }
     return KeptMeasurement(
         at=measured.at.isoformat(),

@@ -111,7 +111,7 @@ def _check_ranks(settings: LaunchConfig, asked: CommBenchRequest) -> None:
             "one rank without a GPU has nothing to measure",
             hint="resources=cpu_pair, resources=one_node, or resources.nodes=2",
         )
-    if all(one.needs_device for one in asked.operations):
+    if all(operation.needs_device for operation in asked.operations):
         raise UsageError(
             f"--ops {','.join(asked.operations)}: these ranks use no GPU to copy to or from",
             hint="resources.gpus_per_node=1 (and no runtime.device=cpu), or another operation",

@@ -87,7 +87,7 @@ def measure(config: Any, run: Run) -> None:
         backend="nccl" if cuda else str(dist.get_backend()),
         device=world.device.type,
         ranks=world.size,
-        hosts=tuple(one.host for one in links),
+        hosts=tuple(link.host for link in links),
         ranks_per_node=world.ranks_per_node,
         torch=str(torch.__version__),
         nccl=".".join(map(str, torch.cuda.nccl.version())) if cuda else None,  # type: ignore[no-untyped-call]  # untyped in torch
@@ -124,7 +124,7 @@ def _search(
     groups: Round | None = next(search) if search is not None else ()
     while True:
         if search is not None and groups and time.monotonic() - began > time_s:
-            pairs = {one.nodes: one.seconds for one in seen if len(one.nodes) == _PAIR}
+            pairs = {group.nodes: group.seconds for group in seen if len(group.nodes) == _PAIR}
             groups, why, found = None, _EARLY, find_slow_parts(pairs, slow_factor(seen))
         agreed: Round | None = decided(groups, world)
         if agreed is None:
@@ -156,7 +156,7 @@ def why_not(mode: SearchMode, measured: InterconnectMeasurement) -> str:
 def search_size(measured: InterconnectMeasurement, time_s: float) -> int:
     """Return the bytes of a search's messages: the usual ones, or fewer if time is short."""
     times: Mapping[int, float] = {
-        one.size: one.seconds for one in measured.times(CommOperation.point_to_point)
+        time_.size: time_.seconds for time_ in measured.times(CommOperation.point_to_point)
     }
     usual = _SEARCH_SIZES[measured.device]
     # Eight exchanges in each of n-1 rounds, and half as many again for what is slow.
@@ -229,20 +229,21 @@ def sweep_operations(
     """
     began = time.monotonic()
     sweeps = [
-        OperationSweep(operation=one, missing=missing_before(one, world)) for one in operations
+        OperationSweep(operation=operation, missing=missing_before(operation, world))
+        for operation in operations
     ]
     for size in sizes:
-        for one in sweeps:
-            if one.missing or one.ended:
+        for sweep in sweeps:
+            if sweep.missing or sweep.ended:
                 continue
             left = time_s - (time.monotonic() - began)
-            if not decided(2 * one.cost_s <= left, world):
-                one.ended = _TIME
+            if not decided(2 * sweep.cost_s <= left, world):
+                sweep.ended = _TIME
                 continue
             started = time.monotonic()
-            measure_size(one, size, world)
-            one.cost_s = time.monotonic() - started
-    return tuple(_of_all_ranks(one, world) for one in sweeps)
+            measure_size(sweep, size, world)
+            sweep.cost_s = time.monotonic() - started
+    return tuple(_of_all_ranks(sweep, world) for sweep in sweeps)
 
 
 def missing_before(operation: CommOperation, world: RankWorld) -> str:

@@ -52,8 +52,8 @@ def promise_of(operation: CommOperation, measured: InterconnectMeasurement) -> P
     path = path_of(operation, measured.nodes)
     if not measured.links:
         return _nothing(path, "the nodes said nothing of their links")
-    promises = [_of_node(path, one, operation, measured) for one in measured.links]
-    unknown = next((one for one in promises if one.bytes_per_s is None), None)
+    promises = [_of_node(path, link, operation, measured) for link in measured.links]
+    unknown = next((promise for promise in promises if promise.bytes_per_s is None), None)
     return unknown or min(promises, key=lambda one: one.bytes_per_s or 0.0)
 
 
@@ -101,11 +101,11 @@ def _within(links: NodeLinks, measured: InterconnectMeasurement) -> PathPromise:
 def _pcie(path: LinkPath, gpus: Sequence[GpuLinks]) -> PathPromise:
     """Return the promise of the slots: a narrow one is promised what the GPU could use."""
     found: list[tuple[float, str]] = []
-    for one in gpus:
-        generation = one.pcie_generation_max or one.pcie_generation
-        width = one.pcie_width_max or one.pcie_width
+    for links in gpus:
+        generation = links.pcie_generation_max or links.pcie_generation
+        width = links.pcie_width_max or links.pcie_width
         if not width or generation not in _LANE:
-            return _nothing(path, f"the PCIe slot of {one.name} is not known")
+            return _nothing(path, f"the PCIe slot of {links.name} is not known")
         lane = _LANE[generation]
         words = f"{width} lanes of PCIe {generation} x {lane:g} GB/s x {_OF_PCIE:g}"
         found.append((width * lane * _OF_PCIE * _GIGA, words))
@@ -119,10 +119,10 @@ def _network(links: NodeLinks, measured: InterconnectMeasurement) -> PathPromise
     """Return what all networks of a node carry together, as far as its GPUs reach them."""
     path = LinkPath.between_nodes
     if measured.device != "cpu" and links.ports:
-        rates = [one.gbit_per_s for one in links.ports]
+        rates = [port.gbit_per_s for port in links.ports]
         what = "fabric port"
     else:
-        rates = [max(_known(one.gbit_per_s for one in links.interfaces), default=None)]
+        rates = [max(_known(interface.gbit_per_s for interface in links.interfaces), default=None)]
         what = "network card"
     known = _known(rates)
     if len(known) < len(rates) or not known:
@@ -160,7 +160,7 @@ def _share(
 
 
 def _known(rates: Iterable[float | None]) -> list[float]:
-    return [one for one in rates if one]
+    return [rate for rate in rates if rate]
 
 
 def _nothing(path: LinkPath, why: str) -> PathPromise:

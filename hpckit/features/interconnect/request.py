@@ -72,7 +72,7 @@ def read_operations(words: Sequence[str]) -> tuple[CommOperation, ...]:
     Raises UsageError.
     """
     names = [name.strip() for word in words for name in word.split(",") if name.strip()]
-    known = {one.value: one for one in CommOperation}
+    known = {operation.value: operation for operation in CommOperation}
     for name in names:
         if name not in known:
             near = get_close_matches(name, known, n=1)

@@ -62,7 +62,7 @@ def _pair_times(
     for one in rounds:
         seen += yield one
     factor = slow_factor(seen)
-    times = {one.nodes: one.seconds for one in seen}
+    times = {group.nodes: group.seconds for group in seen}
     for _ in range(_AGAIN):
         slow = slow_pairs(times, factor)
         alone = len(slow) <= most_alone
@@ -197,7 +197,7 @@ def slow_factor(groups: Iterable[NodeGroupTime]) -> float:
     """
     by_time = sorted(groups, key=lambda one: one.seconds / max(1, len(one.nodes) - 1))
     faster = by_time[: (len(by_time) + 1) // 2]
-    return max(SLOW, 1 + _OF_SPREAD * median(one.spread for one in faster)) if faster else SLOW
+    return max(SLOW, 1 + _OF_SPREAD * median(group.spread for group in faster)) if faster else SLOW
 
 
 def usual_seconds(times: Mapping[Group, float]) -> float:

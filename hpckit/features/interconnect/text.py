@@ -25,16 +25,19 @@ _SHOWN_HOSTS = 8
 
 def interconnect_page(measured: InterconnectMeasurement, verdict: InterconnectVerdict) -> Page:
     """Return the head, a row for each operation, remarks, and the findings."""
-    rows = tuple(_row(measured, one) for one in verdict.operations if one.bus_bytes_per_s)
+    rows = tuple(
+        _row(measured, operation) for operation in verdict.operations if operation.bus_bytes_per_s
+    )
     page: list[TextTable | str] = [*_head(measured), TextTable(header=_HEADER, rows=rows)]
     page += dict.fromkeys(
-        f"{one.promise.path.value}: {one.promise.words}" for one in verdict.operations
+        f"{operation.promise.path.value}: {operation.promise.words}"
+        for operation in verdict.operations
     )
     page += _not_measured(measured, verdict)
     page += _searched(measured)
-    for one in verdict.findings:
-        page.append(f"{one.severity}: {one.message}")
-        page += [f"  {line}" for line in one.hint.splitlines()]
+    for finding in verdict.findings:
+        page.append(f"{finding.severity}: {finding.message}")
+        page += [f"  {line}" for line in finding.hint.splitlines()]
     if not verdict.findings:
         page.append("nothing was found that is slow or wrong")
     return page
@@ -82,12 +85,12 @@ def latency_text(fit: LatencyFit | None) -> str:
 
 
 def _not_measured(measured: InterconnectMeasurement, verdict: InterconnectVerdict) -> Iterator[str]:
-    for one in measured.operations:
-        if one.missing:
-            yield f"{one.operation.value} was not measured: {one.missing}"
-    rows = [one for one in measured.operations if one.times]
-    ended = [one for one in measured.operations if one.ended]
-    for why in dict.fromkeys(one.ended for one in ended):
+    for operation in measured.operations:
+        if operation.missing:
+            yield f"{operation.operation.value} was not measured: {operation.missing}"
+    rows = [operation for operation in measured.operations if operation.times]
+    ended = [operation for operation in measured.operations if operation.ended]
+    for why in dict.fromkeys(times.ended for times in ended):
         names = [one.operation.value for one in ended if one.ended == why]
         what = "" if len(names) == len(rows) else f" of {', '.join(names)}"
         yield f"larger sizes{what} were not measured: {why}"
@@ -105,7 +108,7 @@ def _searched(measured: InterconnectMeasurement) -> Iterator[str]:
         return
     hosts, found = measured.hosts, measured.found
     names = [hosts[node] for node in found.nodes]
-    names += [f"the link {hosts[one.first]}-{hosts[one.second]}" for one in found.links]
+    names += [f"the link {hosts[link.first]}-{hosts[link.second]}" for link in found.links]
     groups, rounds = counted(len(search.groups), "group"), counted(search.rounds, "round")
     yield (
         f"searched {groups} of nodes in {rounds} with messages of {size_text(search.size)}: "
@@ -120,33 +123,33 @@ def interconnect_document(
 ) -> dict[str, object]:
     """Return the object; rates are bytes per second, times seconds, sizes bytes."""
     hosts, found = measured.hosts, measured.found
-    judged = {one.operation: one for one in verdict.operations}
+    judged = {operation.operation: operation for operation in verdict.operations}
     document: dict[str, object] = {
         "at": to_plain(measured.at),
         "shape": to_plain(shape),
         **plain_fields(measured, "hosts", "ranks_per_node", "torch", "nccl", "network", "seconds"),
         "operations": [
             {
-                "operation": one.operation.value,
-                "missing": one.missing or None,
-                "ended": one.ended or None,
-                **plain_fields(one, "wrong_ranks", "times"),
-                **_judged(judged.get(one.operation)),
+                "operation": operation.operation.value,
+                "missing": operation.missing or None,
+                "ended": operation.ended or None,
+                **plain_fields(operation, "wrong_ranks", "times"),
+                **_judged(judged.get(operation.operation)),
             }
-            for one in measured.operations
+            for operation in measured.operations
         ],
         **plain_fields(measured, "links", "search"),
-        "slow_nodes": [hosts[one] for one in found.nodes],
-        "slow_links": [[hosts[one.first], hosts[one.second]] for one in found.links],
+        "slow_nodes": [hosts[node] for node in found.nodes],
+        "slow_links": [[hosts[link.first], hosts[link.second]] for link in found.links],
         "findings": [
             {
-                "level": one.severity.value,
-                "subject": one.key,
-                **plain_fields(one, "value", "message", "hint"),
+                "level": finding.severity.value,
+                "subject": finding.key,
+                **plain_fields(finding, "value", "message", "hint"),
             }
-            for one in verdict.findings
+            for finding in verdict.findings
         ],
-        "healthy": not any(one.is_error for one in verdict.findings),
+        "healthy": not any(finding.is_error for finding in verdict.findings),
     }
     plain: dict[str, object] = without_nan(document)
     return plain
@@ -166,7 +169,7 @@ def _judged(one: OperationVerdict | None) -> dict[str, object]:
 
 def bench_figure(measured: InterconnectMeasurement) -> CurveFigure:
     """Return two panels over the size in bytes: GB/s of the bus, and microseconds."""
-    shown = [one for one in measured.operations if one.times]
+    shown = [operation for operation in measured.operations if operation.times]
 
     def lines(panel: str) -> tuple[FigureLine, ...]:
         return tuple(

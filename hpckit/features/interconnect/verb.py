@@ -104,4 +104,4 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if target is not None:
         write_output_file(target, (drawn(bench_figure(measured), look),), FIGURE)
         context.note(f"drew bandwidth and time to {target}")
-    return int(any(one.is_error for one in verdict.findings))
+    return int(any(finding.is_error for finding in verdict.findings))

@@ -112,7 +112,7 @@ def band(means: Sequence[dict[int, float]], shown: StepRange) -> CurveBand | Non
     """Return the band of curves; None if at no step there are enough of them."""
     found: list[tuple[float, float, float, float]] = []
     for column in range(BAND_COLUMNS):
-        here = [one[column] for one in means if column in one and math.isfinite(one[column])]
+        here = [mean[column] for mean in means if column in mean and math.isfinite(mean[column])]
         if len(here) >= _LEAST_RUNS:
             tenths = quantiles(here, n=10, method="inclusive")
             found.append((shown.middle(column, BAND_COLUMNS), tenths[0], tenths[4], tenths[8]))
@@ -120,7 +120,7 @@ def band(means: Sequence[dict[int, float]], shown: StepRange) -> CurveBand | Non
         return None
     steps, low, middle, high = (tuple(map(rounded, one)) for one in zip(*found, strict=True))
     return CurveBand(
-        runs=sum(bool(one) for one in means), steps=steps, low=low, middle=middle, high=high
+        runs=sum(bool(mean) for mean in means), steps=steps, low=low, middle=middle, high=high
     )
 
 
@@ -205,7 +205,7 @@ def read_curves(
     drawn = (
         key
         for key in dict.fromkeys((*chosen, *others))
-        if key in others or any(len(one.live.steps) > 1 for one in chosen[key].values())
+        if key in others or any(len(metric.live.steps) > 1 for metric in chosen[key].values())
     )
     keys = sorted(drawn, key=lambda key: key != first)
     shown = keys[:MOST_METRICS]
@@ -263,7 +263,7 @@ def _metric(
 ) -> MetricCurves:
     pieces = [one.live.steps for one in chosen.values()]
     pieces += [piece.steps for one in chosen.values() for piece in one.undone.values()]
-    shown = step_range([*pieces, *(one.steps for one in others)])
+    shown = step_range([*pieces, *(other.steps for other in others)])
     return MetricCurves(
         metric=key,
         runs=tuple(
@@ -275,7 +275,7 @@ def _metric(
             )
             for run, curve in chosen.items()
         ),
-        band=band([column_means(one.steps, one.values, shown) for one in others], shown),
+        band=band([column_means(other.steps, other.values, shown) for other in others], shown),
     )
 
 
@@ -306,8 +306,8 @@ def _timed(
         return found
     return replace(
         found,
-        wall_s=tuple(_second(clock.wall_s(one)) for one in moments),
-        productive_s=tuple(_second(clock.productive_s(one)) for one in moments),
+        wall_s=tuple(_second(clock.wall_s(moment)) for moment in moments),
+        productive_s=tuple(_second(clock.productive_s(moment)) for moment in moments),
     )
 
 

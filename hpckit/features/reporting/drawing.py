@@ -128,8 +128,8 @@ def _draw(axes: Any, panel: FigurePanel, look: FigureLook) -> None:
         shade = {"color": _BAND_COLOUR, "alpha": 0.25, "linewidth": 0}
         axes.fill_between(band.steps, band.low, band.high, **shade)
         axes.plot(band.steps, band.middle, color=_BAND_COLOUR, linewidth=width)
-    for one in panel.lines:
-        _draw_line(axes, one, width)
+    for line in panel.lines:
+        _draw_line(axes, line, width)
     if look.log:
         axes.set_yscale("log", nonpositive="mask")
         _label_plainly(axes.yaxis)
@@ -178,9 +178,9 @@ def _legend(made: Any, axes: Any, figure: CurveFigure) -> None:
     bands = [panel.band for panel in figure.panels if panel.band is not None]
     if bands:
         entries.append((f"{bands[0].runs} other runs: median, 4/5", {"color": _BAND_COLOUR}))
-    if any(one.undone for one in lines):
+    if any(line.undone for line in lines):
         entries.append(("undone by a restart", {"color": "#444444", "linestyle": ":"}))
-    if any(one.restarts[0] for one in lines):
+    if any(line.restarts[0] for line in lines):
         entries.append(("restart", {"color": "#444444", "linestyle": "none", "marker": "v"}))
     if len(entries) < 2:  # noqa: PLR2004  # one line needs no name
         return

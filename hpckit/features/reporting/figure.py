@@ -51,7 +51,7 @@ class RunClock:
 
 def run_clock(spans: Iterable[TimeSpan]) -> RunClock | None:
     """Return the clock of a run that did this; None if it never began."""
-    begun = [one for one in spans if one.attempt > 0]
+    begun = [span for span in spans if span.attempt > 0]
     if not begun:
         return None
     productive = [one for one in begun if one.part is TimePart.productive]

@@ -144,8 +144,8 @@ def report_object(document: ReportDocument) -> dict[str, Any]:
         "title": document.title,
         "written_at": to_plain(document.written_at),
         "launches": [
-            {**description_document(one.about), "packages": dict(one.packages)}
-            for one in document.launches
+            {**description_document(launch.about), "packages": dict(launch.packages)}
+            for launch in document.launches
         ],
         "runs": [run_object(row) for row in document.rows],
         "failures": [group_object(group) for group in group_failures(document.rows)],

@@ -84,18 +84,18 @@ def report_document(
 
 def _seen(view: LaunchView, now: datetime) -> list[_Seen]:
     kept: dict[int, Goodput] = dict(accounts(view.launch, view.runs, now, view.kept))
-    usages = {one.record.index: run_usage(view.launch, one.record.index) for one in view.runs}
+    usages = {run.record.index: run_usage(view.launch, run.record.index) for run in view.runs}
     known = findings(view.launch, view.runs, kept, usages)
     return [
         _Seen(
             launch=view.launch,
-            view=one,
+            view=run,
             row=replace(
-                run_row(one, kept.get(one.record.index)), findings=known.get(one.record.index)
+                run_row(run, kept.get(run.record.index)), findings=known.get(run.record.index)
             ),
-            usages=usages[one.record.index].nodes,
+            usages=usages[run.record.index].nodes,
         )
-        for one in view.runs
+        for run in view.runs
     ]
 
 
@@ -138,7 +138,7 @@ def _timelines(
     ids = {row.run for row in chosen}
     found: list[RunTimeline] = []
     for view in views:
-        some = [one for one in view.runs if one.record.id in ids]
+        some = [run for run in view.runs if run.record.id in ids]
         spans = run_spans(view.launch, some, now)
         found += [
             RunTimeline(run=one.record.id, spans=spans[one.record.index])

@@ -42,29 +42,32 @@ def used_gpus(run: str, usages: Sequence[NodeUsage]) -> tuple[GpuUsed, ...]:
     return tuple(
         GpuUsed(
             run=run,
-            node=one.node,
-            gpu=gpu_name(one.uuid, devices.get(one.uuid)),
-            name="" if one.uuid not in devices else devices[one.uuid].name,
-            hours=one.seconds / _HOUR_S,
-            utilization=one.utilization,
-            memory_peak_bytes=one.memory_peak_bytes,
-            memory_bytes=one.memory_bytes,
-            power_w=one.power_w,
-            heat_share=one.heat_share,
-            power_share=one.power_share,
+            node=use.node,
+            gpu=gpu_name(use.uuid, devices.get(use.uuid)),
+            name="" if use.uuid not in devices else devices[use.uuid].name,
+            hours=use.seconds / _HOUR_S,
+            utilization=use.utilization,
+            memory_peak_bytes=use.memory_peak_bytes,
+            memory_bytes=use.memory_bytes,
+            power_w=use.power_w,
+            heat_share=use.heat_share,
+            power_share=use.power_share,
         )
-        for one in gpu_uses(usages)
+        for use in gpu_uses(usages)
     )
 
 
 def used_ranks(view: RunView, usages: Sequence[NodeUsage]) -> tuple[RankUsed, ...]:
     """Return what the steps of each rank of a run went to."""
-    slow = {(one.rank, one.node): one.slower_by for one in view.record.stragglers}
+    slow = {
+        (straggler.rank, straggler.node): straggler.slower_by
+        for straggler in view.record.stragglers
+    }
     ranks = sorted(rank_steps(usages), key=lambda one: (one.rank, one.node))
     return tuple(
-        RankUsed(run=view.record.id, steps=one, slower_by=slow.get((one.rank, one.node)))
-        for one in ranks
-        if one.steps
+        RankUsed(run=view.record.id, steps=rank, slower_by=slow.get((rank.rank, rank.node)))
+        for rank in ranks
+        if rank.steps
     )
 
 
@@ -130,15 +133,15 @@ def _column_means(
     """
     sums: dict[tuple[tuple[str, str], int], dict[int, tuple[float, float]]] = {}
     width = (end_s - begin_s) / COLUMNS
-    for one in readings:
-        first = max(int((one.begin_s - begin_s) / width), 0)
-        last = min(int((one.end_s - begin_s) / width), COLUMNS - 1)
+    for reading in readings:
+        first = max(int((reading.begin_s - begin_s) / width), 0)
+        last = min(int((reading.end_s - begin_s) / width), COLUMNS - 1)
         for column in range(first, last + 1):
             low = begin_s + column * width
-            weight = min(one.end_s, low + width) - max(one.begin_s, low)
-            for quantity, value in enumerate(one.values):
+            weight = min(reading.end_s, low + width) - max(reading.begin_s, low)
+            for quantity, value in enumerate(reading.values):
                 if value is not None and weight > 0:
-                    row = sums.setdefault((one.gpu, quantity), {})
+                    row = sums.setdefault((reading.gpu, quantity), {})
                     total, of = row.get(column, (0.0, 0.0))
                     row[column] = (total + value * weight, of + weight)
     return {
@@ -174,7 +177,7 @@ class _Place(NamedTuple):
 
 def _places(launch: Launch, view: RunView, usages: Sequence[NodeUsage]) -> Iterator[_Place]:
     run = launch.paths.run(view.record.index)
-    devices = {usage.node: {one.uuid: one for one in usage.devices} for usage in usages}
+    devices = {usage.node: {device.uuid: device for device in usage.devices} for usage in usages}
     for number in attempt_numbers(run.attempts):
         attempt = run.attempt(number)
         with suppress(OSError):
@@ -213,7 +216,7 @@ def _slowed(gpu: GpuRow) -> float | None:
     """Return the share of the samples with lower clocks; several reasons often hold at once."""
     if GpuGauge.temperature_c not in gpu.gauges and not gpu.reasons:
         return None
-    return max((gpu.reasons.get(one, 0.0) for one in _SLOWING), default=0.0)
+    return max((gpu.reasons.get(reason, 0.0) for reason in _SLOWING), default=0.0)
 
 
 def _mean(gpu: GpuRow, *names: GpuGauge) -> float | None:

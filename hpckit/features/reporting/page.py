@@ -102,8 +102,8 @@ def safe_json(value: Any) -> str:
 
 def policy(scripts: Sequence[str]) -> str:
     """Return the content security policy: these scripts, styles and pictures of the page itself."""
-    digests = (hashlib.sha256(one.encode()).digest() for one in scripts)
-    hashes = " ".join(f"'sha256-{base64.b64encode(one).decode()}'" for one in digests)
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"

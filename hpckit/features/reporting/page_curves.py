@@ -54,8 +54,8 @@ def timeline_section(document: ReportDocument) -> Section:
     if not rows:
         why = "No time line: no run was submitted or has begun."
         return Section(name="timeline", title="Timeline", why_empty=why)
-    lanes = [one for one in document.timelines if one.spans]
-    drawn = {span.part for one in lanes for span in one.spans}
+    lanes = [timeline for timeline in document.timelines if timeline.spans]
+    drawn = {span.part for lane in lanes for span in lane.spans}
     chart = _lane_chart(lanes, document) if lanes else None
     values = {
         "legend": [
@@ -72,7 +72,7 @@ def timeline_section(document: ReportDocument) -> Section:
 
 
 def _lane_chart(lanes: Sequence[RunTimeline], document: ReportDocument) -> Chart:
-    names = {one.run: label(short_name(document, one.run)) for one in lanes}
+    names = {lane.run: label(short_name(document, lane.run)) for lane in lanes}
     return Chart(
         id="chart-timeline",
         template="timeline",
@@ -88,7 +88,7 @@ def _lane_chart(lanes: Sequence[RunTimeline], document: ReportDocument) -> Chart
 def _bars(
     part: TimePart, lanes: Sequence[RunTimeline], names: Mapping[str, str]
 ) -> Mapping[str, Any] | None:
-    found = [(one.run, span) for one in lanes for span in one.spans if span.part is part]
+    found = [(lane.run, span) for lane in lanes for span in lane.spans if span.part is part]
     if not found:
         return None
     return {
@@ -173,12 +173,12 @@ def curves_section(document: ReportDocument) -> Section:
             label(f"{short_name(document, run)} {words.get(run, '')}".strip()),
             COLOURS[place % len(COLOURS)],
         )
-        for place, run in enumerate(dict.fromkeys(one.run for one in every))
+        for place, run in enumerate(dict.fromkeys(curve.run for curve in every))
     }
     charts = [_chart(place, curves, styles) for place, curves in enumerate(document.curves)]
     values = {
-        "undone": any(one.undone for one in every),
-        "timed": any(one.live.wall_s for one in every),
+        "undone": any(curve.undone for curve in every),
+        "timed": any(curve.live.wall_s for curve in every),
         "band": any(metric.band for metric in document.curves),
         "metrics": [
             {
@@ -202,7 +202,7 @@ class _Style(NamedTuple):
 
 def _chart(place: int, curves: MetricCurves, styles: Mapping[str, _Style]) -> Chart:
     many = len(curves.runs) > 1 or curves.band is not None
-    ends = [one.live.wall_s[-1] for one in curves.runs if one.live.wall_s]
+    ends = [run.live.wall_s[-1] for run in curves.runs if run.live.wall_s]
     unit = unit_s(max(ends, default=0))  # of both axes of time
     return Chart(
         id=f"chart-curve-{place}",
@@ -217,15 +217,15 @@ def _chart(place: int, curves: MetricCurves, styles: Mapping[str, _Style]) -> Ch
             # All undone pieces are one line.
             "undone": [
                 _line(
-                    styles[one.run],
-                    _joined(piece.steps for piece in one.undone),
-                    _joined(piece.values for piece in one.undone),
+                    styles[run.run],
+                    _joined(piece.steps for piece in run.undone),
+                    _joined(piece.values for piece in run.undone),
                 )
-                for one in curves.runs
-                if one.undone
+                for run in curves.runs
+                if run.undone
             ],
             "live": [
-                _line(styles[one.run], one.live.steps, one.live.values) for one in curves.runs
+                _line(styles[run.run], run.live.steps, run.live.values) for run in curves.runs
             ],
             "axes": [
                 (axis.value, f"{axis.words} ({unit_name(unit)})", _other_x(axis, curves, unit))
@@ -249,7 +249,7 @@ def _line(
 
 def _flat_range(curves: MetricCurves) -> tuple[float, float] | None:
     """Return a range around a curve that is constant: plotly's own is two units high."""
-    pieces = [piece for one in curves.runs for piece in (one.live, *one.undone)]
+    pieces = [piece for run in curves.runs for piece in (run.live, *run.undone)]
     values = {value for piece in pieces for value in piece.values if value is not None}
     if curves.band is not None or len(values) != 1:
         return None
@@ -264,16 +264,16 @@ def _other_x(axis: CurveAxis, curves: MetricCurves, unit: float) -> list[list[fl
     A band is one of steps. What was undone has no place in productive time.
     """
     found: list[list[float | None] | None] = [None] * (0 if curves.band is None else _BAND_TRACES)
-    for one in curves.runs:
-        pieces = [_times(axis, piece, unit) for piece in one.undone]
+    for run in curves.runs:
+        pieces = [_times(axis, piece, unit) for piece in run.undone]
         if pieces and (axis is CurveAxis.productive or not all(pieces)):
             found.append(None)
         elif pieces:
             found.append(_joined(pieces))
-    found += [_times(axis, one.live, unit) or None for one in curves.runs]
+    found += [_times(axis, run.live, unit) or None for run in curves.runs]
     return found
 
 
 def _times(axis: CurveAxis, points: CurvePoints, unit: float) -> list[float | None]:
     seconds = points.wall_s if axis is CurveAxis.wall else points.productive_s
-    return [float(f"{one / unit:.5g}") for one in seconds]
+    return [float(f"{second / unit:.5g}") for second in seconds]

@@ -43,11 +43,11 @@ def gpus_section(document: ReportDocument) -> Section:
         why = "No GPUs: no telemetry of one was recorded (observe=off, no GPU, or not yet)."
         return Section(name="gpus", title="GPUs", why_empty=why)
     lanes = () if found is None else found.lanes
-    slowed = any(filter(None, (part for one in lanes for part in one.slowed)))
+    slowed = any(filter(None, (part for lane in lanes for part in lane.slowed)))
     heat_maps, power = ([], None) if found is None else _activity(found, slowed=slowed)
     values = {
         "heat_maps": heat_maps,
-        "never_slowed": not slowed and any(one.slowed for one in lanes),
+        "never_slowed": not slowed and any(lane.slowed for lane in lanes),
         "left": 0 if found is None else found.left_out,
         "power": power,
         "used": _gpu_table(document),
@@ -67,16 +67,16 @@ def _activity(found: GpuActivity, *, slowed: bool) -> tuple[list[tuple[Chart, st
         for place in range(len(found.power_w))
     ]
     lanes = found.lanes
-    names = [label(f"{one.node} {one.gpu}", 32) for one in lanes]
+    names = [label(f"{lane.node} {lane.gpu}", 32) for lane in lanes]
     shown: list[tuple[str, str, Sequence[Sequence[float | None]]]] = []
     if lanes:
-        shown.append(("busy", "how busy each GPU was over time", [one.busy for one in lanes]))
-    if any(one.temperature_c for one in lanes):
-        rows = [one.temperature_c for one in lanes]
+        shown.append(("busy", "how busy each GPU was over time", [lane.busy for lane in lanes]))
+    if any(lane.temperature_c for lane in lanes):
+        rows = [lane.temperature_c for lane in lanes]
         shown.append(("temperature", "how warm each GPU was over time", rows))
     if slowed:
         words = "how much of the time heat or the power brake slowed each GPU"
-        shown.append(("slowed", words, [one.slowed for one in lanes]))
+        shown.append(("slowed", words, [lane.slowed for lane in lanes]))
     heat_maps = [(_heat_map(name, times, names, rows), words) for name, words, rows in shown]
     if all(one is None for one in found.power_w):
         return heat_maps, None
@@ -162,9 +162,9 @@ def ranks_section(document: ReportDocument) -> Section:
     if not document.ranks:
         why = "No step times: no rank has reported any (they come with run.steps and observe)."
         return Section(name="ranks", title="Ranks", why_empty=why)
-    slow = [one for one in document.ranks if one.slower_by is not None]
+    slow = [rank for rank in document.ranks if rank.slower_by is not None]
     run = slow[0].run if slow else document.ranks[0].run
-    some = [one for one in document.ranks if one.run == run]
+    some = [rank for rank in document.ranks if rank.run == run]
     chart = _rank_chart(run, some[:_MOST_RANKS])
     values = {
         "slow": _slow_words(slow),
@@ -222,8 +222,10 @@ def _rank_chart(run: str, ranks: Sequence[RankUsed]) -> Chart:
         height=320,
         values={
             "run": label(run),
-            "ranks": [f"{one.steps.rank}" + (" (slow)" if one.slower_by else "") for one in ranks],
-            "nodes": [label(one.steps.node, 32) for one in ranks],
+            "ranks": [
+                f"{rank.steps.rank}" + (" (slow)" if rank.slower_by else "") for rank in ranks
+            ],
+            "nodes": [label(rank.steps.node, 32) for rank in ranks],
             "parts": [
                 (*part, [round(value, 6) for value in column])
                 for part, column in zip(_RANK_PARTS, values, strict=True)
@@ -237,7 +239,7 @@ def _rank_table(document: ReportDocument) -> Table:
     header = ("run", "rank", "node", "steps with repeated ones", "s a step")
     return table(
         (*header, *(name for name, *_ in _RANK_PARTS), "straggler"),
-        [(short_name(document, one.run), *_rank_cells(one)) for one in document.ranks],
+        [(short_name(document, rank.run), *_rank_cells(rank)) for rank in document.ranks],
     )
 
 

@@ -178,7 +178,7 @@ def provenance_section(document: ReportDocument) -> Section:
         for row in document.rows
     ]
     values = {
-        "launches": [_launch(one, document) for one in document.launches],
+        "launches": [_launch(launch, document) for launch in document.launches],
         "jobs": table(("run", "Slurm job", "attempts", "nodes", "overrides"), rows),
     }
     return Section(name="provenance", title="Provenance", values=values)

@@ -129,11 +129,11 @@ def _panel(
     others = [one for run, one in read.items() if run not in chosen and metric in one.points]
     colours = {run: place for place, run in enumerate(run for run in read if run in set(own))}
     lines = [_line(one, one.points[metric], colours[run], question) for run, one in chosen.items()]
-    drawn = [one for one in lines if one.live[0]]
+    drawn = [line for line in lines if line.live[0]]
     return FigurePanel(
         metric=metric,
         lines=tuple(drawn),
-        band=_band([_xy(one.points[metric].live, one.clock, question) for one in others]),
+        band=_band([_xy(other.points[metric].live, other.clock, question) for other in others]),
     )
 
 
@@ -183,7 +183,7 @@ def _thin(points: XY) -> XY:
 
 
 def _band(curves: Sequence[XY]) -> CurveBand | None:
-    some = [one for one in curves if len(one[0]) > 1]
+    some = [curve for curve in curves if len(curve[0]) > 1]
     if not some:
         return None
     shown = step_range([x for x, _ in some])
@@ -209,12 +209,12 @@ def _divided(panel: FigurePanel, unit: float) -> FigurePanel:
 
     lines = tuple(
         replace(
-            one,
-            live=parts(one.live),
-            undone=tuple(map(parts, one.undone)),
-            restarts=parts(one.restarts),
+            line,
+            live=parts(line.live),
+            undone=tuple(map(parts, line.undone)),
+            restarts=parts(line.restarts),
         )
-        for one in panel.lines
+        for line in panel.lines
     )
     band_ = panel.band
     if band_ is not None:

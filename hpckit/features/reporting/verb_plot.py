@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--x",
-        choices=[one.value for one in CurveAxis],
+        choices=[CurveAxi.value for CurveAxi in CurveAxis],
         default=CurveAxis.step.value,
         help="the x axis: steps, wall time since the first attempt, or productive time",
     )

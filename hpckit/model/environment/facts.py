@@ -159,7 +159,7 @@ class EnvironmentFacts:
 
     def file_system(self, role: FolderRole) -> FileSystemFacts | None:
         """Return the file system of this role; None if it was not looked at."""
-        return next((one for one in self.file_systems if one.role == role), None)
+        return next((system for system in self.file_systems if system.role == role), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,8 +49,8 @@ def effective_history(
             if key not in turns:
                 turns[key] = _Turns()
             turns[key].see(position, row.step)
-    for one in turns.values():
-        one.close()
+    for turn in turns.values():
+        turn.close()
     for position, row, kept in _numbered(rows, floors):
         yield JudgedRow(row=row, undone=_undone(position, row, turns, kept=kept))
 

@@ -107,7 +107,7 @@ class Layout:
         return ", ".join(
             f"{words.get(axis, axis.value)} {place} of {self.sizes[axis]}"
             for axis, place in first.items()
-            if self.sizes[axis] > 1 and all(one[axis] == place for one in others)
+            if self.sizes[axis] > 1 and all(other[axis] == place for other in others)
         )
 
     def __str__(self) -> str:

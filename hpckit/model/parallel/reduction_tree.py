@@ -74,7 +74,7 @@ def leaves_of_ranks(data_size: int, full_data_size: int, parts: int) -> list[ran
             hint="ask for as many data ranks as there are, or take parallel.reduce=fast",
         )
     shares = [share_batch(full_data_size, rank, data_size) for rank in range(data_size)]
-    return [range(one.start * parts, one.stop * parts) for one in shares]
+    return [range(share.start * parts, share.stop * parts) for share in shares]
 
 
 def share_of_groups(

@@ -48,5 +48,7 @@ class NodeInspection:
     @property
     def reason(self) -> str:
         """The critical findings in words; empty without any."""
-        crit = [one.message for one in self.findings if one.verdict is HealthVerdict.crit]
+        crit = [
+            finding.message for finding in self.findings if finding.verdict is HealthVerdict.crit
+        ]
         return "; ".join(crit)

@@ -66,7 +66,7 @@ def launch_bill(bills: Iterable[EnergyBill]) -> EnergyBill:
     They have no steps in common, so there is no energy for each step.
     """
     some = list(bills)
-    energy = sum((one.energy for one in some), EnergySum())
+    energy = sum((bill.energy for bill in some), EnergySum())
     sums: dict[str, float | None] = {}
     for name in ("kwh", "site_kwh", "carbon_g", "price", "lost_kwh", "lost_price"):
         known = [value for one in some if (value := getattr(one, name)) is not None]

@@ -148,14 +148,14 @@ def _gpus(rows: Sequence[GpuRow]) -> dict[str, Any]:
 
 
 def _ranks(ranks: Sequence[RankSteps]) -> dict[str, Any]:
-    plain: dict[str, Any] = {name: [getattr(one, name) for one in ranks] for name in _EXACT}
+    plain: dict[str, Any] = {name: [getattr(rank, name) for rank in ranks] for name in _EXACT}
     for name in _SECONDS:
-        plain[name] = [_seconds(getattr(one, name)) for one in ranks]
+        plain[name] = [_seconds(getattr(rank, name)) for rank in ranks]
     known = {name: values for name, values in plain.items() if any(v is not None for v in values)}
-    phases = {name for one in ranks for name in one.phases}
+    phases = {name for rank in ranks for name in rank.phases}
     if phases:
         known["phases"] = {
-            name: [_seconds(one.phases.get(name)) for one in ranks] for name in sorted(phases)
+            name: [_seconds(rank.phases.get(name)) for rank in ranks] for name in sorted(phases)
         }
     return known
 
@@ -275,7 +275,7 @@ def _spreads(kind: type[_Word], plain: Mapping[str, Any], samples: int) -> dict[
 
 def _read_spread(name: str, plain: Any, samples: int) -> GaugeSpread:
     values = plain if isinstance(plain, list) else [plain] * 4
-    least, mean, most, p95 = (_number(name, one) for one in values[:4])
+    least, mean, most, p95 = (_number(name, value) for value in values[:4])
     count = _count(values[4]) if len(values) > 4 else samples  # noqa: PLR2004  # see above
     return GaugeSpread(min=least, mean=mean, max=most, p95=p95, count=count)
 

@@ -94,7 +94,7 @@ class TimedPhase:
 
 def timed_phases(ranks: Iterable[RankSteps]) -> tuple[TimedPhase, ...]:
     """Return the phases of these ranks' steps, means over all of them, the longest first."""
-    some = [one for one in ranks if one.steps > 0 and one.seconds > 0]
+    some = [rank for rank in ranks if rank.steps > 0 and rank.seconds > 0]
     steps, seconds = sum(one.steps for one in some), sum(one.seconds for one in some)
     names = dict.fromkeys(name for one in some for name in one.phases)
     sums = {name: sum(one.phases.get(name, 0.0) for one in some) for name in names}

@@ -87,7 +87,7 @@ def read_networks(environ: Mapping[str, str], root: Path = Path("/")) -> Network
     counted apart: they appear among those of InfiniBand, but NCCL uses them by a plugin alone.
     """
     devices = folders(root / "sys/class/infiniband")
-    drivers = {one: one / "device" / "driver" for one in devices}
+    drivers = {device: device / "device" / "driver" for device in devices}
     efa = [one for one, link in drivers.items() if link.exists() and link.resolve().name == "efa"]
     ports = [port for port in find_ports(root) if port.parent.parent not in efa]
     active = read_ports(ports).gauges.get(HostGauge.infiniband_ports_active, 0)
@@ -126,13 +126,13 @@ def read_file_systems(
 
 
 def _read(role: FolderRole, folder: Path, table: Mapping[Path, str]) -> FileSystemFacts:
-    there = next((one for one in (folder, *folder.parents) if one.is_dir()), Path("/"))
+    there = next((path for path in (folder, *folder.parents) if path.is_dir()), Path("/"))
     try:
         real = there.resolve()
         seen = os.statvfs(there)
     except OSError:
         return FileSystemFacts(role=role, path=str(folder))
-    mount = next((one for one in (real, *real.parents) if one in table), None)
+    mount = next((path for path in (real, *real.parents) if path in table), None)
     return FileSystemFacts(
         role=role,
         path=str(folder),

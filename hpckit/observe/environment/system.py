@@ -75,7 +75,7 @@ def _own_cgroups(root: Path) -> Iterator[Path]:
     if ".." in folder.parts:  # in a container: the cgroup is outside of what is shown
         return
     yield folder
-    yield from (one for one in folder.parents if one.is_relative_to(top))
+    yield from (parent for parent in folder.parents if parent.is_relative_to(top))
 
 
 def _legacy_limit(root: Path) -> int | None:

@@ -53,7 +53,9 @@ def _number(gauge: GpuGauge, function: str, *constants: str, per: int = 1) -> _C
     """
 
     def call(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
-        answer = getattr(nvml, function)(handle, *(getattr(nvml, one) for one in constants))
+        answer = getattr(nvml, function)(
+            handle, *(getattr(nvml, constant) for constant in constants)
+        )
         return {gauge: answer if per == 1 else answer / per}
 
     call.__name__ = " ".join((function, *constants))

@@ -176,7 +176,7 @@ def _pcie_link(ask: _Ask) -> PcieLink:
 def _nvlinks(ask: _Ask) -> list[bool]:
     """Return whether each NVLink that the GPU knows of is up."""
     states = [ask("nvmlDeviceGetNvLinkState", link) for link in range(_MOST_NVLINKS)]
-    return [bool(one) for one in states if one is not None]
+    return [bool(state) for state in states if state is not None]
 
 
 def read_gpu_links(environ: Mapping[str, str], root: Path) -> tuple[GpuLinks, ...] | None:
@@ -220,7 +220,7 @@ def read_gpu_cpus(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[f
     with suppress(NvmlSilentError), opened_nvml() as nvml:
         gpus = _in_order(_job_gpus(nvml, environ) or (), environ.get(CUDA, ""))
         addresses = [str(nvml.nvmlDeviceGetPciInfo(gpu.handle).busId) for gpu in gpus]
-        lists = [read_small(_pci_folder(root, one) / "local_cpulist") for one in addresses]
+        lists = [read_small(_pci_folder(root, address) / "local_cpulist") for address in addresses]
         return tuple(parse_cpus(one or "") for one in lists)
     return ()
 
@@ -303,4 +303,7 @@ def _health(gpu: NvmlGpu) -> GpuHealth:
 
 
 def _processes(nvml: Any, handle: Any) -> tuple[int, ...]:
-    return tuple(int(one.pid) for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    return tuple(
+        int(nvmlDeviceGetComputeRunningProcess.pid)
+        for nvmlDeviceGetComputeRunningProcess in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    )

@@ -69,7 +69,9 @@ def plain_words(overrides: Sequence[str], *, timeout_min: int) -> list[str]:
 
     What says how a run is watched, or what it does, goes.
     """
-    kept = [one for one in overrides if not (_GROUPS.match(one) or _TASK.match(one))]
+    kept = [
+        override for override in overrides if not (_GROUPS.match(override) or _TASK.match(override))
+    ]
     if not any(_TIME.match(word) for word in kept):
         kept.append(f"resources.timeout_min={timeout_min}")
     return kept

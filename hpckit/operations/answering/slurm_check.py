@@ -63,7 +63,7 @@ class Asked:
             with suppress(SchedulerError):
                 seen = observe(jobs, commands, self.context.now())
                 self.findings.extend(dependency_findings(plan, seen))
-        refused = any(one.is_error for one in self.findings)
+        refused = any(finding.is_error for finding in self.findings)
         # If slurmctld did not answer the first query, it would not answer this one either.
         if self.site.settings is not None and not refused:
             self._forecast(commands)
@@ -96,7 +96,7 @@ class Asked:
         if self.site.nodes is None:
             return None
         names = partition_names(self.site, chosen_of(job.resources))
-        return tuple(one for one in self.site.nodes if one.partition in names)
+        return tuple(node for node in self.site.nodes if node.partition in names)
 
 
 def as_submitted(plan: LaunchPlan, environ: Mapping[str, str]) -> LaunchPlan:

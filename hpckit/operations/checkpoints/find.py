@@ -104,7 +104,9 @@ def verified(found: RunCheckpoints) -> RunCheckpoints:
     One that goes away meanwhile, because the run saves newer ones, is left out.
     """
     checked = (_verified(entry) for entry in found.entries)
-    return replace(found, entries=tuple(one for one in checked if one is not None))
+    return replace(
+        found, entries=tuple(checkpoint for checkpoint in checked if checkpoint is not None)
+    )
 
 
 def _verified(entry: CheckpointEntry) -> CheckpointEntry | None:

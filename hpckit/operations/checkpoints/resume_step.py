@@ -25,9 +25,9 @@ def resume_words(launch: Launch, index: int, *, stepped: bool = False) -> str:
     with suppress(HpckitError, OSError):
         (found,) = find_checkpoints(Selection(launch=launch, index=index))
         good = (
-            one
-            for one in found.entries
-            if one.manifest is not None and found.history.healthy(one.name)
+            entry
+            for entry in found.entries
+            if entry.manifest is not None and found.history.healthy(entry.name)
         )
         newest = next(good, None)
         if newest is not None:

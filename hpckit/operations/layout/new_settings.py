@@ -103,7 +103,7 @@ def new_settings(
     """Return the settings of these runs, as far as they change; raises ConfigError."""
     if order is None:
         return {}
-    of_slurm = [one for one in order.words if not is_layout_word(one)]
+    of_slurm = [word for word in order.words if not is_layout_word(word)]
     if of_slurm and launch.cluster.kind is not ClusterKind.slurm:
         raise UsageError(
             f"{launch.id} runs on this machine, where nothing reads {of_slurm[0]}",

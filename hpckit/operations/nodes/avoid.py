@@ -43,7 +43,7 @@ def without_bad_nodes(plan: LaunchPlan, render: Render, context: Context) -> Lau
         context.note(f"warning: {problem}")
         return plan
     standings = node_standings(read_incidents(output_dir), context.now())
-    bad = [one for one in standings if one.avoided_until is not None]
+    bad = [standing for standing in standings if standing.avoided_until is not None]
     commands = SlurmCommands(
         bin_dir=plan.cluster.bin_dir, environ=context.environ, timeout=_PATIENCE
     )
@@ -88,7 +88,7 @@ def nodes_left_out(
     if not usable:
         return ()
     usable = usable.difference(_expanded(asked.exclude))
-    names = tuple(one.node for one in nodes_to_avoid(bad, usable, ()))
+    names = tuple(node.node for node in nodes_to_avoid(bad, usable, ()))
     return names if asked.allocated_nodes <= len(usable) - len(names) else ()
 
 
@@ -129,7 +129,7 @@ def ask_why_used(standings: Sequence[NodeStanding], context: Context) -> Mapping
 
     It is asked only if there are nodes that might be left out.
     """
-    if all(one.avoided_until is None for one in standings):
+    if all(standing.avoided_until is None for standing in standings):
         return {}
     commands = SlurmCommands(bin_dir=None, environ=context.environ, timeout=_PATIENCE)
     try:

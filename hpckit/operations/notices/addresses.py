@@ -34,9 +34,9 @@ def find_destinations(notify: Notify, environ: Mapping[str, str]) -> tuple[Desti
             hint=f"export {VARIABLE}=ntfy://ntfy.sh/TOPIC in the shell that launches, name a "
             "private file with notify.file, or choose notify=none",
         )
-    for one in found:
-        if one.transport is Transport.apprise:
-            _check_apprise(one, source)
+    for destination in found:
+        if destination.transport is Transport.apprise:
+            _check_apprise(destination, source)
     return found
 
 
@@ -45,14 +45,15 @@ def check_commands(
 ) -> None:
     """Raise ConfigError if a command that takes notices cannot be run on this host."""
     source = f"${VARIABLE}" if notify.file is None else f"the file {notify.file}"
-    for one in found:
-        if one.transport is not Transport.command:
+    for destination in found:
+        if destination.transport is not Transport.command:
             continue
-        program = one.words[0]
+        program = destination.words[0]
         if shutil.which(program, path=environ.get("PATH")) is None:
             why = "is not executable" if Path(program).is_file() else "does not exist"
             raise ConfigError(
-                f"address {one.place} of {source} is exec: with a command that {why} on this host",
+                f"address {destination.place} of {source} is exec: with a command that {why} on "
+                "this host",
                 hint="the command is not shown, as addresses are secrets; give its whole path, and "
                 "make it executable: chmod +x",
             )

@@ -40,18 +40,18 @@ def send_all(
         if to.place not in delivered_to(paths.notice(one.key))
     ]
     until = deadline - _TO_RECORD_S
-    for one in tries:
-        one.begin(max(_LEAST_S, until - time.monotonic()))
-    for one in tries:
-        one.await_end(max(_LEAST_S, until - time.monotonic()))
+    for attempt_ in tries:
+        attempt_.begin(max(_LEAST_S, until - time.monotonic()))
+    for attempt_ in tries:
+        attempt_.await_end(max(_LEAST_S, until - time.monotonic()))
     for notice in mine:
         files = paths.notice(notice.key)
-        bad = [one for one in tries if one.notice == notice and one.problem]
+        bad = [attempt_ for attempt_ in tries if attempt_.notice == notice and attempt_.problem]
         failed = {one.destination.place for one in bad}
-        has = delivered_to(files) | {one.place for one in destinations} - failed
+        has = delivered_to(files) | {destination.place for destination in destinations} - failed
         why = [one.said for one in bad]
         end_sending(files, has, all_of_them=not failed, problems=why)
-    return [one.said for one in tries if one.problem]
+    return [attempt_.said for attempt_ in tries if attempt_.problem]
 
 
 def hold_back(paths: LaunchPaths, notices: Sequence[UserNotice], why: str) -> None:

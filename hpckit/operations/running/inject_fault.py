@@ -179,7 +179,11 @@ def _check_host(scene: FaultScene) -> None:
 def _damage(fault: Fault, scene: FaultScene) -> str:
     folder = checkpoint_folder(scene.launch, scene.record.index, scene.settings)
     newest: tuple[Path, Manifest] | None = next(
-        ((one.folder, one.manifest) for one in CheckpointFolder(folder).entries() if one.manifest),
+        (
+            (entry.folder, entry.manifest)
+            for entry in CheckpointFolder(folder).entries()
+            if entry.manifest
+        ),
         None,
     )
     if newest is None:

@@ -114,7 +114,7 @@ def latest_profile(paths: AttemptPaths) -> ProfileAnswer | None:
     with contextlib.suppress(OSError):
         names = [file.stem for file in paths.profiles.iterdir() if file.suffix == ".json"]
     answers = map(profile_mailbox(paths).read, names)
-    profiled = [one for one in answers if one is not None and one.refused is None]
+    profiled = [answer for answer in answers if answer is not None and answer.refused is None]
     return max(profiled, key=lambda one: one.at, default=None)
 
 
@@ -221,10 +221,10 @@ def _still(selection: Selection, record: RunRecord, context: Context) -> RunReco
 def _summed_up(
     record: RunRecord, attempt: int, paths: AttemptPaths, answer: ProfileAnswer
 ) -> RunProfile:
-    known = {one.rank: one for one in answer.results}
+    known = {result.rank: result for result in answer.results}
     missing = "it has not reported yet" if not answer.done else "it reported nothing"
     results = [known.get(rank, RankProfile(rank=rank, problem=missing)) for rank in answer.ranks]
-    ranks = tuple(_of_rank(one, paths, answer) for one in results)
+    ranks = tuple(_of_rank(result, paths, answer) for result in results)
     return record.id, attempt, answer, ranks
 
 

@@ -73,8 +73,8 @@ def check_enough_nodes(asked: ResourceSpec, groups: Sequence[NodeGroup]) -> None
     Slurm accepts such a job from some users, and it waits without end.
     """
     sizes: Counter[str] = Counter()
-    for one in groups:
-        sizes[one.partition] += one.nodes
+    for group in groups:
+        sizes[group.partition] += group.nodes
     names = asked.partition.split(",") if asked.partition else list(sizes)
     most = max((sizes[name] for name in names), default=0)
     if groups and asked.nodes > most:

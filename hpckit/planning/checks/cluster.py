@@ -64,7 +64,7 @@ def _against(place: Partition, job: JobSpec, site: Site) -> Iterator[Finding]:
     yield from _allowed(place, resources, site)
     yield from _time(place, resources, site)
     yield from _nodes(place, resources, site)
-    groups = [one for one in site.nodes or () if one.partition == place.name]
+    groups = [node for node in site.nodes or () if node.partition == place.name]
     if groups:
         yield from shape_findings(place.name, groups, job)
 

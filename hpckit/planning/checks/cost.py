@@ -95,5 +95,5 @@ def _default_time(resources: ResourceSpec, site: Site) -> timedelta | None:
 
 
 def _sum(hours: list[float | None]) -> float | None:
-    known = [one for one in hours if one is not None]
+    known = [hour for hour in hours if hour is not None]
     return sum(known) if len(known) == len(hours) else None

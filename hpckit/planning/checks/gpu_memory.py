@@ -97,8 +97,8 @@ def _gpu_of(resources: ResourceSpec, site: Site) -> tuple[str, int] | None:
     if not resources.gpus_per_node or site.nodes is None:
         return None
     names = partition_names(site, chosen_of(resources))
-    nodes = (one for one in site.nodes if one.partition in names and one.gres.get("gpu", 0))
-    return _largest([_types(one.gres) for one in nodes])
+    nodes = (node for node in site.nodes if node.partition in names and node.gres.get("gpu", 0))
+    return _largest([_types(node.gres) for node in nodes])
 
 
 def _types(gres: Mapping[str, int]) -> list[str]:

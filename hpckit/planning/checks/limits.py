@@ -80,7 +80,7 @@ def partition_names(site: Site, chosen: Chosen) -> tuple[str, ...]:
     if chosen.partition is not None:
         return tuple(chosen.partition.split(","))
     known = (site.partitions or {}).values()
-    return tuple(one.name for one in known if one.default) or ("",)
+    return tuple(partition.name for partition in known if partition.default) or ("",)
 
 
 def association(site: Site, chosen: Chosen, partition: str) -> Association | None:

@@ -61,7 +61,7 @@ def fits_node(resources: ResourceSpec, node: NodeGroup) -> bool:
 
 def shape_findings(name: str, groups: Sequence[NodeGroup], job: JobSpec) -> Iterator[Finding]:
     """Yield an error for each resource that too few nodes of the partition, `groups`, have."""
-    resources, there = job.resources, sum(one.nodes for one in groups)
+    resources, there = job.resources, sum(group.nodes for group in groups)
     if resources.allocated_nodes > there:
         return
     needs = _needs(resources)
@@ -106,11 +106,11 @@ def _devices(resources: ResourceSpec) -> Iterator[_Need]:
 
 def _having(needs: Collection[_Need], groups: Collection[NodeGroup]) -> int:
     """Return how many nodes have everything that is needed."""
-    return sum(one.nodes for one in groups if all(need.fits(one) for need in needs))
+    return sum(group.nodes for group in groups if all(need.fits(group) for need in needs))
 
 
 def _lacks(need: _Need, name: str, groups: Sequence[NodeGroup], job: JobSpec) -> Finding:
-    having, largest = _having([need], groups), max(need.of(one) or 0 for one in groups)
+    having, largest = _having([need], groups), max(need.of(group) or 0 for group in groups)
     if having:
         return error(
             need.key,
@@ -173,9 +173,9 @@ def _fewer(shared: SharedJobSpec, need: _Need, largest: float) -> str:
 
 def _offer(groups: Collection[NodeGroup]) -> str:
     said = (
-        f"{one.nodes} with {one.cpus} CPUs "
-        f"{one.memory_mb / 1024:.0f} GB "
-        + (" ".join(f"{name}={n}" for name, n in one.gres.items()) or "no gres")
-        for one in groups
+        f"{group.nodes} with {group.cpus} CPUs "
+        f"{group.memory_mb / 1024:.0f} GB "
+        + (" ".join(f"{name}={n}" for name, n in group.gres.items()) or "no gres")
+        for group in groups
     )
     return "; ".join(dict.fromkeys(said))

@@ -210,9 +210,9 @@ def _host_findings(comparison: EnvironmentComparison) -> Iterator[Finding]:
     yield from _memory(comparison)
     yield from _open_files(facts)
     yield from _shared_memory(facts)
-    for one in facts.file_systems:
-        if one.role != FolderRole.shared_memory:
-            yield from _room(one, facts.host)
+    for system in facts.file_systems:
+        if system.role != FolderRole.shared_memory:
+            yield from _room(system, facts.host)
     yield from _output_folder(facts)
     yield from _home(comparison)
 

@@ -183,7 +183,9 @@ class StepSummary:
 def judged_ranks(evidence: RunEvidence, limits: Thresholds) -> list[RankSteps]:
     """Return the ranks with enough steps."""
     return [
-        one for one in evidence.ranks if one.steps >= limits.steps and one.seconds >= limits.steps_s
+        rank
+        for rank in evidence.ranks
+        if rank.steps >= limits.steps and rank.seconds >= limits.steps_s
     ]
 
 
@@ -192,18 +194,18 @@ def step_summary(evidence: RunEvidence, limits: Thresholds) -> StepSummary | Non
     ranks = judged_ranks(evidence, limits)
     if not ranks:
         return None
-    waits = [one.waiting_s / one.seconds for one in ranks if one.waiting_s is not None]
-    data_share = ratio((one.data_s, one.seconds) for one in ranks)
+    waits = [rank.waiting_s / rank.seconds for rank in ranks if rank.waiting_s is not None]
+    data_share = ratio((rank.data_s, rank.seconds) for rank in ranks)
     gpus = judged_gpus(evidence, limits)
-    own = {one.gpu for one in ranks}
+    own = {rank.gpu for rank in ranks}
     used = mean(map(busy, [one for one in gpus if one.uuid in own] or gpus)) or 0.0
     return StepSummary(
         ranks=len(ranks),
-        step_s=sum(one.seconds for one in ranks) / sum(one.steps for one in ranks),
+        step_s=sum(rank.seconds for rank in ranks) / sum(rank.steps for rank in ranks),
         data_share=data_share,
         data_loss=min(data_share or 0.0, max(1 - used, 0.0)),
         least_waiting_share=min(waits) if len(ranks) > 1 and len(waits) == len(ranks) else None,
-        own_share=ratio((one.computing_s, one.seconds) for one in ranks),
+        own_share=ratio((rank.computing_s, rank.seconds) for rank in ranks),
     )
 
 
@@ -221,12 +223,12 @@ def judged_gpus(evidence: RunEvidence, limits: Thresholds) -> list[GpuUse]:
 
 def judged_hosts(evidence: RunEvidence, limits: Thresholds) -> list[HostUse]:
     """Return the nodes with enough samples."""
-    return [one for one in evidence.hosts if one.samples >= limits.samples]
+    return [host for host in evidence.hosts if host.samples >= limits.samples]
 
 
 def cpu_pressure(evidence: RunEvidence, limits: Thresholds) -> float | None:
     """Return the mean share of time in which tasks waited for a CPU; None if that is little."""
-    found = mean(one.cpu_pressure for one in judged_hosts(evidence, limits))
+    found = mean(host.cpu_pressure for host in judged_hosts(evidence, limits))
     return found if found is not None and found >= CPU_PRESSURE else None
 
 
@@ -237,7 +239,7 @@ def busy(one: GpuUse) -> float | None:
 
 def mean(values: Iterable[float | None]) -> float | None:
     """Return the mean of what is known; None if nothing is."""
-    known = [one for one in values if one is not None]
+    known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
 

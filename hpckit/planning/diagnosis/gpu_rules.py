@@ -41,7 +41,7 @@ def gpu_idle(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
         idle_gpus=len(idle),
         gpus=len(gpus),
         utilization_share=used,
-        memory_peak_bytes=max((one.memory_peak_bytes or 0 for one in idle), default=None),
+        memory_peak_bytes=max((gpu.memory_peak_bytes or 0 for gpu in idle), default=None),
     )
 
 
@@ -119,7 +119,7 @@ def launch_bound(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]
         own_share=steps.own_share,
         activity_share=active,
         measured=measured,
-        power_w=mean(one.power_w for one in gpus),
+        power_w=mean(gpu.power_w for gpu in gpus),
         cpu_pressure=pressure,
     )
 
@@ -170,7 +170,7 @@ def compute_bound(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict
         (message, remedy),
         activity_share=active,
         measured=measured,
-        tensor_activity_share=mean(one.tensor_activity for one in gpus),
+        tensor_activity_share=mean(gpu.tensor_activity for gpu in gpus),
         power_limit_share=_power_share(gpus),
     )
 
@@ -201,14 +201,14 @@ def _waits(steps: StepSummary | None, limits: Thresholds) -> bool:
 
 def _activity(gpus: Sequence[GpuUse]) -> tuple[float | None, str]:
     """Return the mean activity, and which measurement it is: the better one that is known."""
-    active = mean(one.sm_activity for one in gpus)
+    active = mean(gpu.sm_activity for gpu in gpus)
     if active is not None:
         return active, "sm_activity"
-    return mean(one.utilization for one in gpus), "utilization"
+    return mean(gpu.utilization for gpu in gpus), "utilization"
 
 
 def _dram(gpus: Sequence[GpuUse]) -> float:
-    return mean(one.dram_activity for one in gpus) or 0.0
+    return mean(gpu.dram_activity for gpu in gpus) or 0.0
 
 
 def _is_memory_bound(gpus: Sequence[GpuUse], limits: Thresholds) -> bool:
@@ -218,7 +218,7 @@ def _is_memory_bound(gpus: Sequence[GpuUse], limits: Thresholds) -> bool:
 
 def _power_share(gpus: Sequence[GpuUse]) -> float | None:
     return mean(
-        one.power_w / one.power_limit_w
-        for one in gpus
-        if one.power_w is not None and one.power_limit_w
+        gpu.power_w / gpu.power_limit_w
+        for gpu in gpus
+        if gpu.power_w is not None and gpu.power_limit_w
     )

@@ -63,8 +63,8 @@ def _throttled(
     slow: Sequence[GpuUse], gpus: Sequence[GpuUse], cause: str, remedy: str, limits: Thresholds
 ) -> Verdict:
     heat = cause == "heat"
-    lowered = mean(one.heat_share if heat else one.power_share for one in slow) or 0.0
-    clock = mean(one.clock_share for one in slow)
+    lowered = mean(gpu.heat_share if heat else gpu.power_share for gpu in slow) or 0.0
+    clock = mean(gpu.clock_share for gpu in slow)
     why = "heat" if heat else "the power limit"
     at = "" if clock is None else f", to {share(clock)} of their maximum on average"
     names = listed([f"{one.uuid} on {one.node}" for one in slow], MOST_NAMED)
@@ -195,7 +195,7 @@ def overallocated(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict
 
 def _cpus(asked: RunAllocation, evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
     hosts, cores = judged_hosts(evidence, limits), asked.cpus_per_node
-    used = max((one.cores_busy for one in hosts if one.cores_busy is not None), default=None)
+    used = max((host.cores_busy for host in hosts if host.cores_busy is not None), default=None)
     if used is None or not cores:
         return
     if used > limits.cpu_share * cores or cores - used < limits.spare_cores:
@@ -213,8 +213,8 @@ def _cpus(asked: RunAllocation, evidence: RunEvidence, limits: Thresholds) -> It
 
 
 def _memory(asked: RunAllocation, evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
-    peaks = [one.memory_peak_bytes for one in judged_hosts(evidence, limits)]
-    used = max((one for one in peaks if one is not None), default=None)
+    peaks = [host.memory_peak_bytes for host in judged_hosts(evidence, limits)]
+    used = max((peak for peak in peaks if peak is not None), default=None)
     size = asked.memory_bytes_per_node
     if used is None or not size:
         return

@@ -155,7 +155,7 @@ def _scatter(histories: Sequence[Sequence[_Comparison]]) -> float:
     """Return how far a rank's windows are from that rank's own median: a standard deviation."""
     deviations: list[float] = []
     for history in histories:
-        middle = median(one.excess for one in history)
+        middle = median(comparison.excess for comparison in history)
         deviations += [abs(one.excess - middle) for one in history]
     return _MAD_TO_SIGMA * median(deviations) if deviations else 0.0
 
@@ -165,7 +165,7 @@ def _straggler(
 ) -> Straggler:
     """Return the straggler: `slower_by` is the median over all windows, and its times follow it."""
     latest = history[-1].of
-    peers_s = median(one.peers_s for one in history)
+    peers_s = median(comparison.peers_s for comparison in history)
     return Straggler(
         rank=latest.rank,
         node=latest.node,
@@ -173,7 +173,7 @@ def _straggler(
         slower_by=slower_by,
         own_s=peers_s * (1 + slower_by),
         peers_s=peers_s,
-        step_s=median(one.step_s for one in history),
+        step_s=median(comparison.step_s for comparison in history),
         windows=len(slow),
         judged=len(history),
     )
@@ -211,8 +211,10 @@ class WindowBuilder:
 
     def add(self, reports: Iterable[RankSteps]) -> list[StepWindow]:
         """Take what was reported since last time, in any order; return the windows it completes."""
-        for one in sorted(filter(believable, reports), key=lambda one: (one.rank, one.first_step)):
-            self._pending.setdefault(one.rank, []).append(one)
+        for report in sorted(
+            filter(believable, reports), key=lambda one: (one.rank, one.first_step)
+        ):
+            self._pending.setdefault(report.rank, []).append(report)
         found = []
         while (window := self._next()) is not None:
             found.append(window)
@@ -257,7 +259,7 @@ class WindowBuilder:
 def believable(report: RankSteps) -> bool:
     """Whether a report's numbers can be: finite, none negative, some steps in some time."""
     times = (report.data_s, report.checkpoint_s, report.waiting_s, report.own_s)
-    known = [one for one in times if one is not None]
+    known = [time_ for time_ in times if time_ is not None]
     return (
         0 < report.steps <= _STEPS_KEPT
         and report.first_step >= 0
@@ -272,7 +274,7 @@ def _end(one: RankSteps) -> int:
 
 def _between(reports: Iterable[RankSteps], begin: int, end: int) -> RankSteps | None:
     """Return what these reports of one rank say about steps `begin` to before `end`, as one."""
-    parts = [part for one in reports if (part := _part(one, begin, end)) is not None]
+    parts = [part for report in reports if (part := _part(report, begin, end)) is not None]
     return reduce(operator.add, parts) if parts else None
 
 

@@ -205,9 +205,9 @@ def input_bound(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
 def _input_side(evidence: RunEvidence, limits: Thresholds) -> dict[str, float | None]:
     hosts = judged_hosts(evidence, limits)
     return {
-        "cores": mean(one.cores for one in hosts),
-        "cores_busy": mean(one.cores_busy for one in hosts),
-        "io_pressure_share": mean(one.io_pressure for one in hosts),
+        "cores": mean(host.cores for host in hosts),
+        "cores_busy": mean(host.cores_busy for host in hosts),
+        "io_pressure_share": mean(host.io_pressure for host in hosts),
     }
 
 
@@ -244,7 +244,7 @@ def communication_bound(evidence: RunEvidence, limits: Thresholds) -> Iterator[V
 
 def _slow_network(evidence: RunEvidence) -> Iterator[Verdict]:
     """Yield a verdict if NCCL uses sockets although the nodes have InfiniBand."""
-    ports = max((one.infiniband_ports or 0 for one in evidence.hosts), default=0)
+    ports = max((host.infiniband_ports or 0 for host in evidence.hosts), default=0)
     nccl = evidence.nccl
     if nccl is None or not nccl.uses_sockets or not ports:
         return
@@ -275,9 +275,9 @@ def _long_waits(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
     waiting = None if steps is None else steps.least_waiting_share
     if steps is None or waiting is None or waiting < limits.waiting_share:
         return
-    nodes = {one.node for one in evidence.ranks}
+    nodes = {rank.node for rank in evidence.ranks}
     hosts = judged_hosts(evidence, limits)
-    network = mean(one.network_bytes_per_s for one in hosts)
+    network = mean(host.network_bytes_per_s for host in hosts)
     message = (
         f"Every one of {steps.ranks} ranks waited {share(waiting)} or more of each step in "
         f"collectives ({duration(waiting * steps.step_s)} of {duration(steps.step_s)})"
@@ -292,14 +292,14 @@ def _long_waits(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
         step_s=steps.step_s,
         nodes=len(nodes),
         network_bytes_per_s=network,
-        nvlink_bytes_per_s=mean(one.nvlink_bytes_per_s for one in evidence.gpus),
-        pcie_bytes_per_s=mean(one.pcie_bytes_per_s for one in evidence.gpus),
+        nvlink_bytes_per_s=mean(gpu.nvlink_bytes_per_s for gpu in evidence.gpus),
+        pcie_bytes_per_s=mean(gpu.pcie_bytes_per_s for gpu in evidence.gpus),
     )
 
 
 def _less_communication(evidence: RunEvidence, nodes: int) -> str:
     words = _by_layout(evidence.settings.layout or Layout())
-    if all(one.gpu is None for one in evidence.ranks):
+    if all(rank.gpu is None for rank in evidence.ranks):
         return (
             f"{words} Ranks on CPUs also wait for each other if they share cores: take fewer of "
             "them (resources.tasks_per_node). What they wait says little of GPUs."

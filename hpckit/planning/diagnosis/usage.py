@@ -29,8 +29,8 @@ def gpu_uses(usages: Iterable[NodeUsage]) -> tuple[GpuUse, ...]:
     """Return how each GPU was used; MIG devices instead of the GPU that they are parts of."""
     found: list[GpuUse] = []
     for usage in usages:
-        devices = {one.uuid: one for one in usage.devices}
-        parents = {one.parent for one in usage.devices}
+        devices = {device.uuid: device for device in usage.devices}
+        parents = {device.parent for device in usage.devices}
         found += [
             _gpu_use(gpu, devices.get(gpu.uuid), usage)
             for gpu in usage.row.gpus
@@ -145,7 +145,7 @@ def _host_use(usage: NodeUsage, cores: int | None) -> HostUse:
             (HostCounter.job_io_pressure_s, HostCounter.io_pressure_s),
         )
     ]
-    cpu_pressure, io_pressure = (_rate(one, usage.seconds) for one in pressures)
+    cpu_pressure, io_pressure = (_rate(pressure, usage.seconds) for pressure in pressures)
     alone = cores is not None
     return HostUse(
         node=usage.node,
@@ -206,14 +206,14 @@ def _energy_of(gpu: GpuRow, seconds: float) -> EnergySum:
 
 def samples_per_step(ranks: Iterable[RankSteps]) -> float | None:
     """Return how many samples a step of all ranks has; None unless `run.steps` was told."""
-    return ratio((one.samples, one.steps) for one in ranks if one.samples)
+    return ratio((rank.samples, rank.steps) for rank in ranks if rank.samples)
 
 
 def run_telemetry(
     gpus: Sequence[GpuUse], ranks: Sequence[RankSteps], energy: EnergySum, seconds: float
 ) -> RunTelemetry:
     """Return the most wanted figures of a run, measured over `seconds`."""
-    busy = ((one.utilization and one.utilization * one.seconds, one.seconds) for one in gpus)
+    busy = ((gpu.utilization and gpu.utilization * gpu.seconds, gpu.seconds) for gpu in gpus)
     joules = [one.power_w * one.seconds for one in gpus if one.power_w is not None]
     peaks = [one.memory_peak_bytes for one in gpus if one.memory_peak_bytes is not None]
     known = energy.gpu_s > 0 and energy.unknown_s < energy.gpu_s
@@ -222,7 +222,7 @@ def run_telemetry(
         gpu_memory_bytes=max(peaks, default=None),
         power_w=sum(joules) / seconds if joules and seconds > 0 else None,
         energy_j=energy.total_j if known else None,
-        data_wait_share=ratio((one.data_s, one.seconds) for one in ranks),
+        data_wait_share=ratio((rank.data_s, rank.seconds) for rank in ranks),
     )
 
 

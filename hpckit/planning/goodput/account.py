@@ -91,7 +91,7 @@ def _balance(timeline: Timeline) -> Goodput:
     spent = timeline.spent
     parts = TimeParts(
         productive=sum((productive for productive, _, _ in worth), ZERO),
-        checkpoint=sum((stall(one) for one in timeline.rounds), ZERO),
+        checkpoint=sum((stall(round_) for round_ in timeline.rounds), ZERO),
         lost=sum((lost for _, lost, _ in worth), ZERO),
         start=spent[Phase.start],
         restart=spent[Phase.restart] + spent[Phase.trouble],
@@ -101,7 +101,7 @@ def _balance(timeline: Timeline) -> Goodput:
     )
     measured = _measured(timeline, parts)
     # Without steps nobody knows what a further round repeated.
-    stepped = any(one.first is not None for one in timeline.rounds) or (
+    stepped = any(round_.first is not None for round_ in timeline.rounds) or (
         timeline.completed and len(timeline.rounds) == 1
     )
     return Goodput(
@@ -126,10 +126,10 @@ def _with_floors(rounds: Sequence[RoundTime]) -> Iterator[tuple[RoundTime, int |
     Work from there is lost.
     """
     floor: int | None = None
-    for one in reversed(rounds):
-        yield one, floor
-        if one.first is not None:
-            floor = one.first if floor is None else min(floor, one.first)
+    for round_ in reversed(rounds):
+        yield round_, floor
+        if round_.first is not None:
+            floor = round_.first if floor is None else min(floor, round_.first)
 
 
 def _worth(one: RoundTime, floor: int | None) -> tuple[timedelta, timedelta, int]:
@@ -152,7 +152,7 @@ def stall(one: RoundTime) -> timedelta:
 
 
 def _measured(timeline: Timeline, parts: TimeParts) -> MeasuredTimes:
-    failures = sum(not one.planned for one in timeline.interruptions)
+    failures = sum(not interruption.planned for interruption in timeline.interruptions)
     planned = len(timeline.interruptions) - failures
     waited = parts.queue + parts.idle - timeline.first_wait
     restart = _per(timeline.spent[Phase.restart], timeline.restarts)
@@ -228,7 +228,7 @@ def time_spans(attempts: Attempts, **told: Unpack[ToldOfRun]) -> tuple[TimeSpan,
     """
     timeline = _read_timeline(attempts, told)
     lost = [_worth(one, floor)[1] for one, floor in _with_floors(timeline.rounds)][::-1]
-    saving = sum(bool(one.saves) for one in timeline.rounds)
+    saving = sum(bool(round_.saves) for round_ in timeline.rounds)
     blocks = max(MOST_SAVES // saving, 1) if saving else 0
     pieces = {
         id(one): _pieces(one, lost[place], blocks) for place, one in enumerate(timeline.rounds)

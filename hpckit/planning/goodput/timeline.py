@@ -298,9 +298,9 @@ class Timeline:
         for phase, gone in now.stepless.items():
             self.spent[phase] -= gone
             now.trained += gone
-        for one in self.stretches:
-            if one.round is now and one.phase in now.stepless:
-                one.phase = Phase.training
+        for stretch in self.stretches:
+            if stretch.round is now and stretch.phase in now.stepless:
+                stretch.phase = Phase.training
         now.stepless.clear()
 
     def _end_attempt(self, event: events.AttemptEnded) -> None:

@@ -60,9 +60,9 @@ def incidents_of(event: events.Event, run: str) -> Iterator[NodeIncident]:
 def node_standings(incidents: Iterable[NodeIncident], now: datetime) -> tuple[NodeStanding, ...]:
     """Return what is known of each node, the worst first; incidents of the last 30 days count."""
     by_node: dict[str, list[NodeIncident]] = defaultdict(list)
-    for one in sorted(incidents, key=lambda each: each.at):
-        if now - KEPT < one.at <= now + SAME_INCIDENT:
-            by_node[one.node].append(one)
+    for incident in sorted(incidents, key=lambda each: each.at):
+        if now - KEPT < incident.at <= now + SAME_INCIDENT:
+            by_node[incident.node].append(incident)
     standings = [_standing(node, found, now) for node, found in by_node.items()]
     return tuple(sorted(standings, key=lambda one: (-one.weight, one.node)))
 
@@ -70,11 +70,11 @@ def node_standings(incidents: Iterable[NodeIncident], now: datetime) -> tuple[No
 def _standing(node: str, incidents: Sequence[NodeIncident], now: datetime) -> NodeStanding:
     counted: list[NodeIncident] = []
     latest: dict[IncidentKind, datetime] = {}
-    for one in incidents:
-        before = latest.get(one.kind)
-        if before is None or one.at - before >= SAME_INCIDENT:
-            counted.append(one)
-            latest[one.kind] = one.at
+    for incident in incidents:
+        before = latest.get(incident.kind)
+        if before is None or incident.at - before >= SAME_INCIDENT:
+            counted.append(incident)
+            latest[incident.kind] = incident.at
     ages = [(one.kind, max(now - one.at, timedelta())) for one in counted]
     weight = sum(WEIGHTS[kind] * 0.5 ** (age / HALF_LIFE) for kind, age in ages)
     until = None
@@ -94,7 +94,7 @@ def nodes_to_avoid(
     those that the user asked for by name. At most a tenth of all nodes are left out, and one of
     four or more.
     """
-    bad = [one for one in standings if one.avoided_until is not None]
+    bad = [standing for standing in standings if standing.avoided_until is not None]
     usable = [one for one in bad if one.node in known and one.node not in wanted]
     return tuple(usable[: most_left_out(len(known))])
 
@@ -110,10 +110,10 @@ def why_used(standings: Sequence[NodeStanding], nodes: Sequence[ClusterNode]) ->
     Parameter `nodes` are those of the cluster. A node is left out if a launch of one node leaves it
     out in any partition that has it.
     """
-    bad = [one for one in standings if one.avoided_until is not None]
+    bad = [standing for standing in standings if standing.avoided_until is not None]
     usable: dict[str, set[str]] = {}
-    for one in nodes:
-        usable.setdefault(one.has.partition, set()).update([one.name] if one.has.usable else [])
+    for node in nodes:
+        usable.setdefault(node.has.partition, set()).update([node.name] if node.has.usable else [])
     chosen = {
         name: {one.node for one in nodes_to_avoid(bad, there, ())} for name, there in usable.items()
     }

@@ -63,12 +63,12 @@ def usable_nodes(
     if not _SYNTAX.isdisjoint(constraint) or {"&", "|"} <= {*constraint}:
         return None
     return frozenset(
-        one.name
-        for one in nodes
-        if (one.has.partition in partitions if partitions else one.default)
-        and (one.has.usable if reserved is None else _usable_in(reserved, one))
-        and _meets(constraint, one.features)
-        and fits_node(asked, one.has)
+        node.name
+        for node in nodes
+        if (node.has.partition in partitions if partitions else node.default)
+        and (node.has.usable if reserved is None else _usable_in(reserved, node))
+        and _meets(constraint, node.features)
+        and fits_node(asked, node.has)
     )
 
 

@@ -98,11 +98,11 @@ class UsualValues:
 def usual_values(gpus: Sequence[GpuHealth]) -> UsualValues:
     """Return what most GPUs of the same name have."""
     return UsualValues(
-        nvlinks=_most_common((one.name, one.nvlinks) for one in gpus),
-        pcie_widths=_most_common((one.name, one.pcie_width) for one in gpus),
+        nvlinks=_most_common((gpu.name, gpu.nvlinks) for gpu in gpus),
+        pcie_widths=_most_common((gpu.name, gpu.pcie_width) for gpu in gpus),
         power_limits_w=_most_common(
-            (one.name, None if one.power_limit_w is None else round(one.power_limit_w))
-            for one in gpus
+            (gpu.name, None if gpu.power_limit_w is None else round(gpu.power_limit_w))
+            for gpu in gpus
         ),
     )
 
@@ -176,14 +176,14 @@ def _others(gpu: GpuHealth, node: str) -> Iterator[HealthFinding]:
 
 
 def _xids(xids: Sequence[XidSeen], node: str) -> Iterator[HealthFinding]:
-    for one in dict.fromkeys(xids):
-        if one.code in FATAL_XIDS | DOUBTFUL_XIDS:
-            verdict = HealthVerdict.crit if one.code in FATAL_XIDS else HealthVerdict.warn
+    for fromkey in dict.fromkeys(xids):
+        if fromkey.code in FATAL_XIDS | DOUBTFUL_XIDS:
+            verdict = HealthVerdict.crit if fromkey.code in FATAL_XIDS else HealthVerdict.warn
             yield HealthFinding(
                 check="xid",
                 verdict=verdict,
-                gpu=one.uuid,
-                message=f"{one.uuid or 'a GPU'} on {node} reported XID {one.code}",
+                gpu=fromkey.uuid,
+                message=f"{fromkey.uuid or 'a GPU'} on {node} reported XID {fromkey.code}",
                 hint=_TELL,
             )
 
@@ -217,14 +217,14 @@ def host_findings(health: NodeHealth, node: str, asked: AskedOfNode) -> Iterator
 
 def _environment(facts: EnvironmentFacts, asked: AskedOfNode) -> Iterator[HealthFinding]:
     comparison = EnvironmentComparison(here=facts, node=None, asked=asked)
-    for one in judge_environment(comparison):
-        if one.key in _JUDGED_HERE:
+    for finding in judge_environment(comparison):
+        if finding.key in _JUDGED_HERE:
             continue
         yield HealthFinding(
-            check=one.key,
-            verdict=HealthVerdict.crit if one.is_error else HealthVerdict.warn,
-            message=one.message,
-            hint=one.hint,
+            check=finding.key,
+            verdict=HealthVerdict.crit if finding.is_error else HealthVerdict.warn,
+            message=finding.message,
+            hint=finding.hint,
         )
 
 

@@ -67,19 +67,19 @@ def judge_nodes(
     node would be better.
     """
     found: dict[str, list[HealthFinding]] = defaultdict(list)
-    gpus = [gpu for one in reports if one.health for gpu in one.health.gpus or ()]
+    gpus = [gpu for report in reports if report.health for gpu in report.health.gpus or ()]
     usual = usual_values(gpus)
     shared = settings.sweep.runs_per_gpu > 1 or asks_for_part(settings.resources)
     cap = settings.cluster.power_cap_w
-    for one in reports:
-        if one.health is None:
+    for report in reports:
+        if report.health is None:
             continue
-        health = one.health
-        found[one.node] += host_findings(health, one.node, asked)
-        found[one.node] += gpu_findings(
+        health = report.health
+        found[report.node] += host_findings(health, report.node, asked)
+        found[report.node] += gpu_findings(
             health.gpus or (),
             health.xids,
-            one.node,
+            report.node,
             usual,
             shared=shared,
             power_cap_w=cap,
@@ -91,8 +91,8 @@ def judge_nodes(
         found[node].append(finding)
     everywhere = _everywhere(reports, found)
     return tuple(
-        _inspection(one, level, [_softened(each, everywhere) for each in found[one.node]])
-        for one in reports
+        _inspection(report, level, [_softened(each, everywhere) for each in found[report.node]])
+        for report in reports
     )
 
 
@@ -105,11 +105,15 @@ def _everywhere(
     is said of torch's CUDA.
     """
     critical = {
-        one.node: {each.check for each in found[one.node] if each.verdict is HealthVerdict.crit}
-        for one in reports
-        if one.health is not None
+        report.node: {
+            each.check for each in found[report.node] if each.verdict is HealthVerdict.crit
+        }
+        for report in reports
+        if report.health is not None
     }
-    with_gpus = {one.node for one in reports if one.health and one.health.environment.driver.gpus}
+    with_gpus = {
+        report.node for report in reports if report.health and report.health.environment.driver.gpus
+    }
     sound = {node for node, checks in critical.items() if not checks & _OF_THE_NODE}
     shared = set[str]()
     for check in set[str]().union(*critical.values()):
@@ -118,7 +122,7 @@ def _everywhere(
             telling = {*critical}
         if all(check in critical[node] for node in telling):
             shared.add(check)
-    seen = any(one.health.gpus for one in reports if one.health is not None)
+    seen = any(report.health.gpus for report in reports if report.health is not None)
     # Where no node shows any GPU, the partition has none, or none that NVML knows.
     return frozenset(shared - (_OF_THE_NODE if seen else _OF_THE_NODE - {"GPUs"}))
 
@@ -149,7 +153,11 @@ def unhealthy_nodes(inspections: Sequence[NodeInspection]) -> dict[str, str]:
 
     None if they are most of many: then they share the cause, and no other node is better.
     """
-    bad = {one.node: one.reason for one in inspections if one.verdict is HealthVerdict.crit}
+    bad = {
+        inspection.node: inspection.reason
+        for inspection in inspections
+        if inspection.verdict is HealthVerdict.crit
+    }
     return {} if shared_cause(len(bad), len(inspections)) else bad
 
 

@@ -71,7 +71,9 @@ def other_order(count: int) -> tuple[int, ...]:
 
 def is_uneven(reports: Sequence[HealthReport]) -> bool:
     """Return whether some pairs are much slower than others, whichever are usual."""
-    rates = [each.bytes_s for one in reports for each in one.pairs if each.bytes_s is not None]
+    rates = [
+        each.bytes_s for report in reports for each in report.pairs if each.bytes_s is not None
+    ]
     return bool(rates) and min(rates) < _WARN * max(rates)
 
 
@@ -79,20 +81,19 @@ def pair_findings(reports: Sequence[HealthReport]) -> Iterator[tuple[str, Health
     """Yield nodes that are slow with all their neighbours, or reach none that others reach."""
     fastest = _fastest(reports)
     usual = statistics.median(fastest.values()) if len(fastest) >= FEWEST else None
-    for one in reports:
-        rate = fastest.get(one.node)
+    for report in reports:
+        rate = fastest.get(report.node)
         if rate is None:
-            partners = " and ".join(each.partner for each in one.pairs)
+            partners = " and ".join(each.partner for each in report.pairs)
             # A partner that reached nobody else may be what is broken.
-            if any(each.partner in fastest for each in one.pairs):
-                words = f"{one.node} could not exchange data with {partners}: {_problem(one)}"
-                yield one.node, _finding(HealthVerdict.crit, words)
+            if any(each.partner in fastest for each in report.pairs):
+                words = f"{report.node} could not exchange data with {partners}: {_problem(report)}"
+                yield report.node, _finding(HealthVerdict.crit, words)
         elif usual is not None and rate < _WARN * usual:
             verdict = HealthVerdict.crit if rate < _CRIT * usual else HealthVerdict.warn
-            words = (
-                f"{one.node} adds with other nodes at {rate / usual:.0%} of the speed of its peers"
-            )
-            yield one.node, _finding(verdict, words)
+            share = f"{rate / usual:.0%} of the speed of its peers"
+            words = f"{report.node} adds with other nodes at {share}"
+            yield report.node, _finding(verdict, words)
 
 
 def faster_pairs(
@@ -101,11 +102,11 @@ def faster_pairs(
     """Return the reports with all pairs of two measurements, of each the better rate."""
     more = {one.node: one.pairs for one in again}
     found = []
-    for one in reports:
-        pairs = {each.partner: each for each in one.pairs}
-        for each in more.get(one.node, ()):
+    for report in reports:
+        pairs = {each.partner: each for each in report.pairs}
+        for each in more.get(report.node, ()):
             pairs[each.partner] = max(pairs.get(each.partner, each), each, key=_rate)
-        found.append(replace(one, pairs=tuple(pairs.values())))
+        found.append(replace(report, pairs=tuple(pairs.values())))
     return found
 
 
@@ -116,14 +117,14 @@ def _rate(pair: PairRate) -> float:
 def _fastest(reports: Sequence[HealthReport]) -> Mapping[str, float]:
     """Return the best rate of each node that has one."""
     rates = {
-        one.node: [each.bytes_s for each in one.pairs if each.bytes_s is not None]
-        for one in reports
+        report.node: [each.bytes_s for each in report.pairs if each.bytes_s is not None]
+        for report in reports
     }
     return {node: max(each) for node, each in rates.items() if each}
 
 
 def _problem(report: HealthReport) -> str:
-    return next((one.problem for one in report.pairs if one.problem), "no answer")
+    return next((pair.problem for pair in report.pairs if pair.problem), "no answer")
 
 
 def _finding(verdict: HealthVerdict, words: str) -> HealthFinding:

@@ -35,7 +35,7 @@ Found = Iterator[tuple[str, HealthFinding]]
 
 def peer_findings(reports: Sequence[HealthReport], clock_s: float) -> Found:
     """Yield what differs from most other nodes; nothing of nodes that did not answer."""
-    answered = [one for one in reports if one.health is not None]
+    answered = [report for report in reports if report.health is not None]
     yield from _versions(answered)
     yield from _clocks(answered, clock_s)
     yield from _speeds(answered)
@@ -44,9 +44,9 @@ def peer_findings(reports: Sequence[HealthReport], clock_s: float) -> Found:
 def _versions(reports: Sequence[HealthReport]) -> Found:
     for check, read in _VERSIONS.items():
         values = {
-            one.node: value
-            for one in reports
-            if one.health is not None and (value := read(one.health.environment)) is not None
+            report.node: value
+            for report in reports
+            if report.health is not None and (value := read(report.health.environment)) is not None
         }
         yield from _odd_ones(check, values, critical=check in _MUST_AGREE)
 
@@ -71,11 +71,11 @@ _EQUAL = "ranks of one run need the same software: name a Python on a shared fil
 def _clocks(reports: Sequence[HealthReport], clock_s: float) -> Found:
     # If the supervisor's own clock was set meanwhile, nothing is known.
     known = [
-        one
-        for one in reports
-        if math.isfinite(one.ahead_least_s)
-        and math.isfinite(one.ahead_most_s)
-        and one.ahead_least_s <= one.ahead_most_s
+        report
+        for report in reports
+        if math.isfinite(report.ahead_least_s)
+        and math.isfinite(report.ahead_most_s)
+        and report.ahead_least_s <= report.ahead_most_s
     ]
     if len(known) < 2:  # noqa: PLR2004  # nothing to compare with
         return
@@ -103,8 +103,13 @@ def _common_offsets(reports: Sequence[HealthReport]) -> tuple[list[float], int]:
 
     A node that took long to answer may agree with several: none of these is odd then.
     """
-    ends = sorted({end for one in reports for end in (one.ahead_least_s, one.ahead_most_s)})
-    counts = [sum(one.ahead_least_s <= end <= one.ahead_most_s for one in reports) for end in ends]
+    ends = sorted(
+        {end for report in reports for end in (report.ahead_least_s, report.ahead_most_s)}
+    )
+    counts = [
+        sum(report.ahead_least_s <= end <= report.ahead_most_s for report in reports)
+        for end in ends
+    ]
     best = max(counts)
     return [end for end, count in zip(ends, counts, strict=True) if count == best], best
 
@@ -117,10 +122,10 @@ def _ahead(one: HealthReport, least: float, most: float) -> float:
 
 def _speeds(reports: Sequence[HealthReport]) -> Found:
     devices = [
-        (one.node, speed)
-        for one in reports
-        if one.health is not None
-        for speed in one.health.speeds
+        (report.node, speed)
+        for report in reports
+        if report.health is not None
+        for speed in report.health.speeds
     ]
     for name in dict.fromkeys(speed.name for _, speed in devices if speed.name):
         alike = [(node, speed) for node, speed in devices if speed.name == name]

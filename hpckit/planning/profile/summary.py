@@ -124,7 +124,7 @@ def summarise(events: Iterable[Mapping[str, Any]]) -> TraceSummary:
         raise TraceError("the trace has neither kernels nor operators")
     totals = _Totals(list)
     compute, communication = _on_gpu(trace, totals) if on_gpu else _on_cpu(trace, totals)
-    copies = [(one.begin, one.end) for one in trace.copies] if on_gpu else []
+    copies = [(copy.begin, copy.end) for copy in trace.copies] if on_gpu else []
     parts = [intersection(union(part), [window]) for part in (compute, communication, copies)]
     busy = union(interval for part in parts for interval in part)
     wall = window[1] - window[0]
@@ -186,9 +186,9 @@ def _on_cpu(trace: _Trace, totals: _Totals) -> tuple[list[Interval], list[Interv
     compute: list[Interval] = []
     communication: list[Interval] = []
     for calls in trace.threads.values():
-        for one in own_times(calls):
-            (communication if one.call.communicates else compute).extend(one.own)
-            totals[one.call.name].append(length(one.own) * _SECOND)
+        for time_ in own_times(calls):
+            (communication if time_.call.communicates else compute).extend(time_.own)
+            totals[time_.call.name].append(length(time_.own) * _SECOND)
     return compute, communication
 
 

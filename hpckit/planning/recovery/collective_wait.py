@@ -72,7 +72,7 @@ def find_wait(
     A group of which no rank knows the members is taken to be the whole world of `world_size`.
     `layout` names ranks by their places.
     """
-    told = {one.rank: one for one in statements}
+    told = {statement.rank: statement for statement in statements}
     names = _Names(told=told, layout=layout)
     waits = {
         rank: [entry for entry in one.entries if not entry.finished] for rank, one in told.items()
@@ -145,9 +145,9 @@ def _progress(one: RankCollectives, backend: str, group: str) -> GroupProgress |
 
 
 def _members(progress: Iterable[GroupProgress]) -> frozenset[int]:
-    for one in progress:
+    for group in progress:
         try:
-            return parse_stepped_ranges(one.ranks)
+            return parse_stepped_ranges(group.ranks)
         except ValueError:
             continue
     return frozenset()

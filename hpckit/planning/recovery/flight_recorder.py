@@ -77,13 +77,13 @@ def read_dumps(dumps: Iterable[Any], by: DumpedBy) -> RankCollectives | None:
     entries = list(found.values())
     if by.gave_up and entries:
         entries[-1] = replace(entries[-1], finished=False)
-    kept = [one for one in entries if not one.finished][:MOST_UNFINISHED]
-    latest = {_key(one) for one in entries[-LATEST:]} | {_key(one) for one in kept}
+    kept = [entry for entry in entries if not entry.finished][:MOST_UNFINISHED]
+    latest = {_key(entry) for entry in entries[-LATEST:]} | {_key(one) for one in kept}
     return RankCollectives(
         rank=by.rank,
         node=by.node,
         groups=_groups(entries, members, _names(whole)),
-        entries=tuple(one for one in entries if _key(one) in latest),
+        entries=tuple(entry for entry in entries if _key(entry) in latest),
     )
 
 
@@ -97,9 +97,9 @@ def _groups(
     names: Mapping[str, str],
 ) -> tuple[GroupProgress, ...]:
     entered: dict[tuple[str, str], int] = {}
-    for one in entries:
-        at = (one.backend, one.group)
-        entered[at] = max(entered.get(at, 0), 0 if one.to_one else one.sequence)
+    for entry in entries:
+        at = (entry.backend, entry.group)
+        entered[at] = max(entered.get(at, 0), 0 if entry.to_one else entry.sequence)
     return tuple(
         GroupProgress(
             backend=backend,

@@ -100,7 +100,7 @@ def with_place(wait: CollectiveWait | None, stacks: Sequence[RankStack]) -> Coll
     """Return the wait with where in the user's code the ranks wait, from the stack of one."""
     if wait is None or wait.place is not None:
         return wait
-    waiting = [one for one in stacks if one.rank in wait.waiting and _waits_for_others(one)]
+    waiting = [stack for stack in stacks if stack.rank in wait.waiting and _waits_for_others(stack)]
     for one in waiting:
         for frame in _FRAME.finditer(main_thread(one.text)):
             if not _LIBRARY.search(frame["file"]):
@@ -124,10 +124,10 @@ def _stood_still(stall: StalledRank, name: str) -> str:
 
 def _guilty(stacks: Sequence[RankStack], culprit: int | None) -> RankStack | None:
     for suspects in (
-        [one for one in stacks if one.state.startswith(_WAITING_OUTSIDE)],
-        [one for one in stacks if one.rank == culprit],
+        [stack for stack in stacks if stack.state.startswith(_WAITING_OUTSIDE)],
+        [stack for stack in stacks if stack.rank == culprit],
         _behind(stacks),
-        [one for one in stacks if one.text and not _waits_for_others(one)],
+        [stack for stack in stacks if stack.text and not _waits_for_others(stack)],
     ):
         if len(suspects) == 1:
             return suspects[0]
@@ -135,16 +135,16 @@ def _guilty(stacks: Sequence[RankStack], culprit: int | None) -> RankStack | Non
 
 
 def _behind(stacks: Sequence[RankStack]) -> list[RankStack]:
-    steps = [one.step for one in stacks if one.step is not None]
+    steps = [stack.step for stack in stacks if stack.step is not None]
     if not steps or min(steps) == max(steps):
         return []
-    return [one for one in stacks if one.step == min(steps)]
+    return [stack for stack in stacks if stack.step == min(steps)]
 
 
 def _left_alone(stacks: Sequence[RankStack]) -> list[RankStack]:
     """Return the ranks that have left their loop while all others wait for them in a collective."""
-    left = [one for one in stacks if _has_left(one)]
-    others = [one for one in stacks if one not in left]
+    left = [stack for stack in stacks if _has_left(stack)]
+    others = [stack for stack in stacks if stack not in left]
     return left if others and all(map(_waits_for_others, others)) else []
 
 
@@ -176,7 +176,9 @@ def _doing(one: RankStack) -> str:
 
 def _signature(stacks: Sequence[RankStack]) -> str:
     """Return a signature that is the same for hangs at the same place, on any rank."""
-    places = sorted({(one.state[:1], *[frame["name"] for frame in _frames(one)]) for one in stacks})
+    places = sorted(
+        {(stack.state[:1], *[frame["name"] for frame in _frames(stack)]) for stack in stacks}
+    )
     return f"{Cause.hang}-{hashlib.sha256(repr(places).encode()).hexdigest()[:12]}"
 
 

@@ -138,7 +138,7 @@ class Ledger:
     def without_losses(self) -> Ledger:
         """Return the ledger as if no node had been lost."""
         return replace(
-            self, entries=tuple(one for one in self.entries if not one.cause.has(Trait.gone))
+            self, entries=tuple(entry for entry in self.entries if not entry.cause.has(Trait.gone))
         )
 
     def excluded(self, policy: Recovery, at: datetime | None = None) -> frozenset[str]:

@@ -135,7 +135,7 @@ def unreadable_rows(attempt: AttemptPaths) -> str:
         lines = read_plain(attempt.metrics).splitlines()
     except OSError:
         return ""
-    cut = [one.startswith(b'{"') and not one.endswith(b"}") for one in lines]
+    cut = [line.startswith(b'{"') and not line.endswith(b"}") for line in lines]
     lost = [n for n, one in enumerate(lines) if not cut[n] and parsed_line(one) is None]
     if not lost:
         return ""
@@ -202,7 +202,7 @@ def _kept(attempt: AttemptPaths, size: int) -> LastValues:
 def _is_whole(last: LastValues) -> bool:
     """Return whether all of it has the types that this version writes."""
     known = type(last.size) is int and type(last.round) is int
-    return known and all(one.keys() >= {"value", *OWN_KEYS} for one in last.values.values())
+    return known and all(value.keys() >= {"value", *OWN_KEYS} for value in last.values.values())
 
 
 def _ends_line(path: Path, size: int) -> bool:

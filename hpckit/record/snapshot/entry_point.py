@@ -93,7 +93,7 @@ def uncallable(source: str, name: str) -> tuple[str, str] | None:
         return None
     function = named[0]
     decorators = [ast.unparse(one) for one in function.decorator_list]
-    if any(_HYDRA.match(one) for one in decorators):
+    if any(_HYDRA.match(decorator) for decorator in decorators):
         return (
             "is a Hydra application: @hydra.main composes a configuration by itself",
             f"take the decorator off, as hpckit composes: def {name}(config, run)",

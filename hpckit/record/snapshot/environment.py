@@ -186,7 +186,7 @@ def _packages() -> dict[str, str]:
     for folder in sys.path:
         try:
             with os.scandir(folder or ".") as entries:
-                all_metadata = [one.path for one in entries if one.name.endswith(_METADATA)]
+                all_metadata = [entry.path for entry in entries if entry.name.endswith(_METADATA)]
         except OSError:  # not there, or a zip file
             continue
         for metadata in all_metadata:

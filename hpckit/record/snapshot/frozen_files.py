@@ -75,14 +75,14 @@ class FrozenFiles:
         if str(name) in self._folders or str(name) == ".":
             return True
         # A link to a folder is frozen as a link: what is below it is at its target.
-        if str(name) in self._files or any(str(one) in self._files for one in name.parents):
+        if str(name) in self._files or any(str(parent) in self._files for parent in name.parents):
             return True
         return self._holds_keepers_alone(path)
 
     def _holds_keepers_alone(self, path: Path) -> bool:
         """Return whether a folder contains nothing but frozen keeper files."""
         folder = self.snapshot.root / path
-        kept = [one for one in self._files if one.startswith(f"{path.as_posix()}/")]
+        kept = [file for file in self._files if file.startswith(f"{path.as_posix()}/")]
         if not kept or not folder.is_dir():
             return False
         with os.scandir(folder) as entries:

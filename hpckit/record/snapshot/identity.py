@@ -53,7 +53,9 @@ def holdings(output_dir: Path, wanted: Collection[str]) -> Iterator[EarlierLaunc
 def write_signatures(paths: LaunchPaths, signatures: Iterable[str]) -> None:
     """Write the signatures of a launch, one line per run, in order; raises OSError."""
     paths.signatures.touch(mode=PRIVATE_FILE)
-    paths.signatures.write_text("".join(f"{one}\n" for one in signatures), encoding="utf-8")
+    paths.signatures.write_text(
+        "".join(f"{signature}\n" for signature in signatures), encoding="utf-8"
+    )
 
 
 def _signatures(paths: LaunchPaths) -> Sequence[str]:

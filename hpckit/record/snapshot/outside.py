@@ -79,8 +79,8 @@ def outside_code(
         folders.update(words.python_folders())
         places.update(file for program in words.programs() for file in _files_of(program))
     folders.update(order)
-    tops = (one for one in folders if not any(str(up) in folders for up in Path(one).parents))
-    places.update(f"{one}/" for one in tops)
+    tops = (top for top in folders if not any(str(up) in folders for up in Path(top).parents))
+    places.update(f"{top}/" for top in tops)
     ordered = [f"{sha256(repr(order).encode()).hexdigest()}{GAP}{_ORDER}"] if order[1:] else []
     held = {f"{project}/{file.path}" for file in snapshot.files or ()}
     return tuple(sorted((*_lines(places, held), *ordered)))

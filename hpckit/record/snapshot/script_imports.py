@@ -151,14 +151,14 @@ def _judge(file: Path, script: Script) -> Callable[[str, object, str, str], Find
 
 
 def _names(statements: Iterable[ast.AST]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for one in statements for name in _imported(one)))
+    return tuple(dict.fromkeys(name for statement in statements for name in _imported(statement)))
 
 
 def _imported(statement: ast.AST) -> list[str]:
     match statement:
         case ast.Import():
-            return [one.name for one in statement.names]
+            return [name.name for name in statement.names]
         case ast.ImportFrom(level=0, module=str(module)):
-            return [f"{module}.{one.name}" for one in statement.names]
+            return [f"{module}.{name.name}" for name in statement.names]
         case _:
             return []

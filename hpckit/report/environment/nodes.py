@@ -32,17 +32,18 @@ def nodes_page(standings: Sequence[NodeStanding], used: Used, now: datetime) -> 
         return ["nothing has happened on any node in the last 30 days"]
     rows = tuple(
         (
-            one.node,
-            _avoided(one, used, now),
+            standing.node,
+            _avoided(standing, used, now),
             ", ".join(
-                f"{count} {kind}" for kind, count in Counter(i.kind for i in one.incidents).items()
+                f"{count} {kind}"
+                for kind, count in Counter(i.kind for i in standing.incidents).items()
             ),
-            one.incidents[-1].at.astimezone(now.tzinfo).strftime(_FORM),
-            one.incidents[-1].message,
+            standing.incidents[-1].at.astimezone(now.tzinfo).strftime(_FORM),
+            standing.incidents[-1].message,
         )
-        for one in standings
+        for standing in standings
     )
-    bad = [one for one in standings if one.avoided_until is not None]
+    bad = [standing for standing in standings if standing.avoided_until is not None]
     out = f"{sum(not (used or {}).get(one.node) for one in bad)} left out of new launches"
     known = out if used is not None or not bad else _UNTOLD.format(len(bad))
     return [
@@ -77,8 +78,10 @@ def node_page(standing: NodeStanding, used: Used, now: datetime) -> Page:
 def _loops(incidents: Sequence[NodeIncident]) -> list[list[NodeIncident]]:
     """Return the incidents in groups of what happened alike to one run, by their latest."""
     groups: dict[tuple[str, str, str], list[NodeIncident]] = {}
-    for one in incidents:
-        groups.setdefault((one.kind, one.run, _NUMBER.sub("#", one.message)), []).append(one)
+    for incident in incidents:
+        groups.setdefault(
+            (incident.kind, incident.run, _NUMBER.sub("#", incident.message)), []
+        ).append(incident)
     return sorted(groups.values(), key=lambda alike: alike[-1].at)
 
 

@@ -23,7 +23,7 @@ def environment_page(comparison: EnvironmentComparison, findings: Sequence[Findi
 
     Of one machine alone all facts are shown.
     """
-    rows, told = _fact_rows(comparison), {one.key for one in findings} | _ALWAYS
+    rows, told = _fact_rows(comparison), {finding.key for finding in findings} | _ALWAYS
     shown = [
         (name, here, node)
         for name, here, node in rows
@@ -32,9 +32,9 @@ def environment_page(comparison: EnvironmentComparison, findings: Sequence[Findi
     page: list[TextTable | str] = [_table(comparison, shown)]
     if alike := len(rows) - len(shown):
         page.append(f"{counted(alike, 'more fact')} alike on both sides; --json has all")
-    for one in findings:
-        page.append(f"{one.severity}: {one.message}")
-        page += [f"  {line}" for line in one.hint.splitlines()]
+    for finding in findings:
+        page.append(f"{finding.severity}: {finding.message}")
+        page += [f"  {line}" for line in finding.hint.splitlines()]
     if not findings:
         page.append("nothing was found that would not work")
     return page
@@ -124,7 +124,7 @@ def _texts(facts: EnvironmentFacts) -> dict[str, str]:
         "limit memlock": _known(limits.memlock, _size),
         "limit nproc": _known(limits.nproc, _count),
         "limit stack": _known(limits.stack, _size),
-        **{one.role.value: _file_system(one) for one in facts.file_systems},
+        **{system.role.value: _file_system(system) for system in facts.file_systems},
         "Slurm": _known(facts.slurm.version, str),
         "srun --container-image": _yes(facts.slurm.container_image, absent=facts.slurm.version),
         **facts.variables,
@@ -150,13 +150,13 @@ def _gpus(facts: EnvironmentFacts) -> str:
     kinds = Counter(
         ", ".join(
             [
-                one.name,
-                *([] if one.memory_bytes is None else [size_text(one.memory_bytes)]),
-                *([] if one.capability is None else [f"capability {one.capability}"]),
-                *(["MIG"] if one.mig else []),
+                gpu.name,
+                *([] if gpu.memory_bytes is None else [size_text(gpu.memory_bytes)]),
+                *([] if gpu.capability is None else [f"capability {gpu.capability}"]),
+                *(["MIG"] if gpu.mig else []),
             ]
         )
-        for one in gpus
+        for gpu in gpus
     )
     return "; ".join(f"{count} x {kind}" for kind, count in kinds.items()) or NONE
 

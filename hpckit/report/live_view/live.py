@@ -118,7 +118,7 @@ def satellites_line(satellites: Sequence[Satellite]) -> str:
     """
     if not satellites:
         return ""
-    each = (f"{one.job} {one.state}{_where(one)}" for one in satellites)
+    each = (f"{satellite.job} {satellite.state}{_where(satellite)}" for satellite in satellites)
     return f"{'satellite' if len(satellites) == 1 else 'satellites'}: {', '.join(each)}"
 
 
@@ -132,8 +132,8 @@ def satellite_lines(rows: Iterable[RunRow]) -> Iterator[str]:
     Example: `satellite job 12 of charlm.0 is running: 1 replica more on n[3-4]`.
     """
     for row in rows:
-        for one in row.satellites:
+        for satellite in row.satellites:
             yield (
-                f"satellite job {one.job} of {row.run} is {one.state}: "
-                f"{counted(one.replicas, 'replica')} more{_where(one)}"
+                f"satellite job {satellite.job} of {row.run} is {satellite.state}: "
+                f"{counted(satellite.replicas, 'replica')} more{_where(satellite)}"
             )

@@ -131,7 +131,7 @@ def gpu_now(node: str, row: GpuRow, device: GpuDevice | None) -> GpuNow:
 
 def mean_step_s(ranks: Iterable[RankSteps]) -> float | None:
     """Return how long a step takes, over all ranks that reported any."""
-    known = [(one.seconds, one.steps) for one in ranks if one.steps > 0]
+    known = [(rank.seconds, rank.steps) for rank in ranks if rank.steps > 0]
     steps = sum(count for _, count in known)
     return sum(seconds for seconds, _ in known) / steps if steps else None
 
@@ -188,7 +188,9 @@ def head_lines(head: LaunchHead, progress: Progress, runs: int) -> tuple[str, ..
     """Return the two lines on top: the launch, and how its runs stand."""
     states = count_states(progress.states)
     # What went wrong first: a narrow terminal cuts the end.
-    counts = states_text({**{one: states[one] for one in FAILED if one in states}, **states})
+    counts = states_text(
+        {**{state: states[state] for state in FAILED if state in states}, **states}
+    )
     parts = [f"{percent(progress.share)} done"]
     if progress.remaining is not None:
         parts.append(f"{duration(progress.remaining)} to go")

@@ -56,9 +56,9 @@ def gpu_lines(activity: RunActivity, width: int | None = None) -> list[str]:
     """
     lines = [_gpu_line(one) for one in activity.gpus]
     ranks = sorted(activity.ranks, key=lambda one: one.rank)
-    long = [_rank_line(one) for one in ranks]
+    long = [_rank_line(rank) for rank in ranks]
     if width is not None and any(len(line) > width for line in long):
-        long = [_rank_line(replace(one, node=""), word="r") for one in ranks]
+        long = [_rank_line(replace(rank, node=""), word="r") for rank in ranks]
     lines += long
     return [escaped_cell(line) for line in lines] or ["nothing was measured yet"]
 

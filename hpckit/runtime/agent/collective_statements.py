@@ -54,7 +54,7 @@ class CollectiveStatements:
         self._asked += 1
         asked = [rank for rank in ranks if rank in self._lines]
         answers = await asyncio.gather(*(self._answer(rank, wait_s) for rank in asked))
-        found = [one for one in answers if one is not None]
+        found = [answer for answer in answers if answer is not None]
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(wait_s):
                 await aside(lambda: self._keep(found))

@@ -219,7 +219,9 @@ class LocalRanks:
         """
         at, newest, first = time.monotonic(), self._newest, self._told_step < 0
         due = not first and at - self._told_at >= self.outlook.pace_s(_TELL_S)
-        step = max([self._step(one) or 0 for one in self.processes] if due else [], default=-1)
+        step = max(
+            [self._step(process) or 0 for process in self.processes] if due else [], default=-1
+        )
         if newest is not None and (first or step > self._told_step):
             self._told_step, self._told_at = newest.step if first else step, at
             await self.tell(replace(newest, step=self._told_step, usual_s=self.hangs.usual_s()))

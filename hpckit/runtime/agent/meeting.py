@@ -50,7 +50,9 @@ class Meeting:
 
     async def watch(self) -> None:
         """Look now and then, until ranks have met or ended."""
-        while not self._met and any(one.returncode is None for one in self.processes.values()):
+        while not self._met and any(
+            process.returncode is None for process in self.processes.values()
+        ):
             ran_s = time.monotonic() - self._began_at
             await asyncio.sleep(min(max(_FIRST_S, ran_s * _SHARE), _MOST_S))
             await aside(self._look)

@@ -57,7 +57,9 @@ def own_addresses(inet6: Path = Path("/proc/net/if_inet6")) -> tuple[str, ...]:
     Leaves out loopback and link-local addresses.
     """
     found = [ipaddress.ip_address(text) for text in _interfaces(inet6)]
-    return tuple(str(one) for one in found if not (one.is_loopback or one.is_link_local))
+    return tuple(
+        str(address) for address in found if not (address.is_loopback or address.is_link_local)
+    )
 
 
 def needed_interface(address: str) -> str | None:

@@ -193,7 +193,7 @@ class Checkpointer:
             return
         self._comparisons -= 1
         digests = self._group.each(lambda: model_state.digest_copies(objects))
-        self._unlike = model_state.unlike_copies([one.value or {} for one in digests])
+        self._unlike = model_state.unlike_copies([digest.value or {} for digest in digests])
         if self._unlike:
             self._comparisons = 0
 
@@ -263,7 +263,7 @@ class Stager:
         """Return the same capture with copies that later changes of the originals do not affect."""
         if self._stager is None:
             self._stager = _make()
-        pieces = tuple(replace(one, tensor=self._copy_rows(one)) for one in taken.pieces)
+        pieces = tuple(replace(piece, tensor=self._copy_rows(piece)) for piece in taken.pieces)
         tensors = self._copy_all(dict(taken.tensors))
         if torch.cuda.is_available():
             torch.cuda.synchronize()

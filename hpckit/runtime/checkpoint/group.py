@@ -193,5 +193,5 @@ def _kind_below(error: BaseException) -> ProblemKind:
 
 def passing(error: BaseException) -> int | None:
     """Return the error number at the root if it may pass (disk full or away); None otherwise."""
-    numbers = {one.errno for one in causes(error) if isinstance(one, OSError) and one.errno}
+    numbers = {cause.errno for cause in causes(error) if isinstance(cause, OSError) and cause.errno}
     return min(numbers & _FULL or numbers & _AWAY, default=None)

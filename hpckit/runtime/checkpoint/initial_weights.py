@@ -99,7 +99,9 @@ def load_weights(
     loading = _Loading(weights.path, named, tied, group)
     found = loading.fit()
     if not found.tensors and len(models) > 1:  # it may be a file of one of them, with its own names
-        alone = [_Loading(weights.path, {"": one}, tied, group).fit() for one in models.values()]
+        alone = [
+            _Loading(weights.path, {"": model}, tied, group).fit() for model in models.values()
+        ]
         found = max((found, *alone), key=lambda one: one.tensors if one.left_out() else 0)
     if found.left_out() and (weights.strict or not found.tensors):
         raise _unfit(weights, found)
@@ -136,7 +138,7 @@ class FirstWeights:
 
     def covers(self, models: Iterable[nn.Module]) -> bool:
         """Return whether all these models have been given the file."""
-        return self.loaded is not None and all(one in self._known for one in models)
+        return self.loaded is not None and all(model in self._known for model in models)
 
     def _give(
         self, model: nn.Module, name: str | None, tied: model_state.TiedNames, group: Group
@@ -316,7 +318,7 @@ def _find_earlier_copy(
         and one.untyped_storage().data_ptr() not in own
     ]
     for name, live in changing:
-        if any(_is_copy(one, live) for one in others if one.shape == live.shape):
+        if any(_is_copy(other, live) for other in others if other.shape == live.shape):
             return name
     return None
 

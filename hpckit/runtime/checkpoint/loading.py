@@ -110,7 +110,7 @@ class Loader:
         choice = self.group.first(self._choose).result(f"listing {self.checkpoint_folder.folder}")
         for place, (entry, record) in enumerate(choice.candidates):
             others = [one for one, _ in choice.candidates[place + 1 :]]
-            left = sum(one.name not in choice.fatal for one in others)
+            left = sum(other.name not in choice.fatal for other in others)
             loading = _Loading(entry.folder, record, ModelTensors(objects, tied), self)
             problem = self._load(loading, partial(on_attempt, entry.name, left))
             if problem is None:
@@ -118,7 +118,7 @@ class Loader:
             choice.reasons[entry.name] = _reason(problem)
             if problem.kind is ProblemKind.refused:
                 choice.refusals.append(problem)
-        if all(one.torn for one in choice.entries):
+        if all(checkpoint.torn for checkpoint in choice.entries):
             return None
         raise _none_left(self.checkpoint_folder.folder, choice)
 
@@ -132,13 +132,13 @@ class Loader:
     def _choose(self) -> _Choice:
         history = journal.read_journal(self.checkpoint_folder.journal)
         entries = self.checkpoint_folder.entries()
-        fatal = frozenset(one.name for one in entries if history.fatal(one.name))
-        whole = [(one, one.manifest) for one in entries if one.manifest is not None]
+        fatal = frozenset(entry.name for entry in entries if history.fatal(entry.name))
+        whole = [(entry, entry.manifest) for entry in entries if entry.manifest is not None]
         candidates = sorted(whole, key=lambda pair: pair[0].name in fatal)  # stable: newest first
         reasons = {
-            one.name: _why_not(one, history)
-            for one in entries
-            if one.manifest is None or one.name in fatal
+            entry.name: _why_not(entry, history)
+            for entry in entries
+            if entry.manifest is None or entry.name in fatal
         }
         return _Choice(tuple(entries), tuple(candidates), fatal, reasons)
 
@@ -295,9 +295,9 @@ def _why_not(entry: CheckpointEntry, history: CheckpointHistory) -> str:
 
 def _rejected(choice: _Choice, loaded: CheckpointEntry) -> tuple[RejectedCheckpoint, ...]:
     return tuple(
-        RejectedCheckpoint(name=one.name, reason=choice.reasons[one.name])
-        for one in choice.entries
-        if one.order > loaded.order and one.name in choice.reasons
+        RejectedCheckpoint(name=entry.name, reason=choice.reasons[entry.name])
+        for entry in choice.entries
+        if entry.order > loaded.order and entry.name in choice.reasons
     )
 
 

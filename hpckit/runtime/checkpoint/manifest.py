@@ -61,7 +61,7 @@ class Manifest:
     @property
     def size(self) -> int:
         """Bytes of all files."""
-        return sum(one.size for one in self.files.values())
+        return sum(file.size for file in self.files.values())
 
 
 def render_manifest(manifest: Manifest) -> str:
@@ -103,7 +103,7 @@ def parse_manifest(text: str) -> Manifest:
 def _check_types(manifest: Manifest) -> None:
     """Raise TypeError or ValueError if something is of another kind than it says."""
     numbers = [getattr(manifest, key) for key in ("step", "samples", "epoch", "serial")]
-    numbers += [number for one in manifest.files.values() for number in (one.size, one.crc32)]
+    numbers += [number for file in manifest.files.values() for number in (file.size, file.crc32)]
     numbers += manifest.layout.sizes.values()
     for number in numbers:
         if type(number) is not int or number < 0:

@@ -84,7 +84,10 @@ def live_state(model: nn.Module) -> dict[str, Any]:
 
 def _hands_out_live_ones(module: nn.Module) -> bool:
     wanted = inspect.signature(module.state_dict).parameters.values()
-    return any(one.name == "keep_vars" or one.kind is one.VAR_KEYWORD for one in wanted)
+    return any(
+        parameter.name == "keep_vars" or parameter.kind is parameter.VAR_KEYWORD
+        for parameter in wanted
+    )
 
 
 def load_model(model: nn.Module, state: Mapping[str, Any]) -> None:

@@ -61,7 +61,7 @@ class ModelTensors:
 
     def describe(self, path: str, tensor: DTensor) -> SavedPlacement:
         """Return how a tensor lies on ranks, to save it; raises StateError if it is no values."""
-        if any(isinstance(one, Partial) for one in tensor.placements):
+        if any(isinstance(placement, Partial) for placement in tensor.placements):
             raise StateError(
                 f"the state at {path} is a DTensor whose parts are still to be summed over ranks "
                 f"({', '.join(map(str, tensor.placements))}); allowed are sharded and whole ones",
@@ -73,7 +73,7 @@ class ModelTensors:
             for name in names:
                 if _lies_as(sharded[name], tensor):
                     return {"like": name, "named": named}
-        placements = [_encoded(one) for one in tensor.placements]
+        placements = [_encoded(placement) for placement in tensor.placements]
         meshes = (name for name, one in sharded.items() if one.device_mesh == tensor.device_mesh)
         mesh = next(meshes, None)
         if mesh is None or None in placements:

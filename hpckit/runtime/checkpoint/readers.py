@@ -168,7 +168,7 @@ class ModelReader(StateReader):
         if name in self.saved:
             return name
         others = model_state.other_names(self._live, self._aliases, name)
-        return next((one for one in others if one in self.saved), None)
+        return next((other for other in others if other in self.saved), None)
 
     def saved_names(self) -> list[str]:
         """Return all names of the saved model, whichever rank had them."""
@@ -232,7 +232,7 @@ class OptimizerReader(StateReader):
     def own_names(self) -> frozenset[str]:
         """Return the names that the optimizer has here, all names of a tied parameter."""
         parameters = optimizer_state.parameters_of(self.optimizer)
-        names = (self.context.names.all_of(one) for one in parameters)
+        names = (self.context.names.all_of(parameter) for parameter in parameters)
         return frozenset(self._chosen).union(*names)
 
     def take_up(self, orphans: Sequence[str]) -> None:
@@ -253,7 +253,7 @@ class OptimizerReader(StateReader):
                 live = None if entry == "step" else parameter
                 for key in encoded_keys(one):
                     tensors[key] = empty_like_live(self.context.saved, key, live)
-        for key in encoded_keys([self.saved.rest, *(one.options for one in self.saved.groups)]):
+        for key in encoded_keys([self.saved.rest, *(group.options for group in self.saved.groups)]):
             tensors[key] = empty_like_live(self.context.saved, key)
         return tensors
 
@@ -308,7 +308,7 @@ _ENTRIES = frozenset({"dict", "ordered"})
 
 def join_optimizer(skeletons: Sequence[Any]) -> SavedOptimizer:
     """Put the parts of a saved optimizer together; what several have is the first one's."""
-    parts = [encoded_items(one) for one in skeletons]
+    parts = [encoded_items(skeleton) for skeleton in skeletons]
     groups = [_saved_group(one) for part in parts for one in part["groups"]]
     return SavedOptimizer(
         state=_joined(encoded_items(part["state"]) for part in parts),
@@ -326,7 +326,7 @@ def _saved_group(encoded: Any) -> SavedGroup:
 
 def join_model(skeletons: Sequence[Any]) -> dict[str, Any]:
     """Put the parts of a saved model together, still encoded, by name."""
-    return _joined(encoded_items(one) for one in skeletons)
+    return _joined(encoded_items(skeleton) for skeleton in skeletons)
 
 
 def _joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -66,10 +66,12 @@ def clearable(
     """
     if extent is RetentionExtent.all:
         return list(entries)
-    committed = [one.name for one in entries if not one.torn]
+    committed = [entry.name for entry in entries if not entry.torn]
     healthy = [
-        one.name for one in entries if one.manifest is not None and history.healthy(one.name)
+        entry.name
+        for entry in entries
+        if entry.manifest is not None and history.healthy(entry.name)
     ]
     kept = {*committed[:FEWEST], *healthy[: FEWEST if extent is RetentionExtent.old else None]}
     kept.update(history.proved[-1:])
-    return [one for one in entries if one.name not in kept]
+    return [entry for entry in entries if entry.name not in kept]

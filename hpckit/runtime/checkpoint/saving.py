@@ -111,7 +111,7 @@ class Saver:
             committed=True,
             step=capture.step,
             folder=folder,
-            size=sum(one.size for one in files.values()),
+            size=sum(file.size for file in files.values()),
             duration=duration,
             warning=self._prune(self.keep),
         )
@@ -122,7 +122,9 @@ class Saver:
         return sums
 
     def _commit(self, folder: Path, capture: StateCapture, files: dict[str, FileSum]) -> None:
-        kept = [one.manifest.serial for one in self.checkpoint_folder.entries() if one.manifest]
+        kept = [
+            entry.manifest.serial for entry in self.checkpoint_folder.entries() if entry.manifest
+        ]
         self._serial = max([self._serial, *kept]) + 1
         record = Manifest(
             step=capture.step,

@@ -84,9 +84,11 @@ def own_rows(
     extents: tuple[TensorExtent, ...], rank: int, world_size: int
 ) -> tuple[TensorRows, ...]:
     """Return the share of a rank, as `own_pieces` does; cached, because every save asks for it."""
-    total = sum(one.size for one in extents)
+    total = sum(extent.size for extent in extents)
     limit = max(LEAST, total // (world_size * _PER_RANK)) if world_size > 1 else total
-    pieces = {(at.key, at.start): (at, size) for one in extents for at, size in _cut(one, limit)}
+    pieces = {
+        (at.key, at.start): (at, size) for extent in extents for at, size in _cut(extent, limit)
+    }
     owners = assign_shares({at: size for at, (_, size) in pieces.items()}, world_size)
     return tuple(at for key, (at, _) in pieces.items() if owners[key] == rank)
 

@@ -84,9 +84,9 @@ class EncodedObjects:
         return KeyFacts(
             keys={
                 key: (_shape(tensor), self._held(key, tensor))
-                for one in self.objects.values()
-                if one.by_name
-                for key, tensor in one.tensors.items()
+                for encoded in self.objects.values()
+                if encoded.by_name
+                for key, tensor in encoded.tensors.items()
             },
             alike={
                 name: one.alike if one.by_name else _described(one.tensors)
@@ -116,13 +116,15 @@ class EncodedObjects:
                 elif writes:
                     tensors[key] = tensor
         shares = own_pieces(copied, share.ranks.index(rank), len(share.ranks))
-        tensors |= {one.key: one.tensor for one in shares if one.tensor.shape == one.shape}
+        tensors |= {
+            piece.key: piece.tensor for piece in shares if piece.tensor.shape == piece.shape
+        }
         return StateCapture(
             position=position,
             objects=tuple(sorted(self.objects)),
             models=tuple(sorted(name for name, one in self.objects.items() if one.is_model)),
             tensors=tensors | encode_state(rng_path(rank), state_dict()),
-            pieces=tuple(one for one in shares if one.tensor.shape != one.shape),
+            pieces=tuple(piece for piece in shares if piece.tensor.shape != piece.shape),
         )
 
 
@@ -216,7 +218,7 @@ def _copied(
         if wrapped is None or getattr(wrapped, "parameters_to_ignore", None):
             continue
         parameters = dict(wrapped.module.named_parameters(remove_duplicate=False))
-        alike |= {id(one) for one in parameters.values()}
+        alike |= {id(parameter) for parameter in parameters.values()}
         bare = map(model_state.bare_name, parameters)
         aliases = model_state.aliases_of(value, tied)
         keys |= {f"{name}/{aliases.get(one, one)}" for one in bare}

@@ -80,13 +80,13 @@ class _Planner(DefaultSavePlanner):
 
     def __init__(self, pieces: Iterable[TensorPiece]) -> None:
         super().__init__()
-        self._pieces = {_index(one): one for one in pieces}
+        self._pieces = {_index(piece): piece for piece in pieces}
 
     def create_local_plan(self) -> SavePlan:
         """Return torch's plan and an item for each piece."""
         plan = super().create_local_plan()
-        items = [_item(one) for one in self._pieces.values()]
-        paths = {one.key: (one.key,) for one in self._pieces.values()}
+        items = [_item(piece) for piece in self._pieces.values()]
+        paths = {piece.key: (piece.key,) for piece in self._pieces.values()}
         self.plan = replace(
             plan, items=[*plan.items, *items], planner_data=plan.planner_data | paths
         )

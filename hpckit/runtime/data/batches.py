@@ -286,7 +286,7 @@ class RunBatches:
 
 
 def _numbered(keys: Iterable[int | str]) -> int:
-    return sum(isinstance(one, int) for one in keys)
+    return sum(isinstance(key, int) for key in keys)
 
 
 def _order(dataset: Any, options: BatchOptions, seed: int) -> SampleOrder:

@@ -174,4 +174,4 @@ def _place(process: str) -> tuple[str, ...]:
     """Return in which cgroups and namespaces a process is; raises OSError."""
     at = Path("/proc", process)
     namespaces = sorted((at / "ns").iterdir())
-    return ((at / "cgroup").read_text(), *(str(one.readlink()) for one in namespaces))
+    return ((at / "cgroup").read_text(), *(str(namespace.readlink()) for namespace in namespaces))

@@ -237,7 +237,7 @@ class _Keeper(_Forking):
         os.sched_setaffinity(0, order.cpus)
         os.chdir(order.folder)
         folders = search_path(variables)
-        new = [one for one in folders if one not in self.path]
+        new = [folder for folder in folders if folder not in self.path]
         same = is_executable(order.python) and read_at_start(variables) == self.at_start
         if not same or set(self.path) - set(folders) or hides_module(new, sys.modules):
             begin_fresh(order.python, variables, lines)

@@ -61,8 +61,10 @@ class ForwardFit:
         if self.fitted.settings.params is not Precision.bf16:
             return None
         model = self._plain()
-        for one in model.parameters():
-            one.data = one.data.bfloat16() if one.is_floating_point() else one.data
+        for parameter in model.parameters():
+            parameter.data = (
+                parameter.data.bfloat16() if parameter.is_floating_point() else parameter.data
+            )
         units = units_of(model, self.fitted.plan)
         for module in [model, *map(model.get_submodule, units)]:
             module.register_forward_pre_hook(_cast, with_kwargs=True)
@@ -107,7 +109,8 @@ def said(error: Exception) -> str:
     """Return an exception, or what was noted of it, with the user's line where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     place = next(
-        (one for one in reversed(frames) if not one.filename.startswith((_OURS, _TORCH))), None
+        (frame for frame in reversed(frames) if not frame.filename.startswith((_OURS, _TORCH))),
+        None,
     )
     where = f" ({Path(place.filename).name}, line {place.lineno})" if place is not None else ""
     words = "; ".join(getattr(error, "__notes__", ())) or str(error).strip().partition("\n")[0]

@@ -59,7 +59,7 @@ class FittedModel:
     @property
     def parameters(self) -> int:
         """Number of elements of all parameters."""
-        return sum(one.numel() for one in self.model.parameters())
+        return sum(parameter.numel() for parameter in self.model.parameters())
 
     def problems(self) -> tuple[LayoutProblem, ...]:
         """Return what of the model does not fit the layout; needs no group."""
@@ -98,7 +98,7 @@ def told(error: HpckitError) -> LayoutProblem:
 def memory_of(stage: int, modules: Sequence[nn.Module]) -> StageMemory:
     """Return what a rank holds of modules that are laid out; tied parameters count once."""
     parameters = nn.ModuleList(modules).parameters()
-    own = [(local_part(one), one.requires_grad) for one in parameters]
+    own = [(local_part(parameter), parameter.requires_grad) for parameter in parameters]
     trained = sum(one.nbytes for one, learns in own if learns)
     return StageMemory(
         stage=stage,

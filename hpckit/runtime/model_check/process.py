@@ -63,7 +63,7 @@ def check_model(question: ModelQuestion) -> ModelAnswer:
     unseen = "" if run.forward is not None else ended or "it ended before run.train_step"
     return ModelAnswer(
         problems=() if problem is None else (problem,),
-        parameters=sum(one.parameters for one in run.fitted),
+        parameters=sum(model.parameters for model in run.fitted),
         stages=stages,
         adam=run.adam,
         batch_unchecked=unseen,

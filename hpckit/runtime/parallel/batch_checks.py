@@ -138,9 +138,9 @@ def check_targets(inputs: Tensor, targets: Any) -> None:
 def check_positions(inputs: Tensor, targets: Any) -> None:
     """Raise UsageError if targets cannot be cut along the sequence, as the inputs are."""
     wanted = list(inputs.shape[:2])
-    for one in leaves_of(targets):
-        if one is not None and (not isinstance(one, Tensor) or list(one.shape[:2]) != wanted):
-            shown = list(one.shape) if isinstance(one, Tensor) else type(one).__name__
+    for leaf in leaves_of(targets):
+        if leaf is not None and (not isinstance(leaf, Tensor) or list(leaf.shape[:2]) != wanted):
+            shown = list(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
             raise UsageError(
                 f"targets are {shown}, and parallel.context cuts them along the sequence as it "
                 f"cuts the inputs, {wanted}",

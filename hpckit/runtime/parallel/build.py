@@ -158,7 +158,7 @@ def _owners(model: nn.Module, split: PipelineSplit) -> dict[str, int]:
     """Return the units, and the modules at the ends, each with the place of its stage."""
     names = [name for name, _ in model.named_modules() if name]
     ends = split.plan.matching((*split.plan.first, *split.plan.last), names)
-    outer = [one for one in ends if not any(one.startswith(other + ".") for other in ends)]
+    outer = [end for end in ends if not any(end.startswith(other + ".") for other in ends)]
     return {name: split.stage_of(name) % split.places for name in (*split.units, *outer)}
 
 
@@ -229,14 +229,14 @@ def _fill(part: nn.Module, initialiser: PartInitialiser | None) -> None:
 
 
 def _placed(model: nn.Module, device: torch.device) -> nn.Module:
-    return model if any(one.is_meta for one in model.parameters()) else model.to(device)
+    return model if any(parameter.is_meta for parameter in model.parameters()) else model.to(device)
 
 
 def _replicated(model: nn.Module, mesh: RankMesh) -> nn.Module:
     on_gpu = [mesh.device.index] if mesh.device.type == "cuda" else None
-    if any(one.is_meta for one in model.parameters()):
+    if any(parameter.is_meta for parameter in model.parameters()):
         return model  # a check: DDP sends parameters as soon as it is made
-    if not any(one.requires_grad for one in model.parameters()):
+    if not any(parameter.requires_grad for parameter in model.parameters()):
         return model  # DDP takes none that learns nothing
     several = mesh.layout.world_size > 1  # alone, NCCL would take memory for nothing
     replicated = DistributedDataParallel(model, device_ids=on_gpu, init_sync=several)

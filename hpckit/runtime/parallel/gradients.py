@@ -44,7 +44,7 @@ class TiedWeight:
             gradient = self.parameter.grad = torch.zeros_like(self.parameter)
         local = local_part(gradient)
         given = local.to(self.device).contiguous()
-        taken = {one: torch.empty_like(given) for one in self.ranks if one != self.rank}
+        taken = {rank: torch.empty_like(given) for rank in self.ranks if rank != self.rank}
         exchange = [
             operation
             for one, buffer in taken.items()
@@ -55,17 +55,17 @@ class TiedWeight:
         ]
         for work in dist.batch_isend_irecv(exchange):
             work.wait()
-        first, *others = (taken.get(one, given) for one in self.ranks)
+        first, *others = (taken.get(rank, given) for rank in self.ranks)
         total = first.clone()
-        for one in others:
-            total += one
+        for other in others:
+            total += other
         local.copy_(total)
 
 
 @contextmanager
 def set_aside(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     """Have parameters begin without gradients; afterwards those of before are added again."""
-    earlier = {id(one): (one, one.grad) for one in parameters}
+    earlier = {id(parameter): (parameter, parameter.grad) for parameter in parameters}
     for one, _ in earlier.values():
         one.grad = None
     try:
@@ -92,7 +92,9 @@ def total_norm(
     """Return the 2-norm of all gradients of the whole model, on `device`; collective."""
     uncounted = {id(one.parameter) for one in tied if not one.counts}
     gradients = [
-        one.grad for one in parameters if one.grad is not None and id(one) not in uncounted
+        parameter.grad
+        for parameter in parameters
+        if parameter.grad is not None and id(parameter) not in uncounted
     ]
     squares = [_sum_of_squares(one) for one in _by_mesh(gradients)]
     zero = torch.zeros((), dtype=torch.float64, device=device)
@@ -107,16 +109,16 @@ def clip(parameters: Iterable[nn.Parameter], total: Tensor, max_norm: float) -> 
     factor = float(max_norm / (total + 1e-6))
     if factor >= 1.0:
         return
-    for one in parameters:
-        if one.grad is not None:
-            local_part(one.grad).mul_(factor)
+    for parameter in parameters:
+        if parameter.grad is not None:
+            local_part(parameter.grad).mul_(factor)
 
 
 def _by_mesh(gradients: Sequence[Tensor]) -> Iterable[list[Tensor]]:
     groups: dict[object, list[Tensor]] = {}
-    for one in gradients:
-        key = (one.device_mesh, one.placements) if isinstance(one, DTensor) else None
-        groups.setdefault(key, []).append(one)
+    for gradient in gradients:
+        key = (gradient.device_mesh, gradient.placements) if isinstance(gradient, DTensor) else None
+        groups.setdefault(key, []).append(gradient)
     return groups.values()
 
 

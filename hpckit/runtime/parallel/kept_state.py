@@ -215,7 +215,7 @@ def _is_full(cell: CellType) -> bool:
 def evaluating(*models: nn.Module) -> Iterator[None]:
     """Have models in evaluation mode; afterwards each module is in the mode that it was in."""
     modules = {id(one): one for model in models for one in model.modules()}.values()
-    earlier = [(one, one.training) for one in modules]
+    earlier = [(module, module.training) for module in modules]
     for model in models:
         model.eval()
     try:

@@ -153,7 +153,9 @@ def _cut_tie_problems(model: nn.Module, plan: Plan) -> Iterator[ConfigError]:
 def _head_problems(plan: Plan, size: int) -> Iterator[ConfigError]:
     for pattern, counts in plan.heads.items():
         kinds = dict(zip(counts[::-1], ("key-value heads", "attention heads"), strict=True))
-        odd = [f"the {one} {kinds[one]}" for one in dict.fromkeys(counts) if one % size]
+        odd = [
+            f"the {fromkey} {kinds[fromkey]}" for fromkey in dict.fromkeys(counts) if fromkey % size
+        ]
         if odd:
             yield ConfigError(
                 f"parallel.tensor={size} does not divide {' and '.join(odd)} of {pattern}",
@@ -216,7 +218,7 @@ def _pair_problems(
     Nothing else would tell: shapes fit, and losses look alike.
     """
     for unit in units:
-        taken = {one.in_features for one in _linears(modules, unit, rows).values()}
+        taken = {linear.in_features for linear in _linears(modules, unit, rows).values()}
         for name, module in _linears(modules, unit, columns).items():
             if taken and all(one % module.out_features for one in taken):
                 yield ConfigError(
@@ -253,7 +255,7 @@ def _end_problems(model: nn.Module, plan: Plan, units: Sequence[str]) -> Iterato
 def _near_words(patterns: Sequence[str], model: nn.Module) -> str:
     """Return which modules were probably meant, and as patterns which there are."""
     known = list(dict.fromkeys(_as_patterns(model)))
-    near = dict.fromkeys(found for one in patterns for found in _nearest(one, known))
+    near = dict.fromkeys(found for pattern in patterns for found in _nearest(pattern, known))
     question = f"did you mean {' or '.join(near)}? " if near else ""
     return f"{question}its modules are {listed(known, _SHOWN_PATTERNS)}"
 

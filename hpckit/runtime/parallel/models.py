@@ -63,7 +63,7 @@ class ParallelModels:
     def _is_sent(self, model: nn.Module) -> bool:
         """Return whether the first rank's values are all that there are: DDP sends them to all."""
         replicated = self.mesh.layout.is_data_parallel and not needs_fsdp(self.settings)
-        learns = any(one.requires_grad for one in model.parameters())
+        learns = any(parameter.requires_grad for parameter in model.parameters())
         return self.mesh.layout.world_size == 1 or (replicated and learns)
 
     def keep(self, made: LaidOutModel) -> nn.Module:

@@ -108,9 +108,9 @@ def _apart(module: nn.Module, pipeline: Pipeline, *, on_zeros: bool) -> Iterator
 
 def _zero(_: nn.Module, args: tuple[Any, ...]) -> None:
     with torch.no_grad():
-        for one in args:
-            if isinstance(one, Tensor):
-                one.detach().zero_()
+        for arg in args:
+            if isinstance(arg, Tensor):
+                arg.detach().zero_()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -212,8 +212,10 @@ class Pipeline:
 
     def _make(self, parts: int, *, forward_only: bool = False) -> Any:
         stages = [
-            RehearsedStage(self, one.module, one.number, self.stages, self.device, group=self.group)
-            for one in self.parts
+            RehearsedStage(
+                self, part.module, part.number, self.stages, self.device, group=self.group
+            )
+            for part in self.parts
         ]
         several = SCHEDULES[self.schedule] > 1
         forward: Any = ScheduleLoopedBFS if several else ScheduleGPipe
@@ -241,8 +243,8 @@ class Pipeline:
         kwargs: Mapping[str, Any],
     ) -> None:
         first = (inputs,) if self.has_first else ()
-        for one in self.parts:
-            one.follow()
+        for part in self.parts:
+            part.follow()
         self._loss = loss
         try:
             if self.has_last:

@@ -178,6 +178,6 @@ def _differ(before: Tensor, now: Tensor) -> bool:
 @contextmanager
 def _within(*contexts: AbstractContextManager[Any]) -> Iterator[None]:
     with ExitStack() as stack:
-        for one in contexts:
-            stack.enter_context(one)
+        for context in contexts:
+            stack.enter_context(context)
         yield

@@ -61,8 +61,8 @@ class UnitCheck:
 
     def stop(self) -> None:
         """Forget everything; nothing of the check is left in the model."""
-        for one in self._handles:
-            one.remove()
+        for handle in self._handles:
+            handle.remove()
         self._handles, self._seen = [], {}
 
     def problem(self) -> str:
@@ -115,7 +115,7 @@ class UnitCheck:
     def _before(self, unit: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         with torch.no_grad(), _quiet():
             self._seen = {
-                "args": tuple(self._gathered(one) for one in args),
+                "args": tuple(self._gathered(arg) for arg in args),
                 "kwargs": {name: self._gathered(one) for name, one in kwargs.items()},
                 "buffers": {name: one.detach().clone() for name, one in unit.named_buffers()},
             }
@@ -209,7 +209,7 @@ def whole_units(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Module]:
         if type(unit) in found:
             continue
         tensors = [*unit.parameters(), *unit.buffers()]
-        memo: dict[int, Any] = {id(one): _shapes_of(one) for one in tensors}
+        memo: dict[int, Any] = {id(tensor): _shapes_of(tensor) for tensor in tensors}
         try:
             found[type(unit)] = name, copy.deepcopy(unit, memo)
         except Exception as error:  # noqa: BLE001  # the user's module

@@ -53,7 +53,7 @@ def shard_part(
     known = dict(part.named_modules())
     # A pipeline runs many microbatches between two reshards, and schedules that split the backward
     # pass lose gradients otherwise.
-    for name in (one for one in units if one in known):
+    for name in (unit for unit in units if unit in known):
         shard(known[name], policy, reshards=not pipelined)
     uses = _OtherUses(dtype=policy.param_dtype)
     for module in () if pipelined else large_modules(part, units):
@@ -84,12 +84,12 @@ def large_modules(model: nn.Module, units: Sequence[str]) -> list[nn.Module]:
         and not any(f"{name}.".startswith(f"{unit}.") for unit in units)
         and next(module.children(), None) is None
         and type(module).forward is not nn.Module.forward
-        and all(homes[id(one)] == 1 for one in module.parameters())
+        and all(homes[id(parameter)] == 1 for parameter in module.parameters())
     ]
 
 
 def _elements(module: nn.Module, *, recurse: bool) -> int:
-    return sum(one.numel() for one in module.parameters(recurse=recurse))
+    return sum(parameter.numel() for parameter in module.parameters(recurse=recurse))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -180,6 +180,6 @@ def _reshard_after_look(module: nn.Module, inputs: Any, outputs: Any) -> None:
     gradients are missed, and which an optimizer does not change.
     """
     del inputs
-    learns = any(isinstance(one, Tensor) and one.requires_grad for one in leaves_of(outputs))
+    learns = any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves_of(outputs))
     if not learns and isinstance(module, FSDPModule):
         module.reshard()

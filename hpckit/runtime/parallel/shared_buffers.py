@@ -36,7 +36,7 @@ class SharedBuffers:
 
         Whether there are any does not count: of a pipeline, some stages may have none.
         """
-        sharded = any(isinstance(one, FSDPModule) for one in self.module.modules())
+        sharded = any(isinstance(module, FSDPModule) for module in self.module.modules())
         return sharded and self.mesh.sums_gradients
 
     def watch(self) -> None:
@@ -78,6 +78,6 @@ class SharedBuffers:
 
 
 def _by_type(buffers: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    types = dict.fromkeys(one.dtype for one in buffers)
+    types = dict.fromkeys(buffer.dtype for buffer in buffers)
     for dtype in types:
-        yield [one for one in buffers if one.dtype == dtype]
+        yield [buffer for buffer in buffers if buffer.dtype == dtype]

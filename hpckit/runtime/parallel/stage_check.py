@@ -116,12 +116,12 @@ class StageCheck:
 
         `row` is what the first stage gets, and `kwargs` what all get. Collective.
         """
-        all_modules = nn.ModuleList([self.outline, *(one.module for one in self.parts)])
+        all_modules = nn.ModuleList([self.outline, *(part.module for part in self.parts)])
         with torch.no_grad(), keep_state(all_modules):
             all_modules.eval()
-            for one in self.parts:
-                if isinstance(one.module, FSDPModule):
-                    one.module.unshard()
+            for part in self.parts:
+                if isinstance(part.module, FSDPModule):
+                    part.module.unshard()
             try:
                 return self._difference(row, kwargs)
             except Exception as error:  # noqa: BLE001  # the user's code, in a way it was not made for
@@ -144,7 +144,7 @@ class StageCheck:
         )
 
     def _in_stages(self, row: Tensor, kwargs: Mapping[str, Any]) -> Any:
-        own = {one.number: one.module for one in self.parts}
+        own = {part.number: part.module for part in self.parts}
         hidden: Any = (row.clone(),)
         for number in range(self.split.stages):
             place = number % self.split.places
@@ -172,9 +172,9 @@ class StageCheck:
             raise _ForwardFailedError(problem)
         if owner != self.place:
             output = _TREES.tree_map(self._empty, described)
-        for one in _TREES.tree_leaves(output):
-            if isinstance(one, Tensor):
-                dist.broadcast(local_part(one).contiguous(), source, group=self.group)
+        for leaf in _TREES.tree_leaves(output):
+            if isinstance(leaf, Tensor):
+                dist.broadcast(local_part(leaf).contiguous(), source, group=self.group)
         return output
 
     def _empty(self, described: Any) -> Any:
@@ -205,8 +205,8 @@ def _described(value: Any) -> Any:
 
 
 def _tensors_of(output: Any) -> list[Tensor]:
-    tensors = (one for one in _TREES.tree_leaves(output) if isinstance(one, Tensor))
-    return [one.full_tensor() if isinstance(one, DTensor) else one for one in tensors]
+    tensors = (leaf for leaf in _TREES.tree_leaves(output) if isinstance(leaf, Tensor))
+    return [tensor.full_tensor() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
 
 
 def _far(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> str:

@@ -66,7 +66,7 @@ def explain_errors(settings: Parallel, layout: Layout, cut: TensorCut | None) ->
 def _is_of_parts(error: Exception) -> bool:
     """Return whether torch raised it where it computes with tensors that are cut over ranks."""
     frames = traceback.extract_tb(error.__traceback__)
-    return any(_OF_PARTS in one.filename for one in frames) or "DTensor" in str(error)
+    return any(_OF_PARTS in frame.filename for frame in frames) or "DTensor" in str(error)
 
 
 def _hint(error: Exception, settings: Parallel, layout: Layout) -> str | None:
@@ -112,4 +112,4 @@ def _is_view(func: Any) -> bool:
 
 
 def _is_cut(tensor: DTensor) -> bool:
-    return any(one.is_shard() for one in tensor.placements)
+    return any(placement.is_shard() for placement in tensor.placements)

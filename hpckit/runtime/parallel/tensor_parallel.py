@@ -98,10 +98,13 @@ class TensorCut:
 
         Frozen ones, too: they may learn later.
         """
-        for one in model.parameters():
-            learns, one.requires_grad = one.requires_grad, True  # else torch takes no hook
-            one.register_post_accumulate_grad_hook(_place_gradient)  # type: ignore[no-untyped-call]
-            one.requires_grad = learns
+        for parameter in model.parameters():
+            learns, parameter.requires_grad = (
+                parameter.requires_grad,
+                True,
+            )  # else torch takes no hook
+            parameter.register_post_accumulate_grad_hook(_place_gradient)  # type: ignore[no-untyped-call]
+            parameter.requires_grad = learns
 
     def end(self, model: nn.Module) -> None:
         """Have a model return plain tensors: all of them, or its own part of the logits."""
@@ -174,8 +177,8 @@ class TensorCut:
 
         def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             nonlocal were_sharded
-            were_sharded = not inside or any(isinstance(one, DTensor) for one in args)
-            return tuple(self._placed(one, _WHOLE) for one in args)
+            were_sharded = not inside or any(isinstance(arg, DTensor) for arg in args)
+            return tuple(self._placed(arg, _WHOLE) for arg in args)
 
         def after(_: nn.Module, __: Any, output: Any) -> Any:
             keeps = self.settings.sequence and were_sharded

@@ -136,7 +136,7 @@ class ModelTraining:
         layout = self.mesh.layout
         if not self.settings.self_check:
             return None
-        own = {id(one) for one in self.model.module.parameters()}
+        own = {id(parameter) for parameter in self.model.module.parameters()}
         return LossGraph(
             of_model=lambda one: id(one) in own,
             of_others=self.is_laid_out,
@@ -189,12 +189,12 @@ class ModelTraining:
             yield
             return
         with ExitStack() as stack:
-            for one in self.model.checks:
-                one.watch()
-                stack.callback(one.stop)
+            for check in self.model.checks:
+                check.watch()
+                stack.callback(check.stop)
             with nullcontext() if self.model.cut is None else LostWrites():  # type: ignore[no-untyped-call]
                 yield
-            problems = [one.problem() for one in self.model.checks]
+            problems = [check.problem() for check in self.model.checks]
             first = next(filter(None, problems), "")
             batch_checks.check_whole(self.mesh, first, unit_hint(self.mesh.layout))
 
@@ -288,9 +288,9 @@ class ModelTraining:
         """Divide gradients, each a mean of `parts` sums, by the weight of all; return the loss."""
         value, weight = totals
         factor = quotient(torch.full_like(weight, parts), weight)
-        for one in self.model.module.parameters():
-            if one.grad is not None:
-                local = local_part(one.grad)
+        for parameter in self.model.module.parameters():
+            if parameter.grad is not None:
+                local = local_part(parameter.grad)
                 local.mul_(factor.to(local.device))
         return quotient(value, weight)
 
@@ -305,7 +305,7 @@ class ModelTraining:
         layout = self.mesh.layout
         if loss is not None:
             return 1.0 if share is None else self.cut.weight(inputs, share) * layout.data_size
-        counted = [count_targets(one.targets) for one in pieces if one.weight]
+        counted = [count_targets(piece.targets) for piece in pieces if piece.weight]
         return self._target_scale(torch.stack(counted).sum(), layout.data_size * layout.context)
 
     def _target_scale(self, own: Tensor, parts: int) -> Tensor | PendingScale:
@@ -377,7 +377,7 @@ class ModelTraining:
         try:
             kept = keeping_logits(self.model.cut, given=loss is not None)
             explained = explain_errors(self.settings, layout, self.model.cut)
-            still = evaluating(module, *(one.module for one in parts))
+            still = evaluating(module, *(part.module for part in parts))
             with explained, torch.no_grad(), kept, still:
                 if self.model.pipeline is not None:
                     self.model.pipeline.evaluate(inputs, targets, loss=compute, kwargs=kwargs)
@@ -473,7 +473,7 @@ def _reshard_root(model: LaidOutModel) -> None:
 
 def _reshard(model: LaidOutModel) -> None:
     """Free what a forward pass without a backward pass leaves gathered."""
-    parts = [] if model.pipeline is None else [one.module for one in model.pipeline.parts]
+    parts = [] if model.pipeline is None else [part.module for part in model.pipeline.parts]
     for module in (model.module, *parts):
         for one in module.modules():
             if isinstance(one, FSDPModule):

@@ -76,7 +76,7 @@ class TreeReduction:
 
     @property
     def _parameters(self) -> list[nn.Parameter]:
-        return [one for one in self.module.parameters() if one.requires_grad]
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def run(self, compute: Callable[[int], Tensor]) -> Tensor:
         """Add the mean gradient of all leaves to that of the model; return the mean loss.
@@ -85,11 +85,11 @@ class TreeReduction:
         is float64. Memory for gradients is needed about log2 of this rank's leaves times.
         """
         parameters = self._parameters
-        before = [one.grad for one in parameters]
+        before = [parameter.grad for parameter in parameters]
         try:
             for number, leaf in enumerate(self.own):
-                for one in parameters:
-                    one.grad = None
+                for parameter in parameters:
+                    parameter.grad = None
                 loss = compute(number)
                 torch.autograd.backward(loss)
                 self._losses.append(loss.detach().double())
@@ -107,9 +107,9 @@ class TreeReduction:
         parameters = self._parameters
         self._used |= {number for number, one in enumerate(parameters) if one.grad is not None}
         by_type: dict[torch.dtype, list[Tensor]] = {}
-        for one in parameters:
-            gradient = torch.zeros_like(one) if one.grad is None else one.grad
-            by_type.setdefault(one.dtype, []).append(gradient.reshape(-1))
+        for parameter in parameters:
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            by_type.setdefault(parameter.dtype, []).append(gradient.reshape(-1))
         return [torch.cat(ones) for ones in by_type.values()]
 
     def _add(self, node: TreeNode, right: list[Tensor]) -> None:
@@ -157,8 +157,8 @@ class TreeReduction:
     def _empty(self) -> list[Tensor]:
         """Return room for the gradients of all parameters, one tensor for each type."""
         sizes: dict[torch.dtype, int] = {}
-        for one in self._parameters:
-            sizes[one.dtype] = sizes.get(one.dtype, 0) + one.numel()
+        for parameter in self._parameters:
+            sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
         device = self._parameters[0].device
         return [torch.empty(size, dtype=dtype, device=device) for dtype, size in sizes.items()]
 

@@ -67,7 +67,9 @@ def measure(name: str, cpus: int, limit_s: float) -> DeviceSpeed:
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Return the model of this node's CPUs, by which they are compared; `cpu` if it is unknown."""
     lines = (read_small(cpuinfo) or "").split("\n\n")[0].splitlines()
-    said = {name.strip(): value.strip() for name, _, value in (one.partition(":") for one in lines)}
+    said = {
+        name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
     parts = [said.get("CPU implementer"), said.get("CPU part")]
     return said.get("model name") or " ".join(filter(None, parts)) or "cpu"
 

@@ -53,7 +53,7 @@ def _said(process: subprocess.Popen[str], deadline: float) -> dict[int, Measured
 def _together(number: int, told: Sequence[Mapping[int, Measured]]) -> Measured:
     """Return a pair's result: one that all devices share, unless one of them has none."""
     results = [one.get(number) or (number, *one[-1][1:]) for one in told]
-    return next((one for one in results if one[1] is None), results[0])
+    return next((result for result in results if result[1] is None), results[0])
 
 
 def main() -> int:

@@ -91,7 +91,7 @@ def inspect_node(order: ProbeOrder, environ: Mapping[str, str]) -> NodeHealth:
     return NodeHealth(
         environment=machine,
         gpus=gpus,
-        unresolved=tuple(one for one in order.names if not _is_known(one)),
+        unresolved=tuple(name for name in order.names if not _is_known(name)),
         write_s=write_s,
         write_problem=problem,
         available_bytes=_available_memory(machine.memory_bytes),
@@ -104,7 +104,7 @@ def _settled_gpus(environ: Mapping[str, str]) -> tuple[GpuHealth, ...] | None:
     """Return the GPUs, looked at again while something on them may be about to end."""
     gpus = read_gpu_health(environ)
     for _ in range(_AGAIN):
-        if not any(_is_busy(one) for one in gpus or ()):
+        if not any(_is_busy(gpu) for gpu in gpus or ()):
             break
         time.sleep(_AGAIN_S)
         gpus = read_gpu_health(environ)
@@ -124,7 +124,7 @@ def _device_names(gpus: tuple[GpuHealth, ...] | None, machine: EnvironmentFacts)
     """Return the UUIDs of the GPUs to compute on; none if torch computes on CPUs here."""
     if not gpus or not machine.torch.cuda:
         return ()
-    return tuple(one.uuid for one in gpus if not one.troubles)
+    return tuple(gpu.uuid for gpu in gpus if not gpu.troubles)
 
 
 def _write(folder: Path) -> tuple[float | None, str]:

@@ -202,7 +202,10 @@ def _await_loop(run: Run) -> None:
     """
     deadline = time.monotonic() + _BEGIN_S
     while run.registered and run._loop is None and time.monotonic() < deadline:  # noqa: SLF001  # its own
-        if all(one.daemon or one is threading.current_thread() for one in threading.enumerate()):
+        if all(
+            thread.daemon or thread is threading.current_thread()
+            for thread in threading.enumerate()
+        ):
             return
         time.sleep(_LOOK_S)
     loop = run._loop  # noqa: SLF001

@@ -66,7 +66,9 @@ class CudaMemory:
         Return words for the message of the failure; empty if there is nothing to say.
         """
         kind = torch.cuda.OutOfMemoryError
-        if self.device.type != "cuda" or not any(isinstance(one, kind) for one in causes(error)):
+        if self.device.type != "cuda" or not any(
+            isinstance(cause, kind) for cause in causes(error)
+        ):
             return ""
         try:
             figures = self._figures()

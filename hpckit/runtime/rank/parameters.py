@@ -37,8 +37,8 @@ def layout_told(
         round=0,
         rank=rank,
         layout=layout,
-        held=sum(local_part(one).numel() for one in found),
-        whole=sum(one.numel() for one in found if id(one) not in copies),
+        held=sum(local_part(tensor).numel() for tensor in found),
+        whole=sum(tensor.numel() for tensor in found if id(tensor) not in copies),
     )
 
 
@@ -55,7 +55,7 @@ def _copies(registered: Iterable[Any], tied: Iterable[tuple[str, str]]) -> set[i
 def is_sharded(value: Any) -> bool:
     """Return whether this is a module of which some parameter is a DTensor."""
     return isinstance(value, torch.nn.Module) and any(
-        hasattr(one, "to_local") for one in value.parameters()
+        hasattr(parameter, "to_local") for parameter in value.parameters()
     )
 
 

@@ -339,7 +339,7 @@ def close(registered: dict[str, Any]) -> None:
     ever. A group that Python drops last is destroyed without the lock, hence the list.
     """
     models = [one for one in registered.values() if isinstance(one, DistributedDataParallel)]
-    _held.extend(one.process_group for one in models)
+    _held.extend(model.process_group for model in models)
     del models
     registered.clear()
     if dist.is_initialized():

@@ -176,10 +176,10 @@ class TrainedSteps:
         if self._taken_at is None or not self._optimizers:
             return
         now = time.monotonic()
-        worked = any([one.end_step() for one in self._optimizers]) or self.worked  # noqa: C419  # of each
+        worked = any([optimizer.end_step() for optimizer in self._optimizers]) or self.worked  # noqa: C419  # of each
         self.worked = False
-        waits = any(one.waits for one in self._optimizers)
-        if not self._warned and any(one.waits_always for one in self._optimizers):
+        waits = any(optimizer.waits for optimizer in self._optimizers)
+        if not self._warned and any(optimizer.waits_always for optimizer in self._optimizers):
             self._warned = True
             self.warn(
                 "gradients have waited for their optimizer at the end of each step for long: state "
@@ -225,4 +225,4 @@ def _is_in_hand(step: int) -> bool:
     ):
         frame = frame.f_back  # type: ignore[assignment]
     values = () if frame is None else frame.f_locals.values()
-    return any(type(one) is int and one == step for one in values)
+    return any(type(value) is int and value == step for value in values)

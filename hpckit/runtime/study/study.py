@@ -90,7 +90,7 @@ class OpenStudy:
     def _tell_others(self, index: int) -> None:
         """Report the ends of runs whose processes could not do it themselves."""
         open_trials = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        others = [one.user_attrs[_RUN] for one in open_trials if _RUN in one.user_attrs]
+        others = [trial.user_attrs[_RUN] for trial in open_trials if _RUN in trial.user_attrs]
         for record in read_runs(self.launch, [other for other in others if other != index]):
             self.tell(record)
 
@@ -123,7 +123,7 @@ class OpenStudy:
     def _left_for(self, index: int) -> optuna.trial.FrozenTrial | None:
         """Return a trial that was begun but never recorded: for this run, or for none yet."""
         open_trials = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        mine = [one for one in open_trials if one.user_attrs.get(_RUN, index) == index]
+        mine = [trial for trial in open_trials if trial.user_attrs.get(_RUN, index) == index]
         return mine[-1] if mine else None
 
     def _again(self, index: int, trial: Trial) -> Trial:

@@ -20,5 +20,5 @@ def address_of(member: Peer, members: Sequence[Peer]) -> str:
     The address from which its agent connects is the one that routes between nodes. An agent on
     this host connects over loopback; then it is the address by which another agent reaches us.
     """
-    others = (one.channel.here for one in members if one is not member)
+    others = (peer.channel.here for peer in members if peer is not member)
     return next((one for one in (member.channel.peer, *others) if not is_loopback(one)), "")

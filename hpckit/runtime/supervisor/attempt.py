@@ -77,9 +77,9 @@ class Attempt:
     def keep_incidents(self, event: events.Event) -> None:
         """Add what an event tells of nodes to the user's history of nodes; raises OSError."""
         folder = self.launch.folder.parent
-        for one in incidents_of(event, run_id(self.launch.id, self.index)):
-            if append_incident(folder, one):
-                remove_older(folder, one.at - KEPT - timedelta(days=1), most=_REMOVED)
+        for incident in incidents_of(event, run_id(self.launch.id, self.index)):
+            if append_incident(folder, incident):
+                remove_older(folder, incident.at - KEPT - timedelta(days=1), most=_REMOVED)
 
     def warn(self, message: str) -> None:
         """Add a warning to the attempt's events, if it can be written."""

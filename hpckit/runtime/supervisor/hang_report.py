@@ -71,8 +71,8 @@ class HangReport:
         if failure is None or wait is None:
             return failure
         told = replace(failure, message=with_wait(failure.message, wait), collective=wait)
-        nodes = {one.rank: one.node for one in self._collectives.values()}
-        nodes |= {one.rank: one.node for one in self._stacks}
+        nodes = {collective.rank: collective.node for collective in self._collectives.values()}
+        nodes |= {stack.rank: stack.node for stack in self._stacks}
         if wait.culprit is None or wait.culprit not in nodes:
             return told
         return replace(told, rank=wait.culprit, node=nodes[wait.culprit])
@@ -98,7 +98,7 @@ def standstill_s(since: float, usual: timedelta, exits: Sequence[RankExit]) -> f
     many times as long as usual: a hang that was cancelled before its limit is no training either.
     """
     many = max(_REMARKABLE_S, _REMARKABLE * usual.total_seconds())
-    cut_off = since > many and any(one.reason not in FINE for one in exits)
+    cut_off = since > many and any(exit_.reason not in FINE for exit_ in exits)
     return since if cut_off or is_time_out(first_failure(exits)) else 0.0
 
 

@@ -102,14 +102,20 @@ class NodeInspections:
         self._known |= {peer.node: peer for peer in peers}
         inspections = judge_nodes(reports, level, self._asked, self.agents.settings)
         self._settle(inspections, level)
-        fine = tuple(one.node for one in inspections if one.verdict is HealthVerdict.ok)
+        fine = tuple(
+            inspection.node for inspection in inspections if inspection.verdict is HealthVerdict.ok
+        )
         self.record(
             events.NodesInspected(
                 at=now(),
                 level=level,
                 took_s=round(time.monotonic() - began, 3),
                 fine=fine,
-                troubled=tuple(one for one in inspections if one.verdict is not HealthVerdict.ok),
+                troubled=tuple(
+                    inspection
+                    for inspection in inspections
+                    if inspection.verdict is not HealthVerdict.ok
+                ),
                 lost=lost,
             )
         )
@@ -120,7 +126,11 @@ class NodeInspections:
         A node is no longer, if an inspection found it well that was as thorough and that compared
         it with others, if it was compared before.
         """
-        answered = [one for one in inspections if one.verdict is not HealthVerdict.unknown]
+        answered = [
+            inspection
+            for inspection in inspections
+            if inspection.verdict is not HealthVerdict.unknown
+        ]
         now_known = (_THOROUGHNESS.index(level), int(len(answered) >= _COMPARED))
         for one in answered:
             before = self._grounds.get(one.node, (0, 0))
@@ -226,7 +236,7 @@ class NodeInspections:
         patience_s = deadline + _PATIENCE_S - time.monotonic()
         answers = self._answers(messages.PairsMeasured, (peer for peer, _ in placed), patience_s)
         told = {node: answer.pairs async for node, answer in answers if answer is not None}
-        return [replace(one, pairs=told.get(one.node, ())) for one in reports]
+        return [replace(report, pairs=told.get(report.node, ())) for report in reports]
 
     async def _reserved_port(self, first: Peer) -> int | None:
         """Return a port of this node for the store of all pairs; None if it does not answer."""
@@ -266,9 +276,9 @@ def health_report(
 def _placed(peers: Sequence[Peer], reports: Sequence[HealthReport]) -> list[_Placed]:
     """Return the nodes that can add, each with as many devices as the others."""
     devices = {
-        one.node: tuple(speed.device for speed in one.health.speeds if not speed.problem)
-        for one in reports
-        if one.health is not None
+        report.node: tuple(speed.device for speed in report.health.speeds if not speed.problem)
+        for report in reports
+        if report.health is not None
     }
     able = [(peer, devices[peer.node]) for peer in peers if devices.get(peer.node)]
     fewest = min((len(own) for _, own in able), default=0)

@@ -106,7 +106,7 @@ class Profiles:
     def ended(self, round_: int, rank: int) -> None:
         """Note that a rank has ended: what it has not reported does not come any more."""
         for answer in list(self._open.values()):
-            told = {one.rank for one in answer.results}
+            told = {result.rank for result in answer.results}
             if answer.round == round_ and rank in answer.ranks and rank not in told:
                 self._note(answer, RankProfile(rank=rank, problem=_ENDED))
 

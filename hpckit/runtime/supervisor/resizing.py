@@ -105,7 +105,7 @@ class Resizing:
         """Whether the present round is to leave because nodes of a satellite leave it."""
         here = {peer.node: peer for peer in self.agents.peers.values()}
         members = (here.get(node) for node in self._members)
-        return self.asked and any(one is None or one.leaving for one in members)
+        return self.asked and any(member is None or member.leaving for member in members)
 
     @property
     def _satellite_count(self) -> int:

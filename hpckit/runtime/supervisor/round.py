@@ -241,7 +241,7 @@ class Round:
         if failure is not None and failure.cause is Cause.communication:
             limit_s = state.settings.runtime.node_timeout_s + 2.0
             await self._wait(limit_s, lambda: bool(state.lost) or state.noticed.is_set())
-        elif not state.asked and any(one.signal or one.reason is ExitReason.left for one in ends):
+        elif not state.asked and any(end.signal or end.reason is ExitReason.left for end in ends):
             await self._wait(_NOTICE_WAIT_S, state.noticed.is_set)
 
 

@@ -77,10 +77,12 @@ class StragglerWatch:
 def words_of(stragglers: Sequence[Straggler]) -> dict[str, str]:
     """Return what to say of each slow node, by its name."""
     found: dict[str, str] = {}
-    for one in stragglers:
-        longer = whole_percent(one.slower_by)
-        words = f"{one.rank_name} on {one.node} takes {longer} longer than its peers"
-        found[one.node] = f"{found[one.node]}, {words}" if one.node in found else words
+    for straggler in stragglers:
+        longer = whole_percent(straggler.slower_by)
+        words = f"{straggler.rank_name} on {straggler.node} takes {longer} longer than its peers"
+        found[straggler.node] = (
+            f"{found[straggler.node]}, {words}" if straggler.node in found else words
+        )
     return found
 
 

@@ -69,10 +69,12 @@ def _note_older(
     over = {name_of(one.launch.id) for one in planned if not one.targets}
     names, meant = over.intersection(arguments.references), {one.launch.id for one in planned}
     folders = list_launches(output_dir(arguments, context)) if names else ()
-    older = [one for one in folders if name_of(one.name) in names and one.name not in meant]
+    older = [
+        folder for folder in folders if name_of(folder.name) in names and folder.name not in meant
+    ]
     for asked in plan_cancellations(list(readable(older, context)), wanted, context):
         if asked.targets:
-            states = states_text(count_states(one.state for one in asked.targets))
+            states = states_text(count_states(target.state for target in asked.targets))
             context.note(f"an older launch of this name is under way: {asked.launch.id} ({states})")
 
 
@@ -80,8 +82,8 @@ def _announce(found: Sequence[Cancellation], meant: Iterable[str], context: Cont
     """Print, before cancelling, which runs a filter has found."""
     for asked in found:
         launch, targets = asked.launch, asked.targets
-        counts = states_text(count_states(one.state for one in targets))
-        indices = ranges([one.record.index for one in targets])
+        counts = states_text(count_states(target.state for target in targets))
+        indices = ranges([target.record.index for target in targets])
         context.note(
             f"{len(targets)} of {counted(len(launch.runs), 'run')} of {launch.id}: "
             f"{indices} ({counts})"

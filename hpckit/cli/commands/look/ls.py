@@ -132,7 +132,7 @@ def _line(folder: Path, wanted: Filter, context: Context) -> LaunchLine | None:
     return LaunchLine(
         head=launch_head(launch),
         counts=count_states(states),
-        metrics=tuple(one.record.metrics for one in some),
+        metrics=tuple(view.record.metrics for view in some),
     )
 
 

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         context.note(f"warning: {problem}")
     every = standings = node_standings(read_incidents(folder), now)
     if arguments.node is not None:
-        standings = tuple(one for one in standings if one.node == arguments.node)
+        standings = tuple(standing for standing in standings if standing.node == arguments.node)
         if not standings:
             raise NotFoundError(f"nothing has happened on {arguments.node} in the last 30 days")
     if arguments.forget:

@@ -37,9 +37,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """Print the stacks of the ranks; returns 0. Raises HpckitError."""
     selection = find_named(arguments, context)
     (record, answer), rank = _ask_stacks(selection, context), arguments.rank
-    stacks = [one for one in answer.stacks if rank in {None, one.rank}]
+    stacks = [stack for stack in answer.stacks if rank in {None, stack.rank}]
     if rank is not None and answer.round is not None and not stacks:
-        known = ranges(one.rank for one in answer.stacks)
+        known = ranges(stack.rank for stack in answer.stacks)
         raise NotFoundError(f"run {record.id} has no rank {rank} now; it has {known or 'none'}")
     if arguments.json:
         context.say_json(stacks_object(record.id, record.attempt, answer, stacks))

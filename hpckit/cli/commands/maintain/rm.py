@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         show_page(_page(found), context)
     what = f"{counted(len(free), 'launch')}, {size_text(sum(one.size for one in free))}"
     agreed = bool(free) and is_agreed(arguments, what, context)
-    refused = {one.id: one.refused for one in found if one.refused is not None}
+    refused = {removal.id: removal.refused for removal in found if removal.refused is not None}
     removed, failed = _remove(free if agreed else [], refused, context)
     for name, reason in refused.items():
         context.note(f"error: {name} was not removed: {reason}")
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.json:
         context.say_json(_document(found, removed, refused))
     elif agreed:
-        size = size_text(sum(one.size for one in removed))
+        size = size_text(sum(removal.size for removal in removed))
         context.say(f"removed {counted(len(removed), 'launch')}, {size}")
     return UsageError.exit_code if refused else 0
 
@@ -124,15 +124,17 @@ def _remove(
 ) -> tuple[list[LaunchRemoval], list[str]]:
     """Remove launches; return which are removed, and the errors of the others."""
     removed, failed = [], []
-    for one in agreed:
+    for removal in agreed:
         try:
-            remove_launch(one, context)
+            remove_launch(removal, context)
         except UsageError as error:
-            refused[one.id] = error.message
+            refused[removal.id] = error.message
         except OSError as error:
-            failed.append(f"{one.id}: {error.filename or one.folder}: {error.strerror or error}")
+            failed.append(
+                f"{removal.id}: {error.filename or removal.folder}: {error.strerror or error}"
+            )
         else:
-            removed.append(one)
+            removed.append(removal)
     return removed, failed
 
 
@@ -145,7 +147,7 @@ def _page(found: Sequence[LaunchRemoval]) -> Page:
     ]
     page: list[TextTable | str] = ["nothing to remove"]
     if cells:
-        total = size_text(sum(one.size for one in found if one.refused is None))
+        total = size_text(sum(removal.size for removal in found if removal.refused is None))
         more = [("all", "", total)] if len(cells) > 1 else []
         page = [TextTable(header=("launch", "folder", "size"), rows=(*cells, *more))]
     page += [f"{one.id}: an earlier removal was cut off" for one in found if one.begun]
@@ -168,6 +170,6 @@ def _document(
             }
             for one in found
         ],
-        "total_bytes": sum(one.size for one in found),
-        "removed_bytes": sum(one.size for one in removed),
+        "total_bytes": sum(removal.size for removal in found),
+        "removed_bytes": sum(removal.size for removal in removed),
     }

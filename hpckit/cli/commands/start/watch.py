@@ -142,7 +142,7 @@ class Watching:
 
 def _say_end(watch: Watching, context: Context, *, as_json: bool) -> None:
     launch = watch.launch
-    reasons = {one.index: standing_text(one.why) for one in watch.skipped}
+    reasons = {skip.index: standing_text(skip.why) for skip in watch.skipped}
     if as_json:
         runs = [
             {

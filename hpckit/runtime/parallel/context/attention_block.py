@@ -75,7 +75,9 @@ class AttentionBlock:
         block, shared = self, self.query.shape[1] // self.key.shape[1]
         kernel = _kernel_of(block, grouped=shared > 1)
         if shared > 1 and not kernel.takes_groups:
-            key, value = (one.repeat_interleave(shared, dim=1) for one in (self.key, self.value))
+            key, value = (
+                tensor.repeat_interleave(shared, dim=1) for tensor in (self.key, self.value)
+            )
             block = replace(block, key=key, value=value)
         if kernel is _PLAIN and block.query.is_cuda and can_use_efficient_attention(_asked(block)):
             return block, _EFFICIENT
@@ -186,7 +188,7 @@ def _plain_backward(
     block: AttentionBlock, gradient: Tensor, out: Tensor, sums: Tensor
 ) -> tuple[Tensor, ...]:
     query, key, value, gradient, out = (
-        one.to(sums.dtype) for one in (*block.tensors, gradient, out)
+        tensor.to(sums.dtype) for tensor in (*block.tensors, gradient, out)
     )
     found = query_gradient, key_gradient, value_gradient = tuple(
         torch.zeros_like(one) for one in (query, key, value)

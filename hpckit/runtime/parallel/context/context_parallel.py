@@ -83,17 +83,17 @@ class ContextShards:
 
     def join(self, modules: Sequence[nn.Module]) -> None:
         """Have the attention of these modules, and of what they call, look at all positions."""
-        for one in modules:
-            one.forward = _under(self._mode, one.forward)
+        for module in modules:
+            module.forward = _under(self._mode, module.forward)
 
     def leave_hooks(self, units: Iterable[nn.Module]) -> None:
         """Do not look at what hooks call before and after the forward of joined modules.
 
         FSDP's call several functions for each parameter, and a mode costs microseconds for each.
         """
-        for one in units:
-            one.register_forward_pre_hook(self._mode.pause, prepend=True)
-            one.register_forward_hook(self._mode.resume, always_call=True)
+        for unit in units:
+            unit.register_forward_pre_hook(self._mode.pause, prepend=True)
+            unit.register_forward_hook(self._mode.resume, always_call=True)
 
     def ring(self, *tensors: Tensor) -> Ring:
         """Return what attention of these goes round: [batch, heads, own, width].
@@ -101,7 +101,7 @@ class ContextShards:
         Raises UsageError for tensors of other positions than this rank's.
         """
         own = None if self._positions is None else len(self._positions)
-        if {one.shape[-2] for one in tensors} != {own}:
+        if {tensor.shape[-2] for tensor in tensors} != {own}:
             raise UsageError(
                 "attention was called outside of run.train_step and run.evaluate, or on something "
                 "else than this rank's part of the sequence",

@@ -56,8 +56,8 @@ class _Arriving:
 
     def wait(self) -> Tensor:
         """Return what has arrived; what was sent is no longer kept."""
-        for one in self.works:
-            one.wait()
+        for work in self.works:
+            work.wait()
         self.works, self.sent = [], None
         return self.received
 

@@ -68,7 +68,7 @@ class CutLogits(DTensor):
             if func in _READING:
                 return func(*args, **kwargs)
             leaves = _TREES.tree_leaves((args, kwargs))
-            tensors = {id(one) for one in leaves if isinstance(one, Tensor)}
+            tensors = {id(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
             if len(tensors) == 1 and getattr(func, "__name__", "") in _EACH:
                 return as_cut_logits(func(*args, **kwargs))
             args, kwargs = gathered((args, kwargs))

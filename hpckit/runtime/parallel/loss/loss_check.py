@@ -88,8 +88,8 @@ class LossCheck:
         """Take note of outputs without this rank's positions, as of a pooled sequence."""
         if not self.positions:
             return
-        shapes = [list(one.shape) for one in leaves_of(outputs) if isinstance(one, Tensor)]
-        if shapes and all(one[1:2] != [self.positions] for one in shapes):
+        shapes = [list(leaf.shape) for leaf in leaves_of(outputs) if isinstance(leaf, Tensor)]
+        if shapes and all(shape[1:2] != [self.positions] for shape in shapes):
             self._done = True
             self.problem = (
                 f"parallel.context gives this rank {self.positions} positions of each sequence, "
@@ -132,8 +132,10 @@ class LossCheck:
         except Exception as error:  # noqa: BLE001  # the user's code, in a way it was not made for
             _log.debug("the loss could not be compared with that of its %s: %s", what, error)
             return
-        tensors = [one for one in leaves_of((outputs, values)) if isinstance(one, Tensor)]
-        roundings = [torch.finfo(one.dtype).eps for one in tensors if one.is_floating_point()]
+        tensors = [leaf for leaf in leaves_of((outputs, values)) if isinstance(leaf, Tensor)]
+        roundings = [
+            torch.finfo(tensor.dtype).eps for tensor in tensors if tensor.is_floating_point()
+        ]
         if not roundings or numbers[0] != numbers[1]:
             return
         # Rounding may make a difference of half of the digits.

@@ -45,13 +45,13 @@ class LossGraph:
 
     def trace(self, value: Tensor, outputs: Any, targets: Any) -> None:
         """Look at the graph of a loss of these, before its backward pass."""
-        given = [one for one in leaves_of((outputs, targets)) if isinstance(one, Tensor)]
+        given = [leaf for leaf in leaves_of((outputs, targets)) if isinstance(leaf, Tensor)]
         ends = {one.grad_fn for one in given} - {None}
         known = {id(one) for one in given}
         below = _leaves_below(value.grad_fn, ends)
         self._direct = [one for one in below if id(one) not in known]
         if self._direct:
-            every = (_leaves_below(one, set()) for one in ends)
+            every = (_leaves_below(end, set()) for end in ends)
             self._through = {id(one) for found in every for one in found}
 
     def problem(self, *, pair: bool) -> tuple[str, str]:
