@@ -1,0 +1,1 @@
+"""Speaks with the user: options, output, exit codes. It decides nothing."""

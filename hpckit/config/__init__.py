@@ -1,0 +1,1 @@
+"""Composes configurations: Hydra's only home. Nothing is composed on a node."""

@@ -1,0 +1,4 @@
+"""The vocabulary: frozen dataclasses and enums.
+
+Standard library only; no file, clock or environment.
+"""

@@ -1,0 +1,1 @@
+"""What a node measures of itself: GPUs, host, networks. It judges nothing."""

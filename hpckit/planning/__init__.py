@@ -1,0 +1,1 @@
+"""Decisions: pure functions. No clock, environment, file or process inside."""

@@ -1,0 +1,1 @@
+"""Files: paths of a launch folder, reading, writing, locks. It decides nothing."""

@@ -1,0 +1,1 @@
+"""How things look: rows, text, JSON. Pure: it reads no file and asks nobody."""

@@ -1,0 +1,1 @@
+"""A real Slurm on one machine, for trying. No run needs it."""

@@ -1,0 +1,1 @@
+"""Fake hardware, which users' tests may take, too."""

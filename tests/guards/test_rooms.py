@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -31,14 +32,18 @@ def test_imports_inside_functions_stay_rare() -> None:
     assert len(lazy) < LAZY_IMPORTS, "\n".join(lazy)
 
 
-def test_a_public_class_has_a_name_of_its_own() -> None:
-    """Its name says which one it is, without the module: for readers, and for a search."""
-    places: dict[str, list[str]] = {}
-    for file in PACKAGE.rglob("*.py"):
-        for node in ast.parse(file.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(str(file.relative_to(PACKAGE)))
-    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+def test_rooms_keep_to_their_budgets_of_lines() -> None:
+    """Each room has one; a commit raises it with a reason."""
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
+    budgets: dict[str, int] = project["tool"]["hpckit"]["budget"]
+    folders = {path.name for path in PACKAGE.iterdir() if any(path.glob("*.py"))} - {"features"}
+    features = {f"features/{path.parent.name}" for path in PACKAGE.glob("features/*/__init__.py")}
+    assert budgets.keys() == folders | features
+    lines = {
+        room: sum(path.read_text().count("\n") for path in (PACKAGE / room).rglob("*.py"))
+        for room in budgets
+    }
+    assert {room: size for room, size in lines.items() if size > budgets[room]} == {}
 
 
 def test_tests_that_need_a_slurm_stand_in_one_folder() -> None:

@@ -1,0 +1,1 @@
+"""Words of a sweep, and files of points, as lists of points. Drawn ones are in planning/sweep."""

@@ -1,0 +1,1 @@
+"""Slurm's nouns: nodes, partitions, limits, preemption. Reading them is slurm's task."""

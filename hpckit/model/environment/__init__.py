@@ -1,0 +1,1 @@
+"""Facts of a machine and its software, as `doctor --env` compares them."""

@@ -1,0 +1,1 @@
+"""Which logged values hold after restarts. Reading them is the task of record/metrics."""

@@ -1,0 +1,1 @@
+"""What nodes measure: names, units, rows, and their form in files. Measuring is observe's task."""

@@ -1,0 +1,1 @@
+"""Facts of this machine for `doctor --env`. They are compared in planning/compatibility."""

@@ -1,0 +1,1 @@
+"""The only home of NVML: what NVIDIA GPUs measure and report."""

@@ -1,0 +1,1 @@
+"""Finds, verifies and exports checkpoints. Only a run writes them."""

@@ -1,0 +1,1 @@
+"""Collects the facts of login and compute nodes for `doctor --env`."""

@@ -1,0 +1,1 @@
+"""Another layout for a run that continues."""

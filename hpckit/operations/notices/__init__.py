@@ -1,0 +1,1 @@
+"""Sends notices to people: when one is due is decided in planning/notices."""

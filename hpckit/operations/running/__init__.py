@@ -1,0 +1,1 @@
+"""Requests to a running run: a shell, a fault, a profile, another size."""

@@ -1,0 +1,1 @@
+"""Why a launch would be refused, and slips that it warns of."""

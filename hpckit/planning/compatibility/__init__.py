@@ -1,0 +1,1 @@
+"""Whether the software of nodes goes together."""

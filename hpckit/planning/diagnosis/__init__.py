@@ -1,0 +1,1 @@
+"""Verdicts on runs: a rule each, with all their numbers in thresholds."""

@@ -1,0 +1,1 @@
+"""Which nodes are good, and which a job could get."""

@@ -1,0 +1,1 @@
+"""When a notice is due, and where it goes."""

@@ -1,0 +1,1 @@
+"""Judges what was measured of nodes before ranks start on them."""

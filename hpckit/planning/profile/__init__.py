@@ -1,0 +1,1 @@
+"""Sums up a profile of steps."""

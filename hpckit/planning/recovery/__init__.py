@@ -1,0 +1,1 @@
+"""What follows an end: its cause, its budget, the next round or attempt."""

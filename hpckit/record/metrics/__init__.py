@@ -1,0 +1,1 @@
+"""Logged metrics: written by ranks, read as an effective history."""

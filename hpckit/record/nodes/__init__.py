@@ -1,0 +1,1 @@
+"""What happened to nodes, over all launches of a user."""

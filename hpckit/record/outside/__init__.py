@@ -1,0 +1,1 @@
+"""Notices that wait to be sent."""

@@ -1,0 +1,1 @@
+"""The one process per node: starts, watches, feeds and ends its ranks. No torch."""

@@ -1,0 +1,1 @@
+"""Ranks that start by a fork of a process with their imports done."""

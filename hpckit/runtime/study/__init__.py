@@ -1,0 +1,1 @@
+"""Values that a run gets when it begins: Optuna's only home."""

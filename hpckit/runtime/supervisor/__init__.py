@@ -1,0 +1,4 @@
+"""The one process of an attempt: starts agents, hears notices, records.
+
+It decides by planning. No torch.
+"""

@@ -1,0 +1,1 @@
+"""A fake NVML library: the C source and its builder."""

@@ -1,0 +1,1 @@
+"""Verbs that change what runs: cancel, grow, shrink, chaos, shell."""

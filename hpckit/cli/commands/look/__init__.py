@@ -1,0 +1,1 @@
+"""Verbs that show something. They change no run."""

@@ -1,0 +1,1 @@
+"""Verbs that look after launches and the installation: clean, rm, doctor."""

@@ -1,0 +1,1 @@
+"""Verbs that start runs, or say what would start: launch, check, resume, rerun, watch."""

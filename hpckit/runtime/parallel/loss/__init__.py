@@ -1,0 +1,1 @@
+"""The loss of a step whose batch or vocabulary is cut, and whether it may be cut."""
