@@ -141,7 +141,7 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
     Causes may form a circle: an error that is raised once more while another one is handled.
     """
     seen: list[BaseException] = []
-    while error is not None and not any(error is one for one in seen):
+    while error is not None and not any(error is known for known in seen):
         seen.append(error)
         yield error
         error = error.__cause__ or error.__context__

@@ -59,7 +59,9 @@ class _Finder(CompletionFinder):
         """Return the completions for what is typed."""
         found: list[str] = super().collect_completions(active_parsers, parsed_args, cword_prefix)
         parser: Any = active_parsers[-1]
-        takes_value = any(one.option_strings and one.nargs is None for one in parser.active_actions)
+        takes_value = any(
+            action.option_strings and action.nargs is None for action in parser.active_actions
+        )
         if found or takes_value or cword_prefix.startswith("-"):
             return found
         for action in parser._get_positional_actions():  # noqa: SLF001  # argcomplete does the same

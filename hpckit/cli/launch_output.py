@@ -90,7 +90,7 @@ def say_known(
         ("not submitted again: under way", division.adopted),
     ):
         for folder, given in _by_launch(found).items():
-            which = f", runs {ranges(one.earlier for one in given)}"
+            which = f", runs {ranges(run.earlier for run in given)}"
             if len(given) == 1:
                 which = f".{given[0].earlier}"
             if _elsewhere(folder, kind):
@@ -98,7 +98,7 @@ def say_known(
             context.note(f"{counted(len(given), 'run')} {what} as {folder.name}{which}")
             _say_differing(given, context)
     known = [*division.skipped, *division.adopted]
-    given_words = {word.partition("=") for one in known for word in one.overrides}
+    given_words = {word.partition("=") for run in known for word in run.overrides}
     if masked := sorted(key.lstrip("+") for key, _, value in given_words if MASK in value):
         context.note(
             f"warning: {listed(masked, _SHOWN)} counts as a secret by its name, so its value was "
@@ -142,14 +142,14 @@ def _cancel(runs: Sequence[str]) -> str:
 
 def _repeats(division: KnownRuns) -> Sequence[tuple[int, Sequence[str], str]]:
     """Return how many completed runs are launched once more, which runs under way are, and why."""
-    going = [one.id for one in division.apart if one.state is not RunState.completed]
+    going = [run.id for run in division.apart if run.state is not RunState.completed]
     coded, apart = division.changed - len(division.changed_open), len(division.apart) - len(going)
     alone = "as runs of stages need each other in one launch, and others of this one are new"
     found = (
         (coded, division.changed_open, f"with other code{_differing(division)}"),
         (apart, going, alone),
     )
-    return [one for one in found if one[0] or one[1]]
+    return [pair for pair in found if pair[0] or pair[1]]
 
 
 def _say_changed(division: KnownRuns, context: Context) -> None:

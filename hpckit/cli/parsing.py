@@ -37,14 +37,14 @@ def plain(message: str) -> tuple[str, str]:
     if found := _INVALID.fullmatch(message):
         return f"{_name(found)} is {found['value']}; it takes {_WORDS[found['kind']]}", ""
     if found := _CHOICE.fullmatch(message):
-        known = [one.strip(" '\"") for one in found["known"].split(",")]
+        known = [choice.strip(" '\"") for choice in found["known"].split(",")]
         near = difflib.get_close_matches(
             found["value"].strip("'\""), known, n=1, cutoff=_LIKE_CHOICE
         )
         hint = f"did you mean {near[0]}?" if near else ""
         return f"{_name(found)} is {found['value']}; it is one of {', '.join(known)}", hint
     if found := _MISSING.fullmatch(message):
-        names = [one.split("/")[0] for one in found["names"].split(", ")]
+        names = [name.split("/")[0] for name in found["names"].split(", ")]
         return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} missing", ""
     if found := _OTHER.fullmatch(message):
         why = found["why"]
@@ -93,7 +93,7 @@ def option_hint(
 
 def _same_stem(name: str, options: Collection[str]) -> list[str]:
     """Return options with the word that matters in a name: `--gpus` for `--gpu-count`."""
-    stems = [one for one in name.lower().strip("-").split("-") if one not in _FILLERS]
+    stems = [part for part in name.lower().strip("-").split("-") if part not in _FILLERS]
     stem = "".join(stems[:1]).removeprefix("n")
     if len(stem) < _SHORTEST:
         return []
@@ -101,8 +101,8 @@ def _same_stem(name: str, options: Collection[str]) -> list[str]:
     long = sorted(option for option in options if option.startswith("--"))
     if counts and f"--{stem.removesuffix('s')}s" in long:
         return [f"--{stem.removesuffix('s')}s"]
-    parts = {one: one.strip("-").split("-") for one in long}
-    return [one for one in long if any(part.startswith(stem) for part in parts[one])][:3]
+    parts = {option: option.strip("-").split("-") for option in long}
+    return [option for option in long if any(part.startswith(stem) for part in parts[option])][:3]
 
 
 def _behind(option: str, words: Sequence[str]) -> str:

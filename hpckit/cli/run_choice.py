@@ -94,7 +94,7 @@ def _named(
             f"these are runs of {len(launches)} launches: {', '.join(launches.values())}",
             hint="name runs of one launch at a time",
         )
-    indices = [one.index for one in (first, *others) if one.index is not None]
+    indices = [selection.index for selection in (first, *others) if selection.index is not None]
     if len(indices) <= len(others):
         raise UsageError(
             f"{first.launch.id} is named as a whole, and more than once",
@@ -104,8 +104,8 @@ def _named(
 
 
 def _words(arguments: argparse.Namespace) -> str:
-    words = [f"--state {one}" for one in arguments.state]
+    words = [f"--state {state}" for state in arguments.state]
     words += ["--failed"] if arguments.failed else []
-    words += [f"--override {one}" for one in arguments.override]
-    words += [f"--cause {one}" for one in arguments.cause]
+    words += [f"--override {word}" for word in arguments.override]
+    words += [f"--cause {cause}" for cause in arguments.cause]
     return " ".join(words if arguments.runs is None else [*words, f"--runs {arguments.runs}"])

@@ -138,7 +138,7 @@ def _marked(text: Any, *, listed: bool = True, plain: bool = False) -> Any:
     for opened in _OPENED.finditer(text):
         begin = opened.start(2)
         ends = (match_.end() for match_ in re.finditer("}", text) if match_.start() > begin)
-        end = next((one for one in ends if is_readable(text[begin:one])), None)
+        end = next((place for place in ends if is_readable(text[begin:place])), None)
         if begin < done or len(opened[1]) % 2 or end is None:
             continue
         inside = text[begin:end]

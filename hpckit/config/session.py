@@ -180,7 +180,7 @@ class Session:
 
     def _listed(self, group: str, kind: ObjectType) -> list[str]:
         """List a group as Hydra's loader does, which copies all it holds for each answer."""
-        sources = [one for one in self.loader.get_sources() if one.is_group(group)]
+        sources = [source for source in self.loader.get_sources() if source.is_group(group)]
         return sorted({name for source in sources for name in source.list(group, kind)})
 
 

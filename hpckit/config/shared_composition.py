@@ -90,7 +90,7 @@ class SharedComposition:
 
     def _changes(self, given: Mapping[str, Any]) -> Iterator[tuple[_Path, Any]]:
         """Set the given values; yield the resolved values that differ from before."""
-        if not self.unsettled and all(self._is_free(*one) for one in given.items()):
+        if not self.unsettled and all(self._is_free(*item) for item in given.items()):
             yield from (((*key.split("."),), value) for key, value in given.items())
             return
         for key, value in given.items():

@@ -66,7 +66,7 @@ def _listed(request: ComposeRequest, session: Session) -> Sequence[Sequence[str]
     if not stages:
         return [present(listed) for listed in list_points(mine, zipped)]
     shared = share_out(words, stages, session, zipped, multirun=request.multirun)
-    return [overrides for one in shared for overrides in one.listed]
+    return [overrides for stage in shared for overrides in stage.listed]
 
 
 def _masked(config: DictConfig, known: frozenset[str]) -> DictConfig:

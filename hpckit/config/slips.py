@@ -93,7 +93,7 @@ def slips(config: Mapping[str, Any], words: Sequence[str]) -> Iterator[tuple[str
     (`++key`) are skipped.
     """
     forced = {word.lstrip("+").partition("=")[0] for word in words if word.startswith("++")}
-    for key in config.keys() - {one.partition(".")[0] for one in forced}:
+    for key in config.keys() - {key_.partition(".")[0] for key_ in forced}:
         meant = meant_by(key)
         if meant is not None and ("_" in key or key not in RESOURCES):
             yield key, meant
@@ -202,8 +202,10 @@ def _is_quoted(line: str, text: str) -> bool:
 
 def _number_without(word: Word, words: Sequence[Word], session: Session) -> float | None:
     """Return the key's number from the files and the other overrides; None if it has none."""
-    rest = [one for one in words if one is not word and not one.override.is_sweep_override()]
-    others = [str(one.override.input_line) for one in rest]
+    rest = [
+        other for other in words if other is not word and not other.override.is_sweep_override()
+    ]
+    others = [str(other.override.input_line) for other in rest]
     try:
         value = OmegaConf.select(session.load(others), word.override.key_or_group)
     except FAILURES:

@@ -165,12 +165,12 @@ def _share(
     return StageWords(
         stage=stage,
         words=(
-            *(words[one] for one in before),
+            *(words[place] for place in before),
             *(Word(stage=stage.name, override=override) for override in own),
-            *(words[one] for one in behind),
+            *(words[place] for place in behind),
         ),
         listed=tuple(
-            present((*(row[one] for one in before), *middle, *(row[one] for one in behind)))
+            present((*(row[place] for place in before), *middle, *(row[place] for place in behind)))
             for row in (listed[:1] if stage.once else listed)
         ),
     )
@@ -224,7 +224,7 @@ def staged_points(
     zipped = base.settings.sweep.zip
     shared = share_out(words, stages, session, zipped, multirun=request.multirun)
     return tuple(
-        point for one in shared for point in _stage_points(one, base, session, request.environ)
+        point for stage in shared for point in _stage_points(stage, base, session, request.environ)
     )
 
 

@@ -136,7 +136,7 @@ def _words(hint: Any, key: str) -> str:
     """Return what values of a type are in words, without Python's names for types."""
     inner = get_args(hint)
     if type(None) in inner:
-        (kind,) = (one for one in inner if one is not type(None))
+        (kind,) = (type_ for type_ in inner if type_ is not type(None))
         return f"{_words(kind, key)}, or null"
     if get_origin(hint) is list:
         return f"a list of {_several(inner[0])}"

@@ -161,7 +161,7 @@ def _of_python(program: str, given: tuple[str, ...]) -> Invocation:
     while _is_option(given[place : place + 1]):
         word = given[place]
         place += 1
-        letter = next((one for one in word[1:] if one in "cmWX"), "")
+        letter = next((letter_ for letter_ in word[1:] if letter_ in "cmWX"), "")
         if word.startswith("--"):
             place += word in _VALUED_LONG
             continue

@@ -198,7 +198,9 @@ class LaunchHistory:
             return
         if job.satellite is not None:
             known = self.satellites.get(job.satellite.run, ())
-            self.satellites[job.satellite.run] = tuple(one for one in known if one != job.index)
+            self.satellites[job.satellite.run] = tuple(
+                index for index in known if index != job.index
+            )
         if self._succeeds(job):
             for run in job.runs:
                 del self.successors[run]
@@ -213,7 +215,7 @@ class LaunchHistory:
     def _succeeds(self, job: JobSpec) -> bool:
         """Whether this job waits for the end of the present job of its run."""
         given = (self.successors.get(run) for run in job.runs)
-        return any(one is not None and one.job_index == job.index for one in given)
+        return any(request is not None and request.job_index == job.index for request in given)
 
     def _started(self, event: events.LocalStarted) -> None:
         for run in (run for job in self.jobs for run in job.runs):

@@ -198,7 +198,7 @@ def _most(accepted: frozenset[Any], name: str = "") -> float | None:
 _AS_THEY_ARE: Mapping[Any, frozenset[Any]] = {
     Any: _PLAIN,
     float: frozenset({float, int}),
-    **{one: frozenset({one}) for one in (str, int, bool, type(None))},
+    **{kind: frozenset({kind}) for kind in (str, int, bool, type(None))},
 }
 
 

@@ -57,11 +57,11 @@ def in_pool(
     if record.state is RunState.running:
         return view
     seen = [observations[job] for job in pool if job in observations]
-    if any(not one.state.ended for one in seen):
+    if any(not job.state.ended for job in seen):
         return _waiting(view)
     if record.begun:
         return view
-    failed = [one for one in seen if one.state.base is not BaseState.completed]
+    failed = [job for job in seen if job.state.base is not BaseState.completed]
     return replace(view, observation=failed[0] if failed else None, asked=asked)
 
 

@@ -161,7 +161,11 @@ def _apply_remark(record: RunRecord, event: events.Event) -> RunRecord:
 
 def _with(known: tuple[Straggler, ...], found: Straggler) -> tuple[Straggler, ...]:
     """Return the stragglers with this one, instead of what was said of the same rank there."""
-    others = [one for one in known if (one.rank, one.node) != (found.rank, found.node)]
+    others = [
+        straggler
+        for straggler in known
+        if (straggler.rank, straggler.node) != (found.rank, found.node)
+    ]
     return tuple(sorted((*others, found), key=lambda one: (one.rank, one.node)))
 
 

@@ -87,7 +87,11 @@ def _gpu_row(uuid: str, samples: Sequence[GpuSample]) -> GpuRow:
         samples=len(samples),
         gauges=_spreads(sample.gauges for sample in samples),
         counters=dict(_latest(sample.counters for sample in samples)),
-        reasons={one: reasons.count(one) / len(samples) for one in ClockReason if one in reasons},
+        reasons={
+            reason: reasons.count(reason) / len(samples)
+            for reason in ClockReason
+            if reason in reasons
+        },
         troubles=frozenset(trouble for sample in samples for trouble in sample.troubles),
     )
 

@@ -121,7 +121,7 @@ class AmdBackend:
     def __post_init__(self) -> None:
         handles = self.smi.amdsmi_get_processor_handles()
         found = [self._found(index, handle) for index, handle in enumerate(handles)]
-        self._gpus = [one for one in found if self._is_chosen(one, len(found))]
+        self._gpus = [gpu for gpu in found if self._is_chosen(gpu, len(found))]
 
     def devices(self) -> tuple[GpuDevice, ...]:
         """Return the GPUs as found in the beginning."""

@@ -133,7 +133,7 @@ def _visible(environ: Mapping[str, str]) -> tuple[str, ...] | None:
 
 def _until_none(text: str) -> Iterator[str]:
     """Yield the words of a list until one that is no GPU: CUDA sees none after it."""
-    for word in (one.strip() for one in text.split(",")):
+    for word in (part.strip() for part in text.split(",")):
         if word.lower() in _NONE:
             return
         yield word

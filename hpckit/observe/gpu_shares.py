@@ -45,8 +45,8 @@ class GpuShares:
             return {}
         passed, self._counted_at = at - (self._counted_at or at), at
         some = list(devices)
-        for whole in (one for one in some if one.parent is None):
-            parts = [one for one in some if one.parent == whole.uuid and self.by_parts]
+        for whole in (gpu for gpu in some if gpu.parent is None):
+            parts = [gpu for gpu in some if gpu.parent == whole.uuid and self.by_parts]
             share = _of_slices(whole, parts) / self._holders((parts or [whole])[0].uuid)
             # Others come and go between two samples: on average in the middle.
             mean = (self._shares.get(whole.uuid, share) + share) / 2
@@ -70,10 +70,10 @@ class GpuShares:
             found = {own, *own.parent.glob(f"{uuid}.*.*")}
         except OSError:
             return 1
-        ended = {one for one in found - {own} if not _is_alive(one.name)}
-        for one in ended:
+        ended = {claim for claim in found - {own} if not _is_alive(claim.name)}
+        for claim in ended:
             with suppress(OSError):
-                one.unlink()
+                claim.unlink()
         return len(found - ended)
 
     def _note(self, uuid: str) -> Path:

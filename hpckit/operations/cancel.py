@@ -45,14 +45,17 @@ def plan_cancellations(
 ) -> Iterator[Cancellation]:
     """Yield what to cancel of each launch: the runs that match the filter."""
     # With --all, most launches completed long ago: Slurm need not be asked about those.
-    questions = [(one.launch, None if one.index is None else [one.index]) for one in selections]
+    questions = [
+        (selection.launch, None if selection.index is None else [selection.index])
+        for selection in selections
+    ]
     views = launch_views(questions, context, ask=Ask.open_runs)
     for selection, view in zip(selections, views, strict=True):
         meant = [run for run in view.runs if wanted.takes(run.state, run.record.overrides)]
         yield Cancellation(
             launch=selection.launch,
             views=meant,
-            targets=[one for one in meant if not one.settled],
+            targets=[view for view in meant if not view.settled],
             whole=selection.index is None and wanted.all,
         )
 
@@ -166,8 +169,10 @@ def _tell_processes(launch: Launch, targets: Iterable[RunView], *, whole: bool) 
     carriers = [record.supervisor for record in records if record.supervisor is not None]
     if whole:
         given = (executors.get(record.index) for record in records)
-        all_of_them = {(one.host, one.pid, one.started) for one in given if one is not None}
-        carriers = [one for one in all_of_them if alive(*one) is not False] or carriers
+        all_of_them = {
+            (carrier.host, carrier.pid, carrier.started) for carrier in given if carrier is not None
+        }
+        carriers = [carrier for carrier in all_of_them if alive(*carrier) is not False] or carriers
     elsewhere = sorted({carrier[0] for carrier in carriers if not _stop(carrier)})
     if elsewhere:
         raise UsageError(

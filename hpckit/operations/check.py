@@ -73,7 +73,9 @@ def check_launch(
         with context.progress("checking models", quiet=prepared.quiet):
             found = [*checks.findings()]
         found += gpu_memory_findings(plan, checks.models, asked.site)
-        findings += [one for one in found if models is ModelDepth.everything or one.is_error]
+        findings += [
+            finding for finding in found if models is ModelDepth.everything or finding.is_error
+        ]
     if models is not ModelDepth.everything:
         checks.unchecked.clear()
     return CheckReport(

@@ -106,8 +106,8 @@ def _look(selection: Selection, view: LaunchView, request: CleanupRequest) -> Cl
         found += _code(launch, meant)
     return Cleanup(
         selection=selection,
-        items=tuple(one for one in found if isinstance(one, Item)),
-        left=tuple(one for one in found if isinstance(one, Left)),
+        items=tuple(item for item in found if isinstance(item, Item)),
+        left=tuple(item for item in found if isinstance(item, Left)),
     )
 
 
@@ -190,7 +190,7 @@ def _checkpoints(
         return
     # An attempt that began after the run was read may be saving right now.
     mine = (checkpoint for checkpoint in found if checkpoint.epoch <= record.attempt)
-    entries = [one for one in mine if is_plain(one.folder, base)]
+    entries = [entry for entry in mine if is_plain(entry.folder, base)]
     history = journal.read_journal(checkpoints.journal)
     for entry in clearable(entries, history, extent):
         yield _item(Category.checkpoints, entry.folder, _why(entry, history), record.id)

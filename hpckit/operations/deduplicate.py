@@ -78,7 +78,7 @@ class KnownRun:
     @property
     def document(self) -> dict[str, object]:
         """The run as `launch --json` prints it; `index` is that of the earlier run."""
-        differs = [plain_fields(one, "key has=old asked=new") for one in self.differs]
+        differs = [plain_fields(difference, "key has=old asked=new") for difference in self.differs]
         return {
             **plain_fields(self, "run=id index=earlier overrides state dir=folder"),
             **({} if self.state is RunState.completed else {"differs": differs}),
@@ -116,13 +116,13 @@ class KnownRuns:
     def documents(self) -> dict[str, object]:
         """The fields of `launch --json`."""
         return {
-            "skipped": [one.document for one in self.skipped],
-            "adopted": [one.document for one in self.adopted],
+            "skipped": [run.document for run in self.skipped],
+            "adopted": [run.document for run in self.adopted],
         }
 
     def left(self, runs: Sequence[RunSpec]) -> tuple[int, ...]:
         """Return the indices of the runs to launch."""
-        known = {one.index for one in (*self.skipped, *self.adopted)}
+        known = {run.index for run in (*self.skipped, *self.adopted)}
         return tuple(run.index for run in runs if run.index not in known)
 
 
@@ -188,8 +188,10 @@ class _Search:
         if self.found.skipped:
             then = read_object(LaunchPaths(self.found.skipped[0].folder).environment)
             found = environment_differences(then, capture_environment(self.context.environ))
-            told = (one for one in found if one[0] not in _OF_A_MACHINE)
-            self.found.environment = tuple(difference_words(*one) for one in told) if then else ()
+            told = (difference for difference in found if difference[0] not in _OF_A_MACHINE)
+            self.found.environment = (
+                tuple(difference_words(*difference) for difference in told) if then else ()
+            )
         return self.found
 
     def _other_layout(
@@ -198,7 +200,7 @@ class _Search:
         """Return the change to another layout than this run asks for; None if there was none."""
         if paths.folder not in self.changes:
             told = (event for event in merged_events(paths) if isinstance(event, SettingsChanged))
-            self.changes[paths.folder] = {run: one for one in told for run in one.runs}
+            self.changes[paths.folder] = {run: change for change in told for run in change.runs}
         last = self.changes[paths.folder].get(index)
         asked = self.wanted[signature][0].settings.parallel
         return None if last is None or last.parallel == asked else last
@@ -225,7 +227,7 @@ class _Search:
             paths = holding.paths
             self.found.changed_in = paths.folder.name
             recorded = recorded_outside(paths)
-            found = (differing(self._outside(one), recorded) for one in signatures)
+            found = (differing(self._outside(signature), recorded) for signature in signatures)
             self.found.changed_files = (
                 *files_that_differ(self.prepared.snapshot, paths),
                 *sorted({*chain(*found), *changed_at_start(paths, holding.of(signatures))}),

@@ -84,7 +84,7 @@ class ModelChecks:
         if left := wanted[self.most :]:
             self.unchecked.append(
                 f"the {'model' if len(left) == 1 else 'models'} of "
-                f"{counted(len(left), 'more run')}, {ranges(one.index for one in left)}: "
+                f"{counted(len(left), 'more run')}, {ranges(run.index for run in left)}: "
                 f"those of {self.most} are checked at most"
             )
 
@@ -114,7 +114,7 @@ class ModelChecks:
             yield from self._findings(run, other)
         if left := others[_FALLBACKS:]:
             self.unchecked.append(
-                f"the model of run {run.index} on {ranges(one.nodes for one in left)} nodes: "
+                f"the model of run {run.index} on {ranges(layout.nodes for layout in left)} nodes: "
                 f"it is checked in {_FALLBACKS} layouts of parallel.fallback at most"
             )
 
@@ -233,7 +233,7 @@ class ModelChecks:
             **run.settings.env,
             **run.secrets.env,
         }
-        paths = [str(self.snapshot.root / one) for one in self.snapshot.python_path]
+        paths = [str(self.snapshot.root / folder) for folder in self.snapshot.python_path]
         search = [*paths, *filter(None, [merged.get("PYTHONPATH")])]
         return {
             **merged,

@@ -157,7 +157,7 @@ def _gpus_of_nodes(
             "or choose resources=cpu",
         )
     cluster = asking[0].cluster
-    partitions = {one.resources.partition or one.cluster.partition for one in asking}
+    partitions = {settings.resources.partition or settings.cluster.partition for settings in asking}
     if len(partitions) > 1 or any(config.cluster != cluster for config in asking):
         return None
     names = (partitions.pop() or context.environ.get("SBATCH_PARTITION", "")).split(",")
@@ -361,7 +361,7 @@ def _refuse_in_snapshot(notify: Notify, snapshot: collect.CodeSnapshot) -> None:
     if notify.file is None or snapshot.files is None:
         return
     file = Path(notify.file).expanduser().resolve()
-    if any((snapshot.root / one.path).resolve() == file for one in snapshot.files):
+    if any((snapshot.root / file_.path).resolve() == file for file_ in snapshot.files):
         raise ConfigError(
             f"notify.file is {notify.file!r}, which would be copied into the launch folder with "
             "your code",

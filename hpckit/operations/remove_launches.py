@@ -150,13 +150,13 @@ def _finish(folder: Path, elsewhere: Sequence[RemovalPart]) -> None:
 
 def _removal(launch: Launch) -> LaunchRemoval:
     found = [one for given in _checkpoint_dirs(launch) for one in _elsewhere(launch, given)]
-    paths = [launch.folder, *(one for one in found if isinstance(one, Path))]
+    paths = [launch.folder, *(place for place in found if isinstance(place, Path))]
     return LaunchRemoval(
         id=launch.id,
         folder=launch.folder,
         launch=launch,
         parts=tuple(RemovalPart(path=path, size=size_of(path)) for path in paths),
-        left=tuple(one for one in found if isinstance(one, str)),
+        left=tuple(place for place in found if isinstance(place, str)),
     )
 
 

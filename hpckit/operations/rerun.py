@@ -73,7 +73,7 @@ def prepare_rerun(
     _check_stages(launch, indices)
     points = [_point(launch, index) for index in indices]
     if overrides:
-        made_by = [f"{one}={said}" for one in _MAKING if (said := option_of(launch, one))]
+        made_by = [f"{option}={said}" for option in _MAKING if (said := option_of(launch, option))]
         words = [*words, *made_by]
         points = [_overridden(launch, point, overrides, context) for point in points]
     with TemporaryDirectory(prefix="hpckit-") as scratch:
@@ -89,7 +89,7 @@ def prepare_rerun(
 def _check_stages(launch: Launch, indices: Sequence[int]) -> None:
     """Refuse runs that depend on each other: the runs of a rerun all start at once."""
     for index in indices:
-        before = [one for one in with_followed(launch.stages, (index,)) if one != index]
+        before = [other for other in with_followed(launch.stages, (index,)) if other != index]
         earlier = sorted({*before} & {*indices})
         if earlier:
             raise UsageError(
@@ -117,7 +117,7 @@ def _overridden(
     The launch's own words are composed with and without them, from the frozen code's files.
     """
     given = [override for override in point.overrides if MASK not in override]
-    added = {one.lstrip("+").partition("=")[0] for one in given if one.startswith("+")}
+    added = {word.lstrip("+").partition("=")[0] for word in given if word.startswith("+")}
     new = [f"+{word}" if word.partition("=")[0] in added else word for word in words]
     before, after = (
         _composed(launch, overrides, point.stage, context)

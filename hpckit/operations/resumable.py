@@ -38,7 +38,7 @@ def known_of(view: LaunchView, history: LaunchHistory) -> Known:
     doubtful = {run for job in unanswered for run in job.runs}
     indices = {job.index for job in unanswered}
     behind = {run for run, one in history.successors.items() if one.job_index in indices}
-    waiting = {one.record.index for one in view.runs if not one.record.begun}
+    waiting = {run.record.index for run in view.runs if not run.record.begun}
     of_slurm = launch.cluster.kind is ClusterKind.slurm
     given = set(history.slurm_jobs if of_slurm else history.executors)
     if of_slurm:
@@ -48,7 +48,7 @@ def known_of(view: LaunchView, history: LaunchHistory) -> Known:
 
 def spent_of(view: LaunchView, choice: Choice, history: LaunchHistory) -> Mapping[int, str]:
     """Return the runs that have used up their budgets, and how."""
-    by_index = {one.record.index: one for one in view.runs}
+    by_index = {run.record.index: run for run in view.runs}
     reasons = {run: _reason(view.launch, by_index[run], history) for run in choice.resumed}
     return {run: reason for run, reason in reasons.items() if reason is not None}
 
@@ -96,7 +96,9 @@ def _signature(launch: Launch, run: int) -> str:
     """Return the signature of a run from its present configuration and the runs it follows."""
     config = load_frozen(launch, run)
     own = frozen_signature(config, launch.runs[run].id, searched=launch.searched)
-    return chained(own, digest(launch.runs[one].signature for one in followed(launch.stages, run)))
+    return chained(
+        own, digest(launch.runs[index].signature for index in followed(launch.stages, run))
+    )
 
 
 def require_installation(launch: Launch, context: Context) -> None:

@@ -301,7 +301,7 @@ def left_alone(skipped: Sequence[Skipped]) -> list[str]:
     """Return a line for each reason: the number of runs in each state, or the run if it is one."""
     lines: list[str] = []
     for why in dict.fromkeys(skip.why for skip in skipped):
-        alike = [one for one in skipped if one.why == why]
+        alike = [skip for skip in skipped if skip.why == why]
         reason = standing_text(why)
         if len(alike) == 1:
             lines.append(f"{alike[0].run}: {reason}")
@@ -358,8 +358,8 @@ def skipped_document(skipped: Sequence[Skipped]) -> list[dict[str, object]]:
     """Return the runs that are left alone, as `resume --json` prints them."""
     return [
         {
-            **plain_fields(one, "run index state standing=why.standing"),
-            "reason": standing_text(one.why),
+            **plain_fields(skip, "run index state standing=why.standing"),
+            "reason": standing_text(skip.why),
         }
-        for one in skipped
+        for skip in skipped
     ]

@@ -49,14 +49,14 @@ def estimate_completion(runs: Sequence[RunDuration]) -> CompletionEstimate:
     )
     ended = sum(run.state not in _OPEN for run in runs)
     going = [run for run in runs if run.state is RunState.running]
-    rests = [_rest(one, lasted) for one in going]
+    rests = [_rest(progress, lasted) for progress in going]
     parts = [_part(one, rest) for one, rest in zip(going, rests, strict=True)]
     parts += [run.done or 0.0 for run in runs if run.state is RunState.pending]
     known = bool(lasted) or all(duration.left is not None for duration in going)
     return CompletionEstimate(
         share=(ended + sum(parts)) / len(runs) if runs else 1.0,
         remaining=_remaining(
-            lasted or [_elapsed(one) + (one.left or _NOTHING) for one in going],
+            lasted or [_elapsed(progress) + (progress.left or _NOTHING) for progress in going],
             rests if known else (),
             waiting=len(runs) - ended - len(going),
             over=ended == len(runs),

@@ -176,7 +176,7 @@ def _with(fault: Fault, word: str, text: str, grammar: _Grammar) -> Fault:
         targets = (
             f"; or {', '.join(FaultTarget)}" if grammar.targets and fault.kind in SIGNALS else ""
         )
-        known = ", ".join(f"{one}=…" for one in allowed) or "nothing"
+        known = ", ".join(f"{key}=…" for key in allowed) or "nothing"
         raise grammar.error(
             f"chaos: {text!r}: {fault.kind} knows no {word!r}", hint=f"it takes {known}{targets}"
         )

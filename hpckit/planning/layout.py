@@ -321,9 +321,9 @@ def _check_compiling(parallel: Parallel, layout: Layout) -> None:
     else:
         what = f"are computed again, and whose sequences are cut (context {context})"
     others = [
-        f"parallel.recompute={one}"
-        for one in Recompute
-        if can_compile(one, tensor=tensor, context=context)
+        f"parallel.recompute={choice}"
+        for choice in Recompute
+        if can_compile(choice, tensor=tensor, context=context)
     ]
     raise ConfigError(
         f"torch cannot compile units that {what}: parallel.recompute={parallel.recompute}",

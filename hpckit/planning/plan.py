@@ -64,7 +64,7 @@ def make_plan(
         cluster=points[0].settings.cluster,
         python=python,
         runs=with_earlier(runs, stages) if stages else runs,
-        jobs=stage_jobs(identity.id, [_asked(one.settings) for one in points], stages, limits)
+        jobs=stage_jobs(identity.id, [_asked(point.settings) for point in points], stages, limits)
         if stages
         else _jobs(identity.id, points, limits),
         stages=stages,

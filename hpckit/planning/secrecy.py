@@ -135,7 +135,7 @@ def masked_word(word: str) -> str:
     name, value = found["name"], found["value"]
     if name is None:
         inside = _NAME_IN_MAPPING.findall(value)
-        secret = is_secret("", value) or any(is_secret_name(one) for one in inside)
+        secret = is_secret("", value) or any(is_secret_name(name) for name in inside)
     else:
         secret = is_secret(name, value.strip("'\""))
     return f"{found['head']}={MASK}" if secret else word

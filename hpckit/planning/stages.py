@@ -133,7 +133,7 @@ def with_earlier(runs: Sequence[RunSpec], stages: Sequence[Stage]) -> tuple[RunS
     for run in runs:
         before = followed(stages, run.index)
         if before not in known:
-            known[before] = digest(found[one].signature for one in before)
+            known[before] = digest(found[index].signature for index in before)
         found.append(replace(run, signature=chained(run.signature, known[before])))
     return tuple(found)
 

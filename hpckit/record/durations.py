@@ -37,7 +37,7 @@ def durations(output_dir: Path, name: str, wanted: Collection[str]) -> dict[str,
 def time_taken(launch: Launch, index: int) -> timedelta | None:
     """Return how long a run took so far, over its ended attempts; None if it has none."""
     spent = [_attempt_time(told) for _, told in read_attempts(launch.paths.run(index))]
-    known = [one for one in spent if one is not None]
+    known = [time for time in spent if time is not None]
     return sum(known, timedelta()) if known else None
 
 

@@ -119,7 +119,9 @@ def check_numbers(frozen: FrozenFields, runs: int) -> None:
     if sorted(run for job in frozen.jobs for run in job.runs) != list(range(runs)):
         raise ValueError("its jobs do not have every run once")
     ends = [0, *(stage.first + stage.count for stage in frozen.stages)]
-    if frozen.stages and (ends[-1] != runs or ends[:-1] != [one.first for one in frozen.stages]):
+    if frozen.stages and (
+        ends[-1] != runs or ends[:-1] != [stage.first for stage in frozen.stages]
+    ):
         raise ValueError("its stages do not have every run once")
 
 

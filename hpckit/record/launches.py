@@ -64,7 +64,7 @@ class Launch(FrozenFields):
 
     def overrides(self, index: int) -> tuple[str, ...]:
         """Return the overrides of a run, with those of its layout that a resume gave it."""
-        words = [word for one in self.settings_changes.get(index, ()) for word in one.words]
+        words = [word for change in self.settings_changes.get(index, ()) for word in change.words]
         return with_layout_words(self.runs[index].overrides, words)
 
     @property
@@ -153,7 +153,9 @@ def load_settings(launch: Launch, index: int) -> tuple[LaunchConfig, dict[str, A
         if launch.searched:
             config = asked_config(launch.paths, index, config)
         for change in launch.settings_changes.get(index, ())[-1:]:
-            config |= {one: to_plain(getattr(change, one)) for one in ("parallel", "resources")}
+            config |= {
+                section: to_plain(getattr(change, section)) for section in ("parallel", "resources")
+            }
         return from_plain(LaunchConfig, config), config
     except FileNotFoundError:
         raise no_launch(launch.folder, f"{path.parent.name}/{path.name}") from None

@@ -263,7 +263,7 @@ def _nearest(reference: str, names: Sequence[str]) -> list[str]:
     by_name = {name_of(name): name for name in reversed(names)}
     known = {**{name: name for name in names}, **by_name}
     near = difflib.get_close_matches(reference, known, n=_SHOWN, cutoff=0.6)
-    return list(dict.fromkeys(known[one] for one in near))
+    return list(dict.fromkeys(known[name] for name in near))
 
 
 def _there(runs: int) -> str:

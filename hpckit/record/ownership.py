@@ -124,7 +124,7 @@ def place_stranger(folder: Path) -> ForeignFolder | None:
 def weights_file(path: Path) -> Path:
     """Return the file that `checkpoint.weights` means: in a folder, the first of WEIGHTS_FILES."""
     found = (path / name for name in WEIGHTS_FILES)
-    return next((one for one in found if os.path.exists(one)), path)  # noqa: PTH110  # never raises
+    return next((place for place in found if os.path.exists(place)), path)  # noqa: PTH110  # never raises
 
 
 def own_folders(outputs: Path, folders: Iterable[Path]) -> Iterator[Path]:

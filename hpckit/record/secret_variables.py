@@ -45,7 +45,9 @@ def read_secrets(paths: LaunchPaths, index: int, settings: LaunchConfig) -> Secr
             paths.secrets, f"{error}; the run needs it for {_named(wanted)}"
         ) from error
     kept = {"env": found.env, "cluster.env": found.cluster}
-    missing = {key: [one for one in names if one not in kept[key]] for key, names in wanted.items()}
+    missing = {
+        key: [name for name in names if name not in kept[key]] for key, names in wanted.items()
+    }
     if any(missing.values()):
         raise unreadable_file(paths.secrets, f"it has no {_named(missing)} of run {index}")
     return found

@@ -111,7 +111,7 @@ def usage_lines(found: RunFindings | None) -> list[str]:
         _said("waiting for data {} of each step", whole_percent(used.data_wait_share) or None),
     ]
     of_gpus = (used.gpu_utilization, used.gpu_memory_bytes, used.power_w)
-    head = "GPUs" if any(one is not None for one in of_gpus) else "steps"
+    head = "GPUs" if any(share is not None for share in of_gpus) else "steps"
     busy = [word for word in gpus if word]
     lines = [f"{head}: {', '.join(busy)}"] if busy else []
     return [*lines, *_phase_lines(found.phases), *energy_lines([bill])]

@@ -45,8 +45,8 @@ def profile_text(
     summed = [rank for rank in ranks if rank.summary is not None]
     if summed:
         lines += ["", *_table(summed), "", *_words(summed)]
-    for one in _detailed(summed):
-        lines += ["", *_top(one, alone=len(summed) == 1)]
+    for part in _detailed(summed):
+        lines += ["", *_top(part, alone=len(summed) == 1)]
     problems = [f"rank {rank.result.rank}: {rank.problem}" for rank in ranks if rank.problem]
     lines += ["", *problems] if problems else []
     return "\n".join([*lines, *_files(answer, ranks)])

@@ -251,7 +251,7 @@ def sort_rows(rows: Sequence[RunRow], key: SortKey, now: datetime) -> list[RunRo
     Raises UsageError for an unknown column.
     """
     given = {row.index: assigned(row.overrides) for row in rows}
-    names = [*_OWN, *(name for one in given.values() for name in one)]
+    names = [*_OWN, *(name for row in given.values() for name in row)]
     names += [name for row in rows for name in row.metrics]
     key = find_column(key, tuple(dict.fromkeys(names)), "runs")
 
@@ -280,10 +280,10 @@ def override_cells(runs: Iterable[Iterable[str]], common: frozenset[str]) -> lis
     """Return a cell for each run: its overrides without those in `common`, keys shortened."""
     given = [assigned(word for word in words if word not in common) for words in runs]
     # A key is shown by its last part, unless another key ends with the same part.
-    lasts = {key: key.rpartition(".")[2] for one in given for key in one}
+    lasts = {key: key.rpartition(".")[2] for row in given for key in row}
     counts = Counter(lasts.values())
     names = {key: last if counts[last] == 1 else key for key, last in lasts.items()}
-    return [_cell({names[key]: value for key, value in one.items()}) for one in given]
+    return [_cell({names[key]: value for key, value in row.items()}) for row in given]
 
 
 def _cell(given: Mapping[str, str]) -> str:

@@ -70,7 +70,7 @@ def over_keys(
     """
     keys: dict[str, None] = {}
     for key in (key.lstrip("+") for word in words for key in word.split(",")):
-        meant = [key] if key in known else [one for one in known if one.endswith(f".{key}")]
+        meant = [key] if key in known else [name for name in known if name.endswith(f".{key}")]
         if len(meant) != 1:
             there = ", ".join(varying) or "none"
             raise UsageError(

@@ -109,7 +109,7 @@ def load_state_dict(states: dict[str, Any]) -> None:
 
 def _torch_generators() -> list[torch.Generator]:
     """Return torch's own generators: of the host, and of all devices once one is in use."""
-    used = [one for one in (torch.cuda, torch.xpu) if one.is_initialized()]
+    used = [backend for backend in (torch.cuda, torch.xpu) if backend.is_initialized()]
     return [torch.default_generator, *(one for part in used for one in part.default_generators)]
 
 

@@ -69,7 +69,7 @@ class Mailbox(Generic[Request, Answer]):
             for row, _ in read_rows(self.requests, start=start):
                 with contextlib.suppress(ValueError, TypeError, KeyError):
                     found.append(from_plain(self.request_type, row))
-        return [one for one in found if _ID.fullmatch(one.id)]
+        return [request for request in found if _ID.fullmatch(request.id)]
 
     def write(self, answer: Answer) -> None:
         """Replace the answer; if that fails, whoever asked is told that no answer came."""

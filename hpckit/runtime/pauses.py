@@ -86,7 +86,7 @@ class Suspensions:
 
     def _judge(self, own: Pause) -> None:
         shared_s = max((_overlap_s(own, other) for other in self._of_agents), default=0.0)
-        self._of_agents = [one for one in self._of_agents if one[1] > own[1] + _AGENTS_S]
+        self._of_agents = [pause for pause in self._of_agents if pause[1] > own[1] + _AGENTS_S]
         if shared_s >= LEAST_S / 2:
             at = now() - timedelta(seconds=self.pauses.clock() - own[1])
             self.record(events.Suspended(at=at, seconds=round(shared_s, 3)))

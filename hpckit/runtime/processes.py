@@ -45,7 +45,9 @@ class ProcessQuery:
         """Return the command-line words for this query."""
         rank = () if self.rank is None else (f"--rank={self.rank}",)
         node = () if self.node is None else (f"--node={self.node}",)
-        process = () if self.process is None else tuple(f"--process={one}" for one in self.process)
+        process = (
+            () if self.process is None else tuple(f"--process={number}" for number in self.process)
+        )
         return (self.target.value, str(self.attempt), *rank, *node, *process)
 
 

@@ -66,7 +66,7 @@ def writers_ended(timeout_s: float) -> bool:
     A process group must not be torn down under a thread that uses it: that aborts the process.
     """
     until = time.monotonic() + timeout_s
-    writers = [one for one in threading.enumerate() if isinstance(one, WriterThread)]
+    writers = [thread for thread in threading.enumerate() if isinstance(thread, WriterThread)]
     for writer in writers:
         writer.join(max(0.0, until - time.monotonic()))
     return not any(writer.is_alive() for writer in writers)

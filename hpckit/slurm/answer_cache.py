@@ -90,7 +90,7 @@ class Answers:
             for key, text in found.items()
         }
         old = [(key, one) for key, one in self.answers.items() if key not in new]
-        room = _KEPT_BYTES - sum(len(one.text) for one in new.values())
+        room = _KEPT_BYTES - sum(len(answer.text) for answer in new.values())
         for key, one in sorted(old, key=lambda pair: pair[1].asked_at, reverse=True):
             room -= len(one.text)
             if room > 0:

@@ -102,7 +102,7 @@ class _CachedSource:
             yield from read_sacct(said.text, said.asked_at)
 
     def _accounting(self, ids: Sequence[str]) -> Mapping[str, str]:
-        found: dict[str, list[str]] = {one: [] for one in ids}
+        found: dict[str, list[str]] = {job_id: [] for job_id in ids}
         for line in ask_accounting(ids, self.commands).splitlines():
             found.get(_main(line), []).append(line)
         return {one: "\n".join(lines) for one, lines in found.items()}

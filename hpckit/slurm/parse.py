@@ -72,9 +72,9 @@ def read_squeue(text: str, now: datetime) -> Iterator[Observation]:
     for job, state, nodes, restarts, code, reason, start in split_rows(text, len(SQUEUE_FIELDS)):
         parsed = parse_state(state)
         waits = parsed.base is BaseState.pending
-        for one in parse_job_ids(job):
+        for job_id in parse_job_ids(job):
             yield Observation(
-                job=one,
+                job=job_id,
                 state=parsed,
                 seen_at=now,
                 nodes=_some(nodes),
@@ -173,9 +173,9 @@ def read_sacct(text: str, now: datetime) -> Iterator[Observation]:
     """Yield sacct's report; it has no restart counts, and the last row of a job is the latest."""
     for job, state, nodes, code in split_rows(text, len(SACCT_FIELDS)):
         parsed = parse_state(state)
-        for one in parse_job_ids(job):
+        for job_id in parse_job_ids(job):
             yield Observation(
-                job=one,
+                job=job_id,
                 state=parsed,
                 seen_at=now,
                 nodes=_some(nodes),

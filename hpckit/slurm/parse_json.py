@@ -64,8 +64,8 @@ def _complaints(answer: Mapping[str, Any]) -> list[str]:
     told = (
         [error for error in errors if isinstance(error, dict)] if isinstance(errors, list) else []
     )
-    told = [one for one in told if one.get("error_number") != _NOTHING_FOUND]
-    return [_text(one, "error") or _text(one, "description") for one in told]
+    told = [error for error in told if error.get("error_number") != _NOTHING_FOUND]
+    return [_text(error, "error") or _text(error, "description") for error in told]
 
 
 def _job_id(job: Job) -> str:

@@ -163,7 +163,7 @@ def observe_through(
     accounted: dict[str, Observation] = {}
     errors: list[SchedulerError] = []
     with _noted(errors):
-        queued.update((one.job, one) for one in source.queue(jobs))
+        queued.update((seen.job, seen) for seen in source.queue(jobs))
     unknown = [job for job in jobs if job not in queued]
     if unknown:
         with _noted(errors):
@@ -210,7 +210,7 @@ def observe_queued(job: str, commands: SlurmCommands, now: datetime) -> Observat
     Raises SchedulerAwayError or SchedulerRefusedError.
     """
     text = _ask_of(f"--jobs={job}", commands)
-    return next((one for one in read_squeue(text, now) if one.job == job), None)
+    return next((seen for seen in read_squeue(text, now) if seen.job == job), None)
 
 
 def terms(job: str, commands: SlurmCommands) -> JobTerms | None:

@@ -171,7 +171,7 @@ def script_fields(plan: LaunchPlan, job: JobSpec) -> ScriptFields:
         resources=resources,
         modules=tuple(plan.cluster.modules),
         # Secrets are only for the ranks: any user who can see a job may see its script.
-        environment=tuple(one for one in plan.cluster.env.items() if one[1] != MASK),
+        environment=tuple(variable for variable in plan.cluster.env.items() if variable[1] != MASK),
         setup=tuple(plan.cluster.setup),
         judged=_judged(plan.cluster.setup),
         python=plan.python,
@@ -183,7 +183,7 @@ def _judged(lines: Sequence[str]) -> tuple[str, ...]:
     """Return the lines that are chains or pipes; none if a statement extends over several lines."""
     if any(_GOES_ON.search(line) or line.count("'") % 2 or line.count('"') % 2 for line in lines):
         return ()
-    return tuple(one for one in lines if _CHAINED.search(one) and not _CONDITION.match(one))
+    return tuple(line for line in lines if _CHAINED.search(line) and not _CONDITION.match(line))
 
 
 def _log(folder: str, job: JobSpec) -> str:

@@ -51,7 +51,7 @@ class TemplateBlocks:
 
     def _extended(self, tree: nodes.Template) -> str | None:
         """Return the template that this one always extends; None if it is none, or not known."""
-        extends = next((one for one in tree.body if isinstance(one, nodes.Extends)), None)
+        extends = next((node for node in tree.body if isinstance(node, nodes.Extends)), None)
         if extends is None:
             return None
         if isinstance(extends.template, nodes.Const):
@@ -82,9 +82,9 @@ def _behind_extends(tree: nodes.Template) -> Sequence[nodes.Node]:
 def _printed_by_name(tree: nodes.Template) -> frozenset[str]:
     """Return the blocks that a template prints itself, as in `{{ self.mine() }}`."""
     return frozenset(
-        one.attr
-        for one in tree.find_all(nodes.Getattr)
-        if isinstance(one.node, nodes.Name) and one.node.name == "self"
+        node.attr
+        for node in tree.find_all(nodes.Getattr)
+        if isinstance(node.node, nodes.Name) and node.node.name == "self"
     )
 
 
@@ -107,7 +107,7 @@ def _reached(body: Sequence[nodes.Node]) -> Iterator[nodes.Node]:
     """Yield blocks and output, also those within control structures; not what is in a block."""
     for node in body:
         if isinstance(node, _CONTROL):
-            inner = [one for one in node.iter_child_nodes() if isinstance(one, nodes.Stmt)]
+            inner = [child for child in node.iter_child_nodes() if isinstance(child, nodes.Stmt)]
             yield from _reached(inner)
         elif isinstance(node, nodes.Output):
             yield from node.nodes

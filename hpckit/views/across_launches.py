@@ -114,7 +114,7 @@ def _add_reruns(
     later = _readable(list_launches(questions[0][0].folder.parent), context)
     for launch in sorted(later, key=lambda launch: launch.created_at):
         history = read_launch_history(launch)
-        signatures = {wanted[one] for one in wanted if one[0] in history.known}
+        signatures = {wanted[key] for key in wanted if key[0] in history.known}
         found = [
             run
             for run in launch.runs
@@ -249,7 +249,7 @@ def _newest(views: Sequence[LaunchView]) -> list[ChosenRuns]:
             if signature not in winners or (completed and not winners[signature][1]):
                 winners[signature] = (view.launch.id, completed)
     chosen = [
-        (view, [one for one in view.runs if winners[_signature(view, one)][0] == view.launch.id])
+        (view, [run for run in view.runs if winners[_signature(view, run)][0] == view.launch.id])
         for view in views
     ]
     return [(view, runs) for view, runs in chosen if runs]

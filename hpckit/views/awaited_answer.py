@@ -105,12 +105,12 @@ def running_run(
     launch, index = selection.launch, selection.index
     indices = None if index is None else [index]
     view = launch_view(launch, context, ask=Ask.open_runs, indices=indices)
-    running = [one for one in view.runs if one.state is RunState.running]
-    running = running or [one for one in view.runs if otherwise(one)]
+    running = [run for run in view.runs if run.state is RunState.running]
+    running = running or [run for run in view.runs if otherwise(run)]
     if len(running) == 1:
         return running[0]
     if running:
-        names = listed([one.record.id for one in running], _SHOWN)
+        names = listed([run.record.id for run in running], _SHOWN)
         raise UsageError(f"launch {launch.id} has several such runs", hint=f"name one of {names}")
     if len(view.runs) == 1:
         run, state = view.runs[0].record.id, view.runs[0].state

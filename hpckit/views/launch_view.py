@@ -104,8 +104,10 @@ def launch_views(
             for reading in readings
             if reading.jobs and reading.launch.cluster.bin_dir == bin_dir
         ]
-        jobs = tuple(dict.fromkeys(job for one in of_it for job in one.jobs))
-        answers[bin_dir] = ask_scheduler([one.launch for one in of_it], jobs, context, freshness)
+        jobs = tuple(dict.fromkeys(job for question in of_it for job in question.jobs))
+        answers[bin_dir] = ask_scheduler(
+            [question.launch for question in of_it], jobs, context, freshness
+        )
     nobody = SchedulerReply(scheduler=Scheduler.none)
     return tuple(
         reading.view(answers[reading.launch.cluster.bin_dir] if reading.jobs else nobody)
@@ -358,11 +360,11 @@ def _jobs(
         for record in records
         if ask is Ask.all_runs or record.state is not RunState.completed
     ]
-    jobs = [one.job for one in asked if one.index not in pools]
-    shared = {pools[one.index] for one in asked if one.index in pools}
+    jobs = [record.job for record in asked if record.index not in pools]
+    shared = {pools[record.index] for record in asked if record.index in pools}
     jobs += [job for pool in shared for job in pool]
-    jobs += [history.successor_of(one.index) for one in asked]
-    jobs += [job for one in asked for job in history.satellite_jobs(one.index)]
+    jobs += [history.successor_of(record.index) for record in asked]
+    jobs += [job for record in asked for job in history.satellite_jobs(record.index)]
     jobs += [history.auto_resume_job] if any(jobs) else []
     return tuple(dict.fromkeys(job for job in jobs if job is not None))
 

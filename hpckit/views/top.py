@@ -217,11 +217,11 @@ class RunActivities:
             if one.read_at is None or now - one.read_at >= _AGAIN
         ]
         due.sort(key=lambda one: one.read_at or datetime.min.replace(tzinfo=now.tzinfo))
-        for one in due[:_FILES]:
-            one.read_at = now
-            for row in map(decode_telemetry, one.file.new_rows()):
+        for run in due[:_FILES]:
+            run.read_at = now
+            for row in map(decode_telemetry, run.file.new_rows()):
                 if isinstance(row, TelemetryRow) and row.end > row.start:
-                    one.row = row
+                    run.row = row
         return {index: self._activity(index, some, now) for index, some in nodes.items()}
 
     def _nodes_of(self, record: RunRecord) -> list[_Node]:
@@ -244,12 +244,12 @@ class RunActivities:
     def _activity(self, index: int, nodes: Iterable[_Node], now: datetime) -> RunActivity:
         young = [node for node in nodes if node.row is not None and now - node.row.end < _OLD]
         ranks = tuple(
-            replace(rank, node=one.name) for one in young if one.row for rank in one.row.ranks
+            replace(rank, node=node.name) for node in young if node.row for rank in node.row.ranks
         )
         step_s = mean_step_s(ranks)
         return RunActivity(
             step_s=self._seen_step_s(index) if step_s is None else step_s,
-            gpus=tuple(gpu for one in young for gpu in _gpus(one)),
+            gpus=tuple(gpu for node in young for gpu in _gpus(node)),
             ranks=tuple({rank.rank: rank for rank in ranks}.values()),
         )
 

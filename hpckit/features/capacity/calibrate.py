@@ -132,9 +132,9 @@ def measured_run(launch: Launch, index: int) -> MeasuredRun:
         )
     gpus, devices = gpu_uses(usages), {one.uuid: one for use in usages for one in use.devices}
     used = {rank.gpu for rank in ranks}
-    peaks = [one.memory_peak_bytes for one in gpus if one.uuid in used]
+    peaks = [gpu.memory_peak_bytes for gpu in gpus if gpu.uuid in used]
     known = [peak for peak in peaks if peak is not None]
-    names = sorted({devices[one].name for one in used if one in devices})
+    names = sorted({devices[uuid].name for uuid in used if uuid in devices})
     samples = samples_per_step(ranks)
     parallel = load_settings(launch, index)[0].parallel
     reported = read_runs(launch, (index,))[0].layout

@@ -30,7 +30,7 @@ _NUMBERS: Mapping[str, tuple[float, tuple[str, ...]]] = {
     "node_w": (1, ("node_w",)),
 }
 """What a site says of its own GPU: the factor to GpuSpec's unit, and the fields that it sets."""
-_NEEDED = tuple(one for one in _NUMBERS if one != "node_w")
+_NEEDED = tuple(number for number in _NUMBERS if number != "node_w")
 """Without a GPU of the catalogue that it is like."""
 LINKED = "gpus_per_link"
 _NAME = "name"
@@ -98,7 +98,7 @@ def read_gpu(text: str) -> GpuSpec:
     shown = name or " ".join(words)
     if like is not None:
         return _changed(like, shown, values)
-    missing = [one for one in _NEEDED if one not in given]
+    missing = [key for key in _NEEDED if key not in given]
     if missing:
         raise ConfigError(
             f"GPU {text!r}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing",
@@ -189,6 +189,6 @@ def gpu_called(device: str) -> GpuSpec | None:
     """
     words = device.upper().replace("-", " ").split()
     for name, about in _CATALOGUE.items():
-        if all(any(word.startswith(one) for word in words) for one in about["driver"]):
+        if all(any(word.startswith(prefix) for word in words) for prefix in about["driver"]):
             return GPUS[name]
     return None

@@ -173,7 +173,7 @@ class TrainingSetup:
     def _check_cut(self, axis: str, whole: int, of: str) -> None:
         size = getattr(self.layout, axis)
         if whole % size:
-            sizes = [one for one in range(2, min(whole, _MOST_CUT) + 1) if whole % one == 0]
+            sizes = [size for size in range(2, min(whole, _MOST_CUT) + 1) if whole % size == 0]
             near = sorted(sizes, key=lambda one: abs(one - size))[:2]
             raise ConfigError(
                 f"{axis}={size} does not divide the {whole} {of}",

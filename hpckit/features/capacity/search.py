@@ -102,12 +102,12 @@ def _given(sizes: Mapping[str, int], axis: str, tried: Iterable[int]) -> Iterabl
 
 
 def _divisors(number: int, most: int) -> Iterator[int]:
-    return (one for one in range(1, min(number, most) + 1) if number % one == 0)
+    return (size for size in range(1, min(number, most) + 1) if number % size == 0)
 
 
 def _contexts(like: TrainingSetup, most: int) -> Iterator[int]:
     longest = max(1, min(most, 2 * like.sequence // _LONG))
-    return (one for one in (1, 2, 4, 8, 16) if one <= longest and like.sequence % one == 0)
+    return (size for size in (1, 2, 4, 8, 16) if size <= longest and like.sequence % size == 0)
 
 
 def _shards(like: TrainingSetup, data: int, near: int) -> set[int]:
@@ -120,10 +120,10 @@ def _stages_per_rank(like: TrainingSetup, layout: Layout, given: int | None) -> 
     if layout.pipeline == 1:
         return iter((1,))
     least = like.shape.layers // layout.pipeline
-    return (one for one in ((1, 2) if given is None else (given,)) if one <= least)
+    return (size for size in ((1, 2) if given is None else (given,)) if size <= least)
 
 
 def _micro_batches(rows: int, given: int | None) -> Iterator[int]:
     if given is not None:
         return iter((given,) if rows % given == 0 else ())
-    return (one for one in (1, 2, 4, 8, 16, 32) if rows % one == 0)
+    return (size for size in (1, 2, 4, 8, 16, 32) if rows % size == 0)

@@ -46,10 +46,10 @@ def search_plans(request: CapacityRequest) -> Sequence[PlannedSetup]:
     """
     by = request.calibration
     found = fitting_first(plan_setup(setup, by) for setup in _possible(request))
-    runnable = [one for one in found if not layout_limits(one.setup)]
+    runnable = [planned for planned in found if not layout_limits(planned.setup)]
     return [
-        replace(one, days=bill_of(request, one.setup, one.time.total).days)
-        for one in runnable or found
+        replace(planned, days=bill_of(request, planned.setup, planned.time.total).days)
+        for planned in runnable or found
     ]
 
 
@@ -107,7 +107,7 @@ def _no_batch(request: CapacityRequest, space: SearchSpace) -> ConfigError:
 def _nothing_fits(request: CapacityRequest) -> FoundLayouts:
     """Return the layout that needs the least memory, and what would make one fit."""
     possible = _possible(request)
-    runnable = [one for one in possible if not layout_limits(one)]
+    runnable = [setup for setup in possible if not layout_limits(setup)]
     smallest = min(
         (plan_setup(setup, request.calibration) for setup in runnable or possible),
         key=lambda one: one.memory.expected,
@@ -144,7 +144,7 @@ def _if_less(request: CapacityRequest, less: CapacityRequest, words: str) -> Ite
 def _least(request: CapacityRequest) -> float:
     by = request.calibration
     found = (plan_memory(setup) for setup in _possible(request))
-    return min((one if by is None else by.memory(one)).expected for one in found)
+    return min((parts if by is None else by.memory(parts)).expected for parts in found)
 
 
 def _enough_gpus(request: CapacityRequest) -> int | None:

@@ -160,7 +160,7 @@ def _memory_lines(plan: CapacityPlan) -> list[str]:
         if value:
             label = _LABELS.get(name, name)
             lines.append(f"  {label:<14}{value / size:>9.2f} {unit}")
-    low, high = (f"{one / size:.1f}" for one in (memory.low, memory.high))
+    low, high = (f"{amount / size:.1f}" for amount in (memory.low, memory.high))
     likely = f"  ({low} to {high})" if low != high else ""
     of = f"of {room / _GIB:.1f} GiB"
     lines.append(f"  {'total':<14}{memory.expected / size:>9.2f} {unit}{likely} {of}")
@@ -297,7 +297,11 @@ def _nothing_lines(found: FoundLayouts) -> list[str]:
         *indented(setup_text(one.setup)),
     ]
     if found.help:
-        lines += ["", "what would help", *(line for one in found.help for line in indented(one))]
+        lines += [
+            "",
+            "what would help",
+            *(line for advice in found.help for line in indented(advice)),
+        ]
     return lines
 
 

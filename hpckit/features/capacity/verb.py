@@ -174,7 +174,7 @@ def _add_choice(
 ) -> None:
     parser.add_argument(
         f"--{name}",
-        choices=[one.value for one in of],
+        choices=[choice.value for choice in of],
         default=None if default is None else default.value,
         help=what if default is None else f"{what} (default: {default.value})",
         **more,

@@ -37,7 +37,7 @@ _OF_SHAPES = (
 )
 """Options that need a transformer's shape, or that an experiment says itself."""
 _OF_TIMES = ("price_per_gpu_hour", "carbon_g_per_kwh")
-_OF_PLANS = (*(one for one in _OF_SHAPES if one != "power"), *_OF_TIMES)
+_OF_PLANS = (*(word for word in _OF_SHAPES if word != "power"), *_OF_TIMES)
 _CLUSTER = re.compile(r"\+{0,2}cluster[.=]")
 _RANKS = ("resources.nodes=", "resources.tasks_per_node=", "resources.gpus_per_node=")
 
@@ -100,7 +100,7 @@ def _check_slips(arguments: argparse.Namespace, words: list[str]) -> None:
 
 
 def _check_experiment(arguments: argparse.Namespace, every: list[str]) -> None:
-    words = [one for one in every if not _CLUSTER.match(one)]
+    words = [word for word in every if not _CLUSTER.match(word)]
     for names, why in (
         (_OF_SHAPES, "the experiment says what its model and its layout are"),
         (_OF_TIMES, "of a model that is counted, states are known and the time is not"),

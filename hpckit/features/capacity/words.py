@@ -147,7 +147,7 @@ def _unknown(name: str, value: str) -> ConfigError:
 
 
 def _allowed() -> str:
-    return f"it takes {', '.join(f'{one}=N' for one in (*_SIZES, _STAGES))}, sequence=true|false"
+    return f"it takes {', '.join(f'{name}=N' for name in (*_SIZES, _STAGES))}, sequence=true|false"
 
 
 def _size(name: str, value: str) -> int:

@@ -89,9 +89,9 @@ class ExportDocument:
 
     def _values(self, run: ExportedRun) -> Iterator[MetricValue]:
         count = 0
-        for one in run.values(undone=self._undone):
+        for value in run.values(undone=self._undone):
             count += 1
-            yield one
+            yield value
         self.written += Written(values=count)
 
     def _accounts(self) -> Iterator[Goodput]:

@@ -44,9 +44,9 @@ class ExportedRun:
     def values(self, *, undone: bool) -> Iterator[MetricValue]:
         """Yield every value that holds, and with `undone` those that do not as well."""
         for judged in self.history():
-            for one in each_value(judged):
-                if undone or not one.undone:
-                    yield one
+            for value in each_value(judged):
+                if undone or not value.undone:
+                    yield value
 
     def stamp(self) -> tuple[Any, ...]:
         """Return what changes whenever an export of the run would."""
@@ -83,17 +83,19 @@ class Points:
     def __iter__(self) -> Iterator[Point]:
         stepless: dict[str, Point] = {}
         stepped = set[str]()
-        for one in self.run.values(undone=False):
-            number = number_of(one.value)
-            if number is None or isinstance(one.step, float):
+        for value in self.run.values(undone=False):
+            number = number_of(value.value)
+            if number is None or isinstance(value.step, float):
                 self.left_out += 1
                 continue
-            key = one.key.encode(errors="backslashreplace").decode()  # JSON has half characters
-            point = Point(key=key, step=one.step or 0, at=_seconds(one.at), number=float(number))
+            key = value.key.encode(errors="backslashreplace").decode()  # JSON has half characters
+            point = Point(
+                key=key, step=value.step or 0, at=_seconds(value.at), number=float(number)
+            )
             if not self.fits(point):
                 self.left_out += 1
                 continue
-            if one.step is None:
+            if value.step is None:
                 self.left_out += key in stepless
                 stepless[key] = point
                 continue

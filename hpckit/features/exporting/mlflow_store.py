@@ -56,7 +56,7 @@ def write_run(run: ExportedRun, target: Path) -> Written:
     folder = make_folder(target).absolute()
     points = Points(run=run)
     held = list(points)
-    names = mlflow_names({one.key for one in held})
+    names = mlflow_names({value.key for value in held})
     wanted = {(names[point.key], point.step): point for point in held}
     try:
         client = MlflowClient(tracking_uri=f"sqlite:///{folder / DATABASE}")
@@ -117,10 +117,10 @@ def _held(client: MlflowClient, name: str, keys: Iterable[str]) -> Held | None:
     """Return what a run holds; None if it has two values at one step."""
     found: dict[tuple[str, int], str] = {}
     for key in keys:
-        for one in client.get_metric_history(name, key):
-            if (key, one.step) in found:
+        for point in client.get_metric_history(name, key):
+            if (key, point.step) in found:
                 return None
-            found[key, one.step] = _text(one.value)
+            found[key, point.step] = _text(point.value)
     return found
 
 

@@ -261,8 +261,8 @@ def usual_rate(
     None if there are fewer than three: nothing may be concluded from them.
     """
     rates = [
-        one.bus_bytes_per_s[operation]
-        for one in earlier
-        if one.shape == shape and one.bus_bytes_per_s.get(operation, 0.0) > 0
+        group.bus_bytes_per_s[operation]
+        for group in earlier
+        if group.shape == shape and group.bus_bytes_per_s.get(operation, 0.0) > 0
     ]
     return (median(rates) if len(rates) >= FEWEST_EARLIER else None), len(rates)

@@ -80,7 +80,7 @@ def measure(config: Any, run: Run) -> None:
     operations = sweep_operations(request.operations, sizes, request.time_s, world)
     first = world.rank % world.ranks_per_node == 0
     own = to_plain(read_node_links(this_host(), environment())) if first else None
-    links = [from_plain(NodeLinks, one) for one in gathered(own, world) if one is not None]
+    links = [from_plain(NodeLinks, plain) for plain in gathered(own, world) if plain is not None]
     cuda = world.device.type == "cuda"
     measured = InterconnectMeasurement(
         at=now(),
@@ -302,7 +302,7 @@ def _of_all_ranks(sweep: OperationSweep, world: RankWorld) -> OperationTimes:
     seen = gathered({"medians": sweep.medians, "wrong": sweep.wrong}, world)
     times = []
     for place, (size, _, repeats) in enumerate(sweep.medians):
-        seconds = [one["medians"][place][1] for one in seen]
+        seconds = [rank["medians"][place][1] for rank in seen]
         times.append(
             SizedTime(
                 size=size,

@@ -160,7 +160,9 @@ class InterconnectMeasurement:
 
     def times(self, operation: CommOperation) -> tuple[SizedTime, ...]:
         """Return what was measured of an operation; empty if nothing was."""
-        return next((one.times for one in self.operations if one.operation is operation), ())
+        return next(
+            (measured.times for measured in self.operations if measured.operation is operation), ()
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

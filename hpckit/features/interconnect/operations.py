@@ -130,8 +130,8 @@ def exchange(sends: list[tuple[Tensor, int]], receives: list[tuple[Tensor, int]]
     """Send and receive these tensors, to and from these ranks, all at once; wait for all."""
     work = [dist.P2POp(dist.isend, one, peer) for one, peer in sends]
     work += [dist.P2POp(dist.irecv, one, peer) for one, peer in receives]
-    for one in dist.batch_isend_irecv(work) if work else ():
-        one.wait()
+    for request in dist.batch_isend_irecv(work) if work else ():
+        request.wait()
 
 
 def _host_to_device(count: int, world: RankWorld) -> PreparedOperation:

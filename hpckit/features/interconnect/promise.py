@@ -64,7 +64,7 @@ def _of_node(
         return _pcie(path, links.gpus or ())
     if path is LinkPath.within_node:
         if operation is CommOperation.point_to_point and any(
-            one.nvlinks for one in links.gpus or ()
+            gpu.nvlinks for gpu in links.gpus or ()
         ):
             return _nothing(path, "the NVLinks of a GPU may lead to several others")
         return _within(links, measured)
@@ -84,11 +84,11 @@ def _within(links: NodeLinks, measured: InterconnectMeasurement) -> PathPromise:
     gpus = links.gpus or ()
     if not gpus:
         return _nothing(path, f"{links.host} does not say which GPUs it has")
-    if not all(one.nvlinks for one in gpus):
+    if not all(gpu.nvlinks for gpu in gpus):
         return _pcie(path, gpus)
     # A link that is down counts: it is promised, and its lack is what a low share tells.
     count, gpu = min(
-        (((one.nvlinks or 0) + (one.nvlinks_down or 0), one) for one in gpus),
+        (((gpu.nvlinks or 0) + (gpu.nvlinks_down or 0), gpu) for gpu in gpus),
         key=lambda one: one[0],
     )
     rate = next((gbytes for least, gbytes in _NVLINK if (gpu.capability or 0) >= least), None)

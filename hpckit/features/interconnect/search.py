@@ -59,8 +59,8 @@ def _pair_times(
     Up to `most_alone` slow pairs are measured one after the other, more of them at once.
     """
     seen: list[NodeGroupTime] = []
-    for one in rounds:
-        seen += yield one
+    for pairs in rounds:
+        seen += yield pairs
     factor = slow_factor(seen)
     times = {group.nodes: group.seconds for group in seen}
     for _ in range(_AGAIN):
@@ -139,7 +139,7 @@ def _slower_group(
     left: Sequence[int], right: Sequence[int]
 ) -> Generator[Round, GroupTimes, list[int] | None]:
     """Measure two groups at once; return the slower one, None if they are alike, twice."""
-    groups = tuple(tuple(sorted(one)) for one in (left, right) if len(one) > 1)
+    groups = tuple(tuple(sorted(half)) for half in (left, right) if len(half) > 1)
     if not groups:
         return None
     if len(groups) == 1:
@@ -147,7 +147,7 @@ def _slower_group(
     each = [0.0, 0.0]
     for attempt in range(2):
         seen = yield groups
-        times = {one.nodes: one.seconds for one in seen}
+        times = {measured.nodes: measured.seconds for measured in seen}
         # In a group of n each node exchanges n-1 messages.
         now = [times[group] / (len(group) - 1) for group in groups]
         each = now if attempt == 0 else [min(pair) for pair in zip(each, now, strict=True)]

@@ -91,7 +91,7 @@ def _not_measured(measured: InterconnectMeasurement, verdict: InterconnectVerdic
     rows = [operation for operation in measured.operations if operation.times]
     ended = [operation for operation in measured.operations if operation.ended]
     for why in dict.fromkeys(times.ended for times in ended):
-        names = [one.operation.value for one in ended if one.ended == why]
+        names = [operation.operation.value for operation in ended if operation.ended == why]
         what = "" if len(names) == len(rows) else f" of {', '.join(names)}"
         yield f"larger sizes{what} were not measured: {why}"
     for each in verdict.operations:

@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--find-slow",
-        choices=[one.value for one in SearchMode],
+        choices=[mode.value for mode in SearchMode],
         default=SearchMode.auto.value,
         help="search for a slow node or link: all pairs of nodes, or halves of them (default: "
         "auto, if more than two nodes are below what their links promise)",

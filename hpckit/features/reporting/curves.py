@@ -118,7 +118,7 @@ def band(means: Sequence[dict[int, float]], shown: StepRange) -> CurveBand | Non
             found.append((shown.middle(column, BAND_COLUMNS), tenths[0], tenths[4], tenths[8]))
     if not found:
         return None
-    steps, low, middle, high = (tuple(map(rounded, one)) for one in zip(*found, strict=True))
+    steps, low, middle, high = (tuple(map(rounded, column)) for column in zip(*found, strict=True))
     return CurveBand(
         runs=sum(bool(mean) for mean in means), steps=steps, low=low, middle=middle, high=high
     )
@@ -231,11 +231,11 @@ def metric_points(launch: Launch, index: int, *, whole: bool) -> dict[str, Metri
     found: dict[str, MetricPoints] = {}
     for judged in metric_history(launch.paths.run(index)):
         at_s = (moment_s(judged.row.at) or math.nan) if whole else None
-        for one in each_value(judged):
-            number = number_of(one.value)
-            if number is None or one.step is None or (one.undone and not whole):
+        for value in each_value(judged):
+            number = number_of(value.value)
+            if number is None or value.step is None or (value.undone and not whole):
                 continue
-            found.setdefault(one.key, MetricPoints()).add(one, float(number), at_s)
+            found.setdefault(value.key, MetricPoints()).add(value, float(number), at_s)
     return found
 
 
@@ -261,8 +261,8 @@ def _metric(
     clocks: Mapping[str, RunClock | None],
     columns: int,
 ) -> MetricCurves:
-    pieces = [one.live.steps for one in chosen.values()]
-    pieces += [piece.steps for one in chosen.values() for piece in one.undone.values()]
+    pieces = [series.live.steps for series in chosen.values()]
+    pieces += [piece.steps for series in chosen.values() for piece in series.undone.values()]
     shown = step_range([*pieces, *(other.steps for other in others)])
     return MetricCurves(
         metric=key,

@@ -58,7 +58,7 @@ def form_of(target: Path) -> FigureForm:
     if suffix not in set(FigureForm):
         raise UsageError(
             f"-o {target.name}: a figure is a file whose name ends with "
-            f"{', '.join(f'.{one}' for one in FigureForm)}",
+            f"{', '.join(f'.{form}' for form in FigureForm)}",
             hint=f"-o {target.stem or 'figure'}.pdf",
         )
     return FigureForm(suffix)

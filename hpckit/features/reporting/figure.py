@@ -54,15 +54,15 @@ def run_clock(spans: Iterable[TimeSpan]) -> RunClock | None:
     begun = [span for span in spans if span.attempt > 0]
     if not begun:
         return None
-    productive = [one for one in begun if one.part is TimePart.productive]
+    productive = [span for span in begun if span.part is TimePart.productive]
     before, total = list[float](), 0.0
     for one in productive:
         before.append(total)
         total += (one.end - one.begin).total_seconds()
     return RunClock(
         begin_s=begun[0].begin.timestamp(),
-        begins=[one.begin.timestamp() for one in productive],
-        ends=[one.end.timestamp() for one in productive],
+        begins=[span.begin.timestamp() for span in productive],
+        ends=[span.end.timestamp() for span in productive],
         before=before,
     )
 

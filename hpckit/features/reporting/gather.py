@@ -60,10 +60,10 @@ def report_document(
     note_warnings(views, context)
     now = context.now()
     seen = [one for view in views for one in _seen(view, now)]
-    rows = tuple(one.row for one in seen)
+    rows = tuple(run.row for run in seen)
     results, goal, own = ordered_results(views, rows, now)
     curves, left_out = read_curves(
-        [(one.launch, one.view) for one in seen], own, None if goal is None else goal.metric, now
+        [(run.launch, run.view) for run in seen], own, None if goal is None else goal.metric, now
     )
     return ReportDocument(
         title=_title(views),
@@ -76,9 +76,9 @@ def report_document(
         timelines=_timelines(views, rows, now),
         curves=curves,
         metrics_left_out=left_out,
-        activity=gpu_activity((one.launch, one.view, one.usages) for one in seen if one.usages),
-        gpus=tuple(gpu for one in seen for gpu in used_gpus(one.row.run, one.usages)),
-        ranks=tuple(rank for one in seen for rank in used_ranks(one.view, one.usages)),
+        activity=gpu_activity((run.launch, run.view, run.usages) for run in seen if run.usages),
+        gpus=tuple(gpu for run in seen for gpu in used_gpus(run.row.run, run.usages)),
+        ranks=tuple(rank for run in seen for rank in used_ranks(run.view, run.usages)),
     )
 
 
@@ -104,7 +104,7 @@ def _title(views: Sequence[LaunchView]) -> str:
         (view,) = views
         whole = len(view.runs) == len(view.launch.runs)
         return view.launch.id if whole or len(view.runs) > 1 else view.runs[0].record.id
-    return f"{len(views)} launches: {', '.join(dict.fromkeys(one.launch.name for one in views))}"
+    return f"{len(views)} launches: {', '.join(dict.fromkeys(view.launch.name for view in views))}"
 
 
 def ordered_results(

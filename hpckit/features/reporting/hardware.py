@@ -103,7 +103,10 @@ def gpu_activity(runs: Iterable[tuple[Launch, RunView, Sequence[NodeUsage]]]) ->
     readings = [reading for place in places for reading in _readings(place, most)]
     if not readings:
         return None
-    begin_s, end_s = min(one.begin_s for one in readings), max(one.end_s for one in readings)
+    begin_s, end_s = (
+        min(reading.begin_s for reading in readings),
+        max(reading.end_s for reading in readings),
+    )
     means = _column_means(readings, begin_s, end_s)
     gpus = sorted({gpu for gpu, quantity in means if quantity in {_BUSY, _POWER_W}})
     return GpuActivity(

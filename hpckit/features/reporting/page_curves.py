@@ -184,7 +184,7 @@ def curves_section(document: ReportDocument) -> Section:
             {
                 "metric": curves.metric,
                 "chart": chart,
-                "not_finite": sum(one.not_finite for one in curves.runs),
+                "not_finite": sum(run.not_finite for run in curves.runs),
             }
             for curves, chart in zip(document.curves, charts, strict=True)
         ],

@@ -78,7 +78,7 @@ def _activity(found: GpuActivity, *, slowed: bool) -> tuple[list[tuple[Chart, st
         words = "how much of the time heat or the power brake slowed each GPU"
         shown.append(("slowed", words, [lane.slowed for lane in lanes]))
     heat_maps = [(_heat_map(name, times, names, rows), words) for name, words, rows in shown]
-    if all(one is None for one in found.power_w):
+    if all(watts is None for watts in found.power_w):
         return heat_maps, None
     values = {"times": times, "power_w": found.power_w}
     return heat_maps, Chart(id="chart-gpu-power", template="gpu_power", height=240, values=values)
@@ -106,7 +106,7 @@ def _gpu_table(document: ReportDocument) -> Table:
         *("slowed by heat", "slowed by the power limit"),
     )
     return table(
-        header, [(short_name(document, one.run), *_gpu_cells(one)) for one in document.gpus]
+        header, [(short_name(document, gpu.run), *_gpu_cells(gpu)) for gpu in document.gpus]
     )
 
 
@@ -198,9 +198,9 @@ def _slow_words(slow: Sequence[RankUsed]) -> str:
     if not slow:
         return "No rank was found to be slower than its peers."
     words = [
-        f"rank {one.steps.rank} of {one.run} on {one.steps.node} "
-        f"({percent(one.slower_by)} longer for its own work, data included)"
-        for one in slow[:5]
+        f"rank {rank.steps.rank} of {rank.run} on {rank.steps.node} "
+        f"({percent(rank.slower_by)} longer for its own work, data included)"
+        for rank in slow[:5]
     ]
     more = f" and {counted(len(slow) - 5, 'other')}" if len(slow) > len(words) else ""
     return f"Slower than their peers: {', '.join(words)}{more}."

@@ -99,7 +99,9 @@ def table(
     """Return a table. Columns in which no row has anything are left out."""
     lines = [[_drawn(cell) for cell in row] for row in rows]
     columns = list(zip(*lines, strict=True))
-    kept = [any(cell if isinstance(cell, str) else cell.text for cell in one) for one in columns]
+    kept = [
+        any(cell if isinstance(cell, str) else cell.text for cell in column) for column in columns
+    ]
     numeric = [any(isinstance(cell, Figure) for cell in column) for column in columns]
     return Table(
         header=list(compress(zip(header, numeric, strict=False), kept)),

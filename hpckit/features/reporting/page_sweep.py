@@ -118,7 +118,7 @@ def _axis(name: str, values: Sequence[Any]) -> _Axis:
     if all(
         one is not None for one, value in zip(numbers, values, strict=True) if value is not None
     ):
-        known = [one for one in numbers if one is not None]
+        known = [number_ for number_ in numbers if number_ is not None]
         if known:
             return _number_axis(name, numbers, known)
     texts = [None if value is None else str(value) for value in values]
@@ -141,10 +141,10 @@ def _number_axis(name: str, values: Sequence[float | None], known: Sequence[floa
 
     kinds = sorted(set(known))
     between = [begin + (end - begin) * part / 4 for part in (1, 2, 3)]
-    between = [math.exp(one) for one in between] if log else between
+    between = [math.exp(exponent) for exponent in between] if log else between
     few = kinds if len(kinds) <= _MOST_TICKS else [low, *between, high]
     places = tuple(None if value is None else place(value) for value in values)
-    return _Axis(name, places, tuple((place(one), number(one)) for one in few))
+    return _Axis(name, places, tuple((place(value), number(value)) for value in few))
 
 
 def _number(value: Any) -> float | None:

@@ -104,8 +104,12 @@ def _metrics(
     """Return what to plot: of metrics with curves, in the order in which they were logged."""
     known = [
         key
-        for key in dict.fromkeys(key for one in read.values() for key in one.points)
-        if any(len(one.points[key].live.steps) > 1 for one in read.values() if key in one.points)
+        for key in dict.fromkeys(key for metrics in read.values() for key in metrics.points)
+        if any(
+            len(metrics.points[key].live.steps) > 1
+            for metrics in read.values()
+            if key in metrics.points
+        )
     ]
     for metric in question.metrics:
         if metric not in known:

@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log", action="store_true", help="values on a logarithmic scale")
     parser.add_argument(
         "--style",
-        choices=[one.value for one in FigureStyle],
+        choices=[style.value for style in FigureStyle],
         default=FigureStyle.paper.value,
         help="sizes for a paper (5.5 x 3.2 inches) or for slides (10 x 5.6)",
     )

@@ -56,7 +56,7 @@ class Plan:
     def matching(self, patterns: Iterable[str], names: Iterable[str]) -> list[str]:
         """Return the names that match one of the patterns, in the order of the names."""
         wanted = list(patterns)
-        return [name for name in names if any(is_match(name, one) for one in wanted)]
+        return [name for name in names if any(is_match(name, pattern) for pattern in wanted)]
 
     def ties(self) -> list[tuple[str, ...]]:
         """Return the names of each parameter that has several, in the order of the pairs.
@@ -65,9 +65,9 @@ class Plan:
         """
         found: list[tuple[str, ...]] = []
         for pair in self.tied:
-            met = [one for one in found if not {*pair}.isdisjoint(one)]
-            joined = dict.fromkeys(name for one in (*met, pair) for name in one)
-            found = [one for one in found if one not in met] + [tuple(joined)]
+            met = [group for group in found if not {*pair}.isdisjoint(group)]
+            joined = dict.fromkeys(name for group in (*met, pair) for name in group)
+            found = [group for group in found if group not in met] + [tuple(joined)]
         return found
 
     def unmatched(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:

@@ -28,7 +28,7 @@ def with_layout_words(overrides: Iterable[str], words: Iterable[str]) -> tuple[s
     found = list(overrides)
     for word in words:
         key = word.partition("=")[0].lstrip("+")
-        found = [one for one in found if not _is_void(one, key)] + [word]
+        found = [word_before for word_before in found if not _is_void(word_before, key)] + [word]
     return tuple(found)
 
 

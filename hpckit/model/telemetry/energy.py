@@ -69,7 +69,7 @@ def launch_bill(bills: Iterable[EnergyBill]) -> EnergyBill:
     energy = sum((bill.energy for bill in some), EnergySum())
     sums: dict[str, float | None] = {}
     for name in ("kwh", "site_kwh", "carbon_g", "price", "lost_kwh", "lost_price"):
-        known = [value for one in some if (value := getattr(one, name)) is not None]
+        known = [value for use in some if (value := getattr(use, name)) is not None]
         sums[name] = sum(known) if known else None
-    hours, estimated = sum(one.gpu_hours for one in some), energy.estimated_share
+    hours, estimated = sum(use.gpu_hours for use in some), energy.estimated_share
     return EnergyBill(energy=energy, gpu_hours=hours, estimated_share=estimated, **sums)

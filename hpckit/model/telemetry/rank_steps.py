@@ -95,9 +95,9 @@ class TimedPhase:
 def timed_phases(ranks: Iterable[RankSteps]) -> tuple[TimedPhase, ...]:
     """Return the phases of these ranks' steps, means over all of them, the longest first."""
     some = [rank for rank in ranks if rank.steps > 0 and rank.seconds > 0]
-    steps, seconds = sum(one.steps for one in some), sum(one.seconds for one in some)
-    names = dict.fromkeys(name for one in some for name in one.phases)
-    sums = {name: sum(one.phases.get(name, 0.0) for one in some) for name in names}
+    steps, seconds = sum(part.steps for part in some), sum(part.seconds for part in some)
+    names = dict.fromkeys(name for part in some for name in part.phases)
+    sums = {name: sum(part.phases.get(name, 0.0) for part in some) for name in names}
     found = [
         TimedPhase(name=name, step_s=spent / steps, share=spent / seconds)
         for name, spent in sums.items()

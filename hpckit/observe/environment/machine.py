@@ -91,8 +91,8 @@ def read_networks(environ: Mapping[str, str], root: Path = Path("/")) -> Network
     efa = [one for one, link in drivers.items() if link.exists() and link.resolve().name == "efa"]
     ports = [port for port in find_ports(root) if port.parent.parent not in efa]
     active = read_ports(ports).gauges.get(HostGauge.infiniband_ports_active, 0)
-    places = [Path(one) for one in environ.get("LD_LIBRARY_PATH", "").split(":") if one]
-    places += [root / one for one in (*_OF_AWS, *_USUAL)]
+    places = [Path(folder) for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    places += [root / folder for folder in (*_OF_AWS, *_USUAL)]
     plugins = [str(file) for place in places for file in _files(place, _PLUGIN)]
     fabric = next((str(file) for place in places for file in _files(place, _FABRIC)), None)
     return NetworkFacts(

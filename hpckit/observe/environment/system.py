@@ -42,7 +42,7 @@ def granted_memory(root: Path = Path("/")) -> int | None:
     known = [read_count(folder / "memory.max") for folder in _own_cgroups(root)]
     known.append(_legacy_limit(root))
     known.append(_memory_of_node(root))
-    return min((one for one in known if one is not None), default=None)
+    return min((limit for limit in known if limit is not None), default=None)
 
 
 def read_limits() -> ProcessLimits:

@@ -155,7 +155,7 @@ def _facts(calls: NvmlCalls, uuid: str, index: int, supported: tuple[str, ...]) 
         sm_clock_max_mhz=calls.call("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
         slowdown_c=_threshold(calls, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
         shutdown_c=_threshold(calls, nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
-        supported=tuple(str(one) for one in supported),
+        supported=tuple(str(name) for name in supported),
     )
 
 

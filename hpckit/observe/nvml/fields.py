@@ -100,7 +100,7 @@ class FieldReader:
             if source.counter not in self._sources and self._supports(source.fields, wide=wide):
                 self._sources[source.counter] = source
         extra = (MEMORY_TEMPERATURE, REMAP_PENDING, REMAP_FAILED, RECOVERY_ACTION)
-        self._extra = tuple(one for one in extra if self._supports((one,)))
+        self._extra = tuple(name for name in extra if self._supports((name,)))
 
     @property
     def counters(self) -> tuple[GpuCounter, ...]:
@@ -119,9 +119,9 @@ class FieldReader:
         """Return all counters; raises GpuLostError, DriverLostError."""
         values = self._ask([one for source in self._sources.values() for one in source.fields])
         return {
-            counter: sum(values[one] for one in source.fields) * source.unit
+            counter: sum(values[number] for number in source.fields) * source.unit
             for counter, source in self._sources.items()
-            if all(one in values for one in source.fields)
+            if all(number in values for number in source.fields)
         }
 
     def _ask(self, fields: Sequence[_Field], *, wide: bool = False) -> dict[_Field, float]:

@@ -221,7 +221,7 @@ def read_gpu_cpus(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[f
         gpus = _in_order(_job_gpus(nvml, environ) or (), environ.get(CUDA, ""))
         addresses = [str(nvml.nvmlDeviceGetPciInfo(gpu.handle).busId) for gpu in gpus]
         lists = [read_small(_pci_folder(root, address) / "local_cpulist") for address in addresses]
-        return tuple(parse_cpus(one or "") for one in lists)
+        return tuple(parse_cpus(text or "") for text in lists)
     return ()
 
 

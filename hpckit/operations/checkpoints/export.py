@@ -46,7 +46,7 @@ def export_model(
 
 
 def _chosen(found: RunCheckpoints, step: int | None) -> tuple[CheckpointEntry, Manifest]:
-    whole = [(one, one.manifest) for one in found.entries if one.manifest is not None]
+    whole = [(entry, entry.manifest) for entry in found.entries if entry.manifest is not None]
     steps = ", ".join(str(one.step) for one, _ in whole)
     newest = next((checkpoint for checkpoint in found.entries if not checkpoint.torn), None)
     if step is None and newest is not None and newest.damage:

@@ -32,12 +32,12 @@ def send_all(
 
     What went wrong is recorded, too. `deadline` is in the time of `time.monotonic`.
     """
-    mine = [one for one in notices if begin_sending(paths.notice(one.key))]
+    mine = [notice for notice in notices if begin_sending(paths.notice(notice.key))]
     tries = [
-        _Delivery(notice=one, files=paths.notice(one.key), destination=to, context=context)
-        for one in mine
+        _Delivery(notice=notice, files=paths.notice(notice.key), destination=to, context=context)
+        for notice in mine
         for to in destinations
-        if to.place not in delivered_to(paths.notice(one.key))
+        if to.place not in delivered_to(paths.notice(notice.key))
     ]
     until = deadline - _TO_RECORD_S
     for attempt_ in tries:
@@ -47,9 +47,9 @@ def send_all(
     for notice in mine:
         files = paths.notice(notice.key)
         bad = [attempt_ for attempt_ in tries if attempt_.notice == notice and attempt_.problem]
-        failed = {one.destination.place for one in bad}
+        failed = {failure.destination.place for failure in bad}
         has = delivered_to(files) | {destination.place for destination in destinations} - failed
-        why = [one.said for one in bad]
+        why = [failure.said for failure in bad]
         end_sending(files, has, all_of_them=not failed, problems=why)
     return [attempt_.said for attempt_ in tries if attempt_.problem]
 

@@ -102,7 +102,7 @@ class AttemptTeller:
         if NoticeKind.finished in self.notify.events:
             views = _all_over(self.launch, history, self.context)
             made.append(None if views is None else telling.of_launch(views))
-        telling.send([one for one in made if one is not None], deadline)
+        telling.send([notice for notice in made if notice is not None], deadline)
 
 
 def attempt_teller(launch: Launch, index: int, notify: Notify, context: Context) -> AttemptTeller:
@@ -129,7 +129,7 @@ def tell_rest(launch: Launch, views: Sequence[RunView], context: Context) -> Non
         ]
         if NoticeKind.finished in notify.events:
             made.append(telling.of_launch(views))
-        telling.send([one for one in made if one is not None], deadline)
+        telling.send([notice for notice in made if notice is not None], deadline)
 
     deadline = time.monotonic() + LIMIT_S
     _join([_begun(tell, context)], deadline)

@@ -189,9 +189,9 @@ def _spoken_for(
     seen = observe(list(expected), slurm_commands(launch.cluster.bin_dir, context), context.now())
     coming = [expected[job] for job, one in seen.items() if not one.state.ended]
     return sum(
-        one.satellite.replicas * replica_nodes - one.resources.nodes
-        for one in coming
-        if one.satellite is not None
+        satellite.satellite.replicas * replica_nodes - satellite.resources.nodes
+        for satellite in coming
+        if satellite.satellite is not None
     )
 
 

@@ -175,7 +175,7 @@ def _launcher(words: Sequence[str]) -> tuple[str, Sequence[str]]:
     name = started.program
     if started.is_python and started.script is not None:
         path = started.script.removesuffix(".py").replace("/", ".")
-        module = next((one for one in _MODULES if f".{path}".endswith(f".{one}")), None)
+        module = next((known for known in _MODULES if f".{path}".endswith(f".{known}")), None)
         if module is not None and "." in module:
             return _MODULES[module], given
         name = started.script.rpartition("/")[2]

@@ -159,7 +159,7 @@ def _groups_above(site: Site, mine: Association) -> Iterator[int | None]:
 
 
 def _first(qos: Iterable[Qos], limit: Callable[[Qos], int | None]) -> int | None:
-    return next((found for one in qos if (found := limit(one)) is not None), None)
+    return next((found for rule in qos if (found := limit(rule)) is not None), None)
 
 
 def _lowest(limits: Iterable[int | None]) -> int | None:

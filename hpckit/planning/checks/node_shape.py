@@ -123,7 +123,9 @@ def _lacks(need: _Need, name: str, groups: Sequence[NodeGroup], job: JobSpec) ->
     has = f"the largest node of partition {name} has {_amount(need, largest)}{offer}"
     shared = job.shared_job
     if shared is not None:
-        own = next((one for one in _needs(shared.each) if one.what == need.what), None)
+        own = next(
+            (own_need for own_need in _needs(shared.each) if own_need.what == need.what), None
+        )
         if own is not None and own.count > largest:
             return _lacks(own, name, groups, replace(job, resources=shared.each, shared_job=None))
         return error(

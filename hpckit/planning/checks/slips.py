@@ -87,7 +87,11 @@ def _ignored_here(words: Sequence[str]) -> Iterator[Finding]:
     """Warn about typed overrides for a scheduler; values from files are meant for any cluster."""
     typed = [_STAGE.sub("", word) for word in words]
     keys = [word.lstrip("+").partition("=")[0] for word in typed if "=" in word]
-    given = [key for key in SLURM_ONLY if any(f"{one}.".startswith(f"{key}.") for one in keys)]
+    given = [
+        key
+        for key in SLURM_ONLY
+        if any(f"{given_key}.".startswith(f"{key}.") for given_key in keys)
+    ]
     if given:
         yield warning(
             given[0],

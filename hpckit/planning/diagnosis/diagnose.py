@@ -132,7 +132,7 @@ _KINDS = tuple(VerdictKind)
 
 def diagnose(evidence: RunEvidence, limits: Thresholds = DEFAULT) -> tuple[Verdict, ...]:
     """Return the verdicts on a run: the most severe, and then the largest loss, first."""
-    rules = [one for one in RULES if evidence.trained or one.kind not in _OF_SPEED]
+    rules = [rule for rule in RULES if evidence.trained or rule.kind not in _OF_SPEED]
     found = [verdict for rule in rules for verdict in rule.find(evidence, limits)]
     return tuple(sorted(found, key=_order))
 

@@ -198,7 +198,7 @@ def step_summary(evidence: RunEvidence, limits: Thresholds) -> StepSummary | Non
     data_share = ratio((rank.data_s, rank.seconds) for rank in ranks)
     gpus = judged_gpus(evidence, limits)
     own = {rank.gpu for rank in ranks}
-    used = mean(map(busy, [one for one in gpus if one.uuid in own] or gpus)) or 0.0
+    used = mean(map(busy, [gpu for gpu in gpus if gpu.uuid in own] or gpus)) or 0.0
     return StepSummary(
         ranks=len(ranks),
         step_s=sum(rank.seconds for rank in ranks) / sum(rank.steps for rank in ranks),
@@ -218,7 +218,7 @@ def ratio(parts: Iterable[tuple[float | None, float]]) -> float | None:
 
 def judged_gpus(evidence: RunEvidence, limits: Thresholds) -> list[GpuUse]:
     """Return the GPUs with enough samples."""
-    return [one for one in evidence.gpus if one.samples >= limits.samples]
+    return [gpu for gpu in evidence.gpus if gpu.samples >= limits.samples]
 
 
 def judged_hosts(evidence: RunEvidence, limits: Thresholds) -> list[HostUse]:

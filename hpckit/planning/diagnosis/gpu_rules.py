@@ -23,12 +23,12 @@ from hpckit.planning.diagnosis.words import MORE_CPUS, MOST_NAMED, lossless, los
 
 def gpu_idle(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
     """Yield a verdict if GPUs are hardly used and no wait of their ranks explains it."""
-    gpus = [one for one in judged_gpus(evidence, limits) if busy(one) is not None]
-    idle = [one for one in gpus if _is_idle(one, limits) and not _explained(one, evidence, limits)]
+    gpus = [gpu for gpu in judged_gpus(evidence, limits) if busy(gpu) is not None]
+    idle = [gpu for gpu in gpus if _is_idle(gpu, limits) and not _explained(gpu, evidence, limits)]
     if not idle:
         return
     used = mean(map(busy, idle)) or 0.0
-    names = listed([f"{one.uuid} on {one.node}" for one in idle], MOST_NAMED)
+    names = listed([f"{gpu.uuid} on {gpu.node}" for gpu in idle], MOST_NAMED)
     message = (
         f"{len(idle)} of {len(gpus)} GPUs were busy {share(used)} of the time while they were "
         f"allocated ({names}); other jobs cannot use them."
@@ -129,7 +129,7 @@ def memory_bound(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]
     gpus = _working(evidence, limits)
     if not _is_memory_bound(gpus, limits):
         return
-    dram, tensor = _dram(gpus), mean(one.tensor_activity for one in gpus)
+    dram, tensor = _dram(gpus), mean(gpu.tensor_activity for gpu in gpus)
     message = (
         f"The GPUs' memory moved data {share(dram)} of the time (about 80 % is the most that is "
         "possible)"
@@ -186,9 +186,9 @@ def _is_full(active: float, measured: str, gpus: Sequence[GpuUse], limits: Thres
 def _working(evidence: RunEvidence, limits: Thresholds) -> list[GpuUse]:
     """Return the GPUs that are used at all."""
     return [
-        one
-        for one in judged_gpus(evidence, limits)
-        if busy(one) is not None and not _is_idle(one, limits)
+        gpu
+        for gpu in judged_gpus(evidence, limits)
+        if busy(gpu) is not None and not _is_idle(gpu, limits)
     ]
 
 
@@ -212,7 +212,7 @@ def _dram(gpus: Sequence[GpuUse]) -> float:
 
 
 def _is_memory_bound(gpus: Sequence[GpuUse], limits: Thresholds) -> bool:
-    dram, tensor = _dram(gpus), mean(one.tensor_activity for one in gpus)
+    dram, tensor = _dram(gpus), mean(gpu.tensor_activity for gpu in gpus)
     return dram >= limits.dram_activity and (tensor is None or tensor < dram)
 
 

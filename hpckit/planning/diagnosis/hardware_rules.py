@@ -43,12 +43,12 @@ _NEARLY_ALL = 0.9
 def throttled(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
     """Yield a verdict for heat, and one for the power limit."""
     gpus = judged_gpus(evidence, limits)
-    hot = [one for one in gpus if (one.heat_share or 0.0) >= limits.heat_share]
-    capped = [one for one in gpus if (one.power_share or 0.0) >= limits.power_share]
+    hot = [gpu for gpu in gpus if (gpu.heat_share or 0.0) >= limits.heat_share]
+    capped = [gpu for gpu in gpus if (gpu.power_share or 0.0) >= limits.power_share]
     if hot:
         remedy = (
             f"Report it to the site, and leave the nodes out meanwhile: resources.exclude="
-            f"{','.join(sorted({one.node for one in hot}))}"
+            f"{','.join(sorted({gpu.node for gpu in hot}))}"
         )
         yield _throttled(hot, gpus, "heat", remedy, limits)
     if capped:
@@ -67,7 +67,7 @@ def _throttled(
     clock = mean(gpu.clock_share for gpu in slow)
     why = "heat" if heat else "the power limit"
     at = "" if clock is None else f", to {share(clock)} of their maximum on average"
-    names = listed([f"{one.uuid} on {one.node}" for one in slow], MOST_NAMED)
+    names = listed([f"{gpu.uuid} on {gpu.node}" for gpu in slow], MOST_NAMED)
     message = (
         f"{len(slow)} of {counted(len(gpus), 'GPU')} lowered their clocks {share(lowered)} of the "
         f"time for {why}{at} ({names}); synchronous training is as slow as the slowest GPU."

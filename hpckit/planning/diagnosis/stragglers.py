@@ -81,10 +81,10 @@ class StragglerDetector:
         for _, peers in groupby(ranks, key=self._peers):
             named += self._judge_peers(compare(tuple(peers)))
         self.named = tuple(sorted(named, key=lambda one: one.rank))
-        for one in named:
-            known = self.found.get((one.rank, one.node))
-            if known is None or one.slower_by > known.slower_by:
-                self.found[one.rank, one.node] = one
+        for straggler in named:
+            known = self.found.get((straggler.rank, straggler.node))
+            if known is None or straggler.slower_by > known.slower_by:
+                self.found[straggler.rank, straggler.node] = straggler
 
     def _peers(self, one: RankSteps) -> tuple[str, int]:
         """Return what the ranks have in common that do the same work as this one."""
@@ -94,13 +94,13 @@ class StragglerDetector:
         return one.group, layout.coordinates(one.rank)[MeshAxis.pipeline]
 
     def _judge_peers(self, compared: Sequence[_Comparison]) -> Iterable[Straggler]:
-        for one in compared:
+        for comparison in compared:
             fresh: deque[_Comparison] = deque(maxlen=self.thresholds.windows)
-            self._latest.setdefault(one.of.rank, fresh).append(one)
-        histories = [tuple(self._latest[one.of.rank]) for one in compared]
+            self._latest.setdefault(comparison.of.rank, fresh).append(comparison)
+        histories = [tuple(self._latest[comparison.of.rank]) for comparison in compared]
         scatter = _scatter(histories)
         named = [self._slow_of_late(history, scatter) for history in histories]
-        return [one for one in named if one is not None]
+        return [straggler for straggler in named if straggler is not None]
 
     def _slow_of_late(self, history: Sequence[_Comparison], scatter: float) -> Straggler | None:
         """Return a rank if it was slow in all its latest windows, or else in the last few."""
@@ -109,11 +109,11 @@ class StragglerDetector:
 
     def _named(self, history: Sequence[_Comparison], scatter: float) -> Straggler | None:
         limits = self.thresholds
-        slow = [one for one in history if self._slow(one)]
+        slow = [comparison for comparison in history if self._slow(comparison)]
         needed = math.ceil(len(history) * limits.slow_windows / limits.windows)
         if len(slow) < max(needed, limits.least_windows):
             return None
-        excess = median(one.excess for one in history)
+        excess = median(comparison.excess for comparison in history)
         noise = limits.straggler_noise * scatter / len(history)
         if excess < max(math.log1p(limits.straggler_excess), noise):
             return None
@@ -127,7 +127,7 @@ class StragglerDetector:
 
 def compare(peers: Sequence[RankSteps]) -> list[_Comparison]:
     """Compare each rank with the median of the others; nothing if that is not known or zero."""
-    known = [(one, own / one.steps) for one in peers if (own := one.working_s)]
+    known = [(steps, own / steps.steps) for steps in peers if (own := steps.working_s)]
     if len(known) < 2:  # noqa: PLR2004  # one rank has no peers
         return []
     others = medians_without([own for _, own in known])
@@ -156,7 +156,7 @@ def _scatter(histories: Sequence[Sequence[_Comparison]]) -> float:
     deviations: list[float] = []
     for history in histories:
         middle = median(comparison.excess for comparison in history)
-        deviations += [abs(one.excess - middle) for one in history]
+        deviations += [abs(comparison.excess - middle) for comparison in history]
     return _MAD_TO_SIGMA * median(deviations) if deviations else 0.0
 
 
@@ -253,7 +253,7 @@ class WindowBuilder:
 
     def _forget(self, end: int) -> None:
         for rank, some in self._pending.items():
-            self._pending[rank] = [one for one in some if _end(one) > end]
+            self._pending[rank] = [steps for steps in some if _end(steps) > end]
 
 
 def believable(report: RankSteps) -> bool:
@@ -264,7 +264,7 @@ def believable(report: RankSteps) -> bool:
         0 < report.steps <= _STEPS_KEPT
         and report.first_step >= 0
         and 0 < report.seconds < math.inf
-        and all(0 <= one < math.inf for one in known)
+        and all(0 <= number < math.inf for number in known)
     )
 
 

@@ -214,8 +214,8 @@ def run_telemetry(
 ) -> RunTelemetry:
     """Return the most wanted figures of a run, measured over `seconds`."""
     busy = ((gpu.utilization and gpu.utilization * gpu.seconds, gpu.seconds) for gpu in gpus)
-    joules = [one.power_w * one.seconds for one in gpus if one.power_w is not None]
-    peaks = [one.memory_peak_bytes for one in gpus if one.memory_peak_bytes is not None]
+    joules = [gpu.power_w * gpu.seconds for gpu in gpus if gpu.power_w is not None]
+    peaks = [gpu.memory_peak_bytes for gpu in gpus if gpu.memory_peak_bytes is not None]
     known = energy.gpu_s > 0 and energy.unknown_s < energy.gpu_s
     return RunTelemetry(
         gpu_utilization=ratio(busy),

@@ -208,7 +208,7 @@ class Timeline:
         self._pass(until)
 
     def _before_a_step(self) -> Phase:
-        began = any(one.first is not None for one in self.rounds)
+        began = any(round_.first is not None for round_ in self.rounds)
         return Phase.restart if began else Phase.start
 
     def _start_round(self, number: int, nodes: tuple[str, ...] = ()) -> RoundTime:

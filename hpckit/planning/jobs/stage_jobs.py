@@ -104,7 +104,7 @@ def added_stage_jobs(
     carrier: dict[int, int] = {}
     for stage in stages:
         groups: dict[Hashable, list[int]] = {}
-        for run in (one for one in runs if one in stage.runs):
+        for run in (index for index in runs if index in stage.runs):
             behind = _behind(run, stage, stages, carrier)
             groups.setdefault((asked(run), behind), []).append(run)
         for members in groups.values():
@@ -172,7 +172,7 @@ def waits(
     present = {
         run: JobId.parse(history.slurm_jobs[run]) for run in before if run in history.slurm_jobs
     }
-    mains = dict.fromkeys(one.main for one in present.values())
+    mains = dict.fromkeys(job_id.main for job_id in present.values())
     there = [main for main in mains if living is None or str(main) in living]
     if not there:
         return None
@@ -196,7 +196,7 @@ def _before(job: JobSpec, stages: Sequence[Stage], kind: DependencyType) -> list
 
 def _names(main: int, sizes: Mapping[int, int], present: Mapping[int, JobId]) -> list[str]:
     """Return the whole array, or only the elements whose runs still belong to it."""
-    own = [str(one) for one in present.values() if one.main == main]
+    own = [str(job_id) for job_id in present.values() if job_id.main == main]
     return [str(main)] if len(own) == sizes.get(main) else own
 
 
@@ -204,4 +204,4 @@ def stage_dependency(job: JobSpec) -> str | None:
     """Return the dependency on the previous stage, with `$JOB0` in place of Slurm's id of job 0."""
     if not job.after:
         return None
-    return f"{job.after[0].kind}:{':'.join(f'$JOB{one.job}' for one in job.after)}"
+    return f"{job.after[0].kind}:{':'.join(f'$JOB{dependency.job}' for dependency in job.after)}"

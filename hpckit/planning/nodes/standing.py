@@ -75,7 +75,7 @@ def _standing(node: str, incidents: Sequence[NodeIncident], now: datetime) -> No
         if before is None or incident.at - before >= SAME_INCIDENT:
             counted.append(incident)
             latest[incident.kind] = incident.at
-    ages = [(one.kind, max(now - one.at, timedelta())) for one in counted]
+    ages = [(incident.kind, max(now - incident.at, timedelta())) for incident in counted]
     weight = sum(WEIGHTS[kind] * 0.5 ** (age / HALF_LIFE) for kind, age in ages)
     until = None
     if weight >= AVOIDED:
@@ -95,7 +95,7 @@ def nodes_to_avoid(
     four or more.
     """
     bad = [standing for standing in standings if standing.avoided_until is not None]
-    usable = [one for one in bad if one.node in known and one.node not in wanted]
+    usable = [node for node in bad if node.node in known and node.node not in wanted]
     return tuple(usable[: most_left_out(len(known))])
 
 
@@ -115,9 +115,10 @@ def why_used(standings: Sequence[NodeStanding], nodes: Sequence[ClusterNode]) ->
     for node in nodes:
         usable.setdefault(node.has.partition, set()).update([node.name] if node.has.usable else [])
     chosen = {
-        name: {one.node for one in nodes_to_avoid(bad, there, ())} for name, there in usable.items()
+        name: {node.node for node in nodes_to_avoid(bad, there, ())}
+        for name, there in usable.items()
     }
-    return {one.node: _why(one.node, usable, chosen, nodes) for one in bad}
+    return {standing.node: _why(standing.node, usable, chosen, nodes) for standing in bad}
 
 
 def _why(
@@ -126,7 +127,7 @@ def _why(
     chosen: Mapping[str, set[str]],
     nodes: Sequence[ClusterNode],
 ) -> str:
-    if all(one.name != node for one in nodes):
+    if all(known.name != node for known in nodes):
         return "Slurm knows no such node"
     partitions = sorted(name for name, there in usable.items() if node in there)
     if not partitions:

@@ -45,7 +45,7 @@ def chooses_nodes(asked: ResourceSpec) -> bool:
 def partitions_of(asked: ResourceSpec) -> tuple[str, ...]:
     """Return the partitions that a job names; none for the default one."""
     named = asked.partition or additional(asked, *_PARTITION) or ""
-    return tuple(one for one in named.split(",") if one)
+    return tuple(name for name in named.split(",") if name)
 
 
 def usable_nodes(

@@ -39,7 +39,7 @@ def neighbour_rounds(count: int) -> tuple[Round, ...]:
     """
     if count < FEWEST:
         return ()
-    ring = [(one, one + 1) for one in range(count - 1)] + [(0, count - 1)]
+    ring = [(place, place + 1) for place in range(count - 1)] + [(0, count - 1)]
     even, odd = ring[0 : count - 1 : 2], ring[1 : count - 1 : 2]
     return tuple(rounds_of([*even, *odd, ring[-1]]))
 
@@ -100,7 +100,7 @@ def faster_pairs(
     reports: Sequence[HealthReport], again: Sequence[HealthReport]
 ) -> list[HealthReport]:
     """Return the reports with all pairs of two measurements, of each the better rate."""
-    more = {one.node: one.pairs for one in again}
+    more = {report.node: report.pairs for report in again}
     found = []
     for report in reports:
         pairs = {each.partner: each for each in report.pairs}

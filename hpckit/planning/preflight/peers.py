@@ -82,20 +82,20 @@ def _clocks(reports: Sequence[HealthReport], clock_s: float) -> Found:
     # The supervisor's own clock may be the one that is wrong: what counts is where most agree.
     usual, agreeing = _common_offsets(known)
     most = 2 * agreeing > len(known)
-    for one in known:
+    for value in known:
         if most:
-            surely = min((_ahead(one, offset, offset) for offset in usual), key=abs)
+            surely = min((_ahead(value, offset, offset) for offset in usual), key=abs)
         else:
             others = ((each.ahead_least_s, each.ahead_most_s) for each in known)
-            surely = max((_ahead(one, *bounds) for bounds in others), key=abs)
+            surely = max((_ahead(value, *bounds) for bounds in others), key=abs)
         if abs(surely) < min(_CLOCK_WARN_S, clock_s):
             continue
         crit = most and len(known) >= _LEAST_PEERS and abs(surely) > clock_s
         side = "ahead of" if surely > 0 else "behind"
         whose = "those of the other nodes" if most else "that of another node"
-        words = f"the clock of {one.node} is {abs(surely):.0f} s {side} {whose}"
+        words = f"the clock of {value.node} is {abs(surely):.0f} s {side} {whose}"
         verdict = HealthVerdict.crit if crit else HealthVerdict.warn
-        yield one.node, _finding("clock", verdict, words, "its time service (NTP) does not work")
+        yield value.node, _finding("clock", verdict, words, "its time service (NTP) does not work")
 
 
 def _common_offsets(reports: Sequence[HealthReport]) -> tuple[list[float], int]:

@@ -120,7 +120,7 @@ def _look(
     }
     waiting = tuple(sorted(rank for rank, entry in here.items() if not entry.finished))
     members = _members(progress.values())
-    if not members and any(one.ranks == UNNAMED for one in progress.values()):
+    if not members and any(group.ranks == UNNAMED for group in progress.values()):
         members = frozenset(progress)  # a part of the world, of which these are known
     members = members or frozenset(range(world_size)) or frozenset(told)
     entered = {rank for rank, one in progress.items() if one.entered >= sequence}
@@ -134,7 +134,7 @@ def _look(
         silent=tuple(sorted(members - told.keys())),
         idle=tuple(rank for rank in missing if not waits[rank]),
         first=first,
-        name=next((one.name for one in progress.values() if one.name), ""),
+        name=next((group.name for group in progress.values() if group.name), ""),
         members=len(members),
     )
 

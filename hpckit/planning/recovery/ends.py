@@ -132,7 +132,11 @@ def returned_early(exits: Sequence[RankExit]) -> str:
 
 def last_done(exits: Sequence[RankExit], begun: int | None) -> int | None:
     """Return the last step of a round that was done: the last that began, unless ranks left it."""
-    done = [one.step for one in exits if one.reason is ExitReason.returned and one.step is not None]
+    done = [
+        exit_.step
+        for exit_ in exits
+        if exit_.reason is ExitReason.returned and exit_.step is not None
+    ]
     return min([begun, *done]) if begun is not None else None
 
 

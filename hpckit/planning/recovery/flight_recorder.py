@@ -78,7 +78,7 @@ def read_dumps(dumps: Iterable[Any], by: DumpedBy) -> RankCollectives | None:
     if by.gave_up and entries:
         entries[-1] = replace(entries[-1], finished=False)
     kept = [entry for entry in entries if not entry.finished][:MOST_UNFINISHED]
-    latest = {_key(entry) for entry in entries[-LATEST:]} | {_key(one) for one in kept}
+    latest = {_key(entry) for entry in entries[-LATEST:]} | {_key(earlier) for earlier in kept}
     return RankCollectives(
         rank=by.rank,
         node=by.node,
@@ -192,7 +192,7 @@ def _tensor(entry: Mapping[Any, Any]) -> str:
     words = []
     for place, size in enumerate(sizes[:4]):
         name = _text(dtypes[place]) if place < len(dtypes) else ""
-        shape = ", ".join(str(one) for one in _sequence(size)[:8] if _is_count(one))
+        shape = ", ".join(str(length) for length in _sequence(size)[:8] if _is_count(length))
         words.append(f"{_DTYPES.get(name, name)}[{shape}]")
     return ", ".join(words) + (", …" if len(sizes) > len(words) else "")
 
@@ -210,8 +210,8 @@ def _place(frames: Any) -> str | None:
 def _numbers(value: Any) -> list[int]:
     """Return ranks from a list, or from its text as torch writes it: `[0, 1]`."""
     if isinstance(value, str):
-        value = [int(one) for one in re.findall(r"\d{1,8}", value)]
-    return [one for one in _sequence(value) if _is_count(one) and one < _HIGHEST_RANK]
+        value = [int(digits) for digits in re.findall(r"\d{1,8}", value)]
+    return [number for number in _sequence(value) if _is_count(number) and number < _HIGHEST_RANK]
 
 
 def _is_count(value: Any) -> TypeGuard[int]:

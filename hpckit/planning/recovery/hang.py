@@ -71,7 +71,7 @@ def blame(
             collective=wait,
         )
     if left:
-        who = name_ranks([one.rank for one in left], layout)
+        who = name_ranks([rank.rank for rank in left], layout)
         words = (
             f"{who} left the loop over steps in step {guilty.step}, and others did not: all ranks "
             f"have to leave it in the same step; {words}"
@@ -101,8 +101,8 @@ def with_place(wait: CollectiveWait | None, stacks: Sequence[RankStack]) -> Coll
     if wait is None or wait.place is not None:
         return wait
     waiting = [stack for stack in stacks if stack.rank in wait.waiting and _waits_for_others(stack)]
-    for one in waiting:
-        for frame in _FRAME.finditer(main_thread(one.text)):
+    for rank in waiting:
+        for frame in _FRAME.finditer(main_thread(rank.text)):
             if not _LIBRARY.search(frame["file"]):
                 place = f"{_file_name(frame['file'])}:{frame['line']} in {frame['name']}"
                 return replace(wait, place=place, words=f"{wait.words}, at {place}")

@@ -33,7 +33,7 @@ def placed(
     starts = range(0, len(members), replica_nodes)
     blocks = [tuple(members[at : at + replica_nodes]) for at in starts]
     gaps = {
-        node: sum(one not in good or one in unwelcome for one in block)
+        node: sum(member not in good or member in unwelcome for member in block)
         for block in blocks
         for node in block
     }
@@ -78,7 +78,7 @@ class RoundSizes:
         whole = min(self.wanted, nodes) // self.replica_nodes * self.replica_nodes
         if whole and whole >= self.fewest:
             return whole
-        return next((one for one in self.fallback if one <= nodes), whole)
+        return next((count for count in self.fallback if count <= nodes), whole)
 
     def chosen(
         self, members: Sequence[str], good: Sequence[str], unwelcome: Collection[str] = ()

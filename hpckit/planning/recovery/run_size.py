@@ -36,7 +36,7 @@ class RunSize:
     def wanted(self, satellite_nodes: int = 0) -> int:
         """Return how many replicas the run is to have with this number of nodes of satellites."""
         found = self.configured + -(-satellite_nodes // self.replica_nodes)
-        return min([found, *(one for one in (self.most, self.bound) if one is not None)])
+        return min([found, *(limit for limit in (self.most, self.bound) if limit is not None)])
 
     def wanted_nodes(self, satellite_nodes: int = 0) -> int:
         """Return how many nodes that takes."""

@@ -75,7 +75,7 @@ def read_incidents(output_dir: Path) -> tuple[NodeIncident, ...]:
     folder = history_folder(output_dir)
     try:
         _check_own(folder)
-        names = [one for one in os.listdir(folder) if one.endswith(_SUFFIX)]  # noqa: PTH208
+        names = [name for name in os.listdir(folder) if name.endswith(_SUFFIX)]  # noqa: PTH208
     except OSError:
         return ()
     files = [folder / name for name in sorted(names) if name != _FORGOTTEN]
@@ -103,7 +103,7 @@ def remove_older(output_dir: Path, before: datetime, *, most: int | None = None)
     folder = history_folder(output_dir)
     try:
         _check_own(folder)
-        files = [one for one in folder.iterdir() if one.name != _FORGOTTEN]
+        files = [path for path in folder.iterdir() if path.name != _FORGOTTEN]
     except OSError:
         return
     old = (file for file in files if -math.inf < _written(file) < before.timestamp())

@@ -90,7 +90,7 @@ def delivered_to(notice: NoticePaths) -> frozenset[int]:
 def problems_of(notice: NoticePaths) -> tuple[str, ...]:
     """Return why a notice was not sent when that was last tried; none if it was not."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return tuple(str(one) for one in read_json(notice.delivered)["problems"])
+        return tuple(str(problem) for problem in read_json(notice.delivered)["problems"])
     return ()
 
 

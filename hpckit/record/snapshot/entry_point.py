@@ -92,7 +92,7 @@ def uncallable(source: str, name: str) -> tuple[str, str] | None:
     if len(named) != 1 or not isinstance(named[0], ast.FunctionDef | ast.AsyncFunctionDef):
         return None
     function = named[0]
-    decorators = [ast.unparse(one) for one in function.decorator_list]
+    decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
     if any(_HYDRA.match(decorator) for decorator in decorators):
         return (
             "is a Hydra application: @hydra.main composes a configuration by itself",

@@ -90,7 +90,7 @@ class FrozenFiles:
 
     def _reason(self, path: Path) -> str:
         name = path.relative_to(self.snapshot.root).as_posix()
-        if any(f"{name}/".startswith(f"{one.rstrip('/')}/") for one in self.snapshot.left_out):
+        if any(f"{name}/".startswith(f"{left.rstrip('/')}/") for left in self.snapshot.left_out):
             return "it looks like a secret (code.secrets takes it)"
         if path.is_relative_to(self.output_dir):
             return "it is in the folder of launches"

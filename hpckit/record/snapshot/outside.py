@@ -181,7 +181,7 @@ class _Words:
 
     def take_modules(self, taken: Iterable[LaunchConfig]) -> None:
         """Take the modules of functions: if code is not frozen, they are the project's own."""
-        tops = {(one.entry_point or "").partition(":")[0].partition(".")[0] for one in taken} - {""}
+        tops = {(run.entry_point or "").partition(":")[0].partition(".")[0] for run in taken} - {""}
         self.modules |= tops | {f"{top}.py" for top in tops}
 
     def take_command(self, command: object) -> None:
@@ -257,7 +257,7 @@ class _Words:
         told = [word for word in self.found if word.startswith("PYTHONPATH=")]
         texts = [
             self.environ.get("PYTHONPATH", ""),
-            *(one.partition("=")[2] for one in sorted(told)),
+            *(word.partition("=")[2] for word in sorted(told)),
         ]
         return list(self._importable(part for text in texts for part in text.split(os.pathsep)))
 

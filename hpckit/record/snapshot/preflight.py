@@ -136,12 +136,12 @@ class Machine:
     @property
     def _folders(self) -> list[Path]:
         """The folders of the project in which Python looks for modules."""
-        return [self.working_dir, *(self.snapshot.root / one for one in self.snapshot.python_path)]
+        return [self.working_dir, *(self.snapshot.root / top for top in self.snapshot.python_path)]
 
     def _import_folders(self, env: Mapping[str, str]) -> list[Path]:
         """Return these folders, and those of PYTHONPATH."""
         told = {**self.environ, **self.plan.cluster.env, **env}.get("PYTHONPATH", "")
-        return [*self._folders, *(self.working_dir / one for one in told.split(os.pathsep) if one)]
+        return [*self._folders, *(self.working_dir / top for top in told.split(os.pathsep) if top)]
 
     def _python(self) -> Iterator[Finding]:
         """Look for the Python of the runs; on nodes it may be where this machine has nothing."""

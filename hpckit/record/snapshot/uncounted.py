@@ -47,7 +47,7 @@ def uncounted_files(
     tops = {PurePosixPath("."), PurePosixPath(snapshot.working_dir)}
     files = [file for file in snapshot.files or () if file.link is None]
     found = {file.path for file in files if _is_paper(PurePosixPath(file.path), tops)}
-    found |= {one.path for one in files if one.path.endswith(_LOGS) and not one.tracked}
+    found |= {file.path for file in files if file.path.endswith(_LOGS) and not file.tracked}
     left = [file for file in files if not (file.tracked or file.path in found or _is_source(file))]
     found |= {file.path for file in left if is_output(snapshot.root / file.path)}
     left = [file for file in left if file.path not in found]

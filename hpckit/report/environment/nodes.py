@@ -44,7 +44,7 @@ def nodes_page(standings: Sequence[NodeStanding], used: Used, now: datetime) -> 
         for standing in standings
     )
     bad = [standing for standing in standings if standing.avoided_until is not None]
-    out = f"{sum(not (used or {}).get(one.node) for one in bad)} left out of new launches"
+    out = f"{sum(not (used or {}).get(standing.node) for standing in bad)} left out of new launches"
     known = out if used is not None or not bad else _UNTOLD.format(len(bad))
     return [
         TextTable(

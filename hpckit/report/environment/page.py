@@ -66,7 +66,7 @@ def environment_document(
             plain_fields(finding, "level=severity fact=key value message hint")
             for finding in findings
         ],
-        "works": not any(one.is_error for one in findings),
+        "works": not any(finding.is_error for finding in findings),
     }
 
 

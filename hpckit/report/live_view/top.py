@@ -63,13 +63,13 @@ class RunActivity:
     @property
     def utilization(self) -> float | None:
         """The mean utilization of its GPUs."""
-        known = [one.utilization for one in self.gpus if one.utilization is not None]
+        known = [gpu.utilization for gpu in self.gpus if gpu.utilization is not None]
         return sum(known) / len(known) if known else None
 
     @property
     def power_w(self) -> float | None:
         """The power of all its GPUs."""
-        known = [one.power_w for one in self.gpus if one.power_w is not None]
+        known = [gpu.power_w for gpu in self.gpus if gpu.power_w is not None]
         return sum(known) if known else None
 
 

@@ -54,7 +54,7 @@ def gpu_lines(activity: RunActivity, width: int | None = None) -> list[str]:
 
     What is longer than `width` lacks its node, and ranks are `r0`.
     """
-    lines = [_gpu_line(one) for one in activity.gpus]
+    lines = [_gpu_line(gpu) for gpu in activity.gpus]
     ranks = sorted(activity.ranks, key=lambda one: one.rank)
     long = [_rank_line(rank) for rank in ranks]
     if width is not None and any(len(line) > width for line in long):
@@ -201,7 +201,7 @@ def _straggler_found(event: events.StragglerFound) -> str:
 
 def _nodes_inspected(event: events.NodesInspected) -> str:
     count = len(event.fine) + len(event.troubled)
-    bad = [f"{one.node} {one.verdict}" for one in event.troubled]
+    bad = [f"{node.node} {node.verdict}" for node in event.troubled]
     return f"inspected {counted(count, 'node')}: {', '.join(bad) or 'all ok'}"
 
 

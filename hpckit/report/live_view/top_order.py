@@ -59,7 +59,7 @@ def arranged(rows: Iterable[TopRow], words: str, order: TopOrder) -> tuple[TopRo
     `KEY=GLOB` is as in `--override`; another word has to be part of an override or of the state.
     """
     filters = [_word_filter(word) for word in words.split()]
-    found = [row for row in rows if all(_takes(one, row) for one in filters)]
+    found = [row for row in rows if all(_takes(filter_, row) for filter_ in filters)]
     states = list(RunState)
 
     def value(row: TopRow) -> Any:

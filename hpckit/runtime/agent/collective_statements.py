@@ -75,9 +75,9 @@ class CollectiveStatements:
         return found
 
     def _keep(self, found: Iterable[RankCollectives]) -> None:
-        for one in found:
+        for statement in found:
             with contextlib.suppress(OSError):
-                write_json(self.paths.collectives(one.rank), to_plain(one))
+                write_json(self.paths.collectives(statement.rank), to_plain(statement))
 
     async def _answer(self, rank: int, wait_s: float) -> RankCollectives | None:
         line, number = self._lines[rank], str(self._asked)

@@ -254,8 +254,8 @@ class LocalRanks:
             await asking
         finally:
             asking.cancel()
-            for one in held.values():
-                os.close(one)
+            for report in held.values():
+                os.close(report)
         most = min(_STACK_CHARACTERS, _ALL_STACKS_CHARACTERS // self.order.world_size)
         # One message per rank: the stacks of a large node do not fit into one line.
         for rank, pid in pids.items():
@@ -277,8 +277,8 @@ class LocalRanks:
         """Send what these ranks say of their collectives; stopped ones cannot say anything."""
         states = {rank: stacks.process_state(self.processes[rank].pid) for rank in ranks}
         alive = [rank for rank, state in states.items() if state[:1] not in {"T", "t"}]
-        for one in await self._collectives.ask(alive):
-            await self.tell(messages.CollectivesTold(round=self.order.round, collectives=one))
+        for statement in await self._collectives.ask(alive):
+            await self.tell(messages.CollectivesTold(round=self.order.round, collectives=statement))
 
     def _keep(self, texts: Mapping[int, str]) -> None:
         """Write the stacks of ranks to files for the user."""

@@ -88,15 +88,15 @@ def rank_pid(pid: int) -> int:
     """Return the process of a rank below this one: the one that answers a request for stacks."""
     if stacks.armed(pid):
         return pid
-    return next((one for one in _below(pid, _DEEPEST) if stacks.armed(one)), pid)
+    return next((child for child in _below(pid, _DEEPEST) if stacks.armed(child)), pid)
 
 
 def groups(pid: int) -> set[int]:
     """Return the process groups of a process that leads its own, and of what is below it."""
     found = {pid}
-    for one in _below(pid, _DEEPEST):
+    for child in _below(pid, _DEEPEST):
         try:
-            found.add(os.getpgid(one))
+            found.add(os.getpgid(child))
         except OSError:
             continue
     return found

@@ -49,10 +49,10 @@ class StepReports:
         held, self._held, self._sent_at = self._held, [], at
         return NodeSteps(
             round=self._round,
-            rank=tuple(one.rank for one in held),
-            first_step=tuple(one.first_step for one in held),
-            steps=tuple(one.steps for one in held),
-            seconds=tuple(round(one.seconds, _DECIMALS) for one in held),
-            own_s=tuple(round(one.own_s or 0.0, _DECIMALS) for one in held),
-            gpu=tuple(one.gpu for one in held),
+            rank=tuple(report.rank for report in held),
+            first_step=tuple(report.first_step for report in held),
+            steps=tuple(report.steps for report in held),
+            seconds=tuple(round(report.seconds, _DECIMALS) for report in held),
+            own_s=tuple(round(report.own_s or 0.0, _DECIMALS) for report in held),
+            gpu=tuple(report.gpu for report in held),
         )

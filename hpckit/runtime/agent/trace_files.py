@@ -35,8 +35,8 @@ def read_trace(path: Path) -> Any:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
             raise TraceFileError(f"{path} is no file")
-        for one in (about, path.parent.stat()):
-            if one.st_uid != os.geteuid() or one.st_mode & _WRITABLE_BY_OTHERS:
+        for status in (about, path.parent.stat()):
+            if status.st_uid != os.geteuid() or status.st_mode & _WRITABLE_BY_OTHERS:
                 raise TraceFileError(f"others can write {path}")
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:

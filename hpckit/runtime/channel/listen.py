@@ -70,7 +70,7 @@ def needed_interface(address: str) -> str | None:
     """
     interfaces = _interfaces()
     try:
-        named = [str(one[4][0]) for one in socket.getaddrinfo(socket.gethostname(), None)]
+        named = [str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)]
     except OSError:
         named = []
     heard = next((one for one in named if is_loopback(one) or one in interfaces), LOOPBACK)

@@ -40,4 +40,4 @@ def is_held_up(quiet_s: list[float], node_timeout_s: float) -> bool:
     by itself. Many at once are short of time, as on an overloaded machine, or wait for the same
     file system.
     """
-    return sum(one > node_timeout_s / 2 for one in quiet_s) >= _TOGETHER
+    return sum(quiet > node_timeout_s / 2 for quiet in quiet_s) >= _TOGETHER

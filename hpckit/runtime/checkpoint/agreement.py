@@ -67,7 +67,7 @@ class KeyAgreement:
         if problem is not None:
             raise problem.error(_DOING)
         facts = described.result(_DOING)
-        told = [one.result(_DOING) for one in everyone]
+        told = [statement.result(_DOING) for statement in everyone]
         _check_alike([alike for _, alike in told])
         seen = tuple(keys for keys, _ in told)
         if seen != self._seen:
@@ -82,7 +82,7 @@ class KeyAgreement:
         hashes = {_hash(key): key for key in facts.keys}
         foreign: set[str] = set()
         problems = []
-        for first in sorted({seen.index(one) for one in seen}):
+        for first in sorted({seen.index(value) for value in seen}):
             table = self._group.one(first, lambda: _table(facts)).result(_DOING)
             if first < ranks[0]:
                 shared = {hashes[one]: shape for one, shape in table.items() if one in hashes}

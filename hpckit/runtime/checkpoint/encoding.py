@@ -215,8 +215,8 @@ def encoded_tensors(value: Any) -> Iterator[tuple[str, Mapping[str, Any] | None]
 def _keyed(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the kinds and contents of what has a key in an encoded value."""
     if isinstance(value, list):
-        for one in value:
-            yield from _keyed(one)
+        for item in value:
+            yield from _keyed(item)
     elif isinstance(value, dict):
         ((kind, content),) = value.items()
         if kind in _KEYED:
@@ -228,7 +228,7 @@ def _keyed(value: Any) -> Iterator[tuple[str, Any]]:
 def decode_value(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     """Return the value that was encoded, from its JSON and the tensors by key."""
     if isinstance(value, list):
-        return [decode_value(one, tensors) for one in value]
+        return [decode_value(item, tensors) for item in value]
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()

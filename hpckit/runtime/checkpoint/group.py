@@ -137,7 +137,7 @@ class Group:
             return list(flags)
         joined = torch.tensor(flags, dtype=torch.uint8)
         dist.all_reduce(joined, dist.ReduceOp.MAX, group=self.process_group)
-        return [bool(one) for one in joined.tolist()]
+        return [bool(flag) for flag in joined.tolist()]
 
     def own(self, action: Callable[[], T]) -> Part[T]:
         """Let this rank act by itself, and tell nobody; return its part."""

@@ -249,8 +249,8 @@ class _ModelPart:
         """Find each tensor of the model in the file, by its name or that of a tied one."""
         self._live = model_state.live_state(self.model)
         by_bare = {model_state.bare_name(name): name for name in tensors}
-        if all(one.startswith(_OF_DDP) for one in by_bare) and not any(
-            one.startswith(_OF_DDP) for one in self._live
+        if all(name.startswith(_OF_DDP) for name in by_bare) and not any(
+            name.startswith(_OF_DDP) for name in self._live
         ):
             by_bare = {one.removeprefix(_OF_DDP): name for one, name in by_bare.items()}
         is_average = isinstance(self.model, AveragedModel)
@@ -261,9 +261,9 @@ class _ModelPart:
             names = [name, *others]
             if is_average:
                 names += [_WRAPPED.sub("", one) for one in names]
-            known = [by_bare.get(self.before + one) for one in names]
-            found = next((one for one in known if one is not None), None)
-            here = {one for one in known if one is not None}
+            known = [by_bare.get(self.before + name) for name in names]
+            found = next((tensor for tensor in known if tensor is not None), None)
+            here = {tensor for tensor in known if tensor is not None}
             _refuse_two(sorted(here), tensors)
             self.used |= here
             if not isinstance(live, torch.Tensor):
@@ -310,12 +310,12 @@ def _find_earlier_copy(
     own = {live.untyped_storage().data_ptr() for _, live in changing}
     shapes = {live.shape for _, live in changing}
     others = [
-        one
-        for one in gc.get_objects()
-        if type(one) in {torch.Tensor, nn.Parameter}
-        and one.shape in shapes
-        and _has_numbers(one)
-        and one.untyped_storage().data_ptr() not in own
+        held
+        for held in gc.get_objects()
+        if type(held) in {torch.Tensor, nn.Parameter}
+        and held.shape in shapes
+        and _has_numbers(held)
+        and held.untyped_storage().data_ptr() not in own
     ]
     for name, live in changing:
         if any(_is_copy(other, live) for other in others if other.shape == live.shape):

@@ -182,7 +182,7 @@ class ParameterNames:
     def add(self, name: str, parameter: torch.Tensor, first: str) -> None:
         """Add a name of a parameter, and what it is stored under as far as a plan says."""
         names = self._names.setdefault(id(parameter), [])
-        names += [one for one in (first, name) if one not in names]
+        names += [alias for alias in (first, name) if alias not in names]
         self.tied |= dict.fromkeys(names[1:], names[0])
 
 
@@ -210,7 +210,7 @@ def _parameters(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 def other_names(live: Mapping[str, Any], aliases: Mapping[str, str], name: str) -> Iterator[str]:
     """Yield the other names that a tensor of a model may be stored under, if it is tied."""
     first = aliases.get(name, name)
-    yield from (one for one in (first, *_aliases_of(first, aliases)) if one != name)
+    yield from (alias for alias in (first, *_aliases_of(first, aliases)) if alias != name)
     if isinstance(live[name], torch.Tensor):
         yield from (one for one, value in live.items() if value is live[name] and one != name)
 

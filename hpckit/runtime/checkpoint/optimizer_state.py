@@ -45,7 +45,7 @@ def is_by_parameter(optimizer: Optimizer, state: Any) -> bool:
 
 def stored_names(optimizer: Optimizer, names: ParameterNames) -> list[str]:
     """Return the name that each parameter of an optimizer is stored under, in torch's order."""
-    found = [names.of(one) for one in parameters_of(optimizer)]
+    found = [names.of(parameter) for parameter in parameters_of(optimizer)]
     return [name or f"{_NUMBER}{number}" for number, name in enumerate(found)]
 
 
@@ -105,7 +105,7 @@ def group_options(
     rest = iter(names)
     for place, group in enumerate(optimizer.param_groups):
         here = [next(rest) for _ in group["params"]]
-        found = [next(one.options for one in groups if name in one.names) for name in here]
+        found = [next(group.options for group in groups if name in group.names) for name in here]
         if not here and place < len(groups):
             found = [groups[place].options]
         unlike = next((i for i, one in enumerate(found) if one != found[0]), None)

@@ -159,5 +159,5 @@ class Placements:
             yield like
         mesh = self.models.sharded().get(placement.get("mesh", ""))
         if mesh is not None and self.same_layout:
-            cut = [_decoded(one) for one in placement["placements"]]
+            cut = [_decoded(item) for item in placement["placements"]]
             yield empty_dtensor(shape, device_mesh=mesh.device_mesh, placements=cut)

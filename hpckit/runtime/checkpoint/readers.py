@@ -212,11 +212,11 @@ class OptimizerReader(StateReader):
         """Find the saved name of each parameter; raises StateError if there is none."""
         stored = optimizer_state.stored_names(self.optimizer, self.context.names)
         parameters = optimizer_state.parameters_of(self.optimizer)
-        found = [self._saved_name(*one) for one in zip(stored, parameters, strict=True)]
+        found = [self._saved_name(*pair) for pair in zip(stored, parameters, strict=True)]
         lacking = [name for name, one in zip(stored, found, strict=True) if one is None]
         if lacking:
             raise self.context.lacks(self.path, lacking)
-        self._chosen = [one for one in found if one is not None]
+        self._chosen = [chosen for chosen in found if chosen is not None]
 
     def _saved_name(self, name: str, parameter: torch.Tensor) -> str | None:
         for one in (name, *self.context.names.all_of(parameter)):
@@ -278,7 +278,7 @@ class OptimizerReader(StateReader):
             for number, name in enumerate(self._chosen)
             if name in self.saved.state
         }
-        others, more = (decode_value(one, tensors) for one in self.saved.rest)
+        others, more = (decode_value(value, tensors) for value in self.saved.rest)
         self.optimizer.load_state_dict(more | {"state": state | others, "param_groups": groups})
 
 

@@ -221,10 +221,12 @@ def _copied(
         alike |= {id(parameter) for parameter in parameters.values()}
         bare = map(model_state.bare_name, parameters)
         aliases = model_state.aliases_of(value, tied)
-        keys |= {f"{name}/{aliases.get(one, one)}" for one in bare}
+        keys |= {f"{name}/{aliases.get(key, key)}" for key in bare}
     for name, value in objects.items():
         if isinstance(value, Optimizer) and encoded[name].by_name:
-            parameters_alike = {id(one) for one in optimizer_state.parameters_of(value)} <= alike
+            parameters_alike = {
+                id(parameter) for parameter in optimizer_state.parameters_of(value)
+            } <= alike
             keys |= encoded[name].tensors.keys() if parameters_alike else set()
     return frozenset(keys)
 

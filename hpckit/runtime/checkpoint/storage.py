@@ -141,7 +141,7 @@ def write_tensors(
             no_dist=group.process_group is None,
         )
         sums = files.settle()
-    return {one.relative_path for one in metadata.storage_data.values()}, sums
+    return {piece.relative_path for piece in metadata.storage_data.values()}, sums
 
 
 @contextmanager

@@ -176,8 +176,8 @@ def _of_safetensors(path: Path, handle: int) -> dict[str, torch.Tensor]:
 def _mapped(path: Path, mapped: mmap.mmap, start: int, name: str, described: Any) -> torch.Tensor:
     try:
         dtype = _DTYPES[described["dtype"]]
-        shape = tuple(_whole(one) for one in described["shape"])
-        first, last = (_whole(one) for one in described["data_offsets"])
+        shape = tuple(_whole(size) for size in described["shape"])
+        first, last = (_whole(offset) for offset in described["data_offsets"])
     except (KeyError, TypeError, ValueError):
         raise _damaged(path, f"{name} is not described as a tensor of a known type") from None
     count = math.prod(shape)

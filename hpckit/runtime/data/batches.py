@@ -277,7 +277,7 @@ class RunBatches:
     @property
     def batch_size(self) -> int:
         """Number of samples of a step, of all of them."""
-        return sum(one.batch_size for one in self.made)
+        return sum(batches.batch_size for batches in self.made)
 
     def close(self) -> None:
         """End all workers."""

@@ -39,7 +39,7 @@ def read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
 def search_path(variables: Mapping[str, str]) -> list[str]:
     """Return the folders of PYTHONPATH as Python puts them on its path."""
     named = variables.get("PYTHONPATH", "").split(os.pathsep)
-    return [os.path.abspath(one) for one in named if one]  # noqa: PTH100  # as site.py does it
+    return [os.path.abspath(name) for name in named if name]  # noqa: PTH100  # as site.py does it
 
 
 def hides_module(folders: Iterable[str], imported: Iterable[str]) -> bool:

@@ -241,7 +241,7 @@ class _Keeper(_Forking):
         same = is_executable(order.python) and read_at_start(variables) == self.at_start
         if not same or set(self.path) - set(folders) or hides_module(new, sys.modules):
             begin_fresh(order.python, variables, lines)
-        sys.path[:] = [*folders, *(one for one in sys.path if one not in folders)]
+        sys.path[:] = [*folders, *(folder for folder in sys.path if folder not in folders)]
         become(variables)
         _reseed()
         return ForkedStart(python=order.python, variables=variables, files=tuple(lines))

@@ -139,7 +139,11 @@ class CheckedRun(Run):
             for group in one.param_groups
             for parameter in group["params"]
         }
-        trained = {id(one) for one in nn.ModuleList(self.parts).parameters() if one.requires_grad}
+        trained = {
+            id(parameter)
+            for parameter in nn.ModuleList(self.parts).parameters()
+            if parameter.requires_grad
+        }
         self.adam = bool(trained) and trained <= updated
 
     def steps(

@@ -156,7 +156,7 @@ def _stages(run: CheckedRun) -> tuple[StageMemory, ...]:
     for stage in range(1, run.layout.pipeline):
         rank = run.layout.rank_at({MeshAxis.pipeline: stage})
         with fake_group(rank, run.world_size):
-            found.append(memory_of(stage, [one.laid_out(rank).module for one in run.fitted]))
+            found.append(memory_of(stage, [model.laid_out(rank).module for model in run.fitted]))
     return tuple(found)
 
 

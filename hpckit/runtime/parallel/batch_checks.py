@@ -163,7 +163,7 @@ def check_sequence(layout: Layout, length: int) -> None:
 
 def check_whole(mesh: RankMesh, problem: str, hint: str) -> None:
     """Raise RunError on all ranks if one found that a part differs from the whole; collective."""
-    found = next((one for one in mesh.gather_all(problem) if one), "")
+    found = next((said for said in mesh.gather_all(problem) if said), "")
     if found:
         raise RunError(f"with {mesh.layout} {found}", hint=hint)
 
@@ -184,7 +184,7 @@ def check_gradients(
     parameter that all ranks of a tensor group hold whole must have the same on each. One that was
     `replaced` must have none.
     """
-    used = [one.name for one in replaced if one.is_used]
+    used = [buffer.name for buffer in replaced if buffer.is_used]
     strays = [*dict.fromkeys(chain(*mesh.gather_all(used)))]
     if strays:
         raise RunError(
@@ -204,7 +204,7 @@ def check_gradients(
         )
     elif lost and pipelined:
         problem = f"{listed(lost, SHOWN)} got no gradient"
-    problems = [one for one in mesh.gather_all(problem) if one]
+    problems = [said for said in mesh.gather_all(problem) if said]
     if problems:
         raise RunError(
             f"wrong gradients at the first step: {problems[0]}",
@@ -235,7 +235,7 @@ def _unequal(mesh: RankMesh, sums: Mapping[str, float]) -> str:
         return ""
     everyone: list[Any] = [None] * mesh.layout.tensor
     dist.all_gather_object(everyone, dict(sums), group=mesh.group(MeshAxis.tensor))
-    wrong = [name for name in sums if not _close([one.get(name, 0.0) for one in everyone])]
+    wrong = [name for name in sums if not _close([rank.get(name, 0.0) for rank in everyone])]
     return f"{listed(wrong, SHOWN)} differ between the ranks of a tensor group" if wrong else ""
 
 

@@ -107,7 +107,7 @@ def lay_out_checked(
         for part in parts:
             shard_part(part.module, own, mesh, settings, pipelined=split is not None)
         if context is not None and not settings.compile:  # which takes hooks for code of the unit
-            context.leave_hooks(here[one] for one in own)
+            context.leave_hooks(here[name] for name in own)
     _fill(holder, initialiser)
     replaced = _take_over_marks(earlier, holder)
     del earlier

@@ -87,7 +87,7 @@ class GradientSets:
         """
         if self._sums is None or not (may_wait or self.mesh.device.type == "cpu"):
             return
-        numbers, self._sums = [int(one) for one in self._sums.tolist()], None
+        numbers, self._sums = [int(number) for number in self._sums.tolist()], None
         stages = self.mesh.layout.pipeline
         ranks = self.mesh.layout.world_size // stages
         pairs = zip(numbers[:stages], numbers[stages:], strict=True)

@@ -90,13 +90,13 @@ def total_norm(
     tied: Sequence[TiedWeight],
 ) -> Tensor:
     """Return the 2-norm of all gradients of the whole model, on `device`; collective."""
-    uncounted = {id(one.parameter) for one in tied if not one.counts}
+    uncounted = {id(tie.parameter) for tie in tied if not tie.counts}
     gradients = [
         parameter.grad
         for parameter in parameters
         if parameter.grad is not None and id(parameter) not in uncounted
     ]
-    squares = [_sum_of_squares(one) for one in _by_mesh(gradients)]
+    squares = [_sum_of_squares(group) for group in _by_mesh(gradients)]
     zero = torch.zeros((), dtype=torch.float64, device=device)
     total = torch.stack(squares).sum().to(device) if squares else zero
     if pipeline is not None:

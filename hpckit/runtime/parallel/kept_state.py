@@ -68,16 +68,16 @@ def keep_state_of(function: Callable[..., Any]) -> Iterator[None]:
     Raises TypeError if it reaches an iterator, which would have given what it gave.
     """
     found = list(_reached(function))
-    for one in found:
-        if isinstance(one, Iterator) and not isinstance(one, IOBase):
-            raise TypeError(f"{type(one).__name__} cannot be set back")
-    tensors = [(one, one.detach().clone()) for one in found if isinstance(one, Tensor)]
+    for held in found:
+        if isinstance(held, Iterator) and not isinstance(held, IOBase):
+            raise TypeError(f"{type(held).__name__} cannot be set back")
+    tensors = [(held, held.detach().clone()) for held in found if isinstance(held, Tensor)]
     with ExitStack() as stack:
-        stack.enter_context(kept_generators([one for one in found if _is_generator(one)]))
+        stack.enter_context(kept_generators([held for held in found if _is_generator(held)]))
         stack.enter_context(_kept_contents(found))
-        for one in found:
-            if isinstance(one, nn.Module):
-                stack.enter_context(keep_state(one))
+        for held in found:
+            if isinstance(held, nn.Module):
+                stack.enter_context(keep_state(held))
         try:
             yield
         finally:
@@ -89,7 +89,7 @@ def keep_state_of(function: Callable[..., Any]) -> Iterator[None]:
 
 def own_generators(module: nn.Module) -> list[Any]:
     """Return the generators that modules have in attributes, or at hand in their `forward`."""
-    return [one for one in _at_hand(module) if _is_generator(one)]
+    return [held for held in _at_hand(module) if _is_generator(held)]
 
 
 def _at_hand(module: nn.Module) -> Iterator[Any]:
@@ -102,7 +102,7 @@ def _at_hand(module: nn.Module) -> Iterator[Any]:
 @contextmanager
 def _kept_contents(found: Iterable[Any]) -> Iterator[None]:
     """Have objects hold what they held before, after."""
-    puts = [put for one in found if (put := _putting_back(one)) is not None]
+    puts = [put for held in found if (put := _putting_back(held)) is not None]
     try:
         yield
     finally:

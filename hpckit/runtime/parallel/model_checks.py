@@ -220,7 +220,7 @@ def _pair_problems(
     for unit in units:
         taken = {linear.in_features for linear in _linears(modules, unit, rows).values()}
         for name, module in _linears(modules, unit, columns).items():
-            if taken and all(one % module.out_features for one in taken):
+            if taken and all(size % module.out_features for size in taken):
                 yield ConfigError(
                     f"{name} has {module.out_features} outputs, and no row layer of {unit} takes "
                     f"as many ({', '.join(map(str, sorted(taken)))}): does it hold several "
@@ -242,7 +242,7 @@ def _end_problems(model: nn.Module, plan: Plan, units: Sequence[str]) -> Iterato
     homes = [*plan.first, *plan.last]
     for name, _ in model.named_parameters():
         inside = [*accumulate(name.split(".")[:-1], "{}.{}".format)]
-        if any(one in units for one in inside):
+        if any(name in units for name in inside):
             continue
         if not any(is_match(one, home) for one in inside for home in homes):
             yield ConfigError(
@@ -262,15 +262,15 @@ def _near_words(patterns: Sequence[str], model: nn.Module) -> str:
 
 def _nearest(pattern: str, known: Sequence[str]) -> list[str]:
     """Return the names that are most like a pattern, all that are alike: siblings have numbers."""
-    likeness = {one: SequenceMatcher(None, pattern, one).ratio() for one in known}
+    likeness = {name: SequenceMatcher(None, pattern, name).ratio() for name in known}
     most = max(likeness.values(), default=0.0)
-    return [one for one in known if likeness[one] == most][:_SHOWN] if most >= _NEAR else []
+    return [name for name in known if likeness[name] == most][:_SHOWN] if most >= _NEAR else []
 
 
 def _as_patterns(model: nn.Module, prefix: str = "") -> Iterator[str]:
     """Yield the names of modules, those that repeat as `*`: numbered ones of one class."""
     children = dict(model.named_children())
-    alike = len({type(one) for one in children.values()}) == 1
+    alike = len({type(child) for child in children.values()}) == 1
     repeat = alike and all(name.isdecimal() for name in children)
     for name, child in children.items():
         inner = f"{prefix}{'*' if repeat else name}"

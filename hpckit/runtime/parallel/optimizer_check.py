@@ -57,7 +57,7 @@ class OptimizerCheck:
     def add(self, replaced: Iterable[ReplacedParameter], model: nn.Module) -> None:
         """Take note of what a model no longer has, since it is laid out."""
         kind = type(model).__name__.removeprefix("FSDP")
-        self._replaced += [(one.name, kind, one.earlier) for one in replaced]
+        self._replaced += [(state.name, kind, state.earlier) for state in replaced]
 
     def look(self, optimizer: Optimizer) -> None:
         """Raise UsageError if an optimizer has parameters of before, or needs all of a model."""
@@ -73,9 +73,9 @@ class OptimizerCheck:
             )
         known = {id(one()): (name, kind) for name, kind, one in self._replaced if one() is not None}
         for group in optimizer.param_groups:
-            for one in group["params"]:
-                if id(one) in known:
-                    name, kind = known[id(one)]
+            for parameter in group["params"]:
+                if id(parameter) in known:
+                    name, kind = known[id(parameter)]
                     raise UsageError(
                         f"{type(optimizer).__name__} updates {name} as {kind} had it before "
                         "run.parallelize(), which put another parameter in its place: it would "

@@ -185,7 +185,9 @@ class Pipeline:
             return None if rows % self.microbatches else self.microbatches
         wanted = range(2 * self.stages, self._least - 1, -1)
         multiple = 1 if SCHEDULES[self.schedule] == 1 else self.group.size()
-        return next((one for one in wanted if rows % one == 0 and one % multiple == 0), None)
+        return next(
+            (count for count in wanted if rows % count == 0 and count % multiple == 0), None
+        )
 
     @property
     def _least(self) -> int:
@@ -258,4 +260,4 @@ class Pipeline:
 def _any_loss(outputs: Any) -> Tensor:
     """Return a number that has a gradient for each output; its value means nothing."""
     given = outputs if isinstance(outputs, tuple | list) else (outputs,)
-    return torch.stack([one.abs().sum().float() for one in given]).sum()
+    return torch.stack([tensor.abs().sum().float() for tensor in given]).sum()

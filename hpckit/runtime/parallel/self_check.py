@@ -91,7 +91,7 @@ class UnitCheck:
                 functional_call(
                     self.whole,
                     {**tensors, **{name: one.clone() for name, one in seen["buffers"].items()}},
-                    tuple(_cloned(one) for one in given),
+                    tuple(_cloned(value) for value in given),
                     {name: _cloned(one) for name, one in seen["kwargs"].items()},
                 )
                 for _ in range(2)

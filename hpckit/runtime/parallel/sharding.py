@@ -74,7 +74,7 @@ def large_modules(model: nn.Module, units: Sequence[str]) -> list[nn.Module]:
     A parameter of several modules stays with the rest: all of them need it, at both ends.
     """
     named = dict(model.named_modules())
-    sizes = [_elements(named[one], recurse=True) for one in units if one in named]
+    sizes = [_elements(named[unit], recurse=True) for unit in units if unit in named]
     homes = Counter(id(one) for each in named.values() for one in each.parameters(recurse=False))
     return [
         module

@@ -35,7 +35,9 @@ def unsharded_parameters(
                 hint="make it a tensor with one element: torch.ones(1)",
             )
     for names in plan.ties():
-        homes = {(_home(one, units), 0 if split is None else split.stage_of(one)) for one in names}
+        homes = {
+            (_home(name, units), 0 if split is None else split.stage_of(name)) for name in names
+        }
         if len({unit for unit, _ in homes}) > 1 and _share_a_rank(homes, split):
             yield ConfigError(
                 f"{' and '.join(names)} are one parameter of several units, and this layout shards "

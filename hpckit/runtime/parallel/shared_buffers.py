@@ -67,12 +67,12 @@ class SharedBuffers:
         known = dict(self.module.named_buffers())
         held = [known[name] for name in self._names if name in known]
         for alike in _by_type(held):
-            flat = torch.cat([one.detach().reshape(-1) for one in alike]).view(torch.uint8)
+            flat = torch.cat([buffer.detach().reshape(-1) for buffer in alike]).view(torch.uint8)
             for axis in range(self.mesh.data.ndim):
                 dist.broadcast(flat, group=self.mesh.data.get_group(axis), group_src=0)
             with torch.no_grad():
                 whole = flat.view(alike[0].dtype)
-                sizes = [one.numel() for one in alike]
+                sizes = [buffer.numel() for buffer in alike]
                 for one, new in zip(alike, torch.split(whole, sizes), strict=True):
                     one.copy_(new.view_as(one))
 

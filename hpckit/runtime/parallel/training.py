@@ -169,7 +169,7 @@ class ModelTraining:
         """Raise UsageError if what learns has changed, and gradients would be missed for it."""
         layout, module = self.mesh.layout, self.model.module
         followed = isinstance(module, FSDPModule) or self.settings.reduce is Reduction.tree
-        changed = [one for one in self.model.tied if one.parameter.requires_grad != one.learns]
+        changed = [tie for tie in self.model.tied if tie.parameter.requires_grad != tie.learns]
         if not changed and (followed or layout.replicate == 1):
             return
         names = [name for name, one, learns in self._learning if one.requires_grad != learns]
@@ -212,7 +212,7 @@ class ModelTraining:
     def _unfinished(self, known: KnownLoss | None) -> list[nn.Parameter]:
         """Return the parameters whose gradients are changed after the backward pass of a step."""
         if known is None or known.pair is False:
-            return [one.parameter for one in self.model.tied]
+            return [tie.parameter for tie in self.model.tied]
         return list(self.model.module.parameters())
 
     def _compute(

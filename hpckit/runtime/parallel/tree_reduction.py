@@ -141,11 +141,11 @@ class TreeReduction:
         used = torch.tensor([number in self._used for number in range(len(parameters))])
         on_device = used.to(parameters[0].device, torch.uint8)
         dist.all_reduce(on_device, dist.ReduceOp.MAX)
-        for one in total:
-            dist.broadcast(one, _ROOT)
-            one.mul_(1.0 / self.count)  # exact: a power of two
-        offsets = dict.fromkeys((one.dtype for one in total), 0)
-        by_type = {one.dtype: one for one in total}
+        for tensor in total:
+            dist.broadcast(tensor, _ROOT)
+            tensor.mul_(1.0 / self.count)  # exact: a power of two
+        offsets = dict.fromkeys((tensor.dtype for tensor in total), 0)
+        by_type = {tensor.dtype: tensor for tensor in total}
         for parameter, earlier, is_used in zip(parameters, before, on_device.tolist(), strict=True):
             start = offsets[parameter.dtype]
             offsets[parameter.dtype] = start + parameter.numel()

@@ -37,7 +37,7 @@ def measure_node(order: MeasurePairs, environ: Mapping[str, str]) -> list[Measur
         start_device(environ, [name, str(place), text], MODULE)
         for place, name in enumerate(order.devices)
     ]
-    told = [_said(one, deadline) for one in started]
+    told = [_said(process, deadline) for process in started]
     return [_together(number, told) for number, _, _ in order.pairs]
 
 
@@ -52,7 +52,7 @@ def _said(process: subprocess.Popen[str], deadline: float) -> dict[int, Measured
 
 def _together(number: int, told: Sequence[Mapping[int, Measured]]) -> Measured:
     """Return a pair's result: one that all devices share, unless one of them has none."""
-    results = [one.get(number) or (number, *one[-1][1:]) for one in told]
+    results = [answer.get(number) or (number, *answer[-1][1:]) for answer in told]
     return next((result for result in results if result[1] is None), results[0])
 
 

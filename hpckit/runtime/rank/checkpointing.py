@@ -76,7 +76,7 @@ class StepCheckpoints:
         return position
 
     def _begin(self, first: FirstWeights) -> None:
-        models = [one for one in self.objects.values() if isinstance(one, nn.Module)]
+        models = [model for model in self.objects.values() if isinstance(model, nn.Module)]
         loaded = first.loaded if first.covers(models) else None
         loaded = loaded or self.checkpointer.begin(self.objects, first.weights)
         self.logger.info("began with weights=%s tensors=%d", loaded.path, loaded.tensors)

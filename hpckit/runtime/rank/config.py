@@ -64,4 +64,4 @@ class Config(dict[str, Any]):
 def _wrapped(value: Any) -> Any:
     if isinstance(value, Mapping):
         return Config(value)
-    return [_wrapped(one) for one in value] if isinstance(value, list) else value
+    return [_wrapped(item) for item in value] if isinstance(value, list) else value

@@ -97,7 +97,7 @@ def check_state(name: str, value: Any, world_size: int) -> None:
             "number of ranks; on a single rank a stateful loader can be registered",
         )
     if isinstance(value, nn.Module) and any(
-        issubclass(type(one), AveragedModel) and one.module is value for one in gc.get_objects()
+        issubclass(type(held), AveragedModel) and held.module is value for held in gc.get_objects()
     ):
         raise UsageError(
             f"run.state({name}=…) got the module of an AveragedModel, without its number of "

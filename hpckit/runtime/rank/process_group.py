@@ -281,14 +281,13 @@ def _contradiction(store: Store, info: RankInfo) -> str:
     """Return what is inconsistent in the full map of ranks; empty if nothing is."""
     everyone = [_identities(store, rank)[0] for rank in range(info.world_size)]
     owners: dict[str, int] = {}
-    for one in everyone:
+    for said in everyone:
         for key, ours in (("world_size", info.world_size), ("torch", torch.__version__)):
-            if one[key] != ours:
-                return (
-                    f"rank {one['rank']} on {one['node']} has {key} {one[key]}, rank 0 has {ours}"
-                )
-        if one["gpu"] is not None and owners.setdefault(one["gpu"], one["rank"]) != one["rank"]:
-            return f"ranks {owners[one['gpu']]} and {one['rank']} share GPU {one['gpu']}"
+            if said[key] != ours:
+                where = f"rank {said['rank']} on {said['node']}"
+                return f"{where} has {key} {said[key]}, rank 0 has {ours}"
+        if said["gpu"] is not None and owners.setdefault(said["gpu"], said["rank"]) != said["rank"]:
+            return f"ranks {owners[said['gpu']]} and {said['rank']} share GPU {said['gpu']}"
     return ""
 
 
@@ -338,7 +337,7 @@ def close(registered: dict[str, Any]) -> None:
     holds Python's lock meanwhile. If that thread needs the lock to drop a tensor, both wait for
     ever. A group that Python drops last is destroyed without the lock, hence the list.
     """
-    models = [one for one in registered.values() if isinstance(one, DistributedDataParallel)]
+    models = [model for model in registered.values() if isinstance(model, DistributedDataParallel)]
     _held.extend(model.process_group for model in models)
     del models
     registered.clear()

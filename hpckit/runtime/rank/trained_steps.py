@@ -59,8 +59,8 @@ class OptimizerWatch:
             for one in group["params"]
             if one.requires_grad and one.is_leaf
         ]
-        for one in learning[:: max(len(learning) // _WATCHED, 1)]:
-            one.register_post_accumulate_grad_hook(self._note_gradient)
+        for parameter in learning[:: max(len(learning) // _WATCHED, 1)]:
+            parameter.register_post_accumulate_grad_hook(self._note_gradient)
 
     def _note_use(self, *_: Any) -> None:
         if self._mark is not None:
@@ -159,10 +159,10 @@ class TrainedSteps:
 
     def watch(self, objects: Iterable[Any]) -> None:
         """Follow the optimizers among these objects."""
-        for one in objects:
-            if isinstance(one, Optimizer):
+        for value in objects:
+            if isinstance(value, Optimizer):
                 self._optimizers.append(OptimizerWatch())
-                self._optimizers[-1].follow(one)
+                self._optimizers[-1].follow(value)
 
     def begin_step(self) -> None:
         """Note that the loop takes a step now."""

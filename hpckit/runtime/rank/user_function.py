@@ -119,11 +119,11 @@ def _names(code: CodeType) -> Iterator[str]:
 def _named(globals_: dict[str, Any], names: set[str], code: Path) -> Iterator[Any]:
     """Yield the functions and classes below the folder that have one of these names."""
     found = [globals_[name] for name in names if name in globals_]
-    modules = [one for one in found if isinstance(one, ModuleType)]
+    modules = [held for held in found if isinstance(held, ModuleType)]
     found += [vars(module)[name] for module in modules for name in names if name in vars(module)]
-    for one in found:
-        if (inspect.isfunction(one) or inspect.isclass(one)) and _lies_below(one, code):
-            yield one
+    for held in found:
+        if (inspect.isfunction(held) or inspect.isclass(held)) and _lies_below(held, code):
+            yield held
 
 
 def _lies_below(one: Any, code: Path) -> bool:

@@ -21,4 +21,6 @@ def address_of(member: Peer, members: Sequence[Peer]) -> str:
     this host connects over loopback; then it is the address by which another agent reaches us.
     """
     others = (peer.channel.here for peer in members if peer is not member)
-    return next((one for one in (member.channel.peer, *others) if not is_loopback(one)), "")
+    return next(
+        (address for address in (member.channel.peer, *others) if not is_loopback(address)), ""
+    )

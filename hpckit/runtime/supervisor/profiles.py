@@ -42,8 +42,8 @@ class Profiles:
 
     async def answer(self, before: int, _: int) -> None:
         """Answer the requests after this one, in their order."""
-        for one in await aside(lambda: profile_mailbox(self.journal.paths).requested(before)):
-            await self._answer(one)
+        for asked in await aside(lambda: profile_mailbox(self.journal.paths).requested(before)):
+            await self._answer(asked)
 
     async def _answer(self, request: ProfileRequest) -> None:
         round_ = self.round
@@ -118,7 +118,7 @@ class Profiles:
     def _note(self, answer: ProfileAnswer, result: RankProfile) -> None:
         if result.rank not in answer.ranks:
             return
-        others = (one for one in answer.results if one.rank != result.rank)
+        others = (other for other in answer.results if other.rank != result.rank)
         results = tuple(sorted((*others, result), key=lambda one: one.rank))
         answer = replace(answer, results=results, done=len(results) == len(answer.ranks))
         self._open[answer.id] = answer

@@ -152,7 +152,7 @@ class Resizing:
         self._tell_fallback(len(members))
         await self._let_go(members)
         waiting = (peer for peer in self.agents.standing if peer.node not in members)
-        self.asked = any(one.satellite not in {None, *self.unasked} for one in waiting)
+        self.asked = any(request.satellite not in {None, *self.unasked} for request in waiting)
         self._told = ""
 
     def _tell_fallback(self, nodes: int) -> None:
@@ -174,7 +174,7 @@ class Resizing:
         nodes of a round that has no whole replica (parallel.fallback) are among them.
         """
         whole = self.size.replica_nodes
-        idle = [one for one in self.usable(view) if one not in view.members]
+        idle = [node for node in self.usable(view) if node not in view.members]
         kept = after * whole + self.agents.settings.resources.spare_nodes
         part = view.members[: len(view.members) % whole]
         found = (*part, *idle[: max(0, len(idle) - kept)])
@@ -202,9 +202,9 @@ class Resizing:
     async def answer(self, before: int, _: int) -> None:
         """Answer the requests after this one, in their order."""
         mailbox = resize_mailbox(self.journal.paths)
-        for one in await aside(lambda: mailbox.requested(before)):
-            write = partial(mailbox.write, self._answer(one))
-            self.journal.files.put_latest(f"resize {one.id}", write)
+        for request in await aside(lambda: mailbox.requested(before)):
+            write = partial(mailbox.write, self._answer(request))
+            self.journal.files.put_latest(f"resize {request.id}", write)
 
     def _answer(self, request: ResizeRequest) -> ResizeAnswer:
         """Take a request in; nothing changes if it is refused."""

@@ -53,12 +53,15 @@ class StragglerWatch:
         self._compared_at = at
         waiting, self._waiting = self._waiting, []
         found = self._detector.advance(waiting)
-        named = [replace(one, place=rank_place((one.rank,), self.layout)) for one in found]
-        news = [one for one in named if self._is_news(one)]
-        for one in named:
-            if one in news or self._is_surer(one):
-                self._told[one.rank, one.node] = one
-                self.record(events.StragglerFound(at=now(), round=self._round, straggler=one))
+        named = [
+            replace(straggler, place=rank_place((straggler.rank,), self.layout))
+            for straggler in found
+        ]
+        news = [straggler for straggler in named if self._is_news(straggler)]
+        for straggler in named:
+            if straggler in news or self._is_surer(straggler):
+                self._told[straggler.rank, straggler.node] = straggler
+                self.record(events.StragglerFound(at=now(), round=self._round, straggler=straggler))
         if news:
             await self.act(words_of(named))
 

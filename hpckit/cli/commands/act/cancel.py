@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     selections = list(launches_of(arguments, context, all_of="cancel"))
     named = planned = list(plan_cancellations(selections, wanted, context))
     if some:
-        named = [one for one in planned if one.targets]
+        named = [planned_ for planned_ in planned if planned_.targets]
         _announce(named, [one.launch.id for one in planned], context)
     if not arguments.dry_run:
         cancel_runs(named, context)
@@ -66,8 +66,11 @@ def _note_older(
 
     Such as a rerun of one run: who cancels the name, and sees nothing to do, believes all is over.
     """
-    over = {name_of(one.launch.id) for one in planned if not one.targets}
-    names, meant = over.intersection(arguments.references), {one.launch.id for one in planned}
+    over = {name_of(cancellation.launch.id) for cancellation in planned if not cancellation.targets}
+    names, meant = (
+        over.intersection(arguments.references),
+        {cancellation.launch.id for cancellation in planned},
+    )
     folders = list_launches(output_dir(arguments, context)) if names else ()
     older = [
         folder for folder in folders if name_of(folder.name) in names and folder.name not in meant
@@ -98,15 +101,15 @@ def _report(
 ) -> None:
     if arguments.json:
         views = [one for asked in cancellations for one in asked.views]
-        outcomes = [_outcome(one, dry=arguments.dry_run) for one in views]
+        outcomes = [_outcome(view, dry=arguments.dry_run) for view in views]
         launches = {asked.launch.id for asked in cancellations}
         launch = launches.pop() if len(launches) == 1 and not arguments.all else None
         context.say_json({"launch": launch, "runs": outcomes})
         return
     for asked in cancellations:
-        over = [one for one in asked.views if one.settled]
+        over = [view for view in asked.views if view.settled]
         if len(over) > 1:
-            states = states_text(count_states(one.state for one in over))
+            states = states_text(count_states(view.state for view in over))
             context.say(f"{asked.launch.id}: {len(over)} runs already over ({states})")
         for view in asked.targets if len(over) > 1 else asked.views:
             outcome = _outcome(view, dry=arguments.dry_run)

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         metavar="ACTION",
-        choices=[one.value for one in CheckpointAction],
+        choices=[action.value for action in CheckpointAction],
         help="ls: list them; verify: compare every byte with what was written; export: write the "
         "model into one file",
     )
@@ -73,8 +73,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         )
     found = find_checkpoints(selection)
     verifying = action is CheckpointAction.verify
-    shown = [verified(one) if verifying else one for one in found]
-    rows = [row for one in shown for row in checkpoint_rows(one)]
+    shown = [verified(checkpoints) if verifying else checkpoints for checkpoints in found]
+    rows = [row for checkpoints in shown for row in checkpoint_rows(checkpoints)]
     if arguments.json:
         context.say_json(checkpoints_object(rows))
     else:

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--tool",
-        choices=[one.value for one in ProfileTool],
+        choices=[tool.value for tool in ProfileTool],
         help="torch (default), or nsys, if the ranks were started below it "
         "(observe.profile.tool=nsys)",
     )
@@ -59,7 +59,7 @@ def _found(arguments: argparse.Namespace, context: Context) -> RunProfile:
     selection = find_named(arguments, context)
     asked = (arguments.steps, arguments.ranks, arguments.tool)
     if arguments.last:
-        if arguments.no_wait or any(one is not None for one in asked):
+        if arguments.no_wait or any(word is not None for word in asked):
             raise UsageError(
                 "--last shows a profile that is there: it takes no --steps, --ranks, --tool or "
                 "--no-wait",

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """
     request = _request(arguments)
     found = look(list(launches_of(arguments, context, all_of="clean")), request, context)
-    items = [item for one in found for item in one.items]
+    items = [item for cleanup in found for item in cleanup.items]
     if not arguments.json:
         show_page(_page(found), context)
     agreed = bool(items) and is_agreed(arguments, _amount(items), context)
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _request(arguments: argparse.Namespace) -> CleanupRequest:
-    chosen = {one for one in Category if getattr(arguments, one)}
+    chosen = {category for category in Category if getattr(arguments, category)}
     return CleanupRequest(
         categories=frozenset(chosen or Category),
         extent=_extent(arguments),
@@ -116,7 +116,7 @@ def _remove(
     """Remove what was found, if still allowed, and yield it; append failures to `failed`."""
     with ExitStack() as locks:
         held: list[tuple[Cleanup, Selection]] = []
-        for cleanup in (one for one in found if one.items):
+        for cleanup in (some for some in found if some.items):
             with _noted(failed):
                 fresh = locks.enter_context(alone(cleanup.launch, context))
                 held.append((cleanup, Selection(launch=fresh, index=cleanup.selection.index)))
@@ -127,7 +127,7 @@ def _remove(
 
 
 def _gone(items: Sequence[Item], agreed: Collection[Path], failed: list[str]) -> Iterator[Item]:
-    for item in (one for one in items if one.path in agreed):
+    for item in (offered for offered in items if offered.path in agreed):
         try:
             remove(item.path)
         except OSError as error:
@@ -157,7 +157,7 @@ def _page(found: Sequence[Cleanup]) -> Page:
         for category in Category
         if any(item.category is category for item in cleanup.items)
     ]
-    items = [item for one in found for item in one.items]
+    items = [item for cleanup in found for item in cleanup.items]
     page: list[TextTable | str] = ["nothing to remove"]
     if items:
         total = ("all", "", str(len(items)), size_text(sum(item.size for item in items)))
@@ -178,25 +178,25 @@ def _sums(items: Sequence[Item], category: Category) -> tuple[str, str]:
 
 def _left(found: Sequence[Cleanup]) -> Iterator[str]:
     left = [one for cleanup in found for one in cleanup.left]
-    for reason in dict.fromkeys(one.reason for one in left):
-        names = [one.name for one in left if one.reason == reason]
+    for reason in dict.fromkeys(item.reason for item in left):
+        names = [item.name for item in left if item.reason == reason]
         yield f"left alone: {listed(names, _SHOWN_LEFT)}: {reason}"
 
 
 def _document(found: Sequence[Cleanup], removed: Collection[Path]) -> dict[str, object]:
-    items = [item for one in found for item in one.items]
+    items = [item for cleanup in found for item in cleanup.items]
     return {
         "launches": [
             {
-                **plain_fields(one.launch, "launch=id dir=folder"),
+                **plain_fields(cleanup.launch, "launch=id dir=folder"),
                 "items": [
                     plain_fields(item, "category run path why bytes=size")
                     | {"removed": item.path in removed}
-                    for item in one.items
+                    for item in cleanup.items
                 ],
-                "left": one.left,
+                "left": cleanup.left,
             }
-            for one in found
+            for cleanup in found
         ],
         "bytes": {
             category.value: sum(item.size for item in items if item.category is category)

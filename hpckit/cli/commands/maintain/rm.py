@@ -53,10 +53,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     something could not be removed.
     """
     found = list(_look(arguments, context))
-    free = [one for one in found if one.refused is None]
+    free = [removal for removal in found if removal.refused is None]
     if not arguments.json:
         show_page(_page(found), context)
-    what = f"{counted(len(free), 'launch')}, {size_text(sum(one.size for one in free))}"
+    what = f"{counted(len(free), 'launch')}, {size_text(sum(removal.size for removal in free))}"
     agreed = bool(free) and is_agreed(arguments, what, context)
     refused = {removal.id: removal.refused for removal in found if removal.refused is not None}
     removed, failed = _remove(free if agreed else [], refused, context)
@@ -140,35 +140,40 @@ def _remove(
 
 def _page(found: Sequence[LaunchRemoval]) -> Page:
     cells = [
-        (one.id, str(part.path), size_text(part.size))
-        for one in found
-        if one.refused is None
-        for part in one.parts
+        (removal.id, str(part.path), size_text(part.size))
+        for removal in found
+        if removal.refused is None
+        for part in removal.parts
     ]
     page: list[TextTable | str] = ["nothing to remove"]
     if cells:
         total = size_text(sum(removal.size for removal in found if removal.refused is None))
         more = [("all", "", total)] if len(cells) > 1 else []
         page = [TextTable(header=("launch", "folder", "size"), rows=(*cells, *more))]
-    page += [f"{one.id}: an earlier removal was cut off" for one in found if one.begun]
-    page += [f"{one.id}: stays: {left}" for one in found for left in one.left if not one.refused]
+    page += [f"{removal.id}: an earlier removal was cut off" for removal in found if removal.begun]
+    page += [
+        f"{removal.id}: stays: {left}"
+        for removal in found
+        for left in removal.left
+        if not removal.refused
+    ]
     return page
 
 
 def _document(
     found: Sequence[LaunchRemoval], removed: Sequence[LaunchRemoval], refused: dict[str, str]
 ) -> dict[str, object]:
-    gone = {one.folder for one in removed}
+    gone = {removal.folder for removal in removed}
     return {
         "launches": [
             {
-                **plain_fields(one, "launch=id dir=folder"),
-                "paths": [plain_fields(part, "path bytes=size") for part in one.parts],
-                **plain_fields(one, "bytes=size left"),
-                "refused": refused.get(one.id),
-                "removed": one.folder in gone,
+                **plain_fields(removal, "launch=id dir=folder"),
+                "paths": [plain_fields(part, "path bytes=size") for part in removal.parts],
+                **plain_fields(removal, "bytes=size left"),
+                "refused": refused.get(removal.id),
+                "removed": removal.folder in gone,
             }
-            for one in found
+            for removal in found
         ],
         "total_bytes": sum(removal.size for removal in found),
         "removed_bytes": sum(removal.size for removal in removed),

@@ -191,7 +191,7 @@ def _plain_backward(
         tensor.to(sums.dtype) for tensor in (*block.tensors, gradient, out)
     )
     found = query_gradient, key_gradient, value_gradient = tuple(
-        torch.zeros_like(one) for one in (query, key, value)
+        torch.zeros_like(tensor) for tensor in (query, key, value)
     )
     for start in range(0, query.shape[-2], _ROWS):
         rows = slice(start, start + _ROWS)

@@ -83,14 +83,14 @@ class RingAttention:
         """
         # Torch itself refuses types and shapes, and has its type of autocast, for no queries, too.
         nothing: Tensor = torch.ops.aten.scaled_dot_product_attention(
-            *(one[..., :0, :] for one in (query, key, value)), enable_gqa=self.enable_gqa
+            *(tensor[..., :0, :] for tensor in (query, key, value)), enable_gqa=self.enable_gqa
         )
         whole = (*nothing.shape[:-2], query.shape[-2], value.shape[-1])
         if query.is_meta:
             return nothing.new_empty(whole)
         width = kernel_width(query, value)
-        given = (self._of_heads(one, whole).to(nothing.dtype) for one in (query, key, value))
-        wide = (widened(one, width) for one in given)
+        given = (self._of_heads(tensor, whole).to(nothing.dtype) for tensor in (query, key, value))
+        wide = (widened(tensor, width) for tensor in given)
         how = self if self.scale is not None else replace(self, scale=query.shape[-1] ** -0.5)
         taken: Tensor = _Attended.apply(*wide, how)  # type: ignore[no-untyped-call]
         return taken[..., : value.shape[-1]].reshape(whole)
@@ -136,7 +136,7 @@ class _Attended(torch.autograd.Function):
         part, out, sums = _stacked(key, value), query, query  # the first step replaces them
         for step in range(how.ring.size):
             coming = how.ring.pass_on(part) if step + 1 < how.ring.size else None
-            found = [one.to(exact) for one in how.block(step, query, part).forward()]
+            found = [gradient.to(exact) for gradient in how.block(step, query, part).forward()]
             if step == 0:
                 out, sums = found
             else:

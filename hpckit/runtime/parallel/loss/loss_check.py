@@ -123,7 +123,7 @@ class LossCheck:
         try:
             with keep_state_of(function), torch.no_grad():
                 values = [
-                    function(*(take(one, cut, axis=axis, size=count) for one in given))
+                    function(*(take(value, cut, axis=axis, size=count) for value in given))
                     for cut in cuts
                 ]
             numbers = [

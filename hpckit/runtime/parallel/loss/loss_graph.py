@@ -46,10 +46,10 @@ class LossGraph:
     def trace(self, value: Tensor, outputs: Any, targets: Any) -> None:
         """Look at the graph of a loss of these, before its backward pass."""
         given = [leaf for leaf in leaves_of((outputs, targets)) if isinstance(leaf, Tensor)]
-        ends = {one.grad_fn for one in given} - {None}
-        known = {id(one) for one in given}
+        ends = {tensor.grad_fn for tensor in given} - {None}
+        known = {id(tensor) for tensor in given}
         below = _leaves_below(value.grad_fn, ends)
-        self._direct = [one for one in below if id(one) not in known]
+        self._direct = [node for node in below if id(node) not in known]
         if self._direct:
             every = (_leaves_below(end, set()) for end in ends)
             self._through = {id(one) for found in every for one in found}
@@ -58,15 +58,15 @@ class LossGraph:
         """Return what is wrong, and what to do, after the backward pass; empty if nothing is."""
         direct, self._direct = self._direct, []
         if self.pipelined:
-            reached = [one for one in direct if self._is_of_a_stage(one)]
+            reached = [node for node in direct if self._is_of_a_stage(node)]
             if reached:
                 problem = (
                     f"loss(outputs, targets) takes {_shapes(reached)} of the model by itself, and "
                     "only the last pipeline stage calls it: what other stages have would be missed"
                 )
                 return problem, _REACHED
-        own = [one for one in direct if self._is_its_own(one)]
-        others = [one for one in own if not self.of_others(one)]
+        own = [node for node in direct if self._is_its_own(node)]
+        others = [node for node in own if not self.of_others(node)]
         if pair and own:
             problem = (
                 f"loss(outputs, targets) returns a sum with its weight, and has {_shapes(own)} "
