@@ -45,12 +45,16 @@ class SubmitIntended(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted(Event):
-    """The scheduler accepted the job; `adopted` if found later by name, or started by hand."""
+    """The scheduler accepted the job; `adopted` if found later by name, or started by hand.
+
+    `cluster` is the name of its cluster, which alone knows the number; empty if unknown.
+    """
 
     kind: ClassVar[str] = "submitted"
     job_index: int
     job: str
     adopted: bool = False
+    cluster: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,8 @@ class LaunchHistory:
     `executors` is the local executor that is responsible for a run. `successors` wait for the end
     of a run's present job. `fresh` is the number of attempts before the user last resumed the run
     by hand, `idle` the number of consecutive jobs since then in which it never began. `auto_resume`
-    is the index of the latest auto-resume job, `backlog` that of the latest backlog job.
+    is the index of the latest auto-resume job, `backlog` that of the latest backlog job. `cluster`
+    is the name of the cluster that has the jobs, empty if unknown.
     `untouched` are frozen jobs whose submission was never tried, or was deferred. `known` are runs
     of other launches that replace requested ones, by launch. `rerun_of` is the run that a run
     starts again, with its launch. `settings_changes` are those that resumes gave a run, the present
@@ -49,6 +50,7 @@ class LaunchHistory:
     successors: dict[int, Resumption] = field(default_factory=dict)
     fresh: dict[int, int] = field(default_factory=dict)
     idle: dict[int, int] = field(default_factory=dict)
+    cluster: str = ""
     auto_resume: int | None = None
     backlog: int | None = None
     backlog_jobs: set[int] = field(default_factory=set)
@@ -181,6 +183,7 @@ class LaunchHistory:
 
     def _submitted(self, job: JobSpec, event: events.Submitted) -> None:
         self.untouched.discard(job.index)
+        self.cluster = event.cluster or self.cluster
         earlier = self.accepted.setdefault(job.index, event.job)
         self.accepted[job.index] = event.job
         if not job.runs or self._succeeds(job) or job.index in self.dropped:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from hpckit.context import Context
-from hpckit.errors import HpckitError, UsageError
+from hpckit.errors import HpckitError, SchedulerAwayError, UsageError
 from hpckit.model.events import CancelRequested
 from hpckit.model.history import job_ids
 from hpckit.model.launch import ClusterKind
@@ -19,7 +19,9 @@ from hpckit.record.launches import Launch, read_launch_history, read_runs
 from hpckit.record.lookup import Selection
 from hpckit.record.process import alive
 from hpckit.report.selection import Filter
+from hpckit.slurm.cached_query import cluster_config
 from hpckit.slurm.cancel import cancel
+from hpckit.slurm.clusters import other_slurm, require_own_jobs
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import living_by_name
 from hpckit.values import dataclass
@@ -115,21 +117,45 @@ def _behind(asked: Cancellation) -> list[str]:
 def _tell_slurm(
     bin_dir: str | None, cancellations: Sequence[Cancellation], context: Context
 ) -> None:
-    """Cancel the jobs of all these launches at once."""
+    """Cancel the jobs of all these launches at once; of none that this Slurm does not have."""
     commands = SlurmCommands(bin_dir=bin_dir, environ=context.environ)
-    behind = [job for asked in cancellations for job in _behind(asked)]
-    known = [job for asked in cancellations for job in _known_jobs(asked)]
     errors: list[HpckitError] = []
-    named: list[str] = []
+    living: Mapping[str, set[str]] = {}
     with _noted(errors):
         living = living_by_name(commands)
-        named += [job for asked in cancellations for job in _named_jobs(asked, living)]
-    # Jobs that wait for others are cancelled first, so that the end of those does not start them.
-    jobs = dict.fromkeys([*behind, *named, *(job for job in known if job is not None)])
+    config = cluster_config(commands, context.now(), anew=True)
+    jobs: list[str] = []
+    for asked in cancellations:
+        with _noted(errors):
+            behind, known = _behind(asked), [job for job in _known_jobs(asked) if job is not None]
+            _require_own(asked.launch, [*behind, *known], living, config, commands)
+            # Jobs that wait for others come first, so that the end of those does not start them.
+            jobs = [*behind, *_named_jobs(asked, living), *jobs, *known]
     with _noted(errors):
-        cancel(list(jobs), commands)
+        cancel(list(dict.fromkeys(jobs)), commands)
     if errors:
         raise errors[-1]
+
+
+def _require_own(
+    launch: Launch,
+    jobs: Sequence[str],
+    living: Mapping[str, set[str]],
+    config: Mapping[str, str],
+    commands: SlurmCommands,
+) -> None:
+    """Raise SchedulerAwayError if these jobs of a launch are another's on this machine's Slurm."""
+    history = read_launch_history(launch)
+    why = other_slurm(history.cluster, jobs, config)
+    if why:
+        raise SchedulerAwayError(
+            f"the jobs of {launch.id} cannot be cancelled from here: {why}",
+            hint="cancel it on a login node of the cluster that has its jobs",
+        )
+    mine = set(jobs)
+    named = {job: name for name, some in living.items() for job in some & mine}
+    names = {job.name for job in history.jobs}
+    require_own_jobs(named, names, str(launch.folder), commands)
 
 
 def _known_jobs(asked: Cancellation) -> Iterator[str | None]:

@@ -34,6 +34,7 @@ from hpckit.record.freeze import discard_launch
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_launch, read_launch_events, read_launch_history
 from hpckit.record.lock import is_held
+from hpckit.slurm.cached_query import cluster_config
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands, over_limit
 from hpckit.slurm.query import find_by_name, observe, queued_jobs
@@ -225,7 +226,8 @@ class Submission:
         )
         if self.chained:
             self.behind = accepted
-        self._record(Submitted(at=self._now, job_index=job.index, job=accepted))
+        cluster = cluster_config(self.commands, self._now, anew=False).get("ClusterName", "")
+        self._record(Submitted(at=self._now, job_index=job.index, job=accepted, cluster=cluster))
         return accepted
 
     def _waits(self, job: JobSpec) -> str | None:

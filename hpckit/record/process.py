@@ -1,12 +1,14 @@
 """Whether a process is still the same one, identified by pid, host and start mark.
 
 A pid may be reused: the start mark (field 22 of /proc/PID/stat, in clock ticks since boot) tells
-two processes with the same pid apart.
+two processes with the same pid apart. It also names the pid namespace: a container may have the
+host's name, and sees other processes.
 """
 
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 STATE, PARENT, SESSION, SIZE = 0, 1, 3, 20
@@ -33,9 +35,21 @@ def stat_fields(pid: int) -> list[str]:
 def start_mark(pid: int) -> str | None:
     """Return when a process of this host started; None if it does not exist or is a zombie."""
     fields = stat_fields(pid)
-    return None if not fields or fields[STATE] in DEAD else fields[_START]
+    dead = not fields or fields[STATE] in DEAD
+    return None if dead else f"{fields[_START]}@{_pid_namespace()}"
 
 
 def alive(host: str, pid: int, mark: str) -> bool | None:
-    """Return whether this exact process is alive; None if it is on another host."""
-    return None if host != this_host() else start_mark(pid) == mark
+    """Return whether this exact process is alive; None if it is on another host or not visible."""
+    namespace = mark.partition("@")[2]
+    if host != this_host() or (namespace and namespace != _pid_namespace()):
+        return None
+    return start_mark(pid) == mark
+
+
+@cache
+def _pid_namespace() -> str:
+    try:
+        return Path("/proc/self/ns/pid").readlink().name
+    except OSError:
+        return ""

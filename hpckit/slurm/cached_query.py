@@ -15,7 +15,7 @@ from hpckit.model.run import Observation
 from hpckit.model.states import parse_state
 from hpckit.slurm.answer_cache import AnswerFolder, Answers, CachedAnswer, find_answer_folder
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.parse import read_sacct, read_squeue
+from hpckit.slurm.parse import read_sacct, read_settings, read_squeue
 from hpckit.slurm.query import ask_accounting, ask_queue, mains, observe_through
 from hpckit.values import dataclass, field
 
@@ -74,6 +74,25 @@ def forget(commands: SlurmCommands) -> None:
     answer_folder = find_answer_folder(commands.environ, commands.bin_dir, make=False)
     if answer_folder is not None:
         answer_folder.change(datetime.now(UTC))
+
+
+def cluster_config(commands: SlurmCommands, now: datetime, *, anew: bool) -> dict[str, str]:
+    """Return `scontrol show config` by name, at most an hour old, or asked `anew`.
+
+    Empty if Slurm does not answer.
+    """
+    folder = find_answer_folder(commands.environ, commands.bin_dir, make=True)
+    known = Answers() if folder is None else folder.load("scontrol")
+    found = known.answers.get(_ALL)
+    if anew or found is None or not -_AHEAD <= now - found.asked_at <= _FINAL:
+        try:
+            text = commands.run("scontrol", "show", "config")
+        except SchedulerError:
+            return {}
+        found = CachedAnswer(asked_at=now, text=text)
+        if folder is not None:
+            folder.save("scontrol", known.heard({_ALL: text}, now, timedelta()))
+    return read_settings(found.text)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,15 +1,17 @@
-"""Refuses every way in which a job could get to another cluster than this machine's own.
+"""Keeps jobs to one cluster, this machine's own, and launches to the cluster that has their jobs.
 
-squeue, sacct and scancel would look up such a job on this cluster, where its number belongs to
-another job or to none: it would count as lost and be started a second time.
+squeue, sacct and scancel look up a job of another cluster on this one, where its number belongs to
+another job or to none: it would count as lost and be started a second time, or somebody else's job
+would be cancelled. Two clusters may share a file system, and a Slurm may begin its numbers again.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from hpckit.errors import UsageError
+from hpckit.errors import SchedulerAwayError, UsageError
+from hpckit.slurm.commands import SlurmCommands
 
 VARIABLES = ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")
 """Variables that send sbatch to other clusters; hpckit removes them for Slurm's programs."""
@@ -40,3 +42,41 @@ def read_answer(answer: str) -> tuple[str, str | None] | None:
     """
     match = _ANSWER.fullmatch(answer.strip())
     return None if match is None else (match[1], match[2])
+
+
+def other_slurm(cluster: str, jobs: Collection[str], config: Mapping[str, str]) -> str:
+    """Return why the Slurm of this configuration cannot have these jobs; empty if it may.
+
+    `cluster` is the cluster that accepted them, empty if unknown. Slurm counts up to MaxJobId, and
+    begins again: a number far above the next one is from before that.
+    """
+    here = config.get("ClusterName", "")
+    if cluster and here and here != cluster:
+        return f"its jobs are on cluster {cluster}, and this machine's Slurm is {here}"
+    mains = [int(job.partition("_")[0]) for job in jobs if job.partition("_")[0].isdecimal()]
+    coming, most = (config.get(name, "") for name in ("NEXT_JOB_ID", "MaxJobId"))
+    if mains and coming.isdecimal() and most.isdecimal():
+        newest = max(mains)
+        if int(coming) <= newest < int(coming) + int(most) // 2:
+            return (
+                f"this machine's Slurm has given no job the number {newest} yet: it is another "
+                "cluster, or it was set up anew"
+            )
+    return ""
+
+
+def require_own_jobs(
+    named: Mapping[str, str], names: Collection[str], folder: str, commands: SlurmCommands
+) -> None:
+    """Raise SchedulerAwayError if one of these living jobs, with their names, is another's.
+
+    `names` are those that the jobs were given, `folder` has their scripts: it tells a renamed job.
+    """
+    for job, name in named.items():
+        if name in names or f"Command={folder}/" in commands.run("scontrol", "show", "job", job):
+            continue
+        raise SchedulerAwayError(
+            f"job {job} of this machine's Slurm is {name!r}, and not the one that was submitted: "
+            "it is another cluster, or its numbers began again",
+            hint="cancel on a login node of the cluster that has the jobs",
+        )

@@ -95,24 +95,18 @@ def launch_views(
     Slurm itself is asked and the files of all runs are read, but no metrics.
     """
     readings = [_Reading.of(one, indices, ask, context, freshness) for one, indices in wanted]
-    answers: dict[str | None, SchedulerReply] = {}
-    for bin_dir in dict.fromkeys(
-        reading.launch.cluster.bin_dir for reading in readings if reading.jobs
-    ):
-        of_it = [
-            reading
-            for reading in readings
-            if reading.jobs and reading.launch.cluster.bin_dir == bin_dir
-        ]
-        jobs = tuple(dict.fromkeys(job for question in of_it for job in question.jobs))
-        answers[bin_dir] = ask_scheduler(
-            [question.launch for question in of_it], jobs, context, freshness
-        )
     nobody = SchedulerReply(scheduler=Scheduler.none)
-    return tuple(
-        reading.view(answers[reading.launch.cluster.bin_dir] if reading.jobs else nobody)
-        for reading in readings
-    )
+    replies = [nobody for _ in readings]
+    asking = [place for place, reading in enumerate(readings) if reading.jobs]
+    for bin_dir in dict.fromkeys(readings[place].launch.cluster.bin_dir for place in asking):
+        places = [place for place in asking if readings[place].launch.cluster.bin_dir == bin_dir]
+        questions = [
+            (readings[place].launch, readings[place].history.cluster, readings[place].jobs)
+            for place in places
+        ]
+        for place, reply in zip(places, ask_scheduler(questions, context, freshness), strict=True):
+            replies[place] = reply
+    return tuple(reading.view(reply) for reading, reply in zip(readings, replies, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ from hpckit.values import dataclass, field
 from hpckit.views.freshness import Freshness, least_age
 
 _TIMEOUT = timedelta(seconds=20)
+_Question = tuple[Launch, str, Sequence[str]]
+"""A launch, the name of the cluster that has its jobs (empty if unknown), and these jobs."""
 
 
 class Scheduler(StrEnum):
@@ -35,22 +37,26 @@ class SchedulerReply:
 
 
 def ask_scheduler(
-    launches: Sequence[Launch], jobs: Sequence[str], context: Context, freshness: Freshness | None
-) -> SchedulerReply:
-    """Return the report of these launches' scheduler about their jobs, with one query for all."""
-    # Imported here: only launches on Slurm need them, and `ls` and `status` start faster without.
-    from hpckit.slurm import cached_query, commands, query  # noqa: PLC0415
+    questions: Sequence[_Question], context: Context, freshness: Freshness | None
+) -> tuple[SchedulerReply, ...]:
+    """Return what the scheduler of these launches says about their jobs, with one query for all.
 
-    least = least_age(context)
-    try:
-        programs = commands.SlurmCommands(
-            bin_dir=launches[0].cluster.bin_dir, environ=context.environ, timeout=_TIMEOUT
-        )
+    If this machine's Slurm cannot have a launch's jobs, the reply says why, and nothing else.
+    """
+    # Imported here: only launches on Slurm need them, and `ls` and `status` start faster without.
+    from hpckit.slurm import cached_query, clusters, commands, query  # noqa: PLC0415
+
+    jobs = tuple(dict.fromkeys(job for _, _, some in questions for job in some))
+    programs = commands.SlurmCommands(
+        bin_dir=questions[0][0].cluster.bin_dir, environ=context.environ, timeout=_TIMEOUT
+    )
+
+    def ask() -> SchedulerReply:
+        least = least_age(context)
         if freshness is not None and least:
             # Slurm's answers from before the latest event of a launch are outdated.
-            told = (
-                history[-1].at for launch in launches if (history := read_launch_events(launch))
-            )
+            events = (read_launch_events(launch) for launch, _, _ in questions)
+            told = (history[-1].at for history in events if history)
             not_before = max(filter(None, (freshness.not_before, *told)), default=None)
             wish = cached_query.AllowedAge(least=least, not_before=not_before, now=freshness.now)
             heard = cached_query.observe_shared(jobs, programs, context.now, wish)
@@ -62,7 +68,26 @@ def ask_scheduler(
                 )
         now = context.now()
         observations = query.observe(jobs, programs, now)
+        return SchedulerReply(scheduler=Scheduler.answered, observations=observations, asked_at=now)
+
+    def own(cluster: str, some: Sequence[str]) -> SchedulerReply:
+        if freshness is not None and all(job in reply.observations for job in some):
+            return reply
+        why = ""
+        for anew in (False, True):  # the first is up to an hour old: numbers have been given since
+            config = cached_query.cluster_config(programs, context.now(), anew=anew)
+            why = clusters.other_slurm(cluster, some, config)
+            if not why:
+                return reply
+        return _silent(why)
+
+    try:
+        reply = ask()
     except SchedulerError as error:
-        warning = f"{error.message}; this is our own record alone"
-        return SchedulerReply(scheduler=Scheduler.unreachable, warning=warning)
-    return SchedulerReply(scheduler=Scheduler.answered, observations=observations, asked_at=now)
+        return (_silent(error.message),) * len(questions)
+    return tuple(own(cluster, some) for _, cluster, some in questions)
+
+
+def _silent(why: str) -> SchedulerReply:
+    warning = f"{why}; this is our own record alone"
+    return SchedulerReply(scheduler=Scheduler.unreachable, warning=warning)

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from hpckit.record.process import alive, start_mark, this_host
 
 
@@ -19,6 +21,17 @@ def test_alive_knows_this_process() -> None:
 def test_alive_is_false_for_another_process_with_the_same_pid() -> None:
     """A pid that was given to somebody else does not count."""
     assert alive(this_host(), os.getpid(), "1") is False
+
+
+def test_alive_is_unknown_from_another_pid_namespace() -> None:
+    """A container may have the host's name, and the same pids for other processes."""
+    mark = start_mark(os.getpid())
+    ask = f"from hpckit.record.process import *; print(alive(this_host(), 1, {mark!r}))"
+    inside = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", ask]
+    done = subprocess.run(inside, capture_output=True, text=True, check=False)
+    if "unshare failed" in done.stderr or "Operation not permitted" in done.stderr:
+        pytest.skip("no new namespace may be made here")
+    assert done.stdout == "None\n", done.stderr
 
 
 def test_alive_is_unknown_on_another_host() -> None:
@@ -55,4 +68,6 @@ def test_start_mark_reads_names_with_blanks_and_parentheses() -> None:
     mark = start_mark(child.pid)
     child.communicate(b"\n")
     assert mark is not None
-    assert int(mark) >= int(start_mark(os.getpid()) or 0)
+    ticks, _, namespace = mark.partition("@")
+    here, _, own = (start_mark(os.getpid()) or "").partition("@")
+    assert (int(ticks) >= int(here), namespace) == (True, own)

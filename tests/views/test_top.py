@@ -240,9 +240,9 @@ def test_scheduler_is_asked_at_the_rhythm_of_status_watch(
     clock = Clock()
     asked: list[datetime] = []
 
-    def ask_scheduler(*_: object) -> SchedulerReply:
+    def ask_scheduler(*_: object) -> tuple[SchedulerReply, ...]:
         asked.append(clock.now)
-        return SchedulerReply(scheduler=Scheduler.unreachable, warning="Slurm is away")
+        return (SchedulerReply(scheduler=Scheduler.unreachable, warning="Slurm is away"),)
 
     monkeypatch.setattr(launch_view, "ask_scheduler", ask_scheduler)
     reader = clock.reader(launch, desk.folder)

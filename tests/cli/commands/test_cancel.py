@@ -136,8 +136,9 @@ def on_slurm(desk: Any, fake_slurm: Any) -> Any:
 
 def submit(desk: Any, slurm: Any, launch: Any) -> str:
     """Submit a held array for a launch of three and record it; return the main id."""
+    named = f"--job-name={launch.jobs[0].name}"
     job: str = slurm.slurm(
-        "sbatch", "--parsable", "--hold", "--array=0-2", "--output=/dev/null", "--wrap=true"
+        "sbatch", "--parsable", "--hold", "--array=0-2", named, "--output=/dev/null", "--wrap=true"
     ).strip()
     at = launch.created_at + timedelta(seconds=1)
     desk.tell(launch, events.Submitted(at=at, job_index=0, job=job))
@@ -170,7 +171,8 @@ def test_elements_at_even_distances_that_wait_on_are_not_taken_for_lost(
 ) -> None:
     """After every second one was cancelled Slurm writes `7_[0-22:2]`, all of it to be cancelled."""
     launch = on_slurm.freeze(kind=ClusterKind.slurm, sweep=[(f"a={n}",) for n in range(24)])
-    hold = ("--hold", "--array=0-23", "--output=/dev/null", "--wrap=true")
+    named = f"--job-name={launch.jobs[0].name}"
+    hold = ("--hold", "--array=0-23", named, "--output=/dev/null", "--wrap=true")
     job = fake_slurm.slurm("sbatch", "--parsable", *hold).strip()
     at = launch.created_at + timedelta(seconds=1)
     on_slurm.tell(launch, events.Submitted(at=at, job_index=0, job=job))
@@ -225,8 +227,9 @@ def test_cancel_by_state_spares_the_others(
 ) -> None:
     """What waits goes in one scancel, what is over stays, and what is meant is said before."""
     launch = on_slurm.freeze(kind=ClusterKind.slurm, sweep=[*SWEEP, ("a=4",)])
+    named = f"--job-name={launch.jobs[0].name}"
     job = fake_slurm.slurm(
-        "sbatch", "--parsable", "--hold", "--array=0-3", "--output=/dev/null", "--wrap=true"
+        "sbatch", "--parsable", "--hold", "--array=0-3", named, "--output=/dev/null", "--wrap=true"
     ).strip()
     on_slurm.tell(launch, events.Submitted(at=launch.created_at, job_index=0, job=job))
     attempt = writer(launch=launch, index=2)

@@ -86,6 +86,7 @@ def sbatch(arguments: list[str]) -> int:
         if name.startswith("SBATCH_")
     }
     options = {**options_of(stated), **environ, **options_of(given)}
+    options["script"] = next((word for word in arguments if not word.startswith("-")), "(null)")
     _refuse(options)
     if "test-only" in options:
         return _forecast(options)

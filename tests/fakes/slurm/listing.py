@@ -22,6 +22,7 @@ from fakes.slurm.store import (
     fail,
     key,
     mode,
+    next_id,
     nodes_of,
     root,
     selected,
@@ -101,6 +102,18 @@ def sinfo(arguments: list[str]) -> int:
     return 0
 
 
+def _show(what: str, *names: str) -> str:
+    if what == "job":
+        script = next(job["options"]["script"] for name in names for job in selected(name))
+        return f"JobId={names[0]}\n   Command={script}\n"
+    if what != "config":
+        return _SHOWN[what]
+    coming = 1 if mode("numbers-anew") else next_id()
+    name = "other" if mode("other-cluster") else "fake"
+    about = {"ClusterName": name, "NEXT_JOB_ID": coming, "MaxJobId": 67043328}
+    return _SHOWN[what] + "".join(f"{key:23} = {value}\n" for key, value in about.items())
+
+
 def _gpus(place: int) -> int:
     return GPUS // 2 if place and mode("unlike-partitions") else GPUS
 
@@ -113,7 +126,7 @@ def scontrol(arguments: list[str]) -> int:
     if mode("controller-away"):
         fail("scontrol", "Unable to contact slurm controller (connect failure)")
     if verb == "show":
-        sys.stdout.write(_all_partitions() if rest == ["partition"] else _SHOWN[rest[0]])
+        sys.stdout.write(_all_partitions() if rest == ["partition"] else _show(*rest))
         return 0
     if verb == "update":
         changes = dict(word.split("=", 1) for word in rest)

@@ -64,10 +64,15 @@ def locked() -> Iterator[None]:
 
 def new_ids(count: int) -> int:
     """Return the first of `count` fresh job ids; call it with the lock held."""
-    file = root() / "next_id"
-    first = int(file.read_text()) if file.exists() else 1
-    file.write_text(str(first + count))
+    first = next_id()
+    (root() / "next_id").write_text(str(first + count))
     return first
+
+
+def next_id() -> int:
+    """Return the id of the next job."""
+    file = root() / "next_id"
+    return int(file.read_text()) if file.exists() else 1
 
 
 def key(job: Job) -> str:
