@@ -264,7 +264,7 @@ def test_test_campaign_runs_nothing_else_and_can_be_repeated(checkout: Checkout)
     done = checkout.run("scripts/test", "--campaign", "5", HPCKIT_CAMPAIGN_SEED="7")
     assert done.returncode == 0, done.stderr
     assert checkout.calls("pytest", "ruff") == [
-        "pytest -v --timeout 900 tests/adversarial/test_campaign.py"
+        "pytest -v --timeout 900 tests/integration/test_campaign.py"
     ]
     assert "campaign: 5 runs under random faults, HPCKIT_CAMPAIGN_SEED=7" in done.stdout
 

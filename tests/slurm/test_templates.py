@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.whole
+
 EXTENDS = '{% extends "hpckit/job.sbatch.j2" %}\n'
 MODULE = "{% block modules %}{{ super() }}module load site/extras\n{% endblock %}"
 WORDS = ("--dry-run", "cluster=slurm", "experiment=command", "command=true", "code.snapshot=false")

@@ -23,6 +23,8 @@ from hpckit.record.launches import Launch
 from hpckit.record.metrics.history import metric_history, run_metrics
 from hpckit.record.store import append_lines
 
+pytestmark = pytest.mark.whole
+
 
 def log(launch: Launch, attempt: int, **row: Any) -> None:
     """Append a row as rank 0 does."""

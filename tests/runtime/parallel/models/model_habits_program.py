@@ -10,8 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
-from adversarial.odd_model_program import make_run
-from adversarial.odd_models import (
+from byte_world import run_cases
+from runtime.parallel.models.odd_model_program import make_run
+from runtime.parallel.models.odd_models import (
     LENGTH,
     VALUES,
     WIDTH,
@@ -21,7 +22,6 @@ from adversarial.odd_models import (
     batch,
     mean_loss,
 )
-from byte_world import run_cases
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 

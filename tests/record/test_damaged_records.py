@@ -18,6 +18,8 @@ from hpckit.model import events
 from hpckit.model.launch import ClusterKind
 from hpckit.record.launches import Launch, load_launch, read_launch_events
 
+pytestmark = pytest.mark.whole
+
 OTHERS: tuple[object, ...] = (
     *(None, True, -1, 10**30, 1e308, float("inf"), "x", ""),
     *([], [1], ["x"], {}, {"a": 1}, [[[[]]]], "2026-01-01T00:00:00"),

@@ -13,6 +13,8 @@ import pytest
 from hpckit.slurm.clusters import VARIABLES
 from hpckit.slurm.commands import clean
 
+pytestmark = pytest.mark.whole
+
 PROGRAM = """#!/bin/sh
 echo "$(basename $0) $* [$SLURM_CLUSTERS$SBATCH_CLUSTERS]" >> {folder}/asked
 case $(basename $0) in sbatch) echo "Submitted batch job 123 on cluster far";; esac

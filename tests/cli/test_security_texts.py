@@ -8,7 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from adversarial.shared_place import BY_ROOT, NEWEST, Place
+from cli.shared_place import BY_ROOT, NEWEST, Place, mine, place, world
+
+__all__ = ["mine", "place", "world"]
 
 pytestmark = BY_ROOT
 

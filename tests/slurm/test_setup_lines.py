@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.whole
+
 WORDS = (
     *("launch", "--wait", "experiment=command", "code.snapshot=false", "cluster=slurm"),
     *("recovery=never", "command='echo trained'"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-BENCH = Path(__file__).parents[2] / "scripts" / "bench"
+BENCH = Path(__file__).parents[3] / "scripts" / "bench"
 
 
 def scaled(*words: str) -> subprocess.CompletedProcess[str]:

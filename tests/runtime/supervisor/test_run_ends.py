@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adversarial.campaign_programs import FILES, STEPS, logged
+from campaign_programs import FILES, STEPS, logged
 from runtime.conftest import Workshop, ranks, workshop
 from tiers import thorough
 
@@ -36,7 +36,7 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "attach": {"entry_point": None, "command": [sys.executable, "attached.py"]},
     "command": {"entry_point": None, "command": [sys.executable, "plain.py"]},
 }
-"""How a run is brought to hpckit (adversarial.campaign_programs)."""
+"""How a run is brought to hpckit (tests/campaign_programs.py)."""
 
 LONGEST_S = 240
 

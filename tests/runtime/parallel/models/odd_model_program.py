@@ -8,8 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from adversarial.odd_models import LOSSES, MODELS, OddModel, TiedEnds, batch, mean_loss, plan
 from byte_world import rank_of_world, run_cases
+from runtime.parallel.models.odd_models import (
+    LOSSES,
+    MODELS,
+    OddModel,
+    TiedEnds,
+    batch,
+    mean_loss,
+    plan,
+)
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adversarial.test_damaged_records import Place, damage, documents, places
 from cli_world import NOW, START, Desk, Said, Writer, verb_said
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from record.test_damaged_records import Place, damage, documents, places
 
 from hpckit.errors import UsageError
 from hpckit.model import events
@@ -23,6 +23,8 @@ from hpckit.model.launch import ClusterKind
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_lines, make_folder, write_json
+
+pytestmark = pytest.mark.whole
 
 HUGE = 10**400
 """JSON has it, Python reads it, and no float holds it."""

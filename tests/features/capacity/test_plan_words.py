@@ -34,6 +34,8 @@ from hpckit.features.capacity.verb import run
 from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.clock import now
 
+pytestmark = pytest.mark.whole
+
 SMALL = ("--model", "gpt2", "--gpu", "A100-80")
 LLAMA = ("--model", "llama3-8b", "--gpu", "H100-SXM", "--gpus", "16")
 SHARDED = (*LLAMA, "--parallel", "shard=16")

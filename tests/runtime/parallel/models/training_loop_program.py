@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from adversarial.odd_model_program import make_run
-from adversarial.odd_models import OddModel, TiedEnds, batch, mean_loss, plan
 from byte_world import run_cases
+from runtime.parallel.models.odd_model_program import make_run
+from runtime.parallel.models.odd_models import OddModel, TiedEnds, batch, mean_loss, plan
 from torch import Tensor, nn
 
 from hpckit.errors import UsageError

@@ -25,6 +25,8 @@ from hpckit.model.telemetry.vocabulary import (
 from hpckit.observe.aggregate import RunningTotal
 from hpckit.record.store import append_lines
 
+pytestmark = pytest.mark.whole
+
 BEGIN = START + timedelta(minutes=1)
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from hpckit.record.snapshot.secrets import holds_private_key
 
+pytestmark = pytest.mark.whole
+
 LAUNCH = ("hpckit", "launch", "experiment=command", "command=[true]", "cluster=local", "--wait")
 
 

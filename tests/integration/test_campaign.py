@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from adversarial.campaign_programs import FILES, STEPS, WORDS, logged
+from campaign_programs import FILES, STEPS, WORDS, logged
 from integration.conftest import Sandbox
 from integration.training import Training, mend, wait_for_quiet
 

@@ -13,7 +13,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from adversarial.shared_place import BY_ROOT, LAUNCH, NEWEST, STRANGER, Place, files_of, give
+from cli.shared_place import (
+    BY_ROOT,
+    LAUNCH,
+    NEWEST,
+    STRANGER,
+    Place,
+    files_of,
+    give,
+    mine,
+    place,
+    world,
+)
+
+__all__ = ["mine", "place", "world"]
 
 pytestmark = BY_ROOT
 

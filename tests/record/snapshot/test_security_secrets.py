@@ -17,6 +17,8 @@ from hpckit.model.launch import Code
 from hpckit.record.snapshot.collect import CodeSnapshot, collect
 from hpckit.record.snapshot.git import Git
 
+pytestmark = pytest.mark.whole
+
 ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_GLOBAL": "/dev/null"}
 WORD = "PRIVATE KEY"
 SECRETS = {

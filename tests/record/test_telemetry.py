@@ -50,6 +50,8 @@ from hpckit.record.telemetry import (
 from hpckit.views import telemetry as telemetry_view
 from hpckit.views.telemetry import nccl_transport, run_usage
 
+pytestmark = pytest.mark.whole
+
 BEGIN = START + timedelta(minutes=1)
 ROW_S = 30
 MOST_DECODED = 5

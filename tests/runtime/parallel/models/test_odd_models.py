@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from adversarial.odd_models import LOSSES, OddModel, batch
 from runtime.parallel.conftest import run_world
+from runtime.parallel.models.odd_models import LOSSES, OddModel, batch
 from tiers import chosen, in_tiers
 
 PIPELINE, SHARD, TENSOR = {"pipeline": 2}, {"shard": 2}, {"tensor": 2}

@@ -42,6 +42,8 @@ from hpckit.record.store import append_event, append_lines, make_folder
 from hpckit.record.telemetry import closed_segments, latest_telemetry
 from hpckit.views.telemetry import run_usage
 
+pytestmark = pytest.mark.whole
+
 HOUR = timedelta(hours=1)
 WATTS = 300.0
 
