@@ -19,9 +19,6 @@ thorough = pytest.mark.thorough
 EXACT = (
     "cli/commands/test_check.py",
     "cli/commands/test_checkpoint.py",
-    "cli/commands/test_plan.py",
-    "cli/commands/test_plan_experiment.py",
-    "cli/commands/test_plan_from.py",
     "cli/commands/test_profile.py",
     "cli/commands/test_results.py",
     "cli/commands/test_status.py::test_status_adds_up_the_parts_of_a_run",

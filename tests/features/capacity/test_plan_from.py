@@ -10,6 +10,8 @@ from report_launches import swept_launch, troubled_launch
 
 from hpckit.errors import HpckitError
 
+pytestmark = pytest.mark.whole
+
 MODEL = ("--model", "gpt2")
 WORDS = (*MODEL, "--gpu", "A100-80")
 BATCH = ("--global-batch", "64")
