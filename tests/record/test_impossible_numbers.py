@@ -15,8 +15,8 @@ from cli_world import NOW, START, Desk, Said, Writer, verb_said
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from record.test_damaged_records import Place, damage, documents, places
+from report_launches import gathered
 
-from hpckit.errors import UsageError
 from hpckit.model import events
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.launch import ClusterKind
@@ -299,17 +299,27 @@ def test_a_huge_time_in_a_trace_is_no_traceback(desk: Desk) -> None:
     assert desk.say("profile", "--last", launch.id).code == 0
 
 
-@pytest.mark.parametrize("window", [0, 10**6 + 1, 10**22])
-def test_a_figure_is_smoothed_over_a_number_of_values_that_can_be(desk: Desk, window: int) -> None:
-    """The error says which numbers can be."""
-    launch, _ = completed(desk)
-    with pytest.raises(UsageError, match="from 1 to 1000000"):
-        desk.say("plot", launch.id, "-o", "figure.svg", "--smooth", str(window))
+def test_progress_that_is_no_number_is_unknown(desk: Desk) -> None:
+    """What JSON calls true is no step, nor a number of OpenMetrics."""
+    launch = desk.freeze()
+    Writer(launch=launch).start()
+    progress = {"round": 0, "step": True, "total": True, "at": START.isoformat()}
+    launch.paths.run(0).attempt(1).progress.write_text(json.dumps(progress))
+    assert "hpckit_run_step{" not in desk.say("export", "openmetrics", launch.id).out
+    assert json.loads(desk.say("status", launch.id, "--json").out)["runs"][0]["step"] is None
 
 
-@pytest.mark.parametrize("seconds", ["nan", "0.5", "86401", "inf", "1e300"])
-def test_a_page_is_renewed_from_every_second_to_every_day(desk: Desk, seconds: str) -> None:
-    """Browsers pass over other times: the option is refused."""
-    launch, _ = completed(desk)
-    with pytest.raises(UsageError, match=r"from 1 to 86400 \(a day\)"):
-        desk.say("report", launch.id, "-o", "page.html", "--refresh", seconds)
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+def test_event_of_an_impossible_time_is_damaged(desk: Desk, at: str) -> None:
+    """Verbs that read it go on without it."""
+    launch = desk.freeze()
+    writer = Writer(launch=launch)
+    writer.start()
+    path = launch.paths.run(0).attempt(1).events
+    good = path.read_text()
+    (first, *_) = good.splitlines()
+    event = json.loads(first)
+    path.write_text(good + json.dumps(event | {"at": at}) + "\n")
+    assert gathered(desk, launch).rows[0].attempt == 1
+    assert desk.say("status", launch.id, "--json").code == 0
+    assert desk.say("export", "trace", launch.id, "-o", str(desk.folder / "t")).code == 0

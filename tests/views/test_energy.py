@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-from asked import asking
 from cli_world import START, Desk
 from report_launches import gathered
 
-from hpckit.batch.shared_job.slots import make_slots
-from hpckit.batch.supervise import environment_in_shared_job
 from hpckit.model import events
-from hpckit.model.diagnosis.verdict import VerdictKind
 from hpckit.model.launch import Cluster, ClusterKind
-from hpckit.model.plan import SharedJobSpec
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.energy import EnergySum
 from hpckit.model.telemetry.json_form import encode_telemetry
-from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.vocabulary import (
     GaugeSpread,
     GpuCounter,
@@ -31,10 +25,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryTotal,
 )
 from hpckit.observe.aggregate import RunningTotal, complete_total
-from hpckit.observe.gpu_choice import gpu_choice
 from hpckit.observe.segments import SegmentWriter, close_segment, coarsen_segment
-from hpckit.planning.diagnosis.diagnose import diagnose
-from hpckit.planning.diagnosis.evidence import GpuUse, RunEvidence, TimeShares
 from hpckit.planning.diagnosis.usage import gpu_uses, run_energy
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
@@ -213,13 +204,20 @@ def test_a_segment_that_has_just_begun_knows_what_was_before(tmp_path: Path, jum
 
 
 def test_a_resume_changes_the_energy_of_no_other_run(desk: Desk) -> None:
-    """Runs that were beside each other share what they measured then, and only then."""
+    """Runs that were beside each other share what they measured then, and only then.
+
+    With cluster.max_parallel=2 both measure all GPUs: each has half, also for `status`.
+    """
     cluster = Cluster(kind=ClusterKind.local, max_parallel=2)
     launch = desk.freeze(sweep=[("a=1",), ("a=2",)], cluster=cluster)
     for run in (0, 1):
         attempt(launch, run, 1, START, "GPU-A", own_s=1800.0)
     before = totals(desk, launch)
-    assert sum(before.values()) == pytest.approx(WATTS * 3600)
+    assert before == pytest.approx({0: WATTS * 1800, 1: WATTS * 1800})
+    said = json.loads(desk.say("status", launch.id, "--json", "--goodput").out)
+    assert said["energy"]["total_j"] == pytest.approx(WATTS * 3600)
+    assert said["energy"]["gpu_hours"] == pytest.approx(1)
+    assert [one["telemetry"]["energy_j"] for one in said["runs"]] == [WATTS * 1800] * 2
     attempt(launch, 0, 2, START + 5 * HOUR, "GPU-A", own_s=3600.0)
     after = totals(desk, launch)
     assert after[1] == pytest.approx(before[1])
@@ -235,100 +233,3 @@ def test_telemetry_without_samples_is_damaged(desk: Desk) -> None:
         file.write_text(file.read_text().replace('"samples":[720]', '"samples":[0]'))
         assert '"samples":[0]' in file.read_text()
     assert run_usage(launch, 0).nodes == ()
-
-
-@pytest.mark.parametrize(
-    ("job", "visible", "shown"),
-    [
-        ("0,1,2,3", "0,1,2,3", 8),
-        ("0,1,2,3", "0,1,2,3", 4),
-        ("4-7", "0,1,2,3", 4),
-        ("4-7", "4,5,6,7", 8),
-    ],
-)
-@pytest.mark.parametrize("per_gpu", [1, 2])
-def test_runs_that_share_a_job_measure_their_own_gpus(
-    job: str, visible: str, shown: int, per_gpu: int
-) -> None:
-    """Whether Slurm hides the node's other GPUs or not, and however it numbers them."""
-    spec = SharedJobSpec(
-        each=asking(cpus_per_task=1, gpus_per_node=1),
-        runs_per_job=4 * per_gpu,
-        runs_per_gpu=per_gpu,
-        slots=4 * per_gpu,
-        jobs=1,
-    )
-    environ = {
-        "SLURM_JOB_GPUS": job,
-        "SLURM_STEP_GPUS": job,
-        "CUDA_VISIBLE_DEVICES": visible,
-        "SLURM_CPUS_ON_NODE": "8",
-    }
-    first = 4 if job == "4-7" and shown == 8 else 0
-    for slot in make_slots(spec, environ, range(8)):
-        choice = gpu_choice(environment_in_shared_job(spec, {**environ, **slot.variables}))
-        mine = [index for index in range(shown) if choice.includes(index, f"GPU-{index}", shown)]
-        assert mine == [first + slot.number // per_gpu]
-
-
-def steps(seconds: float = 100.0, *, gpu: str = "A", rank: int = 0, **parts: Any) -> RankSteps:
-    """Return the steps of a rank."""
-    parts = {"data_s": 0.0, "checkpoint_s": 0.0, "waiting_s": 0.0, **parts}
-    return RankSteps(rank=rank, node="n1", gpu=gpu, steps=1000, seconds=seconds, **parts)
-
-
-def used(seconds: float = 100.0, **measured: Any) -> GpuUse:
-    """Return the use of a GPU."""
-    return GpuUse(uuid="A", node="n1", seconds=seconds, samples=100, **measured)
-
-
-FULL = {"utilization": 0.99, "sm_activity": 0.92}
-
-
-@pytest.mark.parametrize(
-    ("evidence", "kinds"),
-    [
-        (
-            RunEvidence(
-                ranks=(steps(40.0, own_s=39.6),),
-                gpus=(used(utilization=0.396, sm_activity=0.396),),
-                times=TimeShares(running_s=100, start_s=60, productive_s=40),
-            ),
-            set(),
-        ),
-        (
-            RunEvidence(
-                ranks=(steps(own_s=99.0),),
-                gpus=(used(1000, utilization=0.099),),
-                times=TimeShares(
-                    running_s=1000,
-                    restart_s=880,
-                    start_s=20,
-                    productive_s=100,
-                    failures={"hang": 2},
-                ),
-            ),
-            {VerdictKind.restarts},
-        ),
-        (
-            RunEvidence(ranks=(steps(own_s=99.0, data_s=50.0),), gpus=(used(**FULL),)),
-            {VerdictKind.compute_bound},
-        ),
-        (
-            RunEvidence(ranks=(steps(own_s=99.0),), gpus=(used(utilization=0.9, sm_activity=0.2),)),
-            {VerdictKind.launch_bound},
-        ),
-    ],
-    ids=["start-up", "restarts", "asynchronous", "launch-bound"],
-)
-def test_verdicts_on_speed_are_about_steps(evidence: RunEvidence, kinds: set[VerdictKind]) -> None:
-    """What GPUs do while a run starts, or while they compute anyway, slows no step."""
-    assert {one.kind for one in diagnose(evidence)} == kinds
-
-
-@pytest.mark.parametrize("turn", [1, -1])
-def test_two_ranks_on_a_gpu_are_both_asked_why_it_is_idle(turn: int) -> None:
-    """The order of ranks decides nothing."""
-    ranks = (steps(own_s=99.0), steps(rank=1, own_s=5.0, data_s=95.0))[::turn]
-    found = diagnose(RunEvidence(ranks=ranks, gpus=(used(utilization=0.05),)))
-    assert VerdictKind.gpu_idle in {one.kind for one in found}

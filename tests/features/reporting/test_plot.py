@@ -176,6 +176,8 @@ def test_plot_ignores_the_users_own_settings(desk: Desk) -> None:
         (("-o", "a"), "a figure is a file whose name ends with"),
         (("-o", "a.pdf", "--metric", "accuracy"), "--metric accuracy: no run has two values"),
         (("-o", "a.pdf", "--smooth", "0"), "--smooth is 0"),
+        (("-o", "a.pdf", "--smooth", str(10**6 + 1)), "from 1 to 1000000"),
+        (("-o", "a.pdf", "--smooth", str(10**22)), "from 1 to 1000000"),
         (("-o", "a.pdf", "--width", "0.1"), "--width is 0.1; it is in inches"),
         (("-o", "a.pdf", "--height", "nan"), "--height is nan"),
         (("-o", "folder.pdf"), "is a folder"),

@@ -10,13 +10,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from hpckit.model.parallel.layout import Layout
-from hpckit.runtime.checkpoint.encoding import encode_state
-from hpckit.runtime.checkpoint.errors import CheckpointError, StateError
+from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.journal import read_journal
 from hpckit.runtime.checkpoint.manifest import (
@@ -26,34 +23,6 @@ from hpckit.runtime.checkpoint.manifest import (
     render_manifest,
 )
 from hpckit.runtime.checkpoint.weights_file import map_weights
-
-FIELDS = np.dtype([("a", "<i4"), ("b", "<f4")])
-STATES: dict[str, tuple[Any, str]] = {
-    "sparse": (torch.eye(3).to_sparse(), "the layout torch.sparse_coo"),
-    "meta": (torch.empty(3, device="meta"), "the meta device, which has no values"),
-    "fields": (np.zeros(2, FIELDS), "a numpy.ndarray of [('a', '<i4'), ('b', '<f4')]"),
-    "a row of fields": (np.zeros(2, FIELDS)[0], "a numpy.void of"),
-    "a huge number": (10**5000, "a whole number of 16610 bits"),
-}
-
-
-@pytest.mark.parametrize("name", STATES)
-def test_state_without_an_exact_form_is_refused_by_name(name: str) -> None:
-    """When it is saved: a checkpoint that cannot be loaded, or changes, is none."""
-    value, words = STATES[name]
-    with pytest.raises(StateError) as caught:
-        encode_state("box", {"inner": {"value": value}})
-    assert "the state at box/inner/value is" in caught.value.message
-    assert words in caught.value.message
-    assert caught.value.hint
-
-
-@pytest.mark.filterwarnings("ignore:.*quantize.*")
-def test_quantized_tensor_is_refused_by_name() -> None:
-    """Torch writes it, and cannot read it."""
-    value = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
-    with pytest.raises(StateError, match="box/value is a quantized tensor"):
-        encode_state("box", {"value": value})
 
 
 def good() -> Manifest:
