@@ -15,14 +15,13 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_world import make_context
 
 from hpckit.cli.main import main
-from hpckit.context import Context
 
 STRANGER = 65534
 NEWEST = "tr-20991231-235959-evil"
@@ -76,14 +75,7 @@ class Place:
     def hpckit(self, *words: str, terminal: bool = False) -> Said:
         """Run `hpckit WORDS` as the caller, perhaps before a terminal."""
         out, err = Terminal() if terminal else io.StringIO(), io.StringIO()
-        context = Context(
-            environ=self.environ,
-            cwd=self.folder / "project",
-            stdout=out,
-            stderr=err,
-            now=lambda: datetime.now(UTC),
-            sleep=time.sleep,
-        )
+        context = make_context(self.folder / "project", self.environ, stdout=out, stderr=err)
         return Said(returncode=main(words, context), stdout=out.getvalue(), stderr=err.getvalue())
 
     def as_stranger(self, *words: str) -> subprocess.CompletedProcess[str]:

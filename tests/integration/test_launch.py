@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.project import Project
 from tiers import thorough
 
 pytestmark = pytest.mark.slurm
@@ -17,14 +16,6 @@ pytestmark = pytest.mark.slurm
 SANDBOX = "cluster=sandbox"
 NEVER = "recovery=never"
 TOKEN = "hf_a1B2c3D4e5F6"  # noqa: S105  # nobody's
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Any:
-    """Return a fresh project."""
-    fresh = Project(tmp_path / "project")
-    fresh.create()
-    return fresh
 
 
 FUNCTION = ("experiment=function", SANDBOX)

@@ -8,21 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.project import Project
 from pseudo_terminal import Sitting
 
 pytestmark = pytest.mark.slurm
 
 WAITS = "command=[sh,-c,'touch $HPCKIT_RUN_DIR/ready; exec sleep 300']"
 COMMAND = ("experiment=command", "cluster=sandbox", "code.snapshot=false", "+env.FOO=bar", WAITS)
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Any:
-    """Return a fresh project."""
-    fresh = Project(tmp_path / "project")
-    fresh.create()
-    return fresh
 
 
 def begin(project: Any, *words: str, runs: int = 1) -> list[dict[str, Any]]:

@@ -131,39 +131,15 @@ def test_rows_that_no_total_has_yet_count(desk: Desk, totals: int) -> None:
     assert (found.gpu_s, found.total_j) == (18 * 60, 17 * 600)
 
 
-def test_a_clock_that_is_set_back_loses_no_energy(tmp_path: Path) -> None:
-    """Files are in the order in which they were written, whatever the clock said."""
-    first, second = (AttemptPaths(make_folder(tmp_path / f"{one:03d}")) for one in (1, 2))
-    writer, running = (
-        SegmentWriter(attempt=first, node="n1", row_s=30.0, max_mb=60.0),
-        RunningTotal(),
-    )
-    at = START
-    for number in range(300):
-        at += timedelta(seconds=30) - (timedelta(hours=7) if number in {100, 200} else timedelta())
-        gpu = GpuRow(
-            uuid="A", samples=6, gauges={}, counters={GpuCounter.energy_j: 1000.0 * number}
-        )
-        row = TelemetryRow(start=at - timedelta(seconds=30), end=at, gpus=(gpu,))
-        running.add(row)
-        writer.append(row, at)
-        assert running.total is not None
-        if number % 10 == 9:
-            writer.append_total(running.total, at)
-    later = SegmentWriter(attempt=second, node="n1", row_s=30.0, max_mb=60.0, earlier=(first,))
-    later.append(row, at + timedelta(minutes=5))
-    assert len(closed_segments(first, "n1")) >= 3
-    total = latest_telemetry(first, "n1").total
-    assert total is not None
-    assert total.row.gpus[0].counters[GpuCounter.energy_j] == 299_000
+def hour_of_rows(attempt: AttemptPaths, begin: datetime, count: int, *jumps: int) -> TelemetryRow:
+    """Write rows of 30 s and 1 kJ as a sampler does, with a total every ten; then be killed.
 
-
-def hour_of_rows(attempt: AttemptPaths, begin: datetime, count: int, jump: int = -1) -> None:
-    """Write rows of 30 s and 1 kJ as a sampler does, with a total every ten; then be killed."""
+    Before the rows `jumps` the clock is set back. Returns the last row.
+    """
     writer = SegmentWriter(attempt=attempt, node="n1", row_s=30.0, max_mb=60.0)
     running, at = RunningTotal(), begin
     for number in range(count):
-        at += timedelta(seconds=30) - (timedelta(hours=7) if number == jump else timedelta())
+        at += timedelta(seconds=30) - (timedelta(hours=7) if number in jumps else timedelta())
         counters = {GpuCounter.energy_j: 1000.0 * number}
         gpu = GpuRow(uuid="A", samples=6, gauges={}, counters=counters)
         row = TelemetryRow(start=at - timedelta(seconds=30), end=at, gpus=(gpu,))
@@ -173,6 +149,7 @@ def hour_of_rows(attempt: AttemptPaths, begin: datetime, count: int, jump: int =
         writer.total = running.total
         if number % 10 == 9:
             writer.append_total(running.total, at)
+    return row
 
 
 def known(attempt: AttemptPaths) -> tuple[float, float]:
@@ -191,6 +168,18 @@ def test_rows_behind_the_last_total_survive_that_their_file_ages(tmp_path: Path)
     (file,) = closed_segments(attempt, "n1")
     coarsen_segment(file, 300.0)
     assert known(attempt) == (24_000, 750)
+
+
+def test_a_clock_that_is_set_back_loses_no_energy(tmp_path: Path) -> None:
+    """Files are in the order in which they were written, whatever the clock said."""
+    first, second = (AttemptPaths(make_folder(tmp_path / f"{one:03d}")) for one in (1, 2))
+    row = hour_of_rows(first, START, 300, 100, 200)
+    later = SegmentWriter(attempt=second, node="n1", row_s=30.0, max_mb=60.0, earlier=(first,))
+    later.append(row, row.end + timedelta(minutes=5))
+    assert len(closed_segments(first, "n1")) >= 3
+    total = latest_telemetry(first, "n1").total
+    assert total is not None
+    assert total.row.gpus[0].counters[GpuCounter.energy_j] == 299_000
 
 
 @pytest.mark.parametrize("jump", [-1, 10])

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_world import make_context
 
 from hpckit.cli.main import verb_parser
 from hpckit.context import Context
 from hpckit.errors import HpckitError
 from hpckit.features.capacity.verb import run
-from hpckit.runtime.clock import now
 
 SMALL = ("--model", "gpt2", "--gpu", "A100-80")
 LLAMA = ("--model", "llama3-8b", "--gpu", "H100-SXM", "--gpus", "16")
@@ -34,14 +32,7 @@ LLAMA_CONFIG = {
 
 def context(folder: Path | None = None) -> Context:
     """Return an invocation whose output is kept."""
-    return Context(
-        environ={},
-        cwd=folder or Path.cwd(),
-        stdout=io.StringIO(),
-        stderr=io.StringIO(),
-        now=now,
-        sleep=time.sleep,
-    )
+    return make_context(folder or Path.cwd())
 
 
 def said(*words: str, folder: Path | None = None) -> str:

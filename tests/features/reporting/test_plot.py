@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import re
 import sys
 
 import pytest
-from cli_world import NOW, Desk, Writer
+from cli_world import NOW, Desk, Writer, make_context
 from report_launches import hostile_launch, swept_launch, troubled_launch
 
-from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
 from hpckit.features.reporting import drawing
 from hpckit.features.reporting.figure import CurveAxis, CurveFigure
@@ -31,14 +29,7 @@ BEGINNINGS = {"pdf": b"%PDF-", "svg": b"<?xml", "png": b"\x89PNG"}
 
 def figure(desk: Desk, **question: object) -> CurveFigure:
     """Return what would be drawn of the latest launch."""
-    context = Context(
-        environ=desk.environ,
-        cwd=desk.folder,
-        stdout=io.StringIO(),
-        stderr=io.StringIO(),
-        now=lambda: NOW,
-        sleep=lambda _: None,
-    )
+    context = make_context(desk.folder, desk.environ, now=lambda: NOW, sleep=lambda _: None)
     named = named_runs((), desk.folder, context)
     return curve_figure(named, PlotQuestion(**question), context)  # type: ignore[arg-type]
 

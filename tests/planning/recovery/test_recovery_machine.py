@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from asked import asking
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -20,7 +21,7 @@ from hpckit.model.failure import Cause, ExitReason, Failure, RankExit, StateKept
 from hpckit.model.final_event import missing_final_event
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import Recovery
-from hpckit.model.plan import JobSpec, ResourceSpec
+from hpckit.model.plan import JobSpec
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.recovery.budget import spent
@@ -56,30 +57,7 @@ POLICY = Recovery(
         "launcher_lost": 2,
     },
 )
-ASKED = ResourceSpec(
-    nodes=2,
-    tasks_per_node=1,
-    cpus_per_task=1,
-    gpus_per_node=0,
-    mem_gb=None,
-    timeout=None,
-    partition=None,
-    account=None,
-    qos=None,
-    constraint=None,
-    nodelist=None,
-    exclude=None,
-    reservation=None,
-    gres=None,
-    exclusive=False,
-    dependency=None,
-    comment=None,
-    mail_type=None,
-    mail_user=None,
-    array_parallelism=1,
-    additional_parameters=(),
-    spare_nodes=1,
-)
+ASKED = asking(nodes=2, spare_nodes=1)
 
 
 def job(index: int) -> JobSpec:

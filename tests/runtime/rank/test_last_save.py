@@ -6,21 +6,19 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime.conftest import Workshop, ranks
+from runtime.conftest import Attempted, Workshop, ranks
 from tiers import thorough
+from waiting import until
 
 from hpckit.model import events
-from hpckit.model.failure import Cause, RankExit
+from hpckit.model.failure import Cause
 from hpckit.model.launch import Checkpoint, Runtime
-from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
-from hpckit.record.launches import Launch, read_runs
 from hpckit.record.store import read_events
 
 pytestmark = [pytest.mark.training, pytest.mark.slow]
@@ -58,30 +56,12 @@ def main(config, run):
 
 
 @dataclass(frozen=True)
-class Ended:
-    """An attempt that has ended."""
-
-    launch: Launch
-    code: int
-
-    @property
-    def record(self) -> RunRecord:
-        """What the record says of the run."""
-        return read_runs(self.launch)[0]
-
-    def exits(self) -> list[RankExit]:
-        """Return the exit records of all ranks."""
-        told = read_events(self.launch.paths.run(0).attempt(1).events)
-        return [event.exit for event in told if isinstance(event, events.RankExited)]
-
-
-@dataclass(frozen=True)
 class SmallDisk:
     """A disk of 4 MiB, seen by the attempt alone, on which it keeps its checkpoints."""
 
     folder: Path
 
-    def run(self, how: str, *, patience_s: float, notice: bool = False, **params: Any) -> Ended:
+    def run(self, how: str, *, patience_s: float, notice: bool = False, **params: Any) -> Attempted:
         """Train eight steps on two ranks; trouble comes at step 5, after the save of step 3."""
         disk = self.folder / "disk"
         disk.mkdir()
@@ -94,16 +74,9 @@ class SmallDisk:
         words = ["sh", "-c", MOUNT, "sh", str(disk), *words, "--job", "0", "--run", "0"]
         process = subprocess.Popen(["unshare", "-rm", *words])
         if notice:
-            _await(launch.paths.run(0).folder / "struck-1")
+            until((launch.paths.run(0).folder / "struck-1").exists)
             process.send_signal(signal.SIGTERM)
-        return Ended(launch, process.wait(timeout=120))
-
-
-def _await(path: Path) -> None:
-    deadline = time.monotonic() + 110
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        return Attempted(code=process.wait(timeout=120), output="", launch=launch)
 
 
 @pytest.fixture
@@ -131,7 +104,7 @@ def test_last_save_waits_for_room(small_disk: SmallDisk) -> None:
     """A disk that has room again within the patience costs nothing: the run completes, saved."""
     ended = small_disk.run("full_for_a_while", patience_s=60)
     assert (ended.code, ended.record.state) == (0, RunState.completed)
-    told = read_events(ended.launch.paths.run(0).attempt(1).events)
+    told = read_events(ended.paths.events)
     assert 8 in {event.step for event in told if isinstance(event, events.CheckpointSaved)}
 
 

@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.conftest import Attempted, Workshop, ranks, workshop
+from runtime.conftest import Attempted, Workshop, ranks
 from tiers import thorough
 
 from hpckit.model.failure import Cause, ExitReason, StateKept
 from hpckit.model.launch import Checkpoint, Recovery
 from hpckit.model.states import RunState
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
-
-__all__ = ["workshop"]
 
 pytestmark = pytest.mark.training
 

@@ -96,8 +96,9 @@ async def call_while_busy(number: int) -> None:
             one.close()
 
 
-async def said_unread() -> tuple[bool, bool]:
-    """Return whether a channel knows of something unread before and after the other side spoke."""
+@asynccontextmanager
+async def both_sides() -> AsyncIterator[tuple[tcp.Channel, tcp.Channel]]:
+    """Connect an agent; the value is its channel, and the supervisor's."""
     secret = tcp.new_secret()
     came: asyncio.Future[tcp.Channel] = asyncio.get_running_loop().create_future()
 
@@ -105,8 +106,12 @@ async def said_unread() -> tuple[bool, bool]:
         came.set_result(channel)
 
     async with answering(attend, secret) as port:
-        agent = await tcp.connect("127.0.0.1", port, secret)
-        channel = await came
+        yield await tcp.connect("127.0.0.1", port, secret), await came
+
+
+async def said_unread() -> tuple[bool, bool]:
+    """Return whether a channel knows of something unread before and after the other side spoke."""
+    async with both_sides() as (agent, channel):
         channel.writer.transport.pause_reading()  # type: ignore[attr-defined]  # busy elsewhere
         before = channel.unread()
         await agent.send(messages.Beat())
@@ -119,16 +124,8 @@ async def said_unread() -> tuple[bool, bool]:
 
 async def taken() -> tuple[bool, bool]:
     """Return whether all was taken of one message, and of more than a kernel keeps, unread."""
-    secret = tcp.new_secret()
-    came: asyncio.Future[tcp.Channel] = asyncio.get_running_loop().create_future()
-
-    async def attend(channel: tcp.Channel) -> None:
-        came.set_result(channel)
-
-    async with answering(attend, secret) as port:
-        agent = await tcp.connect("127.0.0.1", port, secret)
+    async with both_sides() as (agent, channel):
         agent.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is not scheduled
-        channel = await came
         channel.post(messages.Beat())
         await asyncio.sleep(0.2)
         little = channel.acknowledged()

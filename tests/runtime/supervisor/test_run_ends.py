@@ -9,15 +9,15 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from campaign_programs import FILES, STEPS, logged
-from runtime.conftest import Workshop, ranks, workshop
+from runtime.conftest import Workshop, ranks
 from tiers import thorough
+from waiting import until
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, ExitReason, RankExit, StateKept
@@ -26,8 +26,6 @@ from hpckit.model.states import RunState
 from hpckit.record.launches import Launch, read_runs
 from hpckit.record.store import read_events
 from hpckit.runtime.fork_server.protocol import read_variables
-
-__all__ = ["workshop"]
 
 pytestmark = pytest.mark.training
 
@@ -56,10 +54,7 @@ def prepare(shop: Workshop, way: str, **more: Any) -> Launch:
 
 def wait_for_step(launch: Launch, step: int) -> None:
     """Wait until a run has logged this step."""
-    deadline = time.monotonic() + LONGEST_S
-    while max((at for at, _ in logged(launch.paths.run(0).folder)), default=-1) < step:
-        assert time.monotonic() < deadline, "the run stands still"
-        time.sleep(0.05)
+    until(lambda: any(at >= step for at, _ in logged(launch.paths.run(0).folder)))
 
 
 def rank_pid(pid: int, rank: int) -> int | None:
@@ -147,9 +142,8 @@ def test_left_rank_ends_a_run_that_has_no_restart_as_failed(workshop: Workshop) 
     assert (record.failure.cause, record.failure.rank) == (Cause.left, 1)
 
 
-VANISH = "import os\ndef main(config, run):\n    os._exit(0) if run.rank else run.steps(3)\n"
 STOP = """
-import torch, torch.distributed as dist
+import torch, torch.distributed as dist, hpckit
 def main(config, run):
     model = torch.nn.Linear(2, 2)
     run.state(model=model)
@@ -158,25 +152,23 @@ def main(config, run):
         run.log(loss=1.0)
         if step == 40:
             break
+if __name__ == "__main__":
+    main({}, hpckit.attach())
 """
-STOP_ATTACHED = """
-import torch, torch.distributed as dist, hpckit
-run = hpckit.attach()
-model = torch.nn.Linear(2, 2)
-run.state(model=model)
-for step in run.steps(100):
-    dist.all_reduce(torch.ones(1))
-    run.log(loss=1.0)
-    if step == 40:
-        break
-"""
-VANISH_ATTACHED = """
+VANISH = """
 import os, hpckit
-run = hpckit.attach()
-for step in run.steps(3):
-    if run.rank:
-        os._exit(0)
+def main(config, run):
+    for step in run.steps(3):
+        if run.rank:
+            os._exit(0)
+if __name__ == "__main__":
+    main({}, hpckit.attach())
 """
+EITHER_WAY: Mapping[str, Mapping[str, Any]] = {
+    "function": {},
+    "attach": {"entry_point": None, "command": "python task.py"},
+}
+"""How `task.py` is brought to hpckit."""
 SWALLOW = """
 import os, signal
 def main(config, run):
@@ -194,9 +186,7 @@ def main(config, run):
 @pytest.mark.parametrize("way", ["function", pytest.param("attach", marks=thorough)])
 def test_early_stopping_is_complete_and_saved(workshop: Workshop, way: str) -> None:
     """`break` on all ranks: completed, saved as it is; the step that was left does not count."""
-    code = STOP if way == "function" else STOP_ATTACHED
-    how = {} if way == "function" else {"entry_point": None, "command": "python task.py"}
-    ended = workshop.attempt(code, **ranks(2, **how))
+    ended = workshop.attempt(STOP, **ranks(2, **EITHER_WAY[way]))
     assert (ended.code, ended.record.state) == (0, RunState.completed), ended.output
     assert ended.record.reason == "returned at step 40 of 100"
     assert {one.kept for one in ended.exits()} == {StateKept.saved}
@@ -213,9 +203,7 @@ def _checkpoints(launch: Launch) -> Iterator[Path]:
 @pytest.mark.parametrize("way", [pytest.param("function", marks=thorough), "attach"])
 def test_rank_that_vanishes_with_code_zero_is_not_complete(workshop: Workshop, way: str) -> None:
     """`os._exit(0)` before the code came to its end is a failure, with the rank that did it."""
-    code = VANISH if way == "function" else VANISH_ATTACHED
-    how = {} if way == "function" else {"entry_point": None, "command": "python task.py"}
-    ended = workshop.attempt(code, **ranks(2, **how))
+    ended = workshop.attempt(VANISH, **ranks(2, **EITHER_WAY[way]))
     assert (ended.code, ended.record.state) == (1, RunState.failed)
     assert ended.record.failure is not None
     assert (ended.record.failure.cause, ended.record.failure.rank) == (Cause.exit_code, 1)

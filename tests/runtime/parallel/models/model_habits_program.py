@@ -10,8 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
-from byte_world import run_cases
-from runtime.parallel.models.odd_model_program import make_run
+from byte_world import make_run, run_cases
 from runtime.parallel.models.odd_models import (
     LENGTH,
     VALUES,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from byte_world import rank_of_world, run_cases
+from byte_world import make_run, run_cases
 from runtime.parallel.models.odd_models import (
     LOSSES,
     MODELS,
@@ -21,28 +21,9 @@ from runtime.parallel.models.odd_models import (
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.settings import Parallel, Recompute, Reduction
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
-from hpckit.runtime.rank.parallel_run import ParallelRun
 
 STEPS = 3
-
-
-def make_run(case: dict[str, Any]) -> ParallelRun:
-    """Return this rank's run."""
-    settings = dict(case.get("parallel", {}))
-    if "recompute" in settings:
-        settings["recompute"] = Recompute(settings["recompute"])
-    if "reduce" in settings:
-        settings["reduce"] = Reduction(settings["reduce"])
-    return ParallelRun(
-        info=rank_of_world(),
-        device=torch.device("cpu"),
-        seed=7,
-        layout=Layout(**case["layout"]),
-        parallel=Parallel(**settings),
-    )
 
 
 @cache

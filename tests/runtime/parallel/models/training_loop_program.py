@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from byte_world import run_cases
-from runtime.parallel.models.odd_model_program import make_run
+from byte_world import make_run, run_cases
 from runtime.parallel.models.odd_models import OddModel, TiedEnds, batch, mean_loss, plan
 from torch import Tensor, nn
 
