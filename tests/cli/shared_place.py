@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 from cli_world import make_context
+from waiting import run_to_end, until
 
 from hpckit.cli.main import main
 
@@ -80,14 +80,10 @@ class Place:
 
     def as_stranger(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run `hpckit WORDS` as another user, who may not be able to read this Python."""
-        return subprocess.run(
+        return run_to_end(
             [sys.executable, "-c", _BECOME_STRANGER, *words],
             cwd=self.folder / "project",
             env={**self.environ, "HOME": str(self.folder), "XDG_CACHE_HOME": str(self.folder)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
         )
 
     def plant(self, source: Path, name: str = NEWEST, **cluster: Any) -> Path:
@@ -148,10 +144,7 @@ def mine(world: Place) -> Path:
     assert done.returncode == 0, done.stderr
     folder = Path(json.loads(done.stdout)["dir"])
     # Its supervisor removes the working folder after it has recorded the end.
-    deadline = time.monotonic() + 60
-    while any(folder.glob("runs/*/work")):
-        assert time.monotonic() < deadline, "its supervisor has not ended"
-        time.sleep(0.05)
+    until(lambda: not any(folder.glob("runs/*/work")))
     return folder
 
 

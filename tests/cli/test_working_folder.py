@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_world import shell
 from tiers import thorough
+from waiting import until
 
 __all__ = ["shell"]
 
@@ -85,11 +85,8 @@ def test_writing_into_the_frozen_code_is_told(shell: Any) -> None:
     """As root, whom mode bits do not hold, a run that writes into the code gets a warning."""
     words = ("command='python sw.py 0.1'", "+env.SPOIL='0.1'")
     launch = launched(shell, *words)
-    deadline = time.monotonic() + 60
     # The supervisor looks for it after the run has ended.
-    while not any("model/cache" in one for one in warnings(shell, launch)):
-        assert time.monotonic() < deadline, warnings(shell, launch)
-        time.sleep(0.2)
+    until(lambda: any("model/cache" in one for one in warnings(shell, launch)))
     assert any("frozen code" in one for one in warnings(shell, launch))
 
 

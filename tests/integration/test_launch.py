@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tiers import thorough
+from waiting import run_to_end
 
 pytestmark = pytest.mark.slurm
 
@@ -391,13 +392,8 @@ def test_attach_under_real_srun(sandbox: Any, tmp_path: Path) -> None:
         "run = hpckit.attach()\ntotal = torch.ones(1)\ndist.all_reduce(total)\n"
         "run.log(step=0, total=total)\ndist.destroy_process_group()\n"
     )
-    done = subprocess.run(
-        [str(sandbox.bin_dir / "srun"), "-N2", "-n2", sys.executable, str(script)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
+    done = run_to_end(
+        [str(sandbox.bin_dir / "srun"), "-N2", "-n2", sys.executable, str(script)], cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["total"] == 2.0

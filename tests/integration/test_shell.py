@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pseudo_terminal import Sitting
+from waiting import until
 
 pytestmark = pytest.mark.slurm
 
@@ -19,10 +19,7 @@ COMMAND = ("experiment=command", "cluster=sandbox", "code.snapshot=false", "+env
 def begin(project: Any, *words: str, runs: int = 1) -> list[dict[str, Any]]:
     """Launch, wait until all runs are under way, and return them as `status` has them."""
     folder = Path(project.json("launch", *COMMAND, *words)["dir"])
-    deadline = time.monotonic() + 120
-    while len([*folder.glob("runs/*/ready")]) < runs:
-        assert time.monotonic() < deadline, project.hpckit("status").stdout
-        time.sleep(0.5)
+    until(lambda: len([*folder.glob("runs/*/ready")]) == runs)
     found: list[dict[str, Any]] = project.look()["runs"]
     return found
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
-from cli_world import NOW, START, Desk, Said, Writer, verb_said
+from cli_world import START, Desk, Writer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from record.damage import Damaged, Place, answer, damage, places
 
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
@@ -28,20 +25,15 @@ OTHERS: tuple[object, ...] = (
 
 READING = (
     ("ls", "--json", "--sort", "created"),
-    ("status", "BROKEN", "--goodput"),
-    ("status", "BROKEN.1", "--json"),
-    ("results", "BROKEN"),
-    ("logs", "BROKEN.1"),
-    ("resume", "BROKEN", "--dry-run"),
-    ("resume", "BROKEN"),
-    ("watch", "BROKEN"),
-    ("cancel", "BROKEN", "--yes"),
+    ("status", "LAUNCH", "--goodput"),
+    ("status", "LAUNCH.1", "--json"),
+    ("results", "LAUNCH"),
+    ("logs", "LAUNCH.1"),
+    ("resume", "LAUNCH", "--dry-run"),
+    ("resume", "LAUNCH"),
+    ("watch", "LAUNCH"),
+    ("cancel", "LAUNCH", "--yes"),
 )
-ANSWERS = {0, 1, 2, 3, 130}
-"""Exit codes that docs/reference/cli.md names; `watch` is left by Ctrl-C as soon as it waits."""
-
-Place = tuple[str, int, tuple[Any, ...]]
-"""A value of a record: its file, the line in it, and the way to it."""
 
 
 def told(desk: Desk, kind: ClusterKind) -> Launch:
@@ -72,114 +64,33 @@ def told(desk: Desk, kind: ClusterKind) -> Launch:
     return launch
 
 
-def places(folder: Path) -> list[Place]:
-    """Return every value of every record of a launch."""
-    found: list[Place] = []
-    for path in sorted((*folder.rglob("*.json"), *folder.rglob("*.jsonl"))):
-        name = str(path.relative_to(folder))
-        for number, document in enumerate(documents(path)):
-            found += [(name, number, way) for way in ways(document)]
-    return found
-
-
-def documents(path: Path) -> list[Any]:
-    """Return what a file holds: one document, or one on each line."""
-    text = path.read_text()
-    return (
-        [json.loads(line) for line in text.splitlines()] if is_lines(path) else [json.loads(text)]
-    )
-
-
-def is_lines(path: Path) -> bool:
-    """Whether a file holds a document on each line."""
-    return path.suffix == ".jsonl"
-
-
-def ways(value: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield the way to a value and to everything in it."""
-    yield ()
-    inner = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value if isinstance(value, list) else ())
-    )
-    for key, item in inner:
-        yield from ((key, *way) for way in ways(item))
-
-
-def put(value: Any, way: tuple[Any, ...], other: Any) -> Any:
-    """Return a value with another one at the end of a way."""
-    if not way:
-        return other
-    value[way[0]] = put(value[way[0]], way[1:], other)
-    return value
-
-
-def damage(folder: Path, place: Place, other: Any) -> None:
-    """Put another value into a record."""
-    name, number, way = place
-    path = folder / name
-    held = documents(path)
-    held[number] = put(held[number], way, other)
-    path.write_text("".join(json.dumps(one) + "\n" for one in held))
-
-
-def answer(outputs: Path, words: tuple[str, ...]) -> Said:
-    """Run a verb in a folder of launches, and press Ctrl-C when it waits."""
-
-    def leave(_: float) -> None:
-        raise KeyboardInterrupt
-
-    environ = {"HPCKIT_OUTPUTS": str(outputs), "PATH": "/nowhere"}
-    return verb_said(*words, folder=outputs, environ=environ, now=lambda: NOW, sleep=leave)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
-    """A launch to damage, beside one that stays whole."""
-
-    outputs: Path
-    launch: Launch
-
-    def check_answers(self, place: Place, other: Any) -> None:
-        """Damage a copy of the launch, and see that every verb answers."""
-        outputs = self.outputs.parent / "damaged"
-        shutil.rmtree(outputs, ignore_errors=True)
-        shutil.copytree(self.outputs, outputs)
-        folder = outputs / self.launch.id
-        for verb in READING:
-            shutil.rmtree(folder)
-            shutil.copytree(self.launch.folder, folder)
-            damage(folder, place, other)
-            words = tuple(word.replace("BROKEN", self.launch.id) for word in verb)
-            said = answer(outputs, words)
-            assert said.code in ANSWERS, words
-            assert "Traceback" not in said.err
-            if words[0] == "ls":
-                assert any(
-                    one["launch"].startswith("whole-") for one in json.loads(said.out)["launches"]
-                )
-
-
 @pytest.fixture(scope="module", params=[ClusterKind.local, ClusterKind.slurm])
-def broken(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Broken:
+def broken(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Damaged:
     """Return a launch to damage, of each kind of cluster."""
     folder = tmp_path_factory.mktemp("records") / "outputs"
     folder.mkdir()
     desk = Desk(folder=folder)
     launch = told(desk, request.param)
     desk.freeze("whole")
-    return Broken(outputs=folder, launch=launch)
+    return Damaged(outputs=folder, launch=launch)
+
+
+def check_answers(broken: Damaged, place: Place, other: object) -> None:
+    """See that every verb answers, and that `ls` has the other launches."""
+    for words, said in broken.answers(place, other, READING):
+        if words[0] == "ls":
+            launches = json.loads(said.out)["launches"]
+            assert any(one["launch"].startswith("whole-") for one in launches)
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_verb_ends_in_a_traceback_whatever_a_record_holds(
-    broken: Broken, data: st.DataObject
+    broken: Damaged, data: st.DataObject
 ) -> None:
     """A value of another type costs an error or its own launch, never the other launches."""
     place = data.draw(st.sampled_from(places(broken.launch.folder)))
-    broken.check_answers(place, data.draw(st.sampled_from(OTHERS)))
+    check_answers(broken, place, data.draw(st.sampled_from(OTHERS)))
 
 
 @pytest.mark.parametrize(
@@ -202,13 +113,13 @@ def test_no_verb_ends_in_a_traceback_whatever_a_record_holds(
     ids=str,
 )
 def test_no_verb_ends_in_a_traceback_where_a_field_is_of_another_type(
-    broken: Broken, place: Place, other: object
+    broken: Damaged, place: Place, other: object
 ) -> None:
     """The same of the fields that were trusted."""
-    broken.check_answers(place, other)
+    check_answers(broken, place, other)
 
 
-def test_launches_with_a_damaged_record_say_which_file_and_what_is_wrong(broken: Broken) -> None:
+def test_launches_with_a_damaged_record_say_which_file_and_what_is_wrong(broken: Damaged) -> None:
     """The error names the file, the field and its value, and `ls` notes it beside the rest."""
     outputs = broken.outputs.parent / "named"
     shutil.copytree(broken.outputs, outputs)
@@ -227,7 +138,7 @@ def test_launches_with_a_damaged_record_say_which_file_and_what_is_wrong(broken:
 
 
 @pytest.mark.parametrize("name", ["runs/00000/attempts", "runs/00000/attempts/001/events.jsonl"])
-def test_attempts_that_cannot_be_listed_are_not_taken_for_none(broken: Broken, name: str) -> None:
+def test_attempts_that_cannot_be_listed_are_not_taken_for_none(broken: Damaged, name: str) -> None:
     """No run begins once more because its attempts cannot be read: that is an error, and said."""
     outputs = broken.outputs.parent / "unlisted"
     shutil.copytree(broken.outputs, outputs)

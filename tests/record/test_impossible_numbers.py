@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_world import NOW, START, Desk, Said, Writer, verb_said
+from cli_world import START, Desk, Writer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from record.test_damaged_records import Place, damage, documents, places
+from record.damage import Damaged, Place, documents, places
 from report_launches import gathered
 
 from hpckit.model import events
@@ -43,9 +41,6 @@ STRAGGLER = Straggler(
     windows=20,
     judged=20,
 )
-ANSWERS = {0, 1, 2, 3, 130}
-"""Exit codes that docs/reference/cli.md names."""
-
 READING = (
     ("ls", "--sort", "loss"),
     ("status", "LAUNCH", "--json", "--goodput"),
@@ -136,38 +131,10 @@ def measured(launch: Launch) -> None:
     writer.complete()
 
 
-def answer(outputs: Path, words: tuple[str, ...]) -> Said:
-    """Run a verb in a folder of launches."""
-    environ = {"HPCKIT_OUTPUTS": str(outputs), "PATH": "/nowhere"}
-    return verb_said(*words, folder=outputs, environ=environ, now=lambda: NOW)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """A launch of which everything was measured."""
-
-    outputs: Path
-    launch: Launch
-
-    def numbers(self) -> list[Place]:
-        """Return every number of its records."""
-        folder = self.launch.folder
-        known = {name: documents(folder / name) for name, _, _ in places(folder)}
-        return [place for place in places(folder) if _is_number(known, place)]
-
-    def check_answers(self, place: Place, other: float) -> None:
-        """Put another number into a copy of the launch, and see that every verb answers."""
-        outputs = self.outputs.parent / "damaged"
-        shutil.rmtree(outputs, ignore_errors=True)
-        shutil.copytree(self.outputs, outputs)
-        damage(outputs / self.launch.id, place, other)
-        for verb in READING:
-            words = tuple(word.replace("LAUNCH", self.launch.id) for word in verb)
-            said = answer(outputs, words)
-            assert said.code in ANSWERS, words
-            assert "Traceback" not in said.err
-            if said.code == 0 and "--json" in words:
-                json.loads(said.out, parse_constant=pytest.fail)
+def numbers(folder: Path) -> list[Place]:
+    """Return every number of the records of a launch."""
+    known = {name: documents(folder / name) for name, _, _ in places(folder)}
+    return [place for place in places(folder) if _is_number(known, place)]
 
 
 def _is_number(known: dict[str, list[Any]], place: Place) -> bool:
@@ -179,23 +146,25 @@ def _is_number(known: dict[str, list[Any]], place: Place) -> bool:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Damaged:
     """Return a launch whose numbers are all possible."""
     outputs = tmp_path_factory.mktemp("numbers") / "outputs"
     outputs.mkdir()
     launch = Desk(folder=outputs).freeze(kind=ClusterKind.local)
     measured(launch)
-    return Measured(outputs=outputs, launch=launch)
+    return Damaged(outputs=outputs, launch=launch)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_verb_ends_in_a_traceback_whatever_number_a_record_holds(
-    whole: Measured, data: st.DataObject
+    whole: Damaged, data: st.DataObject
 ) -> None:
     """A number that nothing measures costs its line or its own launch, and JSON stays JSON."""
-    place = data.draw(st.sampled_from(whole.numbers()))
-    whole.check_answers(place, data.draw(st.sampled_from(IMPOSSIBLE)))
+    place = data.draw(st.sampled_from(numbers(whole.launch.folder)))
+    for words, said in whole.answers(place, data.draw(st.sampled_from(IMPOSSIBLE)), READING):
+        if said.code == 0 and "--json" in words:
+            json.loads(said.out, parse_constant=pytest.fail)
 
 
 @pytest.mark.parametrize(

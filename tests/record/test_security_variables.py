@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from cli_world import shell, slurm_shell
 from tiers import thorough
+from waiting import until
 
 __all__ = ["shell", "slurm_shell"]
 
@@ -174,12 +174,8 @@ def test_security_batch_script_has_no_secret_and_is_what_was_shown(slurm_shell: 
     assert shown[0]["text"].replace(Path(shown[0]["path"]).parent.name, folder.name) == text
     assert "export SITE=plain" in text
     assert "SITE_PASSWORD" not in text
-    while len(list((shell.cwd.parent / "given").glob("*"))) < 2:
-        time.sleep(0.05)
-    while any(
-        run["state"] != "completed" for run in json.loads(shell("status", "--json").out)["runs"]
-    ):
-        time.sleep(0.1)
+    until(lambda: len(list((shell.cwd.parent / "given").glob("*"))) == 2)
+    until(lambda: shell("status", "--json").out.count('"state": "completed"') == 2)
     assert sorted(given["HF_TOKEN"] for given, _ in ranks_of(shell)) == [FIRST, SECOND]
     assert all(given["SITE_PASSWORD"] == SITE for given, _ in ranks_of(shell))
     assert hits(text for _, seen in ranks_of(shell) for text in seen) == []

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from waiting import run_to_end
 
 from hpckit.slurm.clusters import VARIABLES
 from hpckit.slurm.commands import clean
@@ -31,14 +32,10 @@ class Site:
     def launch(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Launch there."""
         own = {"PATH": f"{self.folder}/bin:{os.environ['PATH']}", "HOME": str(self.folder)}
-        return subprocess.run(
+        return run_to_end(
             [sys.executable, "-m", "hpckit", *LAUNCH, *words],
             cwd=self.folder,
             env={**own, "HPCKIT_OUTPUTS": str(self.folder / "outputs"), **environ},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
         )
 
     def asked(self, program: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from cli_world import shell
 from notice_server import notice_server
 from tiers import thorough
+from waiting import until
 
 from hpckit.model.events import LocalStarted
 from hpckit.operations.notices.addresses import find_destinations
@@ -51,8 +51,7 @@ def settled(shell: Any) -> Path:
     folder = shell.outputs[-1]
     assert isinstance(folder, Path)
     *_, last = (e for e in merged_events(LaunchPaths(folder)) if isinstance(e, LocalStarted))
-    while alive(last.host, last.pid, last.started) is True:
-        time.sleep(0.05)
+    until(lambda: alive(last.host, last.pid, last.started) is not True)
     return folder
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tiers import thorough
+from waiting import run_to_end
 
 from hpckit.model.launch import Code
 from hpckit.record.snapshot.collect import CodeSnapshot, collect
@@ -147,14 +148,10 @@ def test_security_launch_folder_is_private_to_the_last_file(tmp_path: Path, umas
     write(tmp_path, {"src/deep/lib.py": "pass", "run.sh": "true", ".netrc": "machine a"})
     (tmp_path / "src" / "deep").chmod(0o777)
     words = ("launch", "command=[sh,run.sh]", "experiment=command", "cluster=local", "--wait")
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, "-m", "hpckit", *words, "--json"],
         cwd=tmp_path,
         env={name: text for name, text in os.environ.items() if not name.startswith("SLURM")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
         umask=umask,
     )
     assert done.returncode == 0, done.stderr

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from runtime.checkpoint.values import Values
 from torch.distributed.checkpoint.metadata import TensorProperties
 
 from hpckit.runtime.checkpoint import manifest
@@ -27,21 +28,6 @@ from hpckit.runtime.checkpoint.metadata import read_metadata
 NOBODY = 65534
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
-
-
-class Values:
-    """A state of tensors."""
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        self.state = state
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the values."""
-        return self.state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the values."""
-        self.state = state
 
 
 @pytest.fixture
@@ -56,12 +42,12 @@ def scratch() -> Iterator[Path]:
 def _save(folder: Path, *steps: int, **named: Any) -> None:
     checkpointer = Checkpointer(folder, CheckpointSettings(epoch=1), **named)
     for step in steps:
-        checkpointer.save({"values": Values({"x": torch.ones(9)})}, step, 0, wait=True)
+        checkpointer.save({"values": Values(state={"x": torch.ones(9)})}, step, 0, wait=True)
     checkpointer.close()
 
 
 def _restore(folder: Path, **named: Any) -> Any:
-    values = Values({"x": torch.zeros(9)})
+    values = Values(state={"x": torch.zeros(9)})
     return Checkpointer(folder, CheckpointSettings(epoch=2), **named).restore({"values": values})
 
 
@@ -186,8 +172,8 @@ def test_metadata_of_all_that_is_saved_is_read(scratch: Path) -> None:
     state["channels"] = torch.ones(1, 2, 3, 4).to(memory_format=torch.channels_last)
     state["parameter"] = torch.nn.Parameter(torch.ones(2))
     checkpointer = Checkpointer(scratch / "own", CheckpointSettings(epoch=1))
-    checkpointer.save({"values": Values(state)}, 1, 0, wait=True)
-    values = Values({})
+    checkpointer.save({"values": Values(state=state)}, 1, 0, wait=True)
+    values = Values()
     assert checkpointer.restore({"values": values}) is not None
     checkpointer.close()
     assert {name: one.dtype for name, one in values.state.items()} == {
@@ -238,7 +224,7 @@ def test_save_looks_at_the_files_of_older_ones_once(
         (folder / manifest.NAME).write_text(manifest.render_manifest(replace(record, files=files)))
     checkpointer = Checkpointer(scratch / "own", CheckpointSettings(epoch=2, keep=5))
     asked = _count_questions(monkeypatch)
-    checkpointer.save({"values": Values({"x": torch.ones(9)})}, 3, 0, wait=True)
+    checkpointer.save({"values": Values(state={"x": torch.ones(9)})}, 3, 0, wait=True)
     checkpointer.close()
     assert 0 < asked.total() < 200, asked
 

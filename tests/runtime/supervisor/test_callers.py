@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from waiting import LIMIT_S, until
+from waiting import LIMIT_S, run_to_end, until
 
 from hpckit.model.failure import RankStack
 from hpckit.record.layout import LaunchPaths
@@ -162,12 +162,10 @@ def limited(files: str, *words: str) -> list[str]:
 def sleeping(tmp_path: Path) -> Path:
     """Return a launch of one rank that sleeps."""
     words = ["render", "--json", "cluster=local", "experiment=command", "command=[sleep,300]"]
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, "-m", "hpckit", *words, "code.snapshot=false", "recovery=never"],
         env={**os.environ, "HPCKIT_OUTPUTS": str(tmp_path / "outputs")},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
         check=True,
     )
     return Path(json.loads(done.stdout)["dir"])
@@ -231,12 +229,7 @@ def test_descriptors_are_raised_to_what_the_system_allows_and_told_where_too_few
         "print(resource.getrlimit(resource.RLIMIT_NOFILE))\n"
         "print(with_hint('socket: Too many open files'))"
     )
-    done = subprocess.run(
-        limited("-S -n 64; ulimit -H -n 512", "-c", program),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_to_end(limited("-S -n 64; ulimit -H -n 512", "-c", program), check=True)
     limits, hint = done.stdout.splitlines()
     assert limits == "(512, 512)"
     assert "may have 512 files open" in hint

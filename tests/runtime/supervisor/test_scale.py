@@ -7,19 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import run_to_end
 
 BENCH = Path(__file__).parents[3] / "scripts" / "bench"
 
 
 def scaled(*words: str) -> subprocess.CompletedProcess[str]:
     """Run the simulation with these options."""
-    return subprocess.run(
-        [sys.executable, str(BENCH), "scale", "--json", *words],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=True,
-    )
+    return run_to_end([sys.executable, str(BENCH), "scale", "--json", *words], check=True)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime.parallel.conftest import run_world
 from tiers import thorough
 
 COPIES, SHARD, TENSOR, PIPELINE = {"replicate": 2}, {"shard": 2}, {"tensor": 2}, {"pipeline": 2}
@@ -116,18 +115,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
 }
 CASES = SAME | ALIKE | {name: case for name, (case, _, _) in REFUSED.items()}
-
-
-def run_program(folder: Path, cases: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
-    """Run cases in a world; return what each rank found."""
-    program = str(Path(__file__).parent / "model_habits_program.py")
-    return run_world(folder, cases, ranks=ranks, program=program)
-
-
-@pytest.fixture(scope="module", name="found")
-def found_fixture(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Return what each of two ranks found, by case."""
-    return run_program(tmp_path_factory.mktemp("habits"), CASES, 2)
+PROGRAM = "model_habits_program.py"
 
 
 @pytest.mark.training
@@ -152,10 +140,11 @@ def test_all_ranks_have_one_model(found: list[dict[str, Any]], name: str) -> Non
 @pytest.mark.training
 @pytest.mark.parametrize(("ranks", "cases"), [(4, FOUR), (1, ALONE)], ids=["four", "alone"])
 def test_model_of_other_worlds_trains_as_in_one_process(
-    tmp_path: Path, ranks: int, cases: dict[str, Any]
+    tmp_path: Path, in_world: Any, ranks: int, cases: dict[str, Any]
 ) -> None:
     """Replicas of shards sum in the last piece, stages differ, and one rank sums nothing."""
-    for one in run_program(tmp_path, cases, ranks):
+    program = str(Path(__file__).with_name(PROGRAM))
+    for one in in_world(tmp_path, cases, ranks=ranks, program=program):
         for name in cases:
             assert "error" not in one[name], one[name]
             assert one[name]["apart"] < 1e-9

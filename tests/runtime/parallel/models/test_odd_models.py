@@ -5,14 +5,12 @@ One world of two gloo ranks.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from runtime.parallel.conftest import run_world
 from runtime.parallel.models.odd_models import LOSSES, OddModel, batch
-from tiers import chosen, in_tiers
+from tiers import in_tiers
 
 PIPELINE, SHARD, TENSOR = {"pipeline": 2}, {"shard": 2}, {"tensor": 2}
 SAME: dict[str, dict[str, Any]] = {
@@ -123,16 +121,8 @@ OTHER: dict[str, dict[str, Any]] = {
 }
 COMPILED = {name for name in SAME if "compile" in name}
 CASES = SAME | REFUSED | TRAINED | TWO | COPIES | EARLY | LOSS_CASES | FROZEN | OTHER
-
-
-@pytest.fixture(scope="module", name="found")
-def found_fixture(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> list[dict[str, Any]]:
-    """Return what each rank found, by case."""
-    program = str(Path(__file__).parent / "odd_model_program.py")
-    cases = chosen(request, CASES, needed=CASES.keys() - COMPILED)
-    return run_world(tmp_path_factory.mktemp("odd"), cases, ranks=2, program=program)
+NEEDED = CASES.keys() - COMPILED
+PROGRAM = "odd_model_program.py"
 
 
 @pytest.mark.training

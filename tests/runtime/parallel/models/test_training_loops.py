@@ -5,11 +5,9 @@ One world of two gloo ranks, in float64.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime.parallel.conftest import run_world
 
 COPIES, SHARD, TENSOR, PIPELINE = {"replicate": 2}, {"shard": 2}, {"tensor": 2}, {"pipeline": 2}
 CONTEXT = {"context": 2}
@@ -65,13 +63,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     )
 }
 CASES = SAME | {name: case for name, (case, _) in REFUSED.items()}
-
-
-@pytest.fixture(scope="module", name="found")
-def found_fixture(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Return what each rank found, by case."""
-    program = str(Path(__file__).parent / "training_loop_program.py")
-    return run_world(tmp_path_factory.mktemp("loops"), CASES, ranks=2, program=program)
+PROGRAM = "training_loop_program.py"
 
 
 @pytest.mark.training

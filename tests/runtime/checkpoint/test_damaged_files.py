@@ -1,4 +1,4 @@
-"""States, manifests and files of weights that no program should write, and some does."""
+"""Manifests, journals and files of weights that no program should write, and some does."""
 
 from __future__ import annotations
 
