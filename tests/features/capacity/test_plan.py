@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from features.capacity.planned import LLAMA_CONFIG, flat, planned, said
+from features.capacity.planned import LLAMA_CONFIG, SHARDED, flat, planned, said
 
 from hpckit.features.capacity.presets import MODELS
 from hpckit.features.capacity.request import usual_sequence
@@ -100,14 +100,17 @@ def test_states_are_sharded_over_ranks_of_one_sequence() -> None:
 
 
 def test_only_states_are_known_of_a_number_of_parameters() -> None:
-    """What needs the shape is null, not 0."""
-    found = planned(
-        "--model", "parameters=7.5e9", "--gpu", "A100-80", "--gpus", "64", "--zero", "3"
-    )
-    assert found["memory"]["total"]["expected"] == pytest.approx(1.875e9)
+    """What needs the shape is null, not 0, and so is whether it fits, unless states do not."""
+    words = ("--model", "parameters=7e9", "--gpu", "A100-80", "--gpus", "8")
+    found = planned(*words, "--zero", "3")
+    assert found["memory"]["total"]["expected"] == pytest.approx(16 * 7e9 / 8)
     assert found["memory"]["activations"] is None
-    assert found["step_s"] is None
-    assert found["gpu_hours"] is None
+    assert [found[name] for name in ("step_s", "gpu_hours", "fits")] == [None] * 3
+    text = flat(*words, "--zero", "3")
+    assert "states fit, and leave 67" in text
+    assert "whether activations fit is unknown" in text
+    assert planned(*words)["fits"] is False
+    assert "DOES NOT FIT" in said(*words)
 
 
 def test_number_of_parameters_says_how_many_gpus_hold_it() -> None:
@@ -153,11 +156,17 @@ def test_plan_that_does_not_fit_says_so_first() -> None:
 
 
 def test_days_come_with_how_long_published_runs_took() -> None:
-    """A prediction says how far off it was; a measured step needs no such remark."""
-    words = ("--model", "llama3-8b", "--gpu", "H100-SXM", "--gpus", "64", "--parallel", "shard=64")
-    assert "on H100 took 7 to 30 % more time than predicted" in flat(*words)
+    """A prediction is a range of layouts that shard alike; a measured step needs no such remark."""
+    found, text = planned(*SHARDED), flat(*SHARDED)
+    assert found["days"] * 1.05 < found["days_low"] < found["days_high"] < found["days"] * 1.4
+    assert "sharded weights on H100" in found["experience"]
+    assert "on H100 took 7 to 30 % more time than predicted" in text
+    assert "by experience" in text
     assert "no published step of this layout on this GPU" in flat("--model", "gpt2", *V100)
-    assert "published" not in said(*words, "--step-s", "2")
+    assert planned(*SHARDED, "--step-s", "9")["days_low"] is None
+    assert "published" not in said(*SHARDED, "--step-s", "9")
+    assert "with torch.compile" in text
+    assert "with torch.compile" not in flat(*SHARDED, "--kernels", "plain")
 
 
 def test_v100_is_planned_in_fp16_and_says_so() -> None:
@@ -166,6 +175,8 @@ def test_v100_is_planned_in_fp16_and_says_so() -> None:
     assert planned(*GPT) == planned(*GPT, "--precision", "fp16")
     assert planned(*GPT, "--precision", "fp32")["step_s"] > planned(*GPT)["step_s"]
     assert "bfloat16" not in said("--model", "gpt2", "--gpu", "H200")
+    faster = planned("--model", "gpt2", "--gpu", "V100 tflops=112", "--gpus", "8")
+    assert any("fp16" in one for one in faster["limits"])
 
 
 def test_gpu_of_a_site_is_one_of_the_catalogue_with_what_differs() -> None:

@@ -8,30 +8,6 @@ from features.capacity.planned import LLAMA, SEARCH, SHARDED, SMALL, flat, plann
 pytestmark = pytest.mark.whole
 
 
-def test_of_states_alone_nothing_is_said_to_fit() -> None:
-    """Activations are unknown: `fits` is null; it is false where states alone are too large."""
-    words = ("--model", "parameters=7e9", "--gpu", "A100-80", "--gpus", "8")
-    assert planned(*words, "--zero", "3")["fits"] is None
-    text = flat(*words, "--zero", "3")
-    assert "states fit, and leave 67" in text
-    assert "whether activations fit is unknown" in text
-    assert planned(*words)["fits"] is False
-    assert "DOES NOT FIT" in said(*words)
-
-
-def test_days_are_a_range_of_layouts_that_shard_alike() -> None:
-    """Megatron's rows say nothing of sharded weights, which took longer on H100."""
-    found = planned(*SHARDED)
-    assert found["days"] * 1.05 < found["days_low"] < found["days_high"] < found["days"] * 1.4
-    assert "sharded weights on H100" in found["experience"]
-    assert "by experience" in said(*SHARDED)
-    whole = planned(*SMALL, "--gpus", "8", "--parallel", "tensor=4")
-    assert "Megatron" in whole["experience"]
-    assert planned(*SHARDED, "--step-s", "9")["days_low"] is None
-    assert "with torch.compile" in said(*SHARDED)
-    assert "with torch.compile" not in said(*SHARDED, "--kernels", "plain")
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -105,12 +81,6 @@ def test_power_says_where_it_comes_from() -> None:
     assert "energy" in said(*SHARDED)
     assert "at full load throughout" in flat(*SHARDED)
     assert "as often as in Llama 3's training" in flat(*SHARDED)
-
-
-def test_v100_with_numbers_of_its_own_has_no_bfloat16() -> None:
-    """Its tensor cores do not know it, however fast they are."""
-    found = planned("--model", "gpt2", "--gpu", "V100 tflops=112", "--gpus", "8")
-    assert any("fp16" in one for one in found["limits"])
 
 
 @pytest.mark.parametrize("attention", ["eager", "flash"])
