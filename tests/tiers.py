@@ -17,6 +17,7 @@ import pytest
 thorough = pytest.mark.thorough
 
 EXACT = (
+    "batch/shared_job/test_slots.py::test_runs_that_share_a_job_measure_their_own_gpus",
     "cli/commands/test_check.py",
     "cli/commands/test_checkpoint.py",
     "cli/commands/test_profile.py",
