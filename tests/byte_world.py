@@ -16,8 +16,11 @@ from byte_model import LENGTH, VALUES
 from torch import Tensor
 
 from hpckit.errors import HpckitError
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.settings import Parallel, Precision, Recompute, Reduction
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.runtime.parallel import mesh
+from hpckit.runtime.rank.parallel_run import ParallelRun
 
 LAYOUTS: dict[str, dict[str, int]] = {
     "ddp": {"replicate": 4},
@@ -55,6 +58,23 @@ def rank_of_world() -> RankInfo:
         node_rank=0,
         num_nodes=1,
         source=RankSource.torchrun,
+    )
+
+
+def make_run(case: dict[str, Any]) -> ParallelRun:
+    """Return this rank's run of a case: its layout, the whole one, and its settings by name."""
+    kinds = {"params": Precision, "recompute": Recompute, "reduce": Reduction}
+    settings: dict[str, Any] = {
+        name: kinds[name](value) if name in kinds else value
+        for name, value in case.get("parallel", {}).items()
+    }
+    return ParallelRun(
+        info=rank_of_world(),
+        device=torch.device("cpu"),
+        seed=7,
+        layout=Layout(**case.get("layout", {})),
+        full_layout=Layout(**case["full"]) if "full" in case else None,
+        parallel=Parallel(**settings),
     )
 
 

@@ -53,6 +53,15 @@ def _real_now() -> datetime:
     return datetime.now(UTC)
 
 
+def make_context(
+    cwd: Path = Path("/"), environ: Mapping[str, str] | None = None, **more: Any
+) -> Context:
+    """Return an invocation in this folder: what it prints is kept, its clock is the real one."""
+    kept: dict[str, Any] = {"stdout": io.StringIO(), "stderr": io.StringIO()}
+    usual: dict[str, Any] = {"now": _real_now, "sleep": time.sleep}
+    return Context(environ=environ or {}, cwd=cwd, **{**kept, **usual, **more})
+
+
 def verb_said(
     *words: str,
     folder: Path,

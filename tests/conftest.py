@@ -27,7 +27,7 @@ hypothesis.settings.register_profile("unhurried", deadline=None, max_examples=EX
 hypothesis.settings.load_profile("unhurried")
 
 PROGRAMS = Path(__file__).parent / "fakes" / "bin"
-WHOLE = ("cli", "config", "adversarial")
+WHOLE = ("cli", "config")
 """Folders of tests that go through a whole verb, or compose by Hydra: some tenths of a second."""
 NAMES = frozenset(path.name for path in PROGRAMS.iterdir())
 

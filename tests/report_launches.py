@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from cli_world import NOW, START, Desk
+from cli_world import NOW, START, Desk, make_context
 
-from hpckit.context import Context
 from hpckit.features.reporting.document import ReportDocument
 from hpckit.features.reporting.gather import report_document
 from hpckit.model import events
@@ -294,14 +292,7 @@ def _swept_run(launch: Launch, index: int, steps: int) -> None:
 
 def gathered(desk: Desk, *launches: Launch) -> ReportDocument:
     """Return the report of whole launches."""
-    context = Context(
-        environ={},
-        cwd=desk.folder,
-        stdout=io.StringIO(),
-        stderr=io.StringIO(),
-        now=lambda: NOW,
-        sleep=desk.sleeps.append,
-    )
+    context = make_context(desk.folder, now=lambda: NOW, sleep=desk.sleeps.append)
     return report_document([(launch, None) for launch in launches], context, Freshness())
 
 

@@ -17,27 +17,9 @@ import pytest
 thorough = pytest.mark.thorough
 
 EXACT = (
-    "adversarial/test_accounts_of_attempts.py",
-    "adversarial/test_campaign.py",
-    "adversarial/test_damaged_records.py",
-    "adversarial/test_ends.py::test_signal_to_one_rank_costs_a_round_and_no_step",
-    "adversarial/test_energy_and_verdicts.py",
-    "adversarial/test_exports_and_reports.py",
-    "adversarial/test_impossible_numbers.py",
-    "adversarial/test_leave_after_restore.py",
-    "adversarial/test_model_habits.py",
-    "adversarial/test_odd_models.py",
-    "adversarial/test_odd_states.py",
-    "adversarial/test_plan_words.py",
-    "adversarial/test_recovery_machine.py",
-    "adversarial/test_regrowth.py",
-    "adversarial/test_telemetry_records.py",
-    "adversarial/test_training_loops.py",
+    "batch/shared_job/test_slots.py::test_runs_that_share_a_job_measure_their_own_gpus",
     "cli/commands/test_check.py",
     "cli/commands/test_checkpoint.py",
-    "cli/commands/test_plan.py",
-    "cli/commands/test_plan_experiment.py",
-    "cli/commands/test_plan_from.py",
     "cli/commands/test_profile.py",
     "cli/commands/test_results.py",
     "cli/commands/test_status.py::test_status_adds_up_the_parts_of_a_run",
@@ -48,6 +30,7 @@ EXACT = (
     "config",
     "experiments",
     "guards",
+    "integration/test_campaign.py",
     "integration/test_check.py",
     "integration/test_elastic.py",
     "integration/test_faults_disk.py",
@@ -73,9 +56,12 @@ EXACT = (
     "record/nodes",
     "record/profile",
     "record/test_counted_events.py",
+    "record/test_damaged_records.py",
     "record/test_durations.py",
+    "record/test_impossible_numbers.py",
     "record/test_index.py",
     "record/test_launches.py",
+    "record/test_telemetry.py",
     "report",
     "runtime/agent/test_hang_detector.py",
     "runtime/checkpoint",
@@ -84,6 +70,7 @@ EXACT = (
     "runtime/parallel",
     "runtime/rank/test_arguments.py",
     "runtime/rank/test_keeping.py",
+    "runtime/rank/test_leave_after_restore.py",
     "runtime/rank/test_metric_reports.py",
     "runtime/rank/test_parameters.py",
     "runtime/rank/test_rows.py",
@@ -94,7 +81,9 @@ EXACT = (
     "runtime/study",
     "runtime/supervisor/test_attempt.py::test_attempt_trains_in_one_process_group",
     "runtime/supervisor/test_journal.py",
+    "runtime/supervisor/test_regrowth.py",
     "runtime/supervisor/test_round_state.py",
+    "runtime/supervisor/test_run_ends.py::test_signal_to_one_rank_costs_a_round_and_no_step",
     "runtime/test_generators.py",
     "slurm/test_parse.py",
     "slurm/test_parse_json.py",
@@ -110,8 +99,9 @@ NOT_EXACT = (
     "features/interconnect/test_bench.py",
     "features/reporting/test_report.py",
     "features/reporting/test_report_browser.py",
+    "runtime/checkpoint/test_fence.py",
 )
-"""What in those folders waits for another program: a browser, or ranks."""
+"""What in those folders waits for something else: a browser, ranks, a folder that comes back."""
 
 
 def is_exact(test: pytest.Item) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,15 @@ def until(look: Callable[[], Any]) -> Any:
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.05)
     return found
+
+
+def run_to_end(
+    words: Sequence[str | Path], *, timeout: float = LIMIT_S, check: bool = False, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a program until it has ended; return its exit code and what it printed, as text."""
+    return subprocess.run(
+        words, capture_output=True, text=True, timeout=timeout, check=check, **more
+    )
 
 
 def until_ended(pid: int) -> None:

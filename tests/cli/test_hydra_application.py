@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from waiting import run_to_end
 
 _APP = """\
 import hydra
@@ -59,15 +60,7 @@ def _project(folder: Path, files: dict[str, str]) -> None:
 
 def _hpckit(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     kept = {name: text for name, text in os.environ.items() if not name.startswith("HPCKIT_")}
-    return subprocess.run(
-        [sys.executable, "-m", "hpckit", *words],
-        cwd=folder,
-        env=kept,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    return run_to_end([sys.executable, "-m", "hpckit", *words], cwd=folder, env=kept, timeout=240)
 
 
 def _launched(folder: Path, words: Sequence[str], command: Sequence[str]) -> str:

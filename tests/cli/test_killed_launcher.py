@@ -11,15 +11,14 @@ import time
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_world import make_context
 from tiers import thorough
 
 from hpckit.cli.main import main
-from hpckit.context import Context
 from hpckit.slurm.parse import parse_job_ids
 
 pytestmark = pytest.mark.slow
@@ -79,14 +78,7 @@ def sbatches(session: int) -> list[str]:
 
 def resume_later(folder: Path, environ: dict[str, str]) -> int:
     """Resume two minutes later, when nothing can be under way any more."""
-    context = Context(
-        environ=environ,
-        cwd=folder,
-        stdout=StringIO(),
-        stderr=StringIO(),
-        now=lambda: datetime.now(UTC) + timedelta(minutes=2),
-        sleep=time.sleep,
-    )
+    context = make_context(folder, environ, now=lambda: datetime.now(UTC) + timedelta(minutes=2))
     return main(["resume"], context)
 
 

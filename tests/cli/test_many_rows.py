@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_world import Desk, Writer
 
 from hpckit.errors import HpckitError
 from hpckit.record.launches import Launch, is_cancelled
@@ -83,3 +84,15 @@ def test_metrics_of_earlier_attempts_count(desk: Any, writer: Any) -> None:
     ]
     rows = list(csv.DictReader(io.StringIO(desk.say("results", "--csv").out)))
     assert [(row["val_acc"], row["loss"]) for row in rows] == [("0.93", "0.25"), ("0.98", "0.25")]
+
+
+def test_names_of_metrics_are_short_for_people(desk: Desk) -> None:
+    """`status` and `results` stay readable whatever a key is; JSON has it whole."""
+    launch = desk.freeze()
+    writer = Writer(launch=launch)
+    writer.start()
+    writer.metrics(0, **{"k" * 5000: 1})
+    for verb in ("status", "results"):
+        lines = desk.say(verb, launch.id).out.splitlines()
+        assert max(map(len, lines)) < 400
+    assert "k" * 5000 in desk.say("status", launch.id, "--json").out

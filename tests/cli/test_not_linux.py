@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from waiting import run_to_end
 
 PRELUDE = """
 import os, platform, signal, socket, sys
@@ -24,14 +25,10 @@ sys.exit(main())
 
 def call(desk: Any, *words: str) -> subprocess.CompletedProcess[str]:
     """Return how `hpckit WORDS` ended without what only Linux has."""
-    return subprocess.run(
+    return run_to_end(
         [sys.executable, "-c", PRELUDE, *words],
         cwd=desk.folder.parent,
         env={**os.environ, "HPCKIT_OUTPUTS": str(desk.folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
     )
 
 

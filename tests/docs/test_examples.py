@@ -7,7 +7,6 @@ import pickle
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import hydra.utils
 import omegaconf
 import pytest
 from tiers import in_tiers
+from waiting import run_to_end
 
 from hpckit.runtime.environ import FORK_SERVER
 from hpckit.runtime.rank.config import Config
@@ -70,14 +70,11 @@ def start(words: list[str], folder: Path) -> str:
     assert words[0] == "hpckit"
     local = ["cluster=local", "cluster.max_parallel=4"] if words[1] == "launch" else []
     place = words.index("--") if "--" in words else len(words)
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, "-m", *words[:place], *local, "--json", *words[place:]],
         cwd=folder,
         env=environ_of_user(),
-        capture_output=True,
-        text=True,
         timeout=240,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -150,14 +147,11 @@ def test_layout_that_does_not_fit_is_refused_as_the_page_shows(tmp_path: Path) -
     folder = Path(shutil.copytree(example("parallel"), tmp_path / "project"))
     (shown,) = [one for one in blocks("parallel", "text") if one.startswith("$ hpckit check")]
     typed, *said = shown.splitlines()
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, "-m", *shlex.split(typed.removeprefix("$ "))],
         cwd=folder,
         env=environ_of_user(),
-        capture_output=True,
-        text=True,
         timeout=240,
-        check=False,
     )
     assert done.returncode == 2
     printed = (done.stdout + done.stderr).splitlines()
@@ -170,14 +164,11 @@ def test_fake_gpus_of_the_page_are_measured(tmp_path: Path) -> None:
         next(one for one in blocks("fake-gpu", "python") if "sys.argv" in one), encoding="utf-8"
     )
     (typed,) = blocks("fake-gpu", "bash")
-    done = subprocess.run(
+    done = run_to_end(
         ["bash", "-ec", typed.replace("sleep 30", "sleep 5")],
         cwd=tmp_path,
         env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
         timeout=240,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^GPUs: \d+ % busy, .* 1148 W$", done.stdout, re.MULTILINE)

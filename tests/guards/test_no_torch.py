@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import run_to_end
 
 pytestmark = pytest.mark.slow
 
@@ -28,14 +29,10 @@ COMMAND = ("experiment=command", "command=[echo,hi]", "cluster=local")
 def hpckit(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a verb in a Python that has none of these packages."""
     (folder / "sitecustomize.py").write_text(ABSENT)
-    return subprocess.run(
+    return run_to_end(
         [sys.executable, "-P", "-m", "hpckit", *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder), "HPCKIT_OUTPUTS": str(folder / "outputs")},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
     )
 
 

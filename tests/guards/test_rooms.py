@@ -54,5 +54,4 @@ def test_tests_that_need_a_slurm_stand_in_one_folder() -> None:
         for path in tests.rglob("test_*.py")
         if "pytest.mark.slurm" in path.read_text() and path.name != Path(__file__).name
     }
-    beside = {name for name in marked if not name.startswith("integration/")}
-    assert beside == {"adversarial/test_campaign.py"}  # has an option of its own
+    assert {name for name in marked if not name.startswith("integration/")} == set()

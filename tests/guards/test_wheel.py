@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from waiting import run_to_end
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,7 +51,7 @@ def test_wheel_ships_conf_and_templates(tmp_path: Path) -> None:
     assert _templates(ROOT / "hpckit") == _templates(site / "hpckit")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    done = subprocess.run(
+    done = run_to_end(
         [
             sys.executable,
             "-P",
@@ -63,10 +64,6 @@ def test_wheel_ships_conf_and_templates(tmp_path: Path) -> None:
         ],
         cwd=elsewhere,
         env={**os.environ, "PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --job-name=digits-" in done.stdout

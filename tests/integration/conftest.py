@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from integration.project import Project
 
 from hpckit.sandbox.status import sandbox_status
 
@@ -130,3 +131,11 @@ def _leave_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     before = sandbox.queued()
     yield
     sandbox.tidy(before)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """Return a fresh project."""
+    fresh = Project(tmp_path / "project")
+    fresh.create()
+    return fresh

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +13,6 @@ pytestmark = pytest.mark.slurm
 
 WORDS = ("bench", "comm", "cluster=sandbox", "resources.nodes=4", "resources.tasks_per_node=1")
 SMALL = ("--sizes", "64KiB:1MiB", "--ops", "all_reduce,point_to_point", "--time-s", "5")
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    """Return a fresh project."""
-    fresh = Project(tmp_path / "project")
-    fresh.create()
-    return fresh
 
 
 @pytest.mark.main

@@ -7,25 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.project import Project
 from tiers import thorough
 from waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.slurm
 
 WORDS = ("experiment=function", "entry_point=task:fine", "cluster=sandbox")
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Any:
-    """Return a fresh project."""
-    fresh = Project(tmp_path / "project")
-    fresh.create()
-    return fresh
 
 
 def check(project: Any, *words: str) -> tuple[int, dict[str, Any]]:

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from integration.project import Project
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    """Return a fresh project."""
-    fresh = Project(tmp_path / "project")
-    fresh.create()
-    return fresh
 
 
 @pytest.mark.main

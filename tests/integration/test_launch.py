@@ -9,22 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.project import Project
 from tiers import thorough
+from waiting import run_to_end
 
 pytestmark = pytest.mark.slurm
 
 SANDBOX = "cluster=sandbox"
 NEVER = "recovery=never"
 TOKEN = "hf_a1B2c3D4e5F6"  # noqa: S105  # nobody's
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Any:
-    """Return a fresh project."""
-    fresh = Project(tmp_path / "project")
-    fresh.create()
-    return fresh
 
 
 FUNCTION = ("experiment=function", SANDBOX)
@@ -400,13 +392,8 @@ def test_attach_under_real_srun(sandbox: Any, tmp_path: Path) -> None:
         "run = hpckit.attach()\ntotal = torch.ones(1)\ndist.all_reduce(total)\n"
         "run.log(step=0, total=total)\ndist.destroy_process_group()\n"
     )
-    done = subprocess.run(
-        [str(sandbox.bin_dir / "srun"), "-N2", "-n2", sys.executable, str(script)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
+    done = run_to_end(
+        [str(sandbox.bin_dir / "srun"), "-N2", "-n2", sys.executable, str(script)], cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["total"] == 2.0

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.project import Project
 
 from hpckit.model.rank import TASK_VARIABLES
 from hpckit.sandbox import daemons, process
@@ -20,14 +19,6 @@ pytestmark = pytest.mark.slurm
 COMPARED = (TASK_VARIABLES | {"SLURM_NNODES", "SLURM_CPUS_PER_TASK"}) - {"SLURM_TASK_PID"}
 
 KEEPS = 'env > "$HPCKIT_PROJECT/$0.$SLURM_PROCID"; test "$SLURM_TASK_PID" = $$'
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Any:
-    """Return a fresh project."""
-    fresh = Project(tmp_path / "project")
-    fresh.create()
-    return fresh
 
 
 def variables(file: Path) -> dict[str, str]:

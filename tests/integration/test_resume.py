@@ -7,11 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.project import Project
 from tiers import thorough
 
 pytestmark = pytest.mark.slurm
@@ -31,14 +29,6 @@ def main(config, run):
 """
 UNLESS_FIXED = "command=[sh,-c,'test -e $HPCKIT_PROJECT/fixed || test ${params.i} = 0']"
 COMMAND = ("experiment=command", "cluster=sandbox", "code.snapshot=false")
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Any:
-    """Return a fresh project."""
-    fresh = Project(tmp_path / "project")
-    fresh.create()
-    return fresh
 
 
 def fix(project: Any) -> None:

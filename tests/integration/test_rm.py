@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.project import Project
 from tiers import thorough
 
 pytestmark = pytest.mark.slurm
 
 COMMAND = ("experiment=command", "cluster=sandbox", "code.snapshot=false")
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Any:
-    """Return a fresh project."""
-    fresh = Project(tmp_path / "project")
-    fresh.create()
-    return fresh
 
 
 def refused(project: Any, launch: str) -> str:

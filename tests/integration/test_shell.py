@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.project import Project
 from pseudo_terminal import Sitting
+from waiting import until
 
 pytestmark = pytest.mark.slurm
 
@@ -17,21 +16,10 @@ WAITS = "command=[sh,-c,'touch $HPCKIT_RUN_DIR/ready; exec sleep 300']"
 COMMAND = ("experiment=command", "cluster=sandbox", "code.snapshot=false", "+env.FOO=bar", WAITS)
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Any:
-    """Return a fresh project."""
-    fresh = Project(tmp_path / "project")
-    fresh.create()
-    return fresh
-
-
 def begin(project: Any, *words: str, runs: int = 1) -> list[dict[str, Any]]:
     """Launch, wait until all runs are under way, and return them as `status` has them."""
     folder = Path(project.json("launch", *COMMAND, *words)["dir"])
-    deadline = time.monotonic() + 120
-    while len([*folder.glob("runs/*/ready")]) < runs:
-        assert time.monotonic() < deadline, project.hpckit("status").stdout
-        time.sleep(0.5)
+    until(lambda: len([*folder.glob("runs/*/ready")]) == runs)
     found: list[dict[str, Any]] = project.look()["runs"]
     return found
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
-import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.project import Project
+from cli_world import make_context
 
 from hpckit.context import Context
 from hpckit.model.cluster.allocation import AttemptRequest
@@ -25,24 +22,9 @@ COMMAND = ("experiment=command", "cluster=sandbox", "code.snapshot=false")
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Any:
-    """Return a fresh project."""
-    fresh = Project(tmp_path / "project")
-    fresh.create()
-    return fresh
-
-
-@pytest.fixture
 def context() -> Context:
     """Return the world of a supervisor."""
-    return Context(
-        environ=dict(os.environ),
-        cwd=Path("/"),
-        stdout=io.StringIO(),
-        stderr=io.StringIO(),
-        now=lambda: datetime.now(UTC),
-        sleep=time.sleep,
-    )
+    return make_context(Path("/"), dict(os.environ))
 
 
 @pytest.mark.release

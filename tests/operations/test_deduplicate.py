@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tiers import thorough
+from waiting import run_to_end
 
 from hpckit.record.launches import load_launch
 
@@ -262,13 +263,10 @@ def test_files_that_a_shell_put_output_into_are_no_code(project: Any) -> None:
 
     def typed(line: str) -> str:
         environ = {"HPCKIT_OUTPUTS": f"{project.cwd}/outputs", **project.environ}
-        done = subprocess.run(
+        done = run_to_end(
             ["sh", "-c", line.replace("hpckit", python, 1)],
             cwd=project.cwd,
             env={**os.environ, **environ},
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stderr

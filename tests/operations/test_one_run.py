@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
-from cli_world import NOW
+from cli_world import NOW, make_context
 
 from hpckit.context import Context
 from hpckit.errors import RunError
@@ -15,14 +14,7 @@ from hpckit.operations.answering.one_run import await_answer
 
 def context(desk: Any) -> Context:
     """Return a context of the desk, in which no time passes."""
-    return Context(
-        environ={"PATH": ""},
-        cwd=desk.folder,
-        stdout=io.StringIO(),
-        stderr=io.StringIO(),
-        now=lambda: NOW,
-        sleep=lambda _: None,
-    )
+    return make_context(desk.folder, {"PATH": ""}, now=lambda: NOW, sleep=lambda _: None)
 
 
 def nothing(_: object) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_world import make_context
 from waiting import until
 
 from hpckit.context import Context
@@ -42,14 +43,7 @@ HELD = ("sbatch", "--parsable", "--hold", "--wrap=true")
 @pytest.fixture
 def context(slurm_shell: Any) -> Context:
     """Return the world of a supervisor on the fake cluster."""
-    return Context(
-        environ=slurm_shell.environ,
-        cwd=Path("/"),
-        stdout=io.StringIO(),
-        stderr=io.StringIO(),
-        now=lambda: datetime.now(UTC),
-        sleep=lambda _: time.sleep(0.01),
-    )
+    return make_context(Path("/"), slurm_shell.environ, sleep=lambda _: time.sleep(0.01))
 
 
 @pytest.fixture
@@ -122,11 +116,9 @@ def test_satellite_of_a_supervisor_waits_for_whoever_adds_jobs(
         time.sleep(0.01)
 
     begin = datetime.now(UTC)
-    context = Context(
-        environ=slurm_shell.environ,
-        cwd=Path("/"),
-        stdout=io.StringIO(),
-        stderr=io.StringIO(),
+    context = make_context(
+        Path("/"),
+        slurm_shell.environ,
         now=lambda: begin + timedelta(seconds=sum(slept)),
         sleep=sleep,
     )
@@ -143,10 +135,9 @@ def test_slurm_that_does_not_answer_leaves_the_end_of_the_run_alone(
 ) -> None:
     """The reason is told, nothing is recorded, and nothing is raised."""
     add_waiting(launch, fake_slurm, context)
-    away = Context(
-        environ={**context.environ, "PATH": str(tmp_path)},
-        cwd=Path("/"),
-        stdout=io.StringIO(),
+    away = make_context(
+        Path("/"),
+        {**context.environ, "PATH": str(tmp_path)},
         stderr=(said := io.StringIO()),
         now=context.now,
         sleep=context.sleep,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_world import make_context
 from tiers import thorough
 from waiting import until
 
@@ -61,14 +62,7 @@ def shown(shell: Any) -> list[tuple[str, str]]:
 @pytest.fixture
 def context(slurm_shell: Any) -> Context:
     """Return the world of a supervisor on the fake cluster."""
-    return Context(
-        environ=slurm_shell.environ,
-        cwd=Path("/"),
-        stdout=io.StringIO(),
-        stderr=io.StringIO(),
-        now=lambda: datetime.now(UTC),
-        sleep=lambda _: time.sleep(0.01),
-    )
+    return make_context(Path("/"), slurm_shell.environ, sleep=lambda _: time.sleep(0.01))
 
 
 @pytest.fixture
@@ -236,14 +230,7 @@ def test_successor_is_submitted_once_whatever_slurm_answers(
         if len(slept) == 1:
             fake_slurm.mend(mode)
 
-    context = Context(
-        environ=slurm_shell.environ,
-        cwd=Path("/"),
-        stdout=io.StringIO(),
-        stderr=io.StringIO(),
-        now=lambda: datetime.now(UTC),
-        sleep=sleep,
-    )
+    context = make_context(Path("/"), slurm_shell.environ, sleep=sleep)
     job = queue_successor(launch, 1, launch.jobs[0], "1_1", context)
     if mode == "lose-answer":
         # sbatch said no, and had submitted: what was found is taken back.
@@ -303,13 +290,8 @@ def hurried(environ: dict[str, str], slept: list[float]) -> Context:
         slept.append(seconds)
         time.sleep(0.02)
 
-    return Context(
-        environ=environ,
-        cwd=Path("/"),
-        stdout=io.StringIO(),
-        stderr=io.StringIO(),
-        now=lambda: begin + timedelta(seconds=sum(slept)),
-        sleep=sleep,
+    return make_context(
+        Path("/"), environ, now=lambda: begin + timedelta(seconds=sum(slept)), sleep=sleep
     )
 
 

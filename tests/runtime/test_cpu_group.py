@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from waiting import run_to_end
 
 pytestmark = pytest.mark.training
 
@@ -62,12 +62,9 @@ os._exit(0)
 def grouped(store: Path, **env: str) -> list[dict[str, object]]:
     """Return what each rank of a world told of its groups, which meet in a file of their own."""
     kept = {name: value for name, value in os.environ.items() if name != "TORCH_GLOO_LAZY_INIT"}
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, "-c", PROGRAM, str(WORLD), str(store)],
         env={**kept, "GLOO_SOCKET_IFNAME": "lo", **env},
-        capture_output=True,
-        text=True,
-        timeout=120,
         check=True,
     )
     told: list[dict[str, object]] = json.loads(done.stdout)

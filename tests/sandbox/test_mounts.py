@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from waiting import LIMIT_S
+from waiting import LIMIT_S, run_to_end
 
 SEEN = """
 import subprocess, sys
@@ -70,12 +70,8 @@ def test_debian_whose_making_was_ended_is_made_anew(tmp_path: Path) -> None:
     program.write_text(DEBOOTSTRAP)
     program.chmod(0o755)
     words = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", INTERRUPTED]
-    done = subprocess.run(
+    done = run_to_end(
         [*words, str(tmp_path / "cache")],
         env={**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
     )
     assert (done.returncode, done.stdout.split()) == (0, ["24.11"]), done.stderr

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from waiting import until
+from waiting import run_to_end, until
 
 pytestmark = pytest.mark.slow
 
@@ -58,14 +58,8 @@ class Checkout:
             "EXACT": "true",
             "PYTHON": sys.executable,
         }
-        return subprocess.run(
-            list(words),
-            cwd=self.folder,
-            env={**os.environ, **settings, **environ},
-            capture_output=True,
-            text=True,
-            timeout=250,
-            check=False,
+        return run_to_end(
+            list(words), cwd=self.folder, env={**os.environ, **settings, **environ}, timeout=250
         )
 
     def calls(self, *programs: str) -> list[str]:
@@ -264,7 +258,7 @@ def test_test_campaign_runs_nothing_else_and_can_be_repeated(checkout: Checkout)
     done = checkout.run("scripts/test", "--campaign", "5", HPCKIT_CAMPAIGN_SEED="7")
     assert done.returncode == 0, done.stderr
     assert checkout.calls("pytest", "ruff") == [
-        "pytest -v --timeout 900 tests/adversarial/test_campaign.py"
+        "pytest -v --timeout 900 tests/integration/test_campaign.py"
     ]
     assert "campaign: 5 runs under random faults, HPCKIT_CAMPAIGN_SEED=7" in done.stdout
 
@@ -287,13 +281,7 @@ def test_isolated_shares_no_network_and_no_run_folder_and_leaves_nothing(tmp_pat
         sleep 987 & echo $! ; readlink /proc/$!/ns/pid
         exit 7
     """
-    done = subprocess.run(
-        [ROOT / "scripts" / "isolated", "sh", "-c", inside],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_to_end([ROOT / "scripts" / "isolated", "sh", "-c", inside])
     assert done.returncode == 7, done.stderr
     assert (tmp_path / "links").read_text().split() == ["lo"]
     assert set((tmp_path / "run").read_text().split()) <= {"hosts", "resolv.conf", "mount"}

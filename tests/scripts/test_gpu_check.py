@@ -23,6 +23,7 @@ from gpu_check.recording import RecordingNvml, ReplayedNvml
 from gpu_check.result import PAGE_FILE, Result, State, exit_code, page, write
 from gpu_check.scene import Machine, Scene
 from gpu_check_answers import right_answers
+from waiting import run_to_end
 
 from hpckit.model.telemetry.vocabulary import GpuCounter, GpuGauge, GpuSample
 from hpckit.observe.gpu_choice import GpuChoice
@@ -338,13 +339,10 @@ def test_whole_check_says_what_the_fake_gpu_is(
     fake.load(0, {0: 0})
     fake.change(change)
     out = tmp_path / "out"
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, COMMAND, "--rehearse", "--out", out, "--items", "nvml"],
         env={**os.environ, **fake.environ},
-        capture_output=True,
-        text=True,
         timeout=280,
-        check=False,
     )
     written = json.loads((out / "gpu-check.json").read_text(encoding="utf-8"))
     assert [one["state"] for one in written["items"]] == [state.value], done.stdout

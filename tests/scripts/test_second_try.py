@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from second_try import MOST, Failed, Lane, objections, read_lane
+from waiting import run_to_end
 
 TESTS = Path(__file__).parents[1]
 ONE = Failed(lane="a", name="tests/a.py::test_one", exact=False, reason="late")
@@ -224,14 +225,11 @@ class Suite:
 
     def _call(self, words: Sequence[str], **environ: str) -> subprocess.CompletedProcess[str]:
         clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-        return subprocess.run(
+        return run_to_end(
             words,
             cwd=self.folder,
             env={**clean, "PYTHONPATH": str(TESTS), **LIGHT, **environ},
-            capture_output=True,
-            text=True,
             timeout=250,
-            check=False,
         )
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_world import NOW, START
+from cli_world import NOW, START, make_context
 
-from hpckit.context import Context
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import ClusterKind
@@ -47,13 +46,8 @@ class Clock:
 
     def reader(self, launch: Launch, folder: Path) -> TopReader:
         """Return a reader of a launch."""
-        context = Context(
-            environ={},
-            cwd=folder,
-            stdout=io.StringIO(),
-            stderr=self.errors,
-            now=lambda: self.now,
-            sleep=lambda _: None,
+        context = make_context(
+            folder, stderr=self.errors, now=lambda: self.now, sleep=lambda _: None
         )
         return TopReader(launch=launch, context=context)
 

@@ -11,8 +11,10 @@ import pytest
 
 from hpckit.batch.shared_job.executor import PROGRAM, mps
 from hpckit.batch.shared_job.slots import core, make_slots
+from hpckit.batch.supervise import environment_in_shared_job
 from hpckit.model.launch import LaunchConfig, Resources
 from hpckit.model.plan import SharedJobSpec
+from hpckit.observe.gpu_choice import gpu_choice
 from hpckit.planning.plan import resource_spec
 
 MIG = "MIG-1f,MIG-2f,MIG-3f,MIG-4f"
@@ -103,3 +105,31 @@ def test_mps_that_is_absent_or_fails_leaves_runs_without_it(tmp_path: Path) -> N
     failing.chmod(0o755)
     assert asyncio.run(use("/nowhere")) == {}
     assert asyncio.run(use(f"{failing.parent}:{os.environ['PATH']}")) == {}
+
+
+@pytest.mark.parametrize(
+    ("job", "visible", "shown"),
+    [
+        ("0,1,2,3", "0,1,2,3", 8),
+        ("0,1,2,3", "0,1,2,3", 4),
+        ("4-7", "0,1,2,3", 4),
+        ("4-7", "4,5,6,7", 8),
+    ],
+)
+@pytest.mark.parametrize("per_gpu", [1, 2])
+def test_runs_that_share_a_job_measure_their_own_gpus(
+    job: str, visible: str, shown: int, per_gpu: int
+) -> None:
+    """Whether Slurm hides the node's other GPUs or not, and however it numbers them."""
+    shared = spec(4 * per_gpu, per_gpu, gpus_per_node=1)
+    environ = {
+        "SLURM_JOB_GPUS": job,
+        "SLURM_STEP_GPUS": job,
+        "CUDA_VISIBLE_DEVICES": visible,
+        "SLURM_CPUS_ON_NODE": "8",
+    }
+    first = 4 if job == "4-7" and shown == 8 else 0
+    for slot in make_slots(shared, environ, range(8)):
+        choice = gpu_choice(environment_in_shared_job(shared, {**environ, **slot.variables}))
+        mine = [index for index in range(shown) if choice.includes(index, f"GPU-{index}", shown)]
+        assert mine == [first + slot.number // per_gpu]

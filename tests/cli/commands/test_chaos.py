@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_world import make_context
 from waiting import LIMIT_S, until
 
 from hpckit.cli.commands.act.chaos import run
 from hpckit.cli.main import verb_parser
-from hpckit.context import Context
 from hpckit.errors import ForeignError, NotFoundError, SchedulerRefusedError, UsageError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
@@ -374,11 +374,10 @@ def at_random(desk: Any, *words: str, on_sleep: Callable[[float], None] | None =
             on_sleep(moved[0])
 
     out = io.StringIO()
-    context = Context(
-        environ=dict(desk.environ),
-        cwd=desk.folder,
+    context = make_context(
+        desk.folder,
+        dict(desk.environ),
         stdout=out,
-        stderr=io.StringIO(),
         now=lambda: BEGAN + timedelta(seconds=moved[0]),
         sleep=sleep,
     )

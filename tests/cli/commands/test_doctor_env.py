@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_world import NOW
+from cli_world import NOW, make_context
 
-from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
 from hpckit.model.plain import MASK, to_plain
 from hpckit.operations.environment.collect import collect_facts
@@ -147,14 +145,7 @@ def launch(shell: Any) -> Any:
 
 def context_of(shell: Any, **more: str) -> Any:
     """Return the context of a process on a node."""
-    return Context(
-        environ={**shell.environ, **more},
-        cwd=shell.cwd,
-        stdout=io.StringIO(),
-        stderr=io.StringIO(),
-        now=lambda: NOW,
-        sleep=lambda _: None,
-    )
+    return make_context(shell.cwd, {**shell.environ, **more}, now=lambda: NOW, sleep=lambda _: None)
 
 
 def test_node_writes_what_the_other_side_reads(small: Any, launch: Any) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cli_world import Said, verb_said
 
 from hpckit.model.nodes.incident import IncidentKind, NodeIncident
@@ -82,3 +84,75 @@ def test_history_that_is_not_used_is_told(tmp_path: Path) -> None:
     assert said.code == 0
     assert "nothing has happened" in said.out
     assert said.err.count("others may write to it; chmod go-w") == 1
+
+
+ODD = [
+    {"node": "n1", "message": "bad \x1b[31mred \u202e \n newline \r"},
+    {"node": "n\x1b]0;x\x072"},
+    {"node": "n3,n4"},
+    {"node": "--foo"},
+    {"node": ""},
+    {"node": "n5", "at": "2026-01-10T00:00:00"},
+    {"node": "n6", "at": "9999-12-31T23:59:59Z"},
+    {"node": "n7", "at": "0001-01-01T00:00:00+14:00"},
+    {"node": "n8", "kind": "nosuch"},
+]
+
+
+RAW = ['{"node":5}', "null", "[]", '"x"', "0" * 200_000, "[" * 100_000, 'torn{"node": "n9"']
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    """Return a folder whose history has all kinds of odd lines."""
+    happen(tmp_path, "n1")
+    usual = {"at": "2026-01-10T11:00:00Z", "kind": "unhealthy", "run": "a-1.0", "message": "x"}
+    lines = [json.dumps({**usual, **one}) for one in ODD] + RAW
+    with (history_folder(tmp_path / "outputs") / "a-1.0.jsonl").open("a") as file:
+        file.write("\n".join(lines))
+    return tmp_path
+
+
+def test_odd_lines_of_a_history_are_left_out(odd: Path) -> None:
+    """Neither a traceback nor a mark of theirs in the terminal; what is sound is shown."""
+    for words in ([], ["n1"], ["--json"]):
+        said = say(*words, folder=odd)
+        assert said.code == 0
+        assert "n1" in said.out
+        assert "\x1b]" not in said.out
+        assert "\u202e" not in said.out
+
+
+@pytest.mark.parametrize("at", ["2026-01-10T00:00:00", "2099-11-25T00:00:00", "never", None, 5])
+def test_odd_lines_of_what_was_forgotten_forget_nothing(odd: Path, at: object) -> None:
+    """A time without a zone is none."""
+    record = json.dumps({"node": "n1", "at": at})
+    (history_folder(odd / "outputs") / "forgotten.jsonl").write_text(f"{record}\n")
+    assert "n1" in say(folder=odd).out
+
+
+def test_place_of_what_was_forgotten_may_be_anything(odd: Path) -> None:
+    """A pipe, a link to a device: read as nothing, and a wish to forget is refused or works."""
+    file = history_folder(odd / "outputs") / "forgotten.jsonl"
+    os.mkfifo(file)
+    assert "n1" in say(folder=odd).out
+    file.unlink()
+    file.symlink_to("/dev/full")
+    assert "n1" in say(folder=odd).out
+
+
+def test_launch_warns_of_a_history_that_is_not_used(tmp_path: Path, fake_slurm: Any) -> None:
+    """It leaves nothing out then, and says what to do."""
+    happen(tmp_path, "n1")
+    words = ("launch", "cluster=slurm", "code.snapshot=false", "--dry-run", "--", "true")
+
+    def launch() -> Said:
+        environ = {**fake_slurm.environ, "HOME": str(tmp_path)}
+        return verb_said(*words, folder=tmp_path, environ=environ, now=lambda: NOW)
+
+    fine = launch()
+    assert "--exclude=n1" in fine.out, fine.err
+    history_folder(tmp_path / "outputs").chmod(0o770)
+    warned = launch()
+    assert "--exclude" not in warned.out
+    assert warned.err.count("others may write to it; chmod go-w") == 1

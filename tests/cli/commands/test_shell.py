@@ -16,7 +16,7 @@ import pytest
 from cli_world import shell_in
 from pseudo_terminal import Sitting
 from tiers import thorough
-from waiting import LIMIT_S
+from waiting import LIMIT_S, run_to_end, until
 
 from hpckit.errors import UsageError
 from hpckit.model import events
@@ -39,16 +39,7 @@ class Caller:
 
     def __call__(self, *words: str, text: str = "") -> subprocess.CompletedProcess[str]:
         """Run it to its end, with this text on its standard input."""
-        return subprocess.run(
-            self.argv(*words),
-            cwd=self.shell.cwd,
-            env=self.shell.environ,
-            input=text,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return run_to_end(self.argv(*words), cwd=self.shell.cwd, env=self.shell.environ, input=text)
 
 
 def begin(shell: Any, *words: str, runs: int = 1) -> Path:
@@ -56,10 +47,7 @@ def begin(shell: Any, *words: str, runs: int = 1) -> Path:
     said = shell("launch", *RUNS, SLEEP, *words, "--json")
     assert said.code == 0, said.err
     folder = Path(json.loads(said.out)["dir"])
-    deadline = time.monotonic() + 60
-    while len([*folder.glob("runs/*/ready")]) < runs:
-        assert time.monotonic() < deadline, said.err
-        time.sleep(0.05)
+    until(lambda: len([*folder.glob("runs/*/ready")]) == runs)
     return folder
 
 
@@ -262,11 +250,9 @@ def test_shell_between_two_rounds_has_the_environment_too(
 ) -> None:
     """Without a rank to take it from it is made as the agent makes it, secrets too."""
     whole = variables(local("--", "env", "-0").stdout)
-    made = subprocess.run(
+    made = run_to_end(
         [sys.executable, "-c", MADE, whole["HPCKIT_LAUNCH_DIR"]],
         env=local.shell.environ,
-        capture_output=True,
-        text=True,
         check=True,
     ).stdout
     alike = {name: whole.get(name) for name in ("FOO", "API_TOKEN", "PYTHONPATH", "PATH")}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from waiting import run_to_end
 
 from hpckit.errors import UsageError
 from hpckit.model import events
@@ -39,12 +40,7 @@ def test_show_of_a_real_run_says_what_it_is(shell: Any, checkout: Path) -> None:
     about = json.loads(said.out)
     assert (about["state"], about["failure"]["cause"]) == ("failed", "exit_code")
     assert about["program"] == "sh -c 'exit 3'"
-    head = subprocess.run(
-        ["git", "-C", str(checkout), "rev-parse", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
+    head = run_to_end(["git", "-C", str(checkout), "rev-parse", "HEAD"], check=True).stdout.strip()
     code = about["code"]
     assert (code["commit"], code["branch"], code["dirty"]) == (head, "main", True)
     assert code["changed_files"] == ["train.py"]

@@ -7,9 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from cli_world import Desk, Writer
 from report_launches import troubled_launch
 
 from hpckit.model import events
+from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import Cluster, ClusterKind, Resources
 from hpckit.model.states import RoundAction
@@ -195,3 +197,28 @@ def test_status_adds_up_the_energy_of_a_launch(desk: Any, writer: Any) -> None:
     assert (document["energy"]["kwh"], document["energy"]["gpu_hours"]) == (2, 1)
     assert document["energy"]["j_per_step"] is None
     assert [one["energy"] and one["energy"]["kwh"] for one in document["runs"]] == [None, 1, 1]
+
+
+def test_next_attempt_keeps_the_stragglers_of_the_one_before(desk: Desk) -> None:
+    """Verdicts are over all attempts: with on_straggler=move a straggler is why there are two."""
+    launch = desk.freeze()
+    first, second = (Writer(launch=launch, attempt=number) for number in (1, 2))
+    slow = Straggler(
+        rank=1,
+        node="n2",
+        gpu=None,
+        slower_by=0.3,
+        own_s=1.0,
+        peers_s=0.7,
+        step_s=1.2,
+        windows=9,
+        judged=10,
+    )
+    first.start()
+    first.tell(events.StragglerFound(at=at(0), round=0, straggler=slow))
+    first.interrupt()
+    second.start()
+    second.complete()
+    (run,) = json.loads(desk.say("status", launch.id, "--json").out)["runs"]
+    assert [(one["rank"], one["node"]) for one in run["stragglers"]] == [(1, "n2")]
+    assert "straggler" in [one["kind"] for one in run["verdicts"]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import io
 import json
 import threading
 from collections.abc import Iterator
@@ -14,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_world import NOW
+from cli_world import NOW, make_context
 
 from hpckit.cli.commands import hidden
-from hpckit.context import Context
 from hpckit.errors import ChannelError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
@@ -58,16 +56,14 @@ class Bereaved:
 
     def act(self) -> list[str]:
         """Run the verb; returns what it did to the job."""
-        context = Context(
-            environ={
+        context = make_context(
+            self.programs,
+            {
                 "PATH": f"{self.programs}:/usr/bin:/bin",
                 "SLURM_JOB_ID": "7",
                 "SLURM_JOB_NODELIST": "n[1-2]",
                 "SLURMD_NODENAME": "n2",
             },
-            cwd=self.programs,
-            stdout=io.StringIO(),
-            stderr=io.StringIO(),
             now=lambda: NOW,
             sleep=lambda _: None,
         )

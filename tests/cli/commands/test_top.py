@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_world import Terminal
+from cli_world import Terminal, make_context
 from pseudo_terminal import Sitting
 
 from hpckit.cli.commands.look import top
-from hpckit.context import Context
 from hpckit.errors import ForeignError, UsageError
 from hpckit.model.states import RunState
 from hpckit.record.launches import read_launch_events
@@ -89,9 +88,8 @@ def test_cancel_in_the_application_is_that_of_the_verb(desk: Any, writer: Any) -
     gone = writer(launch=launch, index=1)
     gone.start()
     gone.complete()
-    context = Context(
-        environ={},
-        cwd=desk.folder,
+    context = make_context(
+        desk.folder,
         stdout=Terminal(),
         stderr=Terminal(),
         now=lambda: launch.created_at,

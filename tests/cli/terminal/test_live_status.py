@@ -10,11 +10,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from cli_world import NOW, START, Terminal
+from cli_world import NOW, START, Terminal, make_context
 
 from hpckit.cli.main import verb_module, verb_parser
 from hpckit.cli.terminal.live_status import interval
-from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model import events
 from hpckit.model.launch import Cluster, ClusterKind
@@ -46,11 +45,10 @@ class Viewer:
     def watch(self, *words: str, terminal: bool = False) -> str:
         """Return what `status WORDS` wrote, also where it was interrupted."""
         out = Terminal() if terminal else io.StringIO()
-        context = Context(
-            environ=dict(self.desk.environ),
-            cwd=self.desk.folder,
+        context = make_context(
+            self.desk.folder,
+            dict(self.desk.environ),
             stdout=out,
-            stderr=io.StringIO(),
             now=lambda: self.now,
             sleep=self.sleep,
         )

@@ -7,13 +7,12 @@ import re
 from typing import Any
 
 import pytest
-from cli_world import NOW
+from cli_world import NOW, make_context
 from pseudo_terminal import Sitting
 from report_launches import troubled_launch
 from tiers import thorough
 
 from hpckit.cli.terminal.waiting import Waiting, wait
-from hpckit.context import Context
 
 LOCAL = ("cluster=local", "code.snapshot=false")
 SAY = ("sh", "-c", "echo one; echo two; exit $0")
@@ -96,8 +95,8 @@ def test_wait_ends_with_what_held_the_runs_back(desk: Any, *, follow: bool) -> N
     """A line for each kind of verdict that matters, and where to read on."""
     launch = troubled_launch(desk)
     out, err = io.StringIO(), io.StringIO()
-    context = Context(
-        environ={}, cwd=desk.folder, stdout=out, stderr=err, now=lambda: NOW, sleep=lambda _: None
+    context = make_context(
+        desk.folder, stdout=out, stderr=err, now=lambda: NOW, sleep=lambda _: None
     )
     assert wait(launch, context, Waiting(follow=follow)) == 1
     said = err.getvalue() if follow else out.getvalue()

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from hpckit.errors import ConfigError
 from hpckit.features.capacity.calibrate import calibrate, like_run
-from hpckit.features.capacity.gpus import GPUS, gpu_called
+from hpckit.features.capacity.gpus import GPUS, gpu_called, read_gpu
 from hpckit.features.capacity.model_plan import MeasuredRun
-from hpckit.features.capacity.model_setup import NumberType, Recomputation
+from hpckit.features.capacity.model_setup import GpuSpec, NumberType, Recomputation
+from hpckit.features.capacity.power import capped
 from hpckit.features.capacity.request import CapacityRequest, plan_capacity
 from hpckit.features.capacity.search_request import search_plans
 from hpckit.model.parallel.layout import Layout
@@ -159,3 +160,23 @@ def test_gpu_is_known_by_what_its_driver_calls_it(device: str, name: str | None)
     """Sizes that are not in the catalogue are not taken for others."""
     found = gpu_called(device)
     assert (None if found is None else found.name) == name
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        read_gpu("A100-80"),
+        read_gpu("A100-80 network_gb_per_s=1.5 gpus_per_link=4"),
+        read_gpu("A100-80 name=ours network_gb_per_s=1.5"),
+        capped(read_gpu("A100-80"), 200),
+    ],
+    ids=["catalogue", "network", "named", "capped"],
+)
+def test_plan_of_a_runs_own_layout_is_what_it_took(gpu: GpuSpec) -> None:
+    """On a site's own GPUs, too: what differs from the catalogue counts once."""
+    request = CapacityRequest(gpu=gpu, gpus=64, model="llama3-8b", sequence=8192)
+    run = replace(RUN, step_s=9.0, layout=Layout(shard=64), parameters=None, microbatches=1)
+    found = calibrate(request, run)
+    plan = plan_capacity(replace(like_run(request, run, gpus=None), calibration=found))
+    assert plan.time is not None
+    assert plan.time.total == pytest.approx(9.0)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli_world import NOW
+from cli_world import NOW, make_context
 from training_record import TrainingRecord
 
 from hpckit.context import Context
@@ -22,13 +21,8 @@ Export = Callable[..., Written]
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
     """Return an invocation in an empty folder; a follower that sleeps is a mistake."""
-    return Context(
-        environ={},
-        cwd=tmp_path,
-        stdout=io.StringIO(),
-        stderr=io.StringIO(),
-        now=lambda: NOW,
-        sleep=lambda _: pytest.fail("nothing is to be waited for"),
+    return make_context(
+        tmp_path, now=lambda: NOW, sleep=lambda _: pytest.fail("nothing is to be waited for")
     )
 
 

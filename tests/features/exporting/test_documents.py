@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_world import START, Writer
+from cli_world import START, Desk, Writer
 from hypothesis import HealthCheck, given, settings
 from training_record import (
     Trained,
@@ -26,6 +26,7 @@ from hpckit.errors import HeldError, UsageError
 from hpckit.features.exporting.documents import ExportKind
 from hpckit.model import events
 from hpckit.record.lock import exclusive
+from hpckit.record.store import append_lines
 
 FEW = settings(
     max_examples=25,
@@ -261,3 +262,47 @@ def test_wrong_requests_say_what_is_allowed(tmp_path: Path, export: Any) -> None
     (tmp_path / "plain").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
         export(ExportKind.csv, record, tmp_path / "plain" / "values.csv")
+
+
+def exported(desk: Desk, kind: str, **values: Any) -> str:
+    """Return an export of a run that logged these values in one step."""
+    launch = desk.freeze()
+    Writer(launch=launch).start()
+    paths = launch.paths.run(0).attempt(1)
+    append_lines(paths.metrics, {"at": START.isoformat(), "step": 0, "round": 0, **values})
+    return desk.say("export", kind, launch.id).out
+
+
+_ALIKE = ("\x1bred", "\\x1bred", "\\x5cx1bred", "a\nb", "a\\nb", "\u2028", "\\u2028", "\\\x1b")
+
+
+def test_keys_that_differ_are_different_series(desk: Desk) -> None:
+    """A control character and what it is shown as are two names."""
+    values = {key: place for place, key in enumerate(_ALIKE)}
+    text = exported(desk, "openmetrics", **values)
+    series = [one.rpartition(" ")[0] for one in text.splitlines() if "hpckit_run_metric{" in one]
+    assert len(series) == len(set(series)) == len(_ALIKE)
+
+
+def test_keys_that_differ_are_different_in_csv(desk: Desk) -> None:
+    """So that a pivot table of pandas has no key twice."""
+    keys = (*_ALIKE, "=a", "'=a", "''=a")
+    text = exported(desk, "csv", **{key: place for place, key in enumerate(keys)})
+    found = [row["key"] for row in csv.DictReader(io.StringIO(text))]
+    assert len(found) == len(set(found)) == len(keys)
+
+
+@pytest.mark.parametrize("attack", ["=cmd|'/c calc'!A1", "+1+1", "-2+3", "@SUM(1)", "\uff1d1"])
+def test_no_cell_of_csv_is_a_formula(desk: Desk, attack: str) -> None:
+    """A spreadsheet that opens it computes no key, text or override; numbers stay numbers."""
+    text = exported(desk, "csv", **{attack: attack, "low": "-inf", "below": -1.5})
+    rows = {row["key"]: row["value"] for row in csv.DictReader(io.StringIO(text))}
+    assert rows == {f"'{attack}": f"'{attack}", "low": "-inf", "below": "-1.5"}
+    launch = desk.freeze("swept", sweep=[(f"x={attack}",), ("x=-1",)])
+    for index in range(2):
+        Writer(launch=launch, index=index).start()
+        paths = launch.paths.run(index).attempt(1)
+        append_lines(paths.metrics, {"at": START.isoformat(), "step": 0, attack: attack})
+    table = list(csv.DictReader(io.StringIO(desk.say("results", launch.id, "--csv").out)))
+    assert [row["x"] for row in table] == [f"'{attack}", "-1"]
+    assert [row[f"'{attack}"] for row in table] == [f"'{attack}"] * 2

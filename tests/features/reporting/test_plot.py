@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import re
 import sys
 
 import pytest
-from cli_world import NOW, Desk, Writer
+from cli_world import NOW, Desk, Writer, make_context
 from report_launches import hostile_launch, swept_launch, troubled_launch
 
-from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
 from hpckit.features.reporting import drawing
 from hpckit.features.reporting.figure import CurveAxis, CurveFigure
@@ -31,14 +29,7 @@ BEGINNINGS = {"pdf": b"%PDF-", "svg": b"<?xml", "png": b"\x89PNG"}
 
 def figure(desk: Desk, **question: object) -> CurveFigure:
     """Return what would be drawn of the latest launch."""
-    context = Context(
-        environ=desk.environ,
-        cwd=desk.folder,
-        stdout=io.StringIO(),
-        stderr=io.StringIO(),
-        now=lambda: NOW,
-        sleep=lambda _: None,
-    )
+    context = make_context(desk.folder, desk.environ, now=lambda: NOW, sleep=lambda _: None)
     named = named_runs((), desk.folder, context)
     return curve_figure(named, PlotQuestion(**question), context)  # type: ignore[arg-type]
 
@@ -176,6 +167,8 @@ def test_plot_ignores_the_users_own_settings(desk: Desk) -> None:
         (("-o", "a"), "a figure is a file whose name ends with"),
         (("-o", "a.pdf", "--metric", "accuracy"), "--metric accuracy: no run has two values"),
         (("-o", "a.pdf", "--smooth", "0"), "--smooth is 0"),
+        (("-o", "a.pdf", "--smooth", str(10**6 + 1)), "from 1 to 1000000"),
+        (("-o", "a.pdf", "--smooth", str(10**22)), "from 1 to 1000000"),
         (("-o", "a.pdf", "--width", "0.1"), "--width is 0.1; it is in inches"),
         (("-o", "a.pdf", "--height", "nan"), "--height is nan"),
         (("-o", "folder.pdf"), "is a folder"),

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_world import Desk, Shell
@@ -94,11 +95,16 @@ def test_report_without_plotly_names_the_extra(desk: Desk, monkeypatch: pytest.M
 
 
 def test_report_of_nothing_is_an_error(desk: Desk) -> None:
-    """A launch that is not there is said to be missing; so is a wrong interval."""
+    """A launch that is not there is said to be missing."""
     with pytest.raises(NotFoundError, match="no launch or run matching"):
         desk.say("report", "missing", "--markdown")
-    with pytest.raises(UsageError, match="--refresh is 0"):
-        desk.say("report", "--refresh", "0", "--markdown")
+
+
+@pytest.mark.parametrize("seconds", ["0", "nan", "0.5", "86401", "inf", "1e300"])
+def test_page_is_renewed_from_every_second_to_every_day(desk: Desk, seconds: str) -> None:
+    """Browsers pass over other times: the option is refused."""
+    with pytest.raises(UsageError, match=r"--refresh is .* from 1 to 86400 \(a day\)"):
+        desk.say("report", "-o", "page.html", "--refresh", seconds)
 
 
 @thorough
@@ -123,3 +129,15 @@ def test_report_in_a_shell_of_a_real_launch(shell: Shell, tmp_path: Path) -> Non
     assert "exit_code" in text
     assert "<b>1</b> failed" in text
     assert "boom" in shell("report", "--markdown").out
+
+
+@pytest.mark.parametrize("dirty", [5, "yes", []])
+def test_report_takes_any_state_of_the_code(desk: Desk, dirty: Any) -> None:
+    """What a file says of changes is not trusted to be true or false."""
+    launch = desk.freeze()
+    path = launch.paths.folder / "code.json"
+    path.chmod(0o600)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"dirty": dirty}))
+    target = desk.folder / "r.html"
+    assert desk.say("report", launch.id, "-o", str(target)).code == 0
+    assert target.exists()

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planning.preflight.healthy_nodes import FINE, SETTINGS
 
 from hpckit.model.preflight.health import HealthReport, PairRate
+from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.model.preflight.verdict import HealthVerdict
-from hpckit.planning.preflight.pairs import faster_pairs, neighbour_rounds, pair_findings
+from hpckit.planning.preflight.judge import asked_of_node, judge_nodes, unhealthy_nodes
+from hpckit.planning.preflight.pairs import (
+    faster_pairs,
+    is_uneven,
+    neighbour_rounds,
+    other_order,
+    pair_findings,
+)
 
 
 @given(st.integers(3, 300))
@@ -32,11 +43,20 @@ def test_fewer_than_three_nodes_have_no_pairs(count: int) -> None:
     assert neighbour_rounds(count) == ()
 
 
-def measured(count: int, slow: dict[int, float], broken: frozenset[int]) -> list[HealthReport]:
-    """Return what nodes report if a pair is as fast as its slower node; broken ones reach none."""
+def measured(
+    count: int,
+    slow: dict[int, float],
+    broken: frozenset[int] = frozenset(),
+    order: Sequence[int] = (),
+) -> list[HealthReport]:
+    """Return what nodes report if a pair is as fast as its slower node; broken ones reach none.
+
+    Neighbours are those of an order, which is that of their numbers unless it is given.
+    """
+    order = order or range(count)
     reports: dict[int, list[PairRate]] = {node: [] for node in range(count)}
     for each in neighbour_rounds(count):
-        for one, other in each:
+        for one, other in ((order[a], order[b]) for a, b in each):
             lost = bool({one, other} & broken)
             rate = None if lost else 1e9 * min(slow.get(one, 1.0), slow.get(other, 1.0))
             for node, partner in ((one, other), (other, one)):
@@ -55,8 +75,8 @@ def test_slow_node_is_named_and_neither_of_its_neighbours(count: int, data: st.D
     """A healthy node has another neighbour, with which it is as fast as ever."""
     bad = data.draw(st.integers(0, count - 1))
     share = data.draw(st.floats(0.01, 1.0))
-    verdict = found(measured(count, {bad: share}, frozenset())).pop(f"n{bad}", HealthVerdict.ok)
-    assert found(measured(count, {bad: share}, frozenset())).keys() <= {f"n{bad}"}
+    verdict = found(measured(count, {bad: share})).pop(f"n{bad}", HealthVerdict.ok)
+    assert found(measured(count, {bad: share})).keys() <= {f"n{bad}"}
     assert verdict == (
         HealthVerdict.crit
         if share < 0.5
@@ -79,7 +99,7 @@ def test_node_that_reaches_nobody_is_named_alone(count: int, data: st.DataObject
 
 def test_disturbance_that_is_over_blames_nobody() -> None:
     """The better of two measurements counts; one that failed, or is missing, takes nothing away."""
-    disturbed, quiet = measured(6, {2: 0.1}, frozenset()), measured(6, {}, frozenset())
+    disturbed, quiet = measured(6, {2: 0.1}), measured(6, {})
     assert found(disturbed)
     for again in (quiet, quiet[1:]):
         assert found(faster_pairs(disturbed, again)) == {}
@@ -91,3 +111,34 @@ def test_nothing_follows_where_nobody_could_add() -> None:
     """As where a firewall is, or the store's node is down: no node is to blame."""
     assert found(measured(6, {}, frozenset(range(6)))) == {}
     assert found([HealthReport(node=f"n{node}") for node in range(6)]) == {}
+
+
+def test_healthy_node_between_two_slow_ones_is_not_blamed() -> None:
+    """The second measurement has other pairs."""
+    slow = {2: 0.1, 4: 0.1}
+    first = measured(8, slow)
+    assert "n3" in found(first)
+    both = faster_pairs(first, measured(8, slow, order=other_order(8)))
+    reports = [replace(one, health=FINE) for one in both]
+    judged = judge_nodes(reports, PreflightLevel.medium, asked_of_node(SETTINGS), SETTINGS)
+    assert unhealthy_nodes(judged).keys() == {"n2", "n4"}
+
+
+@given(st.integers(5, 40), st.data())
+def test_two_slow_nodes_are_named_and_no_other(count: int, data: st.DataObject) -> None:
+    """Wherever they are: each node has four partners in both measurements."""
+    slow = dict.fromkeys(data.draw(st.permutations(range(count)))[:2], 0.1)
+    first = measured(count, slow)
+    assert is_uneven(first)
+    both = faster_pairs(first, measured(count, slow, order=other_order(count)))
+    assert found(both) == {f"n{node}": HealthVerdict.crit for node in slow}
+
+
+@given(st.integers(5, 60))
+def test_other_order_has_other_neighbours(count: int) -> None:
+    """Of five nodes or more; six are the fewest of an even number."""
+    order = other_order(count)
+    assert sorted(order) == list(range(count))
+    ring = zip(order, (*order[1:], order[0]), strict=True)
+    apart = [min((a - b) % count, (b - a) % count) for a, b in ring]
+    assert min(apart) > 1

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import copy
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpckit.model.diagnosis.collectives import CollectiveWait, RankCollectives
+from hpckit.model.diagnosis.collectives import UNNAMED, CollectiveWait, RankCollectives
+from hpckit.model.parallel.layout import name_ranks
 from hpckit.planning.recovery.collective_wait import find_wait
 from hpckit.planning.recovery.flight_recorder import LATEST, DumpedBy, read_dumps
 
@@ -271,3 +273,58 @@ def test_wrong_content_is_left_out(data: st.DataObject) -> None:
     assert found is not None
     find_wait([found], WORLD)
     said(0, data.draw(hostile))
+
+
+def every_eighth(world: int, absent: int) -> list[RankCollectives]:
+    """Return what ranks in groups of every eighth one say, if one rank stays out of the tenth."""
+    told = []
+    for rank in range(world):
+        group = rank % 8
+        entries = [
+            {
+                "profiling_name": "nccl:all_reduce",
+                "collective_seq_id": number,
+                "is_p2p": False,
+                "process_group": [f"dp{group}", "undefined"],
+                "state": "completed" if number < 10 or group else "scheduled",
+                "time_created_ns": 10**9 * number,
+            }
+            for number in range(9, 10 if rank == absent else 11)
+        ]
+        groups = {f"dp{group}": range(group, world, 8)}
+        by = DumpedBy(rank=rank, at_s=100.0, node=f"n{rank // 8}", groups=groups)
+        one = read_dumps([{"version": "2.5", "pg_config": {}, "entries": entries}], by)
+        assert one is not None
+        told.append(one)
+    return told
+
+
+@pytest.mark.parametrize("world", [64, 4096])
+def test_flight_recorder_blames_one_rank_of_any_world(world: int) -> None:
+    """Members of large groups are known as well as those of small ones."""
+    found = find_wait(every_eighth(world, absent=8), world)
+    assert found is not None
+    assert (found.missing, found.culprit) == ((8,), 8)
+    assert "rank 8 " in found.words
+    assert len(found.words) < 300
+
+
+def test_members_that_no_message_holds_blame_nobody_outside() -> None:
+    """A group without a pattern is what those who were in it make it."""
+    told = every_eighth(64, absent=8)
+    unnamed = [
+        replace(one, groups=tuple(replace(at, ranks=UNNAMED) for at in one.groups)) for one in told
+    ]
+    found = find_wait(unnamed, 64)
+    assert found is not None
+    assert (found.missing, found.culprit) == ((8,), 8)
+
+
+def test_message_counts_ranks_that_it_does_not_name() -> None:
+    """Of very many ranks the first ones are named; a few, or neighbours, are named whole."""
+    found = find_wait(every_eighth(4096, absent=8), 4096)
+    assert found is not None
+    assert "ranks 0, 16, 24, 32, 40, 48, 56, 64, … (511 in all) wait in it" in found.words
+    assert len(found.waiting) == 511
+    assert name_ranks(range(4096), None) == "ranks 0-4095"
+    assert name_ranks(range(0, 64, 8), None) == "ranks 0, 8, 16, 24, 32, 40, 48, 56"

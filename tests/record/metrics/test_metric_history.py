@@ -188,3 +188,24 @@ def test_last_values_are_those_of_the_whole_history(
     (record,) = read_runs(launch, metrics=True)
     whole = last_live_values(metric_history(launch.paths.run(0)))
     assert record.metrics == whole
+
+
+@pytest.mark.parametrize("scale", [1, 64])
+def test_a_step_of_ones_own_loses_no_value_in_a_restart(desk: Desk, scale: int) -> None:
+    """Rows are undone by the step of the run, not by what the user counts."""
+    launch = desk.freeze()
+    for attempt, first, end in ((1, 0, 60), (2, 50, 100)):
+        writer = Writer(launch=launch, attempt=attempt)
+        writer.start()
+        writer.tell(events.StepReached(at=START, round=0, step=first))
+        for step in range(first, end):
+            log(launch, attempt, step=(step + 1) * scale, run_step=step, round=0, loss=attempt)
+        if attempt == 1:
+            log(launch, 1, step=50 * scale, run_step=49, round=0, checked=7)
+    held = {
+        one.row.step: one.live()["loss"]
+        for one in metric_history(launch.paths.run(0))
+        if "loss" in one.live()
+    }
+    assert held == {(step + 1) * scale: 1 if step < 50 else 2 for step in range(100)}
+    assert run_metrics(launch.paths.run(0), (2, 0)) == {"loss": 2, "checked": 7}

@@ -81,19 +81,27 @@ def test_last_values_are_those_of_all_rows_whenever_the_small_file_was_written(
 
 
 @pytest.mark.parametrize(
-    "damage", ["", "{", "[]", '{"v":1}', '{"v":1,"size":7,"values":{"a":{"value":9}}}', None]
+    "damage",
+    [
+        *("", "{", "[]", '{"v":1}', '{"v":1,"size":7,"values":{"a":{"value":9}}}', None),
+        *({"round": None}, {"round": "0"}, {"size": "1"}, {"values": []}, {"v": None}),
+    ],
 )
 def test_last_values_are_made_again_where_the_small_file_is_damaged(
-    attempt: AttemptPaths, damage: str | None
+    attempt: AttemptPaths, damage: str | dict[str, Any] | None
 ) -> None:
     """A missing, torn or foreign file of last values costs one pass, and is never believed."""
     log = MetricsLog(paths=attempt)
-    log.append(row(0, a=1, b=2))
-    log.append(row(1, a=3))
+    log.append(row(0, a=1, b=2, round=0))
+    log.append(row(1, a=3, round=0))
     if damage is None:
         attempt.last_metrics.unlink()
-    else:
+    elif isinstance(damage, str):
         attempt.last_metrics.write_text(damage)
+    else:
+        kept = json.loads(attempt.last_metrics.read_text())
+        kept["values"]["a"]["value"] = 9
+        attempt.last_metrics.write_text(json.dumps(kept | damage))
     assert last_values(attempt).plain() == {"a": 3, "b": 2}
 
 

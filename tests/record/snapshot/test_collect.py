@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
+from waiting import run_to_end
 
 from hpckit.errors import SnapshotError
 from hpckit.model.launch import Code
@@ -27,12 +27,10 @@ ENVIRON = {
 
 def git(folder: Path, *words: str) -> str:
     """Run git as the tests' user."""
-    done = subprocess.run(
+    done = run_to_end(
         ["git", "-C", str(folder), "-c", "protocol.file.allow=always", *words],
         env=ENVIRON,
         check=True,
-        capture_output=True,
-        text=True,
     )
     return done.stdout.strip()
 

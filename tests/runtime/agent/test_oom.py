@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import run_to_end
 
 from hpckit.runtime.agent.oom import OomKills, killed_since, read_kills
 
@@ -185,13 +185,7 @@ for code in (f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})", "bytearr
 
 def test_kernel_kill_is_told_apart_from_any_other_kill(limited_group: Path) -> None:
     """Of two children dead by SIGKILL, the one out of memory is known by the kernel's count."""
-    done = subprocess.run(
-        [sys.executable, "-c", IN_GROUP, str(limited_group)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    done = run_to_end([sys.executable, "-c", IN_GROUP, str(limited_group)], check=True)
     killed = str(-signal.SIGKILL)
     other, starved = done.stdout.splitlines()[:2], done.stdout.splitlines()[2:]
     assert other == [killed, "None"]

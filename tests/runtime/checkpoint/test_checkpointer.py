@@ -11,29 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from runtime.checkpoint.values import Values
 
 from hpckit.record.store import read_lines
 from hpckit.runtime.checkpoint import manifest
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import FencedError, NoCheckpointError, StateError
-
-
-class Values:
-    """A state of one tensor and one number."""
-
-    def __init__(self, number: int = 0, refused: frozenset[int] = frozenset()) -> None:
-        self.state: dict[str, Any] = {"tensor": torch.full((50,), float(number)), "number": number}
-        self.refused = refused
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the values."""
-        return self.state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the values."""
-        if state["number"] in self.refused:
-            raise KeyError("refused")
-        self.state = state
 
 
 class Shop:

@@ -129,3 +129,34 @@ def test_encoding_never_makes_another_type_of_what_is_derived(value: Any) -> Non
     """What is derived from an allowed type would come back as that type: it is refused by name."""
     with pytest.raises(StateError, match=rf"x/a is a .*{type(value).__name__}"):
         encode_state("x", {"a": value})
+
+
+FIELDS = np.dtype([("a", "<i4"), ("b", "<f4")])
+
+
+STATES: dict[str, tuple[Any, str]] = {
+    "sparse": (torch.eye(3).to_sparse(), "the layout torch.sparse_coo"),
+    "meta": (torch.empty(3, device="meta"), "the meta device, which has no values"),
+    "fields": (np.zeros(2, FIELDS), "a numpy.ndarray of [('a', '<i4'), ('b', '<f4')]"),
+    "a row of fields": (np.zeros(2, FIELDS)[0], "a numpy.void of"),
+    "a huge number": (10**5000, "a whole number of 16610 bits"),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_state_without_an_exact_form_is_refused_by_name(name: str) -> None:
+    """When it is saved: a checkpoint that cannot be loaded, or changes, is none."""
+    value, words = STATES[name]
+    with pytest.raises(StateError) as caught:
+        encode_state("box", {"inner": {"value": value}})
+    assert "the state at box/inner/value is" in caught.value.message
+    assert words in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize.*")
+def test_quantized_tensor_is_refused_by_name() -> None:
+    """Torch writes it, and cannot read it."""
+    value = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+    with pytest.raises(StateError, match="box/value is a quantized tensor"):
+        encode_state("box", {"value": value})

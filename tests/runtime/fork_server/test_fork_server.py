@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from fork_server_session import fork_server_of_job
 from tiers import thorough
+from waiting import run_to_end
 
 from hpckit.model.fault import FaultTarget
 from hpckit.model.launch import Recovery
@@ -334,14 +335,7 @@ asyncio.run(look())
 """
     words = [sys.executable, "-c", program]
     for prefix, found in (([], "True\n"), (["unshare", "--mount"], "False\n")):
-        done = subprocess.run(
-            [*prefix, *words],
-            env=server.environ,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
+        done = run_to_end([*prefix, *words], env=server.environ, check=True)
         assert done.stdout == found, done.stderr
 
 

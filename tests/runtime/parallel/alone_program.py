@@ -7,11 +7,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from byte_model import ByteModel, plan
-from byte_world import batch, rank_of_world, run_cases
+from byte_world import batch, make_run, run_cases
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.settings import Parallel, Precision, Recompute
 from hpckit.runtime.rank.parallel_run import ParallelRun
 
 
@@ -31,17 +29,8 @@ class Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def trained(case: dict[str, Any]) -> dict[str, Any]:
     """Take three steps with all that a run offers; return how many collectives that were."""
-    run = ParallelRun(
-        info=rank_of_world(),
-        device=torch.device("cpu"),
-        seed=7,
-        layout=Layout(),
-        parallel=Parallel(
-            params=Precision(case["params"]),
-            recompute=Recompute(case["recompute"]),
-            microbatches=case["microbatches"],
-        ),
-    )
+    named = {name: case[name] for name in ("params", "recompute", "microbatches")}
+    run = make_run({"parallel": named})
     with Collectives() as sent:
         mean, evaluated = _train(run)
         during = sent.count

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rank_worlds import start_ranks
+from tiers import chosen
 
 HERE = Path(__file__).parent
 
@@ -30,3 +31,21 @@ def run_world(
 def in_world_fixture() -> Any:
     """Hand out what runs cases in a world."""
     return run_world
+
+
+@pytest.fixture(scope="module")
+def found(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
+    """Return what each rank of a module's world found, by case.
+
+    The module names its CASES, the PROGRAM beside it, and RANKS if there are other than two. If it
+    has NEEDED, only these cases are tried, and those that its tests are to run with.
+    """
+    module = request.module
+    cases = module.CASES
+    if hasattr(module, "NEEDED"):
+        cases = chosen(request, cases, needed=module.NEEDED)
+    folder = tmp_path_factory.mktemp(Path(module.PROGRAM).stem)
+    program = str(request.path.with_name(module.PROGRAM))
+    return run_world(folder, cases, ranks=getattr(module, "RANKS", 2), program=program)

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
-from byte_world import rank_of_world, run_cases
+from byte_world import make_run, run_cases
 from torch import Tensor, nn
 
 import hpckit
-from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.plan import Plan
-from hpckit.model.parallel.settings import Parallel
 from hpckit.runtime import generators
 from hpckit.runtime.rank.parallel_run import ParallelRun
 
@@ -114,13 +112,7 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
 
     The second one begins as a new process does, with all of hpckit's looks at the user's code.
     """
-    run = ParallelRun(
-        info=rank_of_world(),
-        device=torch.device("cpu"),
-        seed=7,
-        layout=Layout(**case["layout"]),
-        parallel=Parallel(**case.get("parallel", {})),
-    )
+    run = make_run(case)
     generators.seed_everything(100 + run.data_rank)  # as for augmentations of each rank's own
     before = drawn_next()
     generators.seed_everything(100 + run.data_rank)

@@ -8,16 +8,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from byte_model import LENGTH, WIDTH, Block
-from byte_world import rank_of_world, run_cases
+from byte_world import make_run, run_cases
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from hpckit import Plan
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.settings import Parallel, Precision, Recompute
-from hpckit.runtime.rank.parallel_run import ParallelRun
 
 WORDS, ROWS = 256, 8
 
@@ -160,18 +157,8 @@ def own_loss(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 def trained(case: dict[str, Any]) -> dict[str, Any]:
     """Take three steps with a look in between; return how far they are from one process."""
-    way, settings = case.get("way", "called"), dict(case.get("parallel", {}))
-    for key, kind in (("params", Precision), ("recompute", Recompute)):
-        if key in settings:
-            settings[key] = kind(settings[key])
-    run = ParallelRun(
-        info=rank_of_world(),
-        device=torch.device("cpu"),
-        seed=7,
-        layout=Layout(**case["layout"]),
-        parallel=Parallel(**settings),
-    )
-    half = "params" in settings
+    run, way = make_run(case), case.get("way", "called")
+    half = "params" in case.get("parallel", {})
     dtype = torch.float32 if half else torch.float64
     model = run.parallelize(lambda: EndsModel(way).to(dtype), plan(way))
     watch = Watch(model)

@@ -9,13 +9,11 @@ from unittest import mock
 import torch
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from byte_model import ByteModel, plan
-from byte_world import batch, rank_of_world, run_cases
+from byte_world import batch, make_run, run_cases
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
 
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.settings import Parallel
 from hpckit.runtime.rank.parallel_run import ParallelRun
 
 
@@ -57,15 +55,7 @@ def trained(case: dict[str, Any], expected: dict[str, Any], dtype: torch.dtype) 
     if backend := case.get("backend"):  # of units that are compiled, instead of torch's default
         with mock.patch.object(torch, "compile", partial(torch.compile, backend=backend)):
             return trained({**case, "backend": None}, expected, dtype)
-    layout = Layout(**case["layout"])
-    run = ParallelRun(
-        info=rank_of_world(),
-        device=torch.device("cpu"),
-        seed=7,
-        layout=layout,
-        full_layout=Layout(**case["full"]) if "full" in case else None,
-        parallel=Parallel(**case.get("parallel", {})),
-    )
+    run = make_run(case)
     wrong = case.get("wrong", "")
     normed = wrong == "query norm"
     model = run.parallelize(lambda: ByteModel(blocks(dtype), normed=normed).to(dtype), plan())

@@ -7,15 +7,12 @@ from typing import Any
 
 import torch
 from byte_model import ByteModel, plan
-from byte_world import batch, rank_of_world, run_cases
+from byte_world import batch, make_run, run_cases
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 import hpckit
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.settings import Parallel
 from hpckit.runtime.parallel.batch_checks import digest
-from hpckit.runtime.rank.parallel_run import ParallelRun
 
 
 class Ramp(nn.Module):
@@ -64,13 +61,7 @@ class WatchedInit:
 
 def made(case: dict[str, Any]) -> dict[str, Any]:
     """Return what a rank has after `parallelize`, by name, and after two steps."""
-    run = ParallelRun(
-        info=rank_of_world(),
-        device=torch.device("cpu"),
-        seed=7,
-        layout=Layout(**case["layout"]),
-        parallel=Parallel(**case.get("parallel", {})),
-    )
+    run = make_run(case)
     init = WatchedInit()
     before = torch.get_rng_state()
     model = run.parallelize(build, plan(), init=init)

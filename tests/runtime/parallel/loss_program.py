@@ -9,13 +9,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from byte_model import ByteModel, plan
-from byte_world import batch, rank_of_world, run_cases
+from byte_world import batch, make_run, run_cases
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.settings import Parallel, Reduction
-from hpckit.runtime.rank.parallel_run import ParallelRun
 
 
 def build(frozen: str = "") -> nn.Module:
@@ -97,17 +93,7 @@ def whole_loss(loss: str, outputs: Tensor, targets: Tensor) -> Tensor:
 
 def trained(case: dict[str, Any]) -> dict[str, Any]:
     """Take two steps without zeroing between; return how far the result is from one process."""
-    settings = dict(case.get("parallel", {}))
-    if "reduce" in settings:
-        settings["reduce"] = Reduction(settings["reduce"])
-    run = ParallelRun(
-        info=rank_of_world(),
-        device=torch.device("cpu"),
-        seed=7,
-        layout=Layout(**case["layout"]),
-        full_layout=Layout(**case["full"]) if "full" in case else None,
-        parallel=Parallel(**settings),
-    )
+    run = make_run(case)
     model = run.parallelize(lambda: build(case.get("frozen", "")), plan())
     inputs, targets = ignoring(case["rows"], case["ignored"])
     share = run.share(case["rows"])

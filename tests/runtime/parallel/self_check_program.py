@@ -7,12 +7,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from byte_model import HEADS, WIDTH, ByteModel, plan
-from byte_world import batch, rank_of_world, run_cases
+from byte_world import batch, make_run, run_cases
 from torch import Tensor, nn
-
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.settings import Parallel, Precision, Recompute
-from hpckit.runtime.rank.parallel_run import ParallelRun
 
 
 class OddAttention(nn.Module):
@@ -110,18 +106,7 @@ def build(way: str) -> nn.Module:
 
 def trained(case: dict[str, Any]) -> dict[str, Any]:
     """Take two steps; return what is left of the check."""
-    settings = dict(case.get("parallel", {}))
-    if "params" in settings:
-        settings["params"] = Precision(settings["params"])
-    if "recompute" in settings:
-        settings["recompute"] = Recompute(settings["recompute"])
-    run = ParallelRun(
-        info=rank_of_world(),
-        device=torch.device("cpu"),
-        seed=7,
-        layout=Layout(**case["layout"]),
-        parallel=Parallel(**settings),
-    )
+    run = make_run(case)
     model = run.parallelize(lambda: build(case["way"]), plan())
     inputs, targets = batch(8, 0)
     share = run.share(8)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tiers import chosen, in_tiers
+from tiers import in_tiers
 
 RANKS = 2
 COMPILED = {"compile": True}
@@ -30,21 +30,13 @@ CASES: dict[str, dict[str, Any]] = {
         *(("selective", name) for name in ("fsdp", "pipeline")),
     )
 }
+NEEDED = ()
+PROGRAM = "equality_program.py"
 TRACED = {
     f"traced, {name}": {**CASES[name], "backend": "aot_eager"}
     for name in ("blocks, fsdp", "tensor")
 }
 CASES |= TRACED
-
-
-@pytest.fixture(scope="module", name="found")
-def found_fixture(
-    tmp_path_factory: pytest.TempPathFactory, in_world: Any, request: pytest.FixtureRequest
-) -> list[dict[str, Any]]:
-    """Return what each rank found, by case."""
-    folder, cases = tmp_path_factory.mktemp("compiled"), chosen(request, CASES)
-    found: list[dict[str, Any]] = in_world(folder, cases, ranks=RANKS)
-    return found
 
 
 @pytest.mark.training

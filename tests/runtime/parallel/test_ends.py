@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from byte_model import LENGTH
-from tiers import chosen, in_tiers
+from tiers import in_tiers
 
 RANKS, ROWS, WORDS = 2, 8, 256
 FSDP = {"layout": {"shard": 2}}
@@ -47,16 +47,8 @@ USUAL = (
     *("called, tensor", "capped, tensor", "called, tensor, own loss", "called, tensor, bf16"),
     *("called", "added to", "read first, recomputed", "read, bf16", "tied", "listed"),
 )
-
-
-@pytest.fixture(scope="module", name="found")
-def found_fixture(
-    tmp_path_factory: pytest.TempPathFactory, in_world: Any, request: pytest.FixtureRequest
-) -> list[dict[str, Any]]:
-    """Return what each rank found, by case."""
-    folder, cases = tmp_path_factory.mktemp("ends"), chosen(request, CASES, needed=USUAL)
-    found: list[dict[str, Any]] = in_world(folder, cases, ranks=RANKS, program="ends_program.py")
-    return found
+NEEDED = USUAL
+PROGRAM = "ends_program.py"
 
 
 @pytest.mark.training

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from byte_world import LAYOUTS
-from tiers import chosen, in_tiers
+from tiers import in_tiers
 
 RANKS = 4
 ELEMENTS = 53_056
@@ -91,20 +91,12 @@ SINGLE = {
 }
 CASES = {name: {"layout": one} for name, one in LAYOUTS.items()} | MORE | FEWER | SINGLE
 KINDS = ("ddp", "fsdp", "hsdp", "fsdp x tensor", "pipeline x fsdp", "context x fsdp")
+NEEDED = KINDS
+PROGRAM = "equality_program.py"
 USUAL = (
     *KINDS,
     *("selective, context", "offloaded, pipeline x tensor", "fewer, pipeline x fsdp"),
 )
-
-
-@pytest.fixture(scope="module", name="found")
-def found_fixture(
-    tmp_path_factory: pytest.TempPathFactory, in_world: Any, request: pytest.FixtureRequest
-) -> list[dict[str, Any]]:
-    """Return what each rank found, by case."""
-    cases = chosen(request, CASES, needed=KINDS)
-    found: list[dict[str, Any]] = in_world(tmp_path_factory.mktemp("equality"), cases, ranks=RANKS)
-    return found
 
 
 @pytest.mark.training

@@ -165,22 +165,14 @@ EXPECTED = {
     "another model": "this Linear was not made by run.parallelize()",
     "rows for none": "a batch of 1 rows cannot be shared out over 2 data ranks",
 }
-
-
-@pytest.fixture(scope="module", name="refused")
-def refused_fixture(
-    tmp_path_factory: pytest.TempPathFactory, in_world: Any
-) -> list[dict[str, Any]]:
-    """Return what each of two ranks was told, by case."""
-    found: list[dict[str, Any]] = in_world(tmp_path_factory.mktemp("guards"), CASES, ranks=2)
-    return found
+PROGRAM = "equality_program.py"
 
 
 @pytest.mark.training
 @pytest.mark.parametrize("name", CASES)
-def test_wrong_step_is_refused_on_every_rank(refused: list[dict[str, Any]], name: str) -> None:
+def test_wrong_step_is_refused_on_every_rank(found: list[dict[str, Any]], name: str) -> None:
     """All ranks raise at the same step, so that none waits for the others."""
-    for one in refused:
+    for one in found:
         assert "error" in one[name], one[name]
         assert EXPECTED[name] in one[name]["message"]
         assert one[name]["hint"]

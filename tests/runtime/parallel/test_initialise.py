@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from byte_world import LAYOUTS
-from tiers import chosen, in_tiers
+from tiers import in_tiers
 from torch import nn
 
 import hpckit
@@ -23,21 +23,12 @@ CASES: dict[str, dict[str, Any]] = {name: {"layout": one} for name, one in LAYOU
     "recompute": {"layout": {"shard": 4}, "parallel": {"recompute": "blocks"}},
     "offloaded": {"layout": {"shard": 4}, "parallel": {"offload": True}},
 }
+NEEDED = ("ddp", "pipeline")
+PROGRAM = "initial_program.py"
 USUAL = (*("ddp", "fsdp x tensor", "pipeline", "pipeline x fsdp"),)
 RANKS = 4
 BIGGEST = 128 * 32 + 128
 """The elements of the largest module: `up` with its bias."""
-
-
-@pytest.fixture(scope="module", name="found")
-def found_fixture(
-    tmp_path_factory: pytest.TempPathFactory, in_world: Any, request: pytest.FixtureRequest
-) -> list[dict[str, Any]]:
-    """Return what each rank found, by case."""
-    folder = tmp_path_factory.mktemp("initial")
-    cases = chosen(request, CASES, needed=("ddp", "pipeline"))
-    found: list[dict[str, Any]] = in_world(folder, cases, ranks=RANKS, program="initial_program.py")
-    return found
 
 
 @pytest.mark.training

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tiers import chosen, in_tiers
+from tiers import in_tiers
 
 RANKS = 4
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -103,16 +103,7 @@ USUAL = {
     *("embed frozen, interleaved", "tensor alone, embed frozen"),
 }
 NEEDED = (*OTHER, *(one for one in DEFAULT if one.startswith("context") and "half" not in one))
-
-
-@pytest.fixture(scope="module", name="found")
-def found_fixture(
-    tmp_path_factory: pytest.TempPathFactory, in_world: Any, request: pytest.FixtureRequest
-) -> list[dict[str, Any]]:
-    """Return what each rank found, by case."""
-    folder, cases = tmp_path_factory.mktemp("loss"), chosen(request, CASES, needed=NEEDED)
-    found: list[dict[str, Any]] = in_world(folder, cases, ranks=RANKS, program="loss_program.py")
-    return found
+PROGRAM = "loss_program.py"
 
 
 @pytest.mark.training

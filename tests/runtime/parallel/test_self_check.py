@@ -62,14 +62,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     }.items()
 }
 CASES = WRONG | OUTSIDE | RIGHT
-
-
-@pytest.fixture(scope="module", name="found")
-def found_fixture(tmp_path_factory: pytest.TempPathFactory, in_world: Any) -> list[dict[str, Any]]:
-    """Return what each rank found, by case."""
-    folder = tmp_path_factory.mktemp("self_check")
-    found: list[dict[str, Any]] = in_world(folder, CASES, ranks=2, program="self_check_program.py")
-    return found
+PROGRAM = "self_check_program.py"
 
 
 @pytest.mark.training

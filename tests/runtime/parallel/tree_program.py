@@ -9,12 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from byte_model import ByteModel, plan
-from byte_world import batch, rank_of_world, run_cases
+from byte_world import batch, make_run, run_cases
 from torch import Tensor, nn
 
-from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.plan import Plan
-from hpckit.model.parallel.settings import Parallel, Reduction
 from hpckit.runtime.rank.parallel_run import ParallelRun
 
 ROWS, STEPS = 16, 5
@@ -46,15 +44,8 @@ class Normed(nn.Module):
 
 def made(case: dict[str, Any]) -> ParallelRun:
     """Return the run of this rank."""
-    parallel = {**case["parallel"], "reduce": Reduction(case["parallel"]["reduce"])}
-    return ParallelRun(
-        info=rank_of_world(),
-        device=torch.device("cpu"),
-        seed=7,
-        layout=Layout(replicate=dist.get_world_size()),
-        full_layout=Layout(replicate=case["full"]),
-        parallel=Parallel(**parallel),
-    )
+    sizes = {"layout": dist.get_world_size(), "full": case["full"]}
+    return make_run(case | {name: {"replicate": size} for name, size in sizes.items()})
 
 
 def trained(case: dict[str, Any]) -> dict[str, Any]:

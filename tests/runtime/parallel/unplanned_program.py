@@ -8,12 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from byte_model import HEADS, LENGTH, WIDTH, ByteModel, plan
-from byte_world import batch, rank_of_world, run_cases
+from byte_world import batch, make_run, run_cases
 from torch import Tensor, nn
-
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.settings import Parallel
-from hpckit.runtime.rank.parallel_run import ParallelRun
 
 HEAD = WIDTH // HEADS
 
@@ -149,13 +145,7 @@ def plan_for(way: str) -> Any:
 
 def gradients(case: dict[str, Any], layout: dict[str, int]) -> dict[str, Tensor]:
     """Return the gradients of a step in a layout, whole."""
-    run = ParallelRun(
-        info=rank_of_world(),
-        device=torch.device("cpu"),
-        seed=7,
-        layout=Layout(**layout),
-        parallel=Parallel(**case.get("parallel", {})),
-    )
+    run = make_run({**case, "layout": layout})
     model = run.parallelize(lambda: build(case["way"]).double(), plan_for(case["way"]))
     inputs, targets = batch(8, 0)
     share = run.share(8)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from tiers import thorough
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # as in hpckit
-from waiting import LIMIT_S
+from waiting import LIMIT_S, run_to_end
 
 from hpckit.errors import DeviceError, RendezvousError
 from hpckit.model.launch import DeviceKind
@@ -334,16 +334,12 @@ def test_attach_works_under_torchrun(tmp_path: Path) -> None:
     """Under torchrun the agent's store is used."""
     script = tmp_path / "attach.py"
     script.write_text(ATTACH)
-    ended = subprocess.run(
+    ended = run_to_end(
         [
             *(sys.executable, "-m", "torch.distributed.run"),
             *("--standalone", "--nproc-per-node=2", str(script)),
         ],
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     said = sorted(json.loads(line) for line in ended.stdout.splitlines())

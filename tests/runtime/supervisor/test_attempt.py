@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tiers import thorough
-from waiting import LIMIT_S
+from waiting import LIMIT_S, until
 
 from hpckit.model.events import RankExited
 from hpckit.model.failure import Cause, ExitReason
@@ -202,12 +201,7 @@ def main(config, run):
 
 
 def _wait_for(path: Path) -> str:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if path.exists() and path.read_text():
-            return path.read_text()
-        time.sleep(0.05)
-    raise AssertionError(f"{path} did not appear")
+    return str(until(lambda: path.exists() and path.read_text()))
 
 
 def test_attempt_leaves_nothing_behind_after_sigterm(workshop: Any, ranks: Any) -> None:
@@ -230,10 +224,7 @@ def test_ranks_die_with_their_supervisor(workshop: Any, ranks: Any) -> None:
     child = int(_wait_for(launch.paths.run(0).folder / "child-0"))
     process.kill()
     process.communicate(timeout=LIMIT_S)
-    deadline = time.monotonic() + 30
-    while _running(child) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not _running(child)
+    until(lambda: not _running(child))
     record = read_runs(launch)[0]
     assert record.state is RunState.running
     assert record.supervisor is not None
@@ -502,10 +493,7 @@ def test_step_that_hangs_is_the_one_that_is_shown(workshop: Any, ranks: Any) -> 
     process = workshop.start(launch)
     told = launch.paths.run(0).attempt(1)
     try:
-        deadline = time.monotonic() + 60
-        while progress_step(told) != 60:
-            assert time.monotonic() < deadline, progress_step(told)
-            time.sleep(0.05)
+        until(lambda: progress_step(told) == 60)
     finally:
         process.kill()
         process.communicate(timeout=LIMIT_S)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+from waiting import run_to_end
 
 from hpckit.testing.nvml.fake_nvml import FakeNvml
 
@@ -33,14 +34,7 @@ print(json.dumps([before, backend is None, note]))
 
 def ask(fake: FakeNvml, code: str) -> list[object]:
     """Run code in a process that finds the fake."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **fake.environ},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    done = run_to_end([sys.executable, "-c", code], env={**os.environ, **fake.environ}, check=True)
     found: list[object] = json.loads(done.stdout)
     return found
 
