@@ -36,7 +36,7 @@ READING = (
     ("cancel", "BROKEN", "--yes"),
 )
 ANSWERS = {0, 1, 2, 3, 130}
-"""Exit codes that docs/reference/cli.md names; `watch` is left by Ctrl-C as soon as it waits."""
+"""Exit codes that docs/reference/cli/index.md names; Ctrl-C ends `watch` as soon as it waits."""
 
 Place = tuple[str, int, tuple[Any, ...]]
 """A value of a record: its file, the line in it, and the way to it."""

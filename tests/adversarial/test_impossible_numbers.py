@@ -42,7 +42,7 @@ STRAGGLER = Straggler(
     judged=20,
 )
 ANSWERS = {0, 1, 2, 3, 130}
-"""Exit codes that docs/reference/cli.md names."""
+"""Exit codes that docs/reference/cli/index.md names."""
 
 READING = (
     ("ls", "--sort", "loss"),
