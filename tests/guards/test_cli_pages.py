@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from hpckit.cli.main import VERBS, verb_parser
+from hpckit.model.failure import Cause
+from hpckit.model.goodput import TimeParts
 from hpckit.model.states import RunState
+from hpckit.operations.layout.new_settings import MAY_CHANGE
+from hpckit.report.results import ACCOUNT_COLUMNS
+from hpckit.values import field_names
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -115,3 +120,18 @@ def test_page_of_status_explains_every_state() -> None:
     table = text("cli/status.md").partition("| state | meaning |\n|---|---|\n")[2]
     told = re.findall(r"^\| `(\w+)` \|", table.partition("\n\n")[0], re.MULTILINE)
     assert sorted(told) == sorted(RunState)
+
+
+def test_page_of_resume_names_what_may_change() -> None:
+    """docs/reference/cli/resume.md has each key of `resources` with which a run may continue."""
+    page = text("cli/resume.md")
+    assert [key for key in MAY_CHANGE if f"`{key}`" not in page] == []
+
+
+def test_page_of_goodput_names_what_is_planned() -> None:
+    """docs/reference/goodput.md has each field of the account, and the causes that are planned."""
+    page = text("goodput.md")
+    parts = [f"{name}_s" for name in field_names(TimeParts)]
+    assert [name for name in (*parts, *ACCOUNT_COLUMNS) if f"`{name}`" not in page] == []
+    (line,) = (line for line in re.split(r"\n(?=- )", page) if "are planned" in line)
+    assert sorted(re.findall("`(.+?)`", line)) == sorted(one for one in Cause if one.planned)
