@@ -69,7 +69,7 @@ STAGES = """\
 """
 RESTARTS = """\
 The causes that `recovery.restarts` takes are {causes}.
-[The command line](cli.md#status) says what each of them means.
+[`hpckit status`](cli/status.md#causes) says what each of them means.
 """
 OPTIONS = """\
 ## What the shipped options set

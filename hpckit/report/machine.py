@@ -1,6 +1,6 @@
 """Rows as plain JSON values, for programs.
 
-The field names of `--json` are stable and documented in docs/reference/cli.md. Fields may only be
+The field names of `--json` are stable and documented in docs/reference/cli. Fields may only be
 added.
 """
 

@@ -1,4 +1,4 @@
-"""The JSON object of the verbs that launch: the fields that cli.md promises, in each of them."""
+"""The JSON object of the verbs that launch: in each the fields that cli/launch.md promises."""
 
 from __future__ import annotations
 

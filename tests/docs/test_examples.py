@@ -43,9 +43,9 @@ def example(page: str) -> Path:
     return DOCS / "examples" / EXAMPLES.get(page, page)
 
 
-def blocks(page: str, language: str) -> list[str]:
+def blocks(page: str, language: str, folder: str = "guides") -> list[str]:
     """Return the code blocks of a page in that language."""
-    text = (DOCS / "guides" / f"{page}.md").read_text(encoding="utf-8")
+    text = (DOCS / folder / f"{page}.md").read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
 
 
@@ -88,11 +88,19 @@ def folder(page: str, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("page", [*PAGES, "lightning", "trainer"])  # which need more to run
 def test_page_shows_the_files_of_its_example(page: str) -> None:
-    """Every file of an example stands in its page, to the letter."""
+    """Every file of an example stands in its page, to the letter, or in that of the reference."""
     files = [file for file in example(page).rglob("*") if file.suffix in {".py", ".yaml"}]
     assert files
-    shown = blocks(page, "python") + blocks(page, "yaml")
+    folder = "reference" if page == "parallel" else "guides"
+    shown = blocks(page, "python", folder) + blocks(page, "yaml", folder)
     assert [file.name for file in files if file.read_text(encoding="utf-8") not in shown] == []
+
+
+def test_guide_of_layouts_shows_the_end_of_its_example() -> None:
+    """From the plan on, to the letter."""
+    (shown,) = blocks("parallel", "python")
+    assert shown.startswith("PLAN = ")
+    assert (example("parallel") / "train.py").read_text(encoding="utf-8").endswith(shown)
 
 
 def learns_and_reports_it(folder: Path) -> None:

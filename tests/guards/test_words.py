@@ -13,8 +13,8 @@ _ROOT = Path(__file__).parents[2]
 
 
 def test_words_of_the_page_are_all_causes() -> None:
-    """docs/reference/cli.md explains every cause that `status --json` can name, and no other."""
-    page = (_ROOT / "docs/reference/cli.md").read_text()
+    """The page of `status` explains every cause that its JSON can name, and no other."""
+    page = (_ROOT / "docs/reference/cli/status.md").read_text()
     table = page.partition("| cause | what ended the run |\n|---|---|\n")[2].partition("\n\n")[0]
     told = [
         name

@@ -1,6 +1,6 @@
 """How the wall time of a run was spent, from the events of all its attempts. Pure.
 
-The arithmetic is that of docs/reference/cli.md, "Goodput".
+The arithmetic is that of docs/reference/goodput.md.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def test_clean_by_category_leaves_the_others(desk: Any, completed: Any) -> None:
 
 
 def test_clean_json_has_the_documented_fields(desk: Any, completed: Any) -> None:
-    """Programs find the fields docs/reference/cli.md names; without --yes nothing is removed."""
+    """Programs find the fields that the page names; without --yes nothing is removed."""
     document = clean(desk)
     assert list(document) == ["launches", "bytes", "total_bytes", "removed_bytes"]
     (one,) = document["launches"]

@@ -71,7 +71,7 @@ def test_results_csv_is_read_back_by_any_program(swept: Any) -> None:
 
 
 def test_results_json_has_the_documented_fields(swept: Any) -> None:
-    """Programs find the fields that docs/reference/cli.md names."""
+    """Programs find the fields that docs/reference/cli/results.md names."""
     document = json.loads(swept.say("results", "--json").out)
     assert list(document) == [
         *("launch", "overrides", "metrics", "runs", "total", "matching", "launches", "best"),

@@ -94,7 +94,7 @@ def test_rm_asks_on_a_terminal(
 
 
 def test_rm_json_has_the_documented_fields(desk: Any, completed: Any) -> None:
-    """Programs find the fields that docs/reference/cli.md names."""
+    """Programs find the fields that docs/reference/cli/rm.md names."""
     document = json.loads(desk.say("rm", completed.id, "--json", "--yes").out)
     assert list(document) == ["launches", "total_bytes", "removed_bytes"]
     (one,) = document["launches"]

@@ -79,7 +79,7 @@ def states(document: dict[str, Any]) -> list[str]:
 
 
 def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
-    """Programs find exactly the fields that docs/reference/cli.md names, in that order."""
+    """Programs find exactly the fields that docs/reference/cli/status.md names, in that order."""
     launch = desk.freeze(sweep=[("+model.lr=0.1", "seed=1")])
     attempt = writer(launch=launch)
     attempt.start(job="12")
