@@ -59,8 +59,8 @@ def other_slurm(cluster: str, jobs: Collection[str], config: Mapping[str, str]) 
         newest = max(mains)
         if int(coming) <= newest < int(coming) + int(most) // 2:
             return (
-                f"this machine's Slurm has given no job the number {newest} yet: it is another "
-                "cluster, or it was set up anew"
+                f"this machine's Slurm has not reached job number {newest}: it is another cluster, "
+                "or was installed again"
             )
     return ""
 

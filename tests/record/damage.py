@@ -14,7 +14,7 @@ from cli_world import NOW, Said, verb_said
 from hpckit.record.launches import Launch
 
 ANSWERS = {0, 1, 2, 3, 130}
-"""Exit codes that docs/reference/cli/index.md names; `watch` is left by Ctrl-C as soon as it waits."""
+"""Exit codes of docs/reference/cli/index.md; `watch` is left by Ctrl-C as soon as it waits."""
 
 Place = tuple[str, int, tuple[Any, ...]]
 """A value of a record: its file, the line in it, and the way to it."""

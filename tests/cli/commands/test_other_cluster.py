@@ -75,7 +75,7 @@ def test_number_that_this_slurm_has_not_given_is_no_lost_job(on_slurm: Any, writ
     launch = on_slurm.freeze(kind=ClusterKind.slurm)
     submitted(on_slurm, launch, "7", "fake")
     writer(launch=launch).start(job="7")
-    assert "has given no job the number 7 yet" in on_slurm.say("status").err
+    assert "has not reached job number 7" in on_slurm.say("status").err
     with pytest.raises(SchedulerAwayError, match="number 7"):
         on_slurm.say("resume")
 
