@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 
 from hpckit.context import Context
@@ -171,7 +171,10 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
     def job_of(run: int) -> JobSpec:
         return with_new_resources(history.job_of(run), settings.get(run))
 
-    jobs = _added(launch, choice, job_of, attempts)
+    # What their first job waited for has been met; what this resume asks for may not.
+    asked_anew = {run for run, new in settings.items() if new.is_new("dependency")}
+    begun = {run for run, count in attempts.items() if count} - asked_anew
+    jobs = _added(launch, choice, job_of, begun)
     if jobs:
         if launch.cluster.kind is not ClusterKind.slurm:
             local.require_executor(context.environ)
@@ -195,9 +198,9 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
 
 
 def _added(
-    launch: Launch, choice: Choice, job_of: Callable[[int], JobSpec], attempts: Mapping[int, int]
+    launch: Launch, choice: Choice, job_of: Callable[[int], JobSpec], begun: Collection[int]
 ) -> tuple[JobSpec, ...]:
-    begun, first = {run for run, count in attempts.items() if count}, len(launch.jobs)
+    first = len(launch.jobs)
     if launch.stages:
         return added_jobs_of_stages(
             launch.id,

@@ -163,6 +163,19 @@ def test_slurm_is_asked_for_what_a_resume_says_from_then_on(slurm_shell: Any) ->
     assert "resumed      resources.timeout_min=1.5h" in about
 
 
+def test_job_waits_for_what_a_resume_says(slurm_shell: Any) -> None:
+    """Of a run that had an attempt only the launch's own dependency is dropped."""
+    words = ("cluster=slurm", "resources.dependency=afterany:1")
+    folder = Path(json.loads(slurm_shell("launch", *words, "--json", "--", "false").out)["dir"])
+    assert slurm_shell("cancel").code == 0
+    load_launch(folder).paths.run(0).attempt(1).folder.mkdir(parents=True)
+    for index, new in enumerate((["resources.dependency=afterok:2"], []), 1):
+        assert slurm_shell("resume", ".0", *new).code == 0
+        script = (folder / f"job-{index}.sbatch").read_text()
+        assert re.findall("#SBATCH --dependency=(.*)", script) == (["afterok:2"] if new else [])
+        assert slurm_shell("cancel").code == 0
+
+
 @pytest.mark.parametrize(
     "word", ["resources.timeout_min=99999999", "cluster.partition=nope", "resources.mem_gb=1e9"]
 )
