@@ -1,4 +1,1 @@
-"""What a Slurm or local job runs: one run, several that share a job, resuming.
-
-It knows no command line.
-"""
+"""What a Slurm or local job runs: a run, several that share a job, resuming. No command line."""

@@ -1,4 +1,1 @@
-"""The vocabulary: frozen dataclasses and enums.
-
-Standard library only; no file, clock or environment.
-"""
+"""The vocabulary: dataclasses and enums. Standard library only; no file, clock, environment."""

@@ -1,4 +1,1 @@
-"""What is shown: our record, Slurm's answers and this host's processes put together.
-
-It changes nothing.
-"""
+"""What is shown: our record, Slurm's answers and processes put together. It changes nothing."""

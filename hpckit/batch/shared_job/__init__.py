@@ -1,4 +1,1 @@
-"""Runs that share one Slurm job, slot by slot, on its node.
-
-Their shape is planned in planning/jobs.
-"""
+"""Runs that share one Slurm job, slot by slot. Their shape is planned in planning/jobs."""

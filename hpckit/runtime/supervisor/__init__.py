@@ -1,4 +1,1 @@
-"""The one process of an attempt: starts agents, hears notices, records.
-
-It decides by planning. No torch.
-"""
+"""The one process of an attempt: starts agents, hears notices, records. No torch."""
