@@ -94,7 +94,7 @@ _TEXTS: Mapping[Standing, str] = {
     Standing.completed: "completed",
     Standing.waiting: "it waits already",
     Standing.running: "it is running",
-    Standing.unsettled: "Slurm may still start it again by itself",
+    Standing.unsettled: "its job has not left Slurm, which may start it again",
     Standing.unconfirmed: "it is not known whether Slurm accepted it: see `hpckit doctor`",
     Standing.cancelled: "it was cancelled: name the run, or add --cancelled",
     Standing.spent: "{detail}",

@@ -131,7 +131,7 @@ def test_resume_is_not_offered_where_it_refuses() -> None:
     )
     first, waits = run_row(one), run_row(replace(other, observation=seen, asked=True))
     text = "\n".join(failure_texts([waits]))
-    assert "not resumed (1): Slurm may still start it again by itself" in text
+    assert "not resumed (1): its job has not left Slurm, which may start it again" in text
     assert "hpckit resume" not in text
     text = "\n".join(failure_texts([first, waits]))
     assert "continue: hpckit resume demo.0" in text
