@@ -136,7 +136,7 @@ def _hints(failure: Failure, row: RunRow) -> Iterator[str]:
         )
     if "was killed by SIGABRT" in failure.message:
         # torch 2.13 on gloo, of a script that is through.
-        yield "  if its log ends as it should: dist.destroy_process_group() is missing at its end\n"
+        yield "  if its log is complete, the script lacks dist.destroy_process_group() at its end\n"
     elif "abort before MPI_INIT completed" in failure.message:
         # Open MPI takes a rank for a task that `srun --mpi` started.
         several = "several: mpirun --oversubscribe -np N"

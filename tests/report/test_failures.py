@@ -64,7 +64,7 @@ def test_program_that_may_not_write_next_to_its_code_is_told_where(place: str, h
 def test_script_that_torch_aborts_at_its_end_is_told_of_the_process_group() -> None:
     """Torch 2.13 on gloo says `terminate called without an active exception`."""
     aborted = replace(GONE, cause=Cause.crash, message="rank 1 was killed by SIGABRT")
-    assert "destroy_process_group() is missing" in "\n".join(failure_texts(rows(aborted)))
+    assert "lacks dist.destroy_process_group()" in "\n".join(failure_texts(rows(aborted)))
 
 
 def test_process_of_mpi_that_finds_no_launcher_is_told_of_one() -> None:

@@ -115,7 +115,7 @@ def restarts(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
         f"({_counts(times)})."
     )
     if _unnoticed(times):
-        message += f" {duration(times.unnoticed_s)} of it went by before failures were noticed."
+        message += f" It took {duration(times.unnoticed_s)} of this to notice the failures."
     yield lossy(
         VerdictKind.restarts,
         lost,

@@ -144,7 +144,7 @@ def left_unasked(exits: Sequence[RankExit], step: int | None) -> Failure:
     """Return the failure of ranks that left although the attempt was not asked to end."""
     left = [exit_ for exit_ in exits if exit_.reason is ExitReason.left]
     first = min(left, key=lambda one: (_HEARD.index(one.told_by), one.rank))
-    words = f"rank {first.rank} {_told(first)}, which was not said of the run"
+    words = f"rank {first.rank} {_told(first)}, but the run was not asked to end"
     if any(exit_.kept is StateKept.unsaved for exit_ in left):
         words += "; its state could not be saved"
     elif first.kept is StateKept.saved:

@@ -443,7 +443,7 @@ def test_time_before_a_failure_was_noticed_is_told_from_the_restart() -> None:
     """A run that hung for half an hour starts no faster for it, and saves do not help."""
     hung = times(restart_s=1810.0, unnoticed_s=1800.0, failures={"communication": 1})
     verdict = only(RunEvidence(times=hung))
-    assert "30 min of it went by before failures were noticed" in verdict.message
+    assert "It took 30 min of this to notice the failures" in verdict.message
     assert "runtime.hang_min_s" in verdict.remedy
     assert "Save more often" not in verdict.remedy
     assert "Shorten the start" not in verdict.remedy
