@@ -249,6 +249,11 @@ def shell_commands(line: str) -> Iterator[tuple[str, ...]]:
     Leading assignments, `exec`, `then` and the like, and redirections with their files are left
     out. Nothing is expanded.
     """
+    return (words for words, _ in separated_commands(line))
+
+
+def separated_commands(line: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the commands in a line for a shell, each with what separates it from the next one."""
     lexer = shlex.shlex(
         line.replace("\\\n", " ").replace("\n", "\n;"), posix=True, punctuation_chars=True
     )
@@ -262,7 +267,7 @@ def shell_commands(line: str) -> Iterator[tuple[str, ...]]:
     for token in tokens:
         if _SEPARATOR.match(token):
             if words:
-                yield tuple(words)
+                yield tuple(words), token
             words = []
         elif _REDIRECTION.match(token):
             redirected = True

@@ -130,8 +130,14 @@ def test_note_is_total(state: RunState, base: BaseState) -> None:
                 record=replace(RAISED, excluded=("n1", "n3", "n4"), excluded_by_us=("n4",)),
                 observation=seen("PENDING", reason="BadConstraints", restarts=1),
             ),
-            "leaves out n4, where the run failed. To allow them again: "
-            + "scontrol update JobId=7 ExcNodeList=n[1,3]",
+            "it leaves out n4, where the run failed. To allow them again: scontrol update",
+        ),
+        (
+            RunView(
+                record=replace(RAISED, excluded=("n1", "n3", "n4"), excluded_by_us=("n4",)),
+                observation=seen("PENDING", reason="ReqNodeNotAvail", restarts=1),
+            ),
+            "scontrol update JobId=7 ExcNodeList=n[1,3]",
         ),
         (
             RunView(

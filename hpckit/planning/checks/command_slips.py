@@ -11,13 +11,22 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 
-from hpckit.model.command import MPI_CURE, commands_of, invocation, shell_line, unwrapped
+from hpckit.model.command import (
+    MPI_CURE,
+    commands_of,
+    invocation,
+    separated_commands,
+    shell_line,
+    unwrapped,
+)
 from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import Resources
 
 _OWN_SIGNS = frozenset({"awk", "gawk", "mawk", "find", "perl", "sed", "xargs"})
 """Programs that read `$` or `;` themselves."""
 _SIGNS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>", "|&"})
+_PIPES = frozenset({"|", "|&"})
+_INTERPRETERS = frozenset({"Rscript", "julia", "matlab", "octave"})
 _VARIABLE = re.compile(r"\$([A-Za-z_]\w*|\{[A-Za-z_]\w*\})|\A~/")
 _DOTTED = re.compile(r"\$([A-Za-z_]\w*(?:\.\w+)+)")
 _BRACED = re.compile(r"(?<![${])\{([A-Za-z_][\w.]*)\}(?!\})")
@@ -65,6 +74,7 @@ def command_slips(
         yield from _placeholders(words, keys)
     elif started.is_shell:
         yield from _placeholders(words, None)
+    yield from _pipes(words)
     chosen = _CHOOSES.search(shell_line(unwrapped(words)) or "") is not None
     for command in commands_of(words):
         yield from _launchers(command, resources, chosen=chosen)
@@ -79,6 +89,37 @@ def _options_of_launch(words: Sequence[str]) -> Iterator[Finding]:
                 f"{word} stands behind --, and so is a word of the command",
                 f"if it is meant for hpckit: hpckit launch {word} -- …",
             )
+
+
+def _pipes(words: Sequence[str]) -> Iterator[Finding]:
+    """Yield a warning of a pipe that hides how the program in front of it ended."""
+    line = shell_line(unwrapped(words)) or ""
+    if "|" not in line or "pipefail" in " ".join(words) or "PIPESTATUS" in line:
+        return
+    for piped, sign in separated_commands(line):
+        trains = next((inner for inner in commands_of(piped) if _is_program(inner)), None)
+        if sign in _PIPES and trains is not None:
+            name = invocation(trains).program
+            yield warning(
+                "command",
+                line,
+                f"a pipe ends as its last program does: if {name} fails, the run is completed",
+                "leave the pipe out, as hpckit keeps what is printed (hpckit logs); or begin the "
+                "line, for bash, with: set -o pipefail;",
+            )
+            return
+
+
+def _is_program(words: Sequence[str]) -> bool:
+    """Whether a command starts a Python, a launcher or a script, and no tool such as `cat`."""
+    started = invocation(words)
+    return (
+        started.is_python
+        or started.script is not None
+        or bool(_launcher(words)[0])
+        or started.program in _INTERPRETERS
+        or words[0].startswith("./")
+    )
 
 
 def _shell_signs(words: Sequence[str]) -> Iterator[Finding]:
@@ -107,6 +148,7 @@ def _shell_signs(words: Sequence[str]) -> Iterator[Finding]:
 
 def _shell_cure(words: Sequence[str], found: str) -> str:
     line = " ".join(word if _is_sign(word) else _quoted(word) for word in words)
+    line = line if _PIPES.isdisjoint(words) else f"set -o pipefail; {line}"
     cure = f"let one read it: hpckit launch -- bash -c {shlex.quote(line)}"
     variable = _VARIABLE.search(found)
     if variable is None or variable[1] is None:
