@@ -234,6 +234,18 @@ def test_weights_of_others_are_refused_and_missing_ones_warned_about(
     assert findings(shell("check", *asked)) == [("error", "checkpoint.weights")]
 
 
+def test_python_without_hpckit_is_named_before_runs_fail_of_it(shell: Any, tmp_path: Path) -> None:
+    """It exists, so only asking it tells; a job may add what this machine lacks."""
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
+    python.chmod(0o755)
+    words = ("check", "--json", f"cluster.python={python}")
+    here = shell(*words, "cluster=local", "--", "true")
+    assert findings(here) == [("error", "cluster.python")]
+    assert "no hpckit is installed for it here" in here.out
+    assert ("warning", "cluster.python") in findings(shell(*words, "cluster=slurm", "--", "true"))
+
+
 def test_modules_that_the_nodes_would_not_have_are_named(shell: Any) -> None:
     """The first run would fail at them, unless a set-up brings them: so it is a warning."""
     (shell.cwd / "task.py").write_text("import nowhere\ndef main(config, run): ...\n")
