@@ -36,6 +36,9 @@ def test_check_says_when_it_would_start_and_what_it_costs(slurm_shell: Any) -> N
     shown = slurm_shell("check", *SLURM)
     assert "start    job 0: 2026-01-02" in shown.out
     assert "at most  1 CPU-hours" in shown.out
+    for minutes, hours in ((2, "0.03"), (50, "0.83")):
+        shown = slurm_shell("check", *SLURM, f"resources.timeout_min={minutes}")
+        assert f"at most  {hours} CPU-hours" in shown.out
 
 
 def test_check_leaves_nothing_and_submits_nothing(slurm_shell: Any, fake_slurm: Any) -> None:
