@@ -10,12 +10,13 @@ import difflib
 import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 
 from hpckit.model.command import (
     MPI_CURE,
     commands_of,
     invocation,
-    separated_commands,
+    shell_commands,
     shell_line,
     unwrapped,
 )
@@ -26,7 +27,7 @@ _OWN_SIGNS = frozenset({"awk", "gawk", "mawk", "find", "perl", "sed", "xargs"})
 """Programs that read `$` or `;` themselves."""
 _SIGNS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>", "|&"})
 _PIPES = frozenset({"|", "|&"})
-_INTERPRETERS = frozenset({"Rscript", "julia", "matlab", "octave"})
+_OTHER_PROGRAM = re.compile(r"\./|(?:Rscript|julia|matlab|octave)\b")
 _VARIABLE = re.compile(r"\$([A-Za-z_]\w*|\{[A-Za-z_]\w*\})|\A~/")
 _DOTTED = re.compile(r"\$([A-Za-z_]\w*(?:\.\w+)+)")
 _BRACED = re.compile(r"(?<![${])\{([A-Za-z_][\w.]*)\}(?!\})")
@@ -74,8 +75,9 @@ def command_slips(
         yield from _placeholders(words, keys)
     elif started.is_shell:
         yield from _placeholders(words, None)
-    yield from _pipes(words)
-    chosen = _CHOOSES.search(shell_line(unwrapped(words)) or "") is not None
+    line = shell_line(unwrapped(words)) or ""
+    yield from _pipes(words, line)
+    chosen = _CHOOSES.search(line) is not None
     for command in commands_of(words):
         yield from _launchers(command, resources, chosen=chosen)
 
@@ -91,35 +93,27 @@ def _options_of_launch(words: Sequence[str]) -> Iterator[Finding]:
             )
 
 
-def _pipes(words: Sequence[str]) -> Iterator[Finding]:
-    """Yield a warning of a pipe that hides how the program in front of it ended."""
-    line = shell_line(unwrapped(words)) or ""
-    if "|" not in line or "pipefail" in " ".join(words) or "PIPESTATUS" in line:
+def _pipes(words: Sequence[str], line: str) -> Iterator[Finding]:
+    """Yield a warning of a pipe in a shell's line that hides how a program in front of it ended."""
+    if "pipefail" in " ".join(words) or "PIPESTATUS" in line:
         return
-    for piped, sign in separated_commands(line):
-        trains = next((inner for inner in commands_of(piped) if _is_program(inner)), None)
-        if sign in _PIPES and trains is not None:
-            name = invocation(trains).program
-            yield warning(
-                "command",
-                line,
-                f"a pipe ends as its last program does: if {name} fails, the run is completed",
-                "leave the pipe out, as hpckit keeps what is printed (hpckit logs); or begin the "
-                "line, for bash, with: set -o pipefail;",
-            )
-            return
+    parts = (part for part, sign in shell_commands(line) if sign in _PIPES)
+    starts = (invocation(inner) for part in parts for inner in commands_of(part) if _trains(inner))
+    for program in islice((started.program for started in starts), 1):
+        yield warning(
+            "command",
+            line,
+            f"a pipe ends as its last program does: if {program} fails, the run is completed",
+            "leave the pipe out, as hpckit keeps what is printed (hpckit logs); or begin the "
+            "line, for bash, with: set -o pipefail;",
+        )
 
 
-def _is_program(words: Sequence[str]) -> bool:
+def _trains(words: Sequence[str]) -> bool:
     """Whether a command starts a Python, a launcher or a script, and no tool such as `cat`."""
     started = invocation(words)
-    return (
-        started.is_python
-        or started.script is not None
-        or bool(_launcher(words)[0])
-        or started.program in _INTERPRETERS
-        or words[0].startswith("./")
-    )
+    known = started.is_python or started.script or _launcher(words)[0]
+    return bool(known or _OTHER_PROGRAM.match(words[0]))
 
 
 def _shell_signs(words: Sequence[str]) -> Iterator[Finding]:
