@@ -231,7 +231,8 @@ def _no_mapping(place: str, session: Session) -> ConfigError | None:
             f"{place}: it is a {type(held).__name__}, and has to be a mapping of keys.",
             hint="Write `key: value`; a list of files to include stands below `defaults:`.",
         )
-    for name in typed_sections() if _is_of_the_root(Path(place), session.folders) else ():
+    of_root = Path(place).parent in session.folders or "@package _global_" in _text(Path(place))
+    for name in typed_sections() if of_root else ():
         value = (held or {}).get(name, {})
         if value is not None and not isinstance(value, dict):
             return ConfigError(
@@ -310,11 +311,6 @@ def _choosing(
             if match := line.match(text):
                 return f"{file}, line {number}", match[1]
     return None
-
-
-def _is_of_the_root(file: Path, folders: Sequence[Path]) -> bool:
-    """Return whether the keys of a file end up at the root of the configuration."""
-    return file.parent in folders or "@package _global_" in _text(file)
 
 
 def _files(folders: Sequence[Path]) -> Iterator[Path]:

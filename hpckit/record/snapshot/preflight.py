@@ -38,11 +38,7 @@ from hpckit.record.snapshot.entry_point import (
     names_like,
     uncallable,
 )
-from hpckit.record.snapshot.environment import (
-    capture_of,
-    in_active_environment,
-    program_meant,
-)
+from hpckit.record.snapshot.environment import capture_of, in_active_environment, program_meant
 from hpckit.record.snapshot.frozen_files import OUTSIDE, FrozenFiles
 from hpckit.record.snapshot.script_imports import (
     Reader,
