@@ -256,8 +256,9 @@ def command_error(
     said = _words(program, words) or f"exit code {code} without a word"
     lowered = said.lower()
     if any(mark in lowered for mark in _ABSENT):
+        last = said.rpartition("; ")[2].removeprefix("fatal: ")  # what it ended for
         return SchedulerAbsentError(
-            f"{program} is installed here, but no Slurm is configured: {_last(said)}",
+            f"{program} is installed here, but no Slurm is configured: {last}",
             hint=_absent_hint(environ),
         )
     if any(mark in lowered for mark in _AWAY):
@@ -272,11 +273,6 @@ def command_error(
 def _words(program: str, text: str) -> str:
     lines = (line.strip().removeprefix(f"{program}: ") for line in text.splitlines())
     return "; ".join(line.removeprefix("error: ") for line in lines if line)
-
-
-def _last(said: str) -> str:
-    """Return the last thing that a program said: what it ended for."""
-    return said.rpartition("; ")[2].removeprefix("fatal: ")
 
 
 _TOO_MANY = re.compile(r"Max(Array)?SubmitJob|GrpSubmitJobs?|job submit limit", re.IGNORECASE)
