@@ -20,6 +20,8 @@ from hpckit.model.plain import to_plain, without_nan
 from hpckit.report.escape import escaped, escaped_json
 from hpckit.values import dataclass, field
 
+NO_LOCAL = "HPCKIT_NO_LOCAL"
+"""Set on login nodes where no runs may be started as processes."""
 _LONG = 2**20
 
 Tell = Callable[[int, int], None]

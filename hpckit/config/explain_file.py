@@ -33,6 +33,11 @@ _CHOSEN_TWICE = re.compile(r"Multiple values for ([^ ]+)\. To override")
 _NOT_OVERRIDDEN = re.compile(r"(?:Could not override|No earlier Group Default for) '([^']+)'")
 """The wording in hydra-core 1.3 and 1.4."""
 
+_STORED = (
+    " If your code stores it in Hydra's ConfigStore, name that module in the primary configuration "
+    "or on the command line: imports=[myapp.config]."
+)
+
 _NEEDLESS = {
     ("tracker", "tensorboard"): "TensorBoard needs none: write below $HPCKIT_RUN_DIR, or make its "
     "files of what run.log wrote: hpckit export tensorboard",
@@ -126,10 +131,11 @@ def explain_missing_file(
         said = f"{place}: {group} has no option {option!r}."
         return ConfigError(said, hint=_NEEDLESS[group, option])
     nowhere = "" if _user_folders(session.folders) else ", and there is no ./conf here"
+    near = nearest(option, groups[group])
     return ConfigError(
-        f"{place}: {group} has no option {option!r}.{question(nearest(option, groups[group]))}",
+        f"{place}: {group} has no option {option!r}.{question(near)}",
         hint=f"Options of {group}: {', '.join(groups[group])}. One of your own is a file "
-        f"conf/{group}/{option}.yaml{nowhere}.",
+        f"conf/{group}/{option}.yaml{nowhere}.{'' if near else _STORED}",
     )
 
 
@@ -145,9 +151,10 @@ def _who_asked(group: str, option: str, session: Session, overrides: Sequence[st
 
 def no_group(place: str, said: str, name: str, groups: Mapping[str, Sequence[str]]) -> ConfigError:
     """Return the error for a group that there is not; `said` is what it is called in words."""
+    near = nearest(name, groups)
     return ConfigError(
-        f"{place}: there is no {said}.{question(nearest(name, groups))}",
-        hint=f"Groups: {', '.join(groups)}.",
+        f"{place}: there is no {said}.{question(near)}",
+        hint=f"Groups: {', '.join(groups)}.{'' if near else _STORED}",
     )
 
 
@@ -224,7 +231,8 @@ def _no_mapping(place: str, session: Session) -> ConfigError | None:
             f"{place}: it is a {type(held).__name__}, and has to be a mapping of keys.",
             hint="Write `key: value`; a list of files to include stands below `defaults:`.",
         )
-    for name in typed_sections() if _is_of_the_root(Path(place), session.folders) else ():
+    of_root = Path(place).parent in session.folders or "@package _global_" in _text(Path(place))
+    for name in typed_sections() if of_root else ():
         value = (held or {}).get(name, {})
         if value is not None and not isinstance(value, dict):
             return ConfigError(
@@ -303,11 +311,6 @@ def _choosing(
             if match := line.match(text):
                 return f"{file}, line {number}", match[1]
     return None
-
-
-def _is_of_the_root(file: Path, folders: Sequence[Path]) -> bool:
-    """Return whether the keys of a file end up at the root of the configuration."""
-    return file.parent in folders or "@package _global_" in _text(file)
 
 
 def _files(folders: Sequence[Path]) -> Iterator[Path]:

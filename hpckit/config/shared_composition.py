@@ -100,7 +100,8 @@ class SharedComposition:
         settled = [tuple(key.split(".")) for key in given]
         for path in (*settled, *self.unsettled):
             value = _resolved(self.config, path)
-            if not _same(value, _get(self.values, path)):
+            # 1, 1.0 and True compare equal, but are written differently.
+            if repr(value) != repr(_get(self.values, path)):
                 yield path, value
 
     def _is_free(self, key: str, value: object) -> bool:
@@ -153,11 +154,6 @@ def _resolved(config: DictConfig, path: _Path) -> Any:
     if isinstance(value, Container):
         value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
     return as_json_value(value, ".".join(map(str, path)) + ".", {})
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Return whether both are written the same: 1, 1.0 and True compare equal, but differ."""
-    return repr(one) == repr(other)
 
 
 def _get(values: Any, path: _Path) -> Any:

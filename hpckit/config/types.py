@@ -62,7 +62,8 @@ def takes(key: str) -> str:
     hint = _hint(key)
     if hint is None:
         return "Without it, --cfg shows the configuration."
-    return f"{key} takes {_FORMS.get(key) or _words(hint, key)}{_unit(key)}."
+    unit = next((words for ending, words in _UNITS.items() if key.endswith(ending)), "")
+    return f"{key} takes {_FORMS.get(key) or _words(hint, key)}{unit}."
 
 
 def is_text(key: str) -> bool:
@@ -126,10 +127,6 @@ def _hint(key: str) -> Any:
             inner = get_args(kind)[-1] if get_origin(kind) in (list, dict) else Any
             kind = None if inner is Any else inner
     return kind
-
-
-def _unit(name: str) -> str:
-    return next((words for ending, words in _UNITS.items() if name.endswith(ending)), "")
 
 
 def _words(hint: Any, key: str) -> str:

@@ -206,7 +206,7 @@ def commands_of(words: Sequence[str]) -> list[tuple[str, ...]]:
     words = unwrapped(words)
     line = shell_line(words)
     if line is not None:
-        return [inner for each in shell_commands(line) for inner in commands_of(each)]
+        return [inner for each, _ in shell_commands(line) for inner in commands_of(each)]
     return [words] if words else []
 
 
@@ -243,8 +243,8 @@ def _behind_options(words: tuple[str, ...], valued: str) -> tuple[str, ...]:
     return words
 
 
-def shell_commands(line: str) -> Iterator[tuple[str, ...]]:
-    """Yield the commands in a line for a shell, as far as they are easy to read.
+def shell_commands(line: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the commands in a line for a shell that are easy to read, each with the sign behind it.
 
     Leading assignments, `exec`, `then` and the like, and redirections with their files are left
     out. Nothing is expanded.
@@ -262,7 +262,7 @@ def shell_commands(line: str) -> Iterator[tuple[str, ...]]:
     for token in tokens:
         if _SEPARATOR.match(token):
             if words:
-                yield tuple(words)
+                yield tuple(words), token
             words = []
         elif _REDIRECTION.match(token):
             redirected = True

@@ -331,14 +331,16 @@ class RoundEnded(Event):
 class RequeueAsked(Event):
     """Slurm was asked to start the run again.
 
-    `excluded` are the nodes that the next attempt leaves out, `kept` those that it should leave out
-    and cannot: another attempt would not get rid of them.
+    `excluded` are the nodes that the next attempt leaves out, `added` those of them that were not
+    left out before, `kept` those that it should leave out and cannot: another attempt would not get
+    rid of them.
     """
 
     kind: ClassVar[str] = "requeue_asked"
     outcome: RequeueOutcome
     message: str = ""
     excluded: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
 
 

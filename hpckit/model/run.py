@@ -80,6 +80,7 @@ class RunRecord:
     reason: str = ""
     layout: LayoutReport | None = None
     excluded: tuple[str, ...] = ()
+    excluded_by_us: tuple[str, ...] = ()
 
     @property
     def begun(self) -> bool:
@@ -146,7 +147,9 @@ def _apply(record: RunRecord, event: events.Event) -> RunRecord:
 def _apply_remark(record: RunRecord, event: events.Event) -> RunRecord:
     match event:
         case events.RequeueAsked():
-            return replace(record, excluded=event.excluded or record.excluded)
+            ours = tuple(dict.fromkeys((*record.excluded_by_us, *event.added)))
+            excluded = event.excluded or record.excluded
+            return replace(record, excluded=excluded, excluded_by_us=ours)
         case events.StragglerFound():
             return replace(record, stragglers=_with(record.stragglers, event.straggler))
         case events.NodesInspected():

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hpckit.context import Context
+from hpckit.context import NO_LOCAL, Context
 from hpckit.errors import RunError, UsageError
 from hpckit.model.events import CancelRequested, LocalStarted, SubmitRefused
 from hpckit.model.launch import ClusterKind
@@ -26,9 +26,6 @@ from hpckit.record.launches import (
 from hpckit.record.process import alive
 from hpckit.record.store import PRIVATE_FILE
 from hpckit.runtime.environ import TERMINAL
-
-NO_LOCAL = "HPCKIT_NO_LOCAL"
-"""Set on login nodes where no runs may be started as processes."""
 
 _PATIENCE_S = 60.0
 _POLL_S = 0.02

@@ -10,7 +10,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.counted import counted
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.settings import BatchRule, FallbackLayout, Parallel
+from hpckit.model.parallel.settings import BatchRule, FallbackLayout
 from hpckit.planning.layout import layout_of, plan_layout, replica_nodes, replica_nodes_of, shape_of
 from hpckit.values import field_names, replace
 
@@ -121,11 +121,6 @@ def _check_fallback(settings: LaunchConfig) -> None:
 
 
 def _planned(settings: LaunchConfig, sizes: FallbackLayout, nodes: int) -> Layout:
-    return plan_layout(
-        _with_sizes(settings.parallel, sizes), replace(shape_of(settings), nodes=nodes)
-    )
-
-
-def _with_sizes(parallel: Parallel, sizes: FallbackLayout) -> Parallel:
     given = {name: getattr(sizes, name) for name in field_names(FallbackLayout)}
-    return replace(parallel, **given, fallback=[])
+    parallel = replace(settings.parallel, **given, fallback=[])
+    return plan_layout(parallel, replace(shape_of(settings), nodes=nodes))

@@ -7,7 +7,7 @@ itself (heads, layers) is checked where the model is built.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import TypeVar
 
@@ -117,7 +117,11 @@ def planned_layouts(runs: Iterable[LaunchConfig]) -> tuple[str, ...]:
         found.setdefault(planned(settings), []).append(index)
     if len(found) == 1:
         return tuple(filter(None, found))
-    return tuple(f"{words}: {_runs(indices)}" for words, indices in found.items() if words)
+    return tuple(
+        f"{words}: run{'s' * (len(indices) > 1)} {ranges(indices)}"
+        for words, indices in found.items()
+        if words
+    )
 
 
 def _planned(settings: LaunchConfig) -> str:
@@ -128,10 +132,6 @@ def _planned(settings: LaunchConfig) -> str:
     if layout.replica_size < per_node:
         return f"{layout} (a node has {per_node // layout.replica_size} replicas)"
     return f"{layout} (a replica is {counted(replica_nodes(layout, per_node), 'node')})"
-
-
-def _runs(indices: Sequence[int]) -> str:
-    return f"{'run' if len(indices) == 1 else 'runs'} {ranges(indices)}"
 
 
 def shape_of(settings: LaunchConfig) -> NodeShape:

@@ -9,13 +9,26 @@ from typing import Any
 
 from hpckit.errors import ConfigError
 
+_UNITS = (
+    r"(?-i:[munµ]?s|h|[kKMGTB]|[kKMGTP]i?[bB]|[kMG]W|[kMG]?Hz)"
+    r"|(?:sec(?:ond)?|min(?:ute)?|hour|day|byte)s?\b"
+    r"(?! [-+]?[.\d]+(?![.\d]| ?(?:m|s|sec\w*|min\w*)\b))"
+)
+"""Words for time and size may be names too: `loss 3 min 2 max 4`, but not `3 min 2 s`."""
 _NUMBER = (
     r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf(?:inity)?)"
-    r"(?![\w/]|[-+.,:]\d| / ?\d|(?-i: (?:[munµ]?s|[kKMGB])\b(?!\s*[:=])))"
+    r"(?![\w/‰]|[-+.,:']\d| / ?\d| (?:out )?of \d| ?(?:[x\xd7·^]|\*\*?) ?\d| e[-+]?\d"
+    rf"| (?:{_UNITS})\b(?!\s*[:=]))"
 )
 """A whole number or none: not the 3 of `3.4s`, `3/10`, `3,25`, `3-5`, `3:20`, `3K`, `3 ms`."""
-_OTHER = r"(?:(?<!(?-i:[a-z])[ -])|(?<=\band )|(?<=\bwith )|(?<=\bthe )|(?<=\bis ))"
+_OTHER = (
+    r"(?:(?<!(?-i:[a-z])[ -])"
+    + "".join(rf"|(?<=\b{word} )" for word in ("and", "with", "the", "is", "nan", "inf"))
+    + ")"
+)
 """Not behind a word: `val loss`, `Eval loss` and `val-loss` are other metrics than `loss`."""
+_OF_ANOTHER = re.compile(r"\b(?:best|lowest|highest|previous)\b[^,;|]*", re.IGNORECASE)
+"""Its step is not the line's: `loss 3 (best: 2 at step 7), step 9`."""
 _NO_STEP = "".join(
     f"(?<!{word}[ -])" for word in ("per", "total", "max", "maximum", "warmup", "accumulation")
 )
@@ -103,7 +116,8 @@ def printed_row(line: str, patterns: Patterns) -> dict[str, Any]:
     if not values.keys() - {"step"}:
         return {}
     if not isinstance(values.get("step"), int):
-        steps = (match for step in _STEPS if (match := step.search(text)))
+        texts = (_OF_ANOTHER.sub("", text), text)
+        steps = (match for part in texts for step in _STEPS if (match := step.search(part)))
         values["step"] = next((int(match[1].replace(",", "")) for match in steps), None)
     return values
 

@@ -107,7 +107,8 @@ def _write(
     identity = code_identity(snapshot, sums)
     in_project = any(run.settings.runtime.cwd is WorkingFolder.project for run in plan.runs)
     record = {**collect.describe_code(snapshot), "identity": identity, "in_project": in_project}
-    _write_plain(paths.code_record, record)
+    text = json.dumps(to_plain(record), indent=2, ensure_ascii=False)
+    _write_new(paths.code_record, f"{text}\n")
     if snapshot.git is not None and snapshot.git.diff:
         paths.code_diff.write_text(snapshot.git.diff, encoding="utf-8", errors="surrogateescape")
         paths.code_diff.chmod(PRIVATE_FILE)
@@ -142,10 +143,6 @@ def _config_line(config: Mapping[str, Any], known: dict[int, str]) -> str:
             known[id(value)] = json.dumps(to_plain(value), ensure_ascii=False)
     texts = (f"{json.dumps(k, ensure_ascii=False)}: {known[id(v)]}" for k, v in config.items())
     return "{" + ", ".join(texts) + "}\n"
-
-
-def _write_plain(path: Path, value: object) -> None:
-    _write_new(path, json.dumps(to_plain(value), indent=2, ensure_ascii=False) + "\n")
 
 
 def _write_new(path: Path, text: str) -> None:

@@ -229,8 +229,9 @@ def _matches(text: str, names: Collection[str]) -> list[str]:
 
 def _checked(launch: Launch, index: int) -> int:
     if index >= len(launch.runs):
+        there = "only run 0" if len(launch.runs) == 1 else f"0 to {len(launch.runs) - 1}"
         raise NotFoundError(
-            f"launch {launch.id} has no run {index}; it has {_there(len(launch.runs))}",
+            f"launch {launch.id} has no run {index}; it has {there}",
             hint=f"`hpckit status {launch.id}` lists its runs",
         )
     return index
@@ -264,7 +265,3 @@ def _nearest(reference: str, names: Sequence[str]) -> list[str]:
     known = {**{name: name for name in names}, **by_name}
     near = difflib.get_close_matches(reference, known, n=_SHOWN, cutoff=0.6)
     return list(dict.fromkeys(known[name] for name in near))
-
-
-def _there(runs: int) -> str:
-    return "only run 0" if runs == 1 else f"0 to {runs - 1}"

@@ -121,7 +121,7 @@ def commanded_paths(words: Sequence[str], project: ProjectFolder) -> Iterator[Fi
     """Yield warnings for paths in the words of a command or of a shell line."""
     started = invocation(words)
     if started.is_shell and started.code is not None:
-        for command in shell_commands(started.code):
+        for command, _ in shell_commands(started.code):
             if command[0] not in _NO_FILES_READ:
                 yield from commanded_paths(command, project)
         return

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from hpckit.model.counted import counted, size_text
-from hpckit.model.failure import Cause
 from hpckit.model.goodput import Goodput, Interruption, TimeParts
 from hpckit.model.moment import duration, local_second, span_words
 from hpckit.model.states import RoundAction
@@ -147,7 +146,8 @@ def _counts_line(account: Goodput) -> str:
     """Return how often the run was interrupted, and by which causes."""
     kinds = (("failure", account.failures), ("planned interruption", account.planned))
     words = [
-        f"{counted(sum(counts.values()), noun)} ({_causes(counts)})"
+        f"{counted(sum(counts.values()), noun)} "
+        f"({', '.join(f'{count} {cause}' for cause, count in counts.items())})"
         for noun, counts in kinds
         if counts
     ]
@@ -157,10 +157,6 @@ def _counts_line(account: Goodput) -> str:
     if account.lost_steps is not None:
         repeated = counted(account.lost_steps, "repeated step")
     return f"{', '.join(words)} over {tries}; {repeated}"
-
-
-def _causes(counts: Mapping[Cause, int]) -> str:
-    return ", ".join(f"{count} {cause}" for cause, count in counts.items())
 
 
 def _interruption_cells(one: Interruption) -> tuple[str, ...]:

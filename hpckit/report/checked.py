@@ -81,9 +81,13 @@ def _memory_lines(model: CheckedModel) -> Iterator[str]:
 def _estimate(estimate: CostEstimate) -> str:
     if estimate.gpu_hours is None:
         return "GPU-hours without end: no time limit is known (resources.timeout_min)"
-    parts = [f"{estimate.gpu_hours:g} GPU-hours"] if estimate.gpu_hours else []
+    parts = [f"{_hours(estimate.gpu_hours)} GPU-hours"] if estimate.gpu_hours else []
     if estimate.cpu_hours is None:
         parts.append("CPU-hours without end: no time limit is known (resources.timeout_min)")
     elif estimate.cpu_hours:
-        parts.append(f"{estimate.cpu_hours:g} CPU-hours")
+        parts.append(f"{_hours(estimate.cpu_hours)} CPU-hours")
     return ", ".join(parts)
+
+
+def _hours(hours: float) -> str:
+    return f"{max(0.01, round(hours, 2)):.10g}"

@@ -28,6 +28,12 @@ _TOO_LITTLE = {
     Cause.time_limit: "resources.timeout_min=MINUTES",
     Cause.host_oom: "resources.mem_gb=GIGABYTES",
 }
+_OF_A_NODE = (
+    (re.compile(r": no module \S+ on \S+$"), "cluster.modules=[NAME,…]"),
+    (re.compile(r": cluster\.setup ended on "), "cluster.setup=[LINE,…]"),
+    (re.compile(r": No module named '?hpckit"), "cluster.python=/path/to/python"),
+)
+"""Words of jobs that end before their run begins, and the key that has to change."""
 _OUR_FRAME = re.compile(r'\s*File ".*[/\\]hpckit[/\\](?:runtime|cli|batch|operations)[/\\]')
 _FRAME = re.compile(r'\s*File "')
 _OWN_FRAME = re.compile(
@@ -111,6 +117,8 @@ def failure_words(failure: Failure) -> str:
 
 def _hints(failure: Failure, row: RunRow) -> Iterator[str]:
     """Yield lines about what is likely behind a failure, and what to do."""
+    if key := _key_to_change(failure):
+        yield f"  it ends so again until {key.partition('=')[0]} is another\n"
     # A relative path is the first failure of many a new project.
     missing = _NO_FILE.search(failure.message)
     if missing is not None and "runtime.cwd=project" not in row.overrides:
@@ -141,6 +149,13 @@ def _hints(failure: Failure, row: RunRow) -> Iterator[str]:
         # Open MPI takes a rank for a task that `srun --mpi` started.
         several = "several: mpirun --oversubscribe -np N"
         yield f"  one process of MPI: mpirun -np 1 in front of it; {several}\n"
+
+
+def _key_to_change(failure: Failure | None) -> str:
+    """Return the override without which a run fails as before; empty if none is known."""
+    if failure is None or failure.cause is not Cause.scheduler:
+        return ""
+    return next((key for words, key in _OF_A_NODE if words.search(failure.message)), "")
 
 
 def short_failure_lines(rows: Sequence[RunRow]) -> tuple[str, ...]:
@@ -203,9 +218,11 @@ def _next_steps(groups: Sequence[FailureGroup]) -> list[str]:
     one, begins, gap = failed[0].run, f", {failed[0].resume}" if failed[0].resume else "", ""
     if len(failed) > 1:
         one, begins, gap = f"{split_run_id(one)[0]} --failed", "", "\n"
-    again = f"{gap}  try again: hpckit rerun {one} (today's code)"
+    keys = {_key_to_change(row.failure) for row in failed}
+    key = keys.pop() if len(keys) == 1 else ""
+    again = f"{gap}  try again: hpckit rerun {f'{one} {key}'.strip()} (today's code)"
     frozen = f"         or: hpckit resume {one} (the frozen code{begins})"
-    ours = any(row in ready for row in failed)
+    ours = not key and any(row in ready for row in failed)  # resume changes no key of the cluster
     return [again, *([frozen] if ours else []), *refused, *_more(ready)]
 
 

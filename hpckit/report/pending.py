@@ -29,7 +29,10 @@ _REASONS = (
         "it never starts: a job that it was to follow ended otherwise. Cancel it, and launch it "
         "again without resources.dependency",
     ),
-    _Reason("JobHeldUser", "it is held. Let it start: scontrol release {job}"),
+    _Reason(
+        "JobHeldUser|(?i:job requeued in held state)",
+        "it is held. Let it start: scontrol release {job}",
+    ),
     _Reason("JobHeldAdmin|JobHoldMaxRequeue", "it is held until an administrator releases it"),
     _Reason(
         "(?i:launch failed requeued held)",
@@ -72,7 +75,7 @@ def pending_note(seen: Observation) -> tuple[str, bool] | None:
     """
     if seen.state.base is not BaseState.pending:
         return None
-    name = seen.reason.partition(",")[0].strip("() ")
+    name = seen.reason.partition(",")[0].strip("() ").replace("_", " ")
     found = next((reason for reason in _REASONS if re.fullmatch(reason.pattern, name)), None)
     if found is None:
         return None

@@ -238,20 +238,22 @@ def _queued_note(view: RunView, seen: Observation) -> str:
     if seen.state.base is BaseState.suspended:
         return _SUSPENDED
     held = seen.reason.startswith(("BadConstraints", "ReqNodeNotAvail"))
-    if held and record.excluded and seen.state.base is BaseState.pending:
+    ours = [node for node in record.excluded if node in record.excluded_by_us]
+    if held and ours and seen.state.base is BaseState.pending:
+        asked = [node for node in record.excluded if node not in ours]
         return (
-            f"Slurm cannot start it ({seen.reason}); it leaves out "
-            f"{compress_nodes(record.excluded)}, where the run failed. To allow them again: "
-            f"scontrol update JobId={seen.job} ExcNodeList="
+            f"Slurm cannot start it ({seen.reason}); it leaves out {compress_nodes(ours)}, where "
+            "the run failed. To allow them again: "
+            f"scontrol update JobId={seen.job} ExcNodeList={compress_nodes(asked)}"
         )
     if view.requeued and record.failure is not None and record.failure.cause is Cause.unhealthy:
         return f"{record.failure.message}; requeued {_elsewhere(record)}: tell the administrators"
-    if view.requeued:
+    text, lasts = pending_note(seen) or ("", False)
+    if view.requeued and not lasts:
         return f"requeued by Slurm after attempt {record.attempt} ({record.state})"
-    if record.state is RunState.interrupted:
+    if record.state is RunState.interrupted and not lasts:
         return _GOING_ON
-    waits = pending_note(seen)
-    return f"Slurm: {waits[0]}" if waits else ""
+    return f"Slurm: {text}" if text else ""
 
 
 def _elsewhere(record: RunRecord) -> str:

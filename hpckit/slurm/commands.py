@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import NoReturn
 
+from hpckit.context import NO_LOCAL
 from hpckit.errors import (
     SchedulerAbsentError,
     SchedulerAwayError,
@@ -62,15 +63,22 @@ _ABSENT = (
     "could not establish a configuration source",
     "unable to process configuration file",
 )
-_ABSENT_HINT = (
-    "cluster=local runs it on this machine; for Slurm start from a login node, or set "
-    "cluster.bin_dir to the folder of Slurm's programs"
-)
+
+
+def _absent_hint(environ: Mapping[str, str]) -> str:
+    here = "" if environ.get(NO_LOCAL) else "cluster=local runs it on this machine; "
+    return (
+        f"{here}for Slurm start from a login node, or set cluster.bin_dir to the folder of Slurm's "
+        "programs"
+    )
+
 
 _HINTS: Mapping[str, str] = {
     "invalid partition": "list the partitions with `sinfo -s` and set resources.partition",
     "partition configuration": "list the limits of the partition with "
     "`scontrol show partition` and lower resources.nodes or resources.timeout_min",
+    "invalid accounting frequency": "write resources.additional_parameters.acctg_freq as task=30, "
+    "not above JobAcctGatherFrequency in `scontrol show config`",
     "invalid account": "list your accounts with `sacctmgr show associations user=$USER` and set "
     "resources.account",
     "invalid qos": "list your QOS with `sacctmgr show associations user=$USER format=qos` and set "
@@ -149,7 +157,7 @@ class SlurmCommands:
             raise SchedulerAbsentError(
                 f"{program} was not found in {self._bin_dir or 'PATH'}{sandbox}; this host has no "
                 "such Slurm",
-                hint=_ABSENT_HINT,
+                hint=_absent_hint(self._environ),
             )
         return [path, *args]
 
@@ -195,7 +203,8 @@ class SlurmCommands:
                 hint="ask Slurm for its outcome before asking again",
             )
         if done.returncode != 0:
-            raise command_error(program, done.returncode, done.stderr or done.stdout)
+            said = done.stderr or done.stdout
+            raise command_error(program, done.returncode, said, self._environ)
         return done
 
     def become(self, program: str, *args: str) -> NoReturn:
@@ -240,14 +249,17 @@ class SlurmCommands:
         return self._found[program]
 
 
-def command_error(program: str, code: int, words: str) -> SchedulerError:
+def command_error(
+    program: str, code: int, words: str, environ: Mapping[str, str]
+) -> SchedulerError:
     """Return the error for a program that ended with this exit code and output."""
     said = _words(program, words) or f"exit code {code} without a word"
     lowered = said.lower()
     if any(mark in lowered for mark in _ABSENT):
+        last = said.rpartition("; ")[2].removeprefix("fatal: ")  # what it ended for
         return SchedulerAbsentError(
-            f"{program} is installed here, but no Slurm is configured: {_last(said)}",
-            hint=_ABSENT_HINT,
+            f"{program} is installed here, but no Slurm is configured: {last}",
+            hint=_absent_hint(environ),
         )
     if any(mark in lowered for mark in _AWAY):
         return SchedulerAwayError(
@@ -261,11 +273,6 @@ def command_error(program: str, code: int, words: str) -> SchedulerError:
 def _words(program: str, text: str) -> str:
     lines = (line.strip().removeprefix(f"{program}: ") for line in text.splitlines())
     return "; ".join(line.removeprefix("error: ") for line in lines if line)
-
-
-def _last(said: str) -> str:
-    """Return the last thing that a program said: what it ended for."""
-    return said.rpartition("; ")[2].removeprefix("fatal: ")
 
 
 _TOO_MANY = re.compile(r"Max(Array)?SubmitJob|GrpSubmitJobs?|job submit limit", re.IGNORECASE)

@@ -118,10 +118,6 @@ def _exit_code(job: Job) -> str:
     return "" if code is None and signal is None else f"{code or 0}:{signal or 0}"
 
 
-def _reason(job: Job) -> str:
-    return _text(job, "state_description") or _text(job, "state_reason")
-
-
 def _found(job: Job, *paths: str) -> object:
     """Return the first value found at these paths."""
     for path in paths:
@@ -168,7 +164,7 @@ _CELLS: Mapping[str, Callable[[Job], str]] = {
     "RestartCnt": lambda job: _digits(job, "restart_cnt"),
     "exit_code": _exit_code,
     "ExitCode": _exit_code,
-    "Reason": _reason,
+    "Reason": lambda job: _text(job, "state_description") or _text(job, "state_reason"),
     "StartTime": lambda job: str(_number(job, "start_time") or ""),
 }
 """The function for each field of a text listing."""

@@ -22,7 +22,7 @@ from hpckit.planning.nodes.usable import usable_nodes
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.job_limits import is_preempted
-from hpckit.slurm.parse import JobTerms, node_names
+from hpckit.slurm.parse import node_names
 from hpckit.slurm.query import (
     cluster_nodes,
     excluded_nodes,
@@ -79,11 +79,11 @@ class JobAttempt:
 class Exclusion:
     """The nodes that a job is to leave out, and those of the wanted ones that it cannot do without.
 
-    `changes` is false if it leaves out these nodes already.
+    `added` are those of the nodes that it does not leave out yet.
     """
 
     nodes: tuple[str, ...]
-    changes: bool
+    added: tuple[str, ...]
     spared: tuple[str, ...]
 
 
@@ -287,12 +287,18 @@ def _exclude(
     commands: SlurmCommands, attempt: JobAttempt, exclusion: Exclusion, result: RequeueResult
 ) -> RequeueResult:
     """Set the excluded nodes; raises as `run`."""
-    if exclusion.changes:
+    if exclusion.added:
         change = f"ExcNodeList={compress_nodes(exclusion.nodes)}"
         commands.run("scontrol", "update", f"JobId={attempt.job}", change)
     spared = compress_nodes(exclusion.spared)
     warning = f"{spared} not excluded: the job could not start without" if spared else ""
-    return replace(result, excluded=exclusion.nodes, warning=warning, kept=exclusion.spared)
+    return replace(
+        result,
+        excluded=exclusion.nodes,
+        added=exclusion.added,
+        warning=warning,
+        kept=exclusion.spared,
+    )
 
 
 def find_exclusion(
@@ -305,8 +311,8 @@ def find_exclusion(
     before = excluded_nodes(job, commands)
     new = [node for node in wanted if node not in before]
     spared = _spared(commands, job, asked, before, new)
-    after = (*before, *(node for node in new if node not in spared))
-    return Exclusion(nodes=after, changes=after != before, spared=tuple(spared))
+    added = tuple(node for node in new if node not in spared)
+    return Exclusion(nodes=(*before, *added), added=added, spared=tuple(spared))
 
 
 def _spared(
@@ -320,22 +326,20 @@ def _spared(
     found = terms(job, commands) if new else None
     if found is None:
         return []
-    usable = _usable(commands, asked, found)
-    if usable is None:
+    nodes = cluster_nodes(commands)
+    reserved = (found.reservation and reserved_nodes(commands, found.reservation)) or None
+    partitions = found.partition.split(",")
+    usable = usable_nodes(nodes, asked, partitions=partitions, reserved=reserved)
+    back = [
+        replace(node, has=replace(node.has, state="idle")) for node in nodes if node.name in new
+    ]
+    fitting = usable_nodes(back, asked, partitions=partitions, reserved=reserved)
+    if usable is None or fitting is None:
         return [*new]
     spared = [node for node in new if node in found.required]
     left = len(usable.difference(before, new)) + len(spared)
-    others = [node for node in new if node in usable and node not in spared]
-    # The last ones are spared first: the caller names the worst ones first.
+    others = [node for node in new if node in fitting and node not in spared]
+    # The last ones are spared first: the caller names the worst ones first. Slurm waits for nodes
+    # that are down and come back, and never starts a job that leaves out too many: spared at last.
+    others.sort(key=usable.__contains__)
     return spared + others[::-1][: max(0, asked.allocated_nodes - left)]
-
-
-def _usable(commands: SlurmCommands, asked: ResourceSpec, found: JobTerms) -> frozenset[str] | None:
-    """Return the nodes that the job could get; None if its constraint is not understood."""
-    reserved = found.reservation and reserved_nodes(commands, found.reservation)
-    return usable_nodes(
-        cluster_nodes(commands),
-        asked,
-        partitions=found.partition.split(","),
-        reserved=reserved or None,
-    )

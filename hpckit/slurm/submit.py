@@ -169,4 +169,4 @@ def _failure(error: FailedJobError, commands: SlurmCommands) -> SchedulerError:
     code = cause.returncode if isinstance(cause, subprocess.CalledProcessError) else 1
     if code in _STOPPED:
         return commands.no_answer("sbatch")
-    return command_error("sbatch", code, str(error))
+    return command_error("sbatch", code, str(error), commands.environ)

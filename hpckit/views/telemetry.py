@@ -9,7 +9,7 @@ from hpckit.errors import FrozenFolderError
 from hpckit.model.telemetry.usage import NodeUsage, RunUsage
 from hpckit.model.telemetry.vocabulary import GpuDevice, GpuRow, TelemetryTotal, nameless_gpu
 from hpckit.observe.aggregate import complete_total, merge_totals
-from hpckit.planning.diagnosis.nccl_log import NcclTransport, read_nccl_log
+from hpckit.planning.diagnosis.evidence import NcclTransport, read_nccl_log
 from hpckit.record.attempts import attempt_numbers, latest_attempt
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths

@@ -239,6 +239,19 @@ def test_user_primary_that_is_wrong_is_told(
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("line", ["base_config", "model: base_linear", "resources: big"])
+def test_what_code_stores_in_hydra_is_suspected_where_it_is_missing(
+    line: str, request_for: Requester, write_conf: Writer
+) -> None:
+    """An application that imports its structured configs itself works only with `imports`."""
+    conf = write_conf({"config": f"defaults: [hpckit, {{{line}}}, _self_]\n"})
+    if ":" not in line:
+        (conf / "config.yaml").write_text(f"defaults: [hpckit, {line}, _self_]\n")
+    with pytest.raises(ConfigError, match=line.partition(":")[0]) as caught:
+        compose(request_for())
+    assert "imports=[myapp.config]" in caught.value.hint
+
+
 def test_primary_beside_a_foreign_one_works_as_it_is_advised(
     request_for: Requester, write_conf: Writer
 ) -> None:

@@ -61,7 +61,7 @@ def test_invocation_reads_as_the_interpreter_does(
 )
 def test_shell_commands_are_told_apart(line: str, commands: list[list[str]]) -> None:
     """By what separates them, without assignments before them and files they write to."""
-    assert [list(one) for one in shell_commands(line)] == commands
+    assert [list(one) for one, _ in shell_commands(line)] == commands
 
 
 @given(st.lists(st.text(max_size=8), min_size=1), st.text(max_size=40))
@@ -72,4 +72,4 @@ def test_reading_words_never_fails(words: list[str], line: str) -> None:
         given = [one for one in (started.script, started.module, started.code) if one is not None]
         assert len(given) <= 1
         assert set(started.arguments) <= {first, *words}
-    assert all(command for command in shell_commands(line))
+    assert all(command for command, _ in shell_commands(line))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from hpckit.errors import ConfigError
@@ -34,6 +36,14 @@ LOSS = [
     ("loss: 1,234.5; mem 3", None, 1234.5),
     ("the loss is loss: 0.5. Good", None, 0.5),
     ("loss 2, loss 2", None, 2),
+    ("loss 0.5 min 0.1 max 0.9", None, 0.5),
+    ("loss 0.5 min 0.1 step 4", 4, 0.5),
+    ("loss 0.5 hours: 3", None, 0.5),
+    ("loss 0.5 of the best", None, 0.5),
+    ("grad nan loss 2", None, 2),
+    ("best loss 0.2 at step 3, loss 0.3 at step 9", 9, 0.3),
+    ("epoch 5 loss 0.3 best 0.2 (epoch 3)", 5, 0.3),
+    ("best step 3 loss 2", 3, 2),
     ("iter 40: loss 4.1, time 4ms, mfu -100.00%", 40, 4.1),
     ("Epoch [3/10] loss: -.5", 3, -0.5),
     ("global_step=7 epoch=1 loss=1e3", 7, 1000),
@@ -65,6 +75,16 @@ def test_a_name_in_front_of_a_number_is_found(line: str, step: int | None, loss:
             "loss: 3 / 10",
             "loss: 1.5M",
             "train loss 2.5, val loss 0.3",
+            *("loss: 900 MB", "loss: 1.2 GB", "loss: 3 MiB", "loss 1.5 T", "loss: 12 GHz"),
+            *("loss: 2 min", "loss: 3 hours", "loss: 5 h", "loss 3 min 20 s", "loss 2 h 30 min"),
+            *("loss: 9 of 10", "loss: 9 out of 10", "loss: 1'234.5", "loss: 50‰"),
+            *(
+                "loss: 1.5 e-3",
+                "loss: 1.5x10^-3",
+                "loss: 1.5\u00d710⁻³",
+                "loss: 2^10",
+                "loss: 2**10",
+            ),
         ),
     ],
 )
@@ -81,6 +101,24 @@ def test_regular_expressions_name_their_metrics() -> None:
     line = "it=30 top1 70.1% top5 90, val loss 0.4, step 5"
     assert printed_row(line, wanted) == {"step": 30, "acc": 70.1, "acc5": 90, "val loss": 0.4}
     assert printed_row("it=30 top1 x top5 y", wanted) == {}
+
+
+@pytest.mark.parametrize(
+    "piece", ["loss 1", "loss 3 min 2 ", "loss: ", "best ", "step ", "loss 1,111", "1'", " "]
+)
+def test_time_for_a_line_grows_as_the_line_does(piece: str) -> None:
+    """No program keeps the agent busy by what it prints: eight times the line, not sixty times."""
+    ((pattern, _, _),) = printed_patterns(["loss"])
+
+    def took(size: int) -> float:
+        line = piece * (size // len(piece))
+        start = time.process_time()
+        for _ in pattern.finditer(line):
+            pass
+        return time.process_time() - start
+
+    short = max(min(took(10_000) for _ in range(3)), 1e-3)
+    assert min(took(80_000) for _ in range(3)) < 30 * short
 
 
 def test_long_numbers_are_no_step() -> None:

@@ -32,6 +32,28 @@ BOOM = Failure(
 GONE = Failure(cause=Cause.exit_code, message="ended with exit code 7", signature="exit_code-7")
 
 
+UNBORN = "Slurm says FAILED, exit code 69: the run ended before its supervisor started: "
+
+
+@pytest.mark.parametrize(
+    ("said", "key"),
+    [
+        ("no module cuda/12 on n1", "cluster.modules=[NAME,…]"),
+        ("/usr/bin/python3: No module named hpckit", "cluster.python=/path/to/python"),
+        ("cluster.setup ended on n1 with exit code 1 at: false", "cluster.setup=[LINE,…]"),
+    ],
+)
+def test_job_that_cannot_begin_is_not_tried_again_as_it_was(said: str, key: str) -> None:
+    """The advice has the key that has to change; `resume` cannot change it."""
+    unborn = Failure(cause=Cause.scheduler, message=UNBORN + said)
+    (text, again) = failure_texts(rows(unborn))
+    assert f"it ends so again until {key.partition('=')[0]} is another" in text
+    assert again == f"  try again: hpckit rerun demo.0 {key} (today's code)"
+    mixed = "\n".join(failure_texts(rows(unborn, BOOM)))
+    assert "hpckit rerun demo --failed (today's code)" in mixed
+    assert "hpckit resume" in mixed
+
+
 def views(*failures: Failure | None, state: RunState = RunState.failed) -> Sequence[RunView]:
     """Return a run for each failure; None has completed."""
     return [

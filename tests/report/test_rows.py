@@ -120,10 +120,31 @@ def test_note_is_total(state: RunState, base: BaseState) -> None:
         ),
         (
             RunView(
-                record=replace(RAISED, excluded=("n1", "n2")),
+                record=replace(RAISED, excluded=("n1", "n2"), excluded_by_us=("n1", "n2")),
                 observation=seen("PENDING", reason="BadConstraints", restarts=1),
             ),
             "n[1-2], where the run failed. To allow them again: scontrol update JobId=7 ExcNode",
+        ),
+        (  # what the user excludes is not blamed, and stays excluded
+            RunView(
+                record=replace(RAISED, excluded=("n1", "n3", "n4"), excluded_by_us=("n4",)),
+                observation=seen("PENDING", reason="BadConstraints", restarts=1),
+            ),
+            "it leaves out n4, where the run failed. To allow them again: scontrol update",
+        ),
+        (
+            RunView(
+                record=replace(RAISED, excluded=("n1", "n3", "n4"), excluded_by_us=("n4",)),
+                observation=seen("PENDING", reason="ReqNodeNotAvail", restarts=1),
+            ),
+            "scontrol update JobId=7 ExcNodeList=n[1,3]",
+        ),
+        (
+            RunView(
+                record=replace(RAISED, state=RunState.interrupted),
+                observation=seen("PENDING", reason="job requeued in held state", restarts=1),
+            ),
+            "it is held. Let it start: scontrol release 7",
         ),
         (RunView(record=RUNNING, alive=False), "died before recording the outcome"),
         (RunView(record=replace(WAITING, job=None), alive=False), "nothing will start it"),

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from tiers import thorough
 
-from hpckit.runtime.own_waits import OwnWaits
-from hpckit.runtime.rank.step_times import ThreadWork
+from hpckit.runtime.rank.step_times import OwnWaits, ThreadWork
 
 pytestmark = pytest.mark.skipif(
     platform.machine() not in {"x86_64", "aarch64"}

@@ -53,7 +53,9 @@ def test_program_that_cannot_be_run_is_away(tmp_path: Path) -> None:
 )
 def test_silence_of_a_daemon_is_away(words: str) -> None:
     """Where a daemon did not answer, it is not a refusal: trying again may help."""
-    assert isinstance(command_error("sbatch", 1, f"sbatch: error: {words}\n"), SchedulerAwayError)
+    assert isinstance(
+        command_error("sbatch", 1, f"sbatch: error: {words}\n", {}), SchedulerAwayError
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,7 @@ def test_silence_of_a_daemon_is_away(words: str) -> None:
     [
         ("Invalid partition name specified", "resources.partition"),
         ("Invalid account or account/partition combination specified", "resources.account"),
+        ("Invalid accounting frequency requested", "acctg_freq as task=30"),
         ("Requested time limit is invalid (missing or exceeds some limit)", "timeout_min"),
         ("Requested node configuration is not available", "resources.*"),
         ("Job violates accounting/QOS policy (job submit limit, ...)", "limit on your jobs"),
@@ -72,7 +75,7 @@ def test_silence_of_a_daemon_is_away(words: str) -> None:
 )
 def test_refusal_keeps_slurms_words_and_adds_a_hint(words: str, hint: str) -> None:
     """A refusal is shown in Slurm's own words, with the key of ours that is to be changed."""
-    error = command_error("sbatch", 1, f"sbatch: error: Batch job submission failed: {words}\n")
+    error = command_error("sbatch", 1, f"sbatch: error: Batch job submission failed: {words}\n", {})
     assert isinstance(error, SchedulerRefusedError)
     assert words in error.message
     assert hint in error.hint
@@ -125,7 +128,7 @@ def test_programs_of_another_cluster_are_never_taken(tmp_path: Path) -> None:
 def test_unconfigured_slurm_is_absent() -> None:
     """Slurm's programs without a configuration reached nobody: a definite no, with the way out."""
     words = "sbatch: error: resolve_ctls_from_dns_srv: x\nsbatch: fatal: Could not establish a "
-    error = command_error("sbatch", 1, words + "configuration source\n")
+    error = command_error("sbatch", 1, words + "configuration source\n", {})
     assert isinstance(error, SchedulerAbsentError)
     assert error.hint.startswith("cluster=local")
     assert error.message == (

@@ -298,6 +298,34 @@ def test_as_many_nodes_are_left_as_the_job_asks_for(slurm: OneJob) -> None:
     assert outcome.warning.startswith("n[4,3] not excluded")
 
 
+@pytest.mark.parametrize(
+    ("up", "wanted", "asked", "excluded"),
+    [
+        ("2", ["n4"], 2, ()),  # n1 and n3 are left out by the user, n4 is lost
+        ("24", ["n4"], 2, ()),
+        ("25", ["n4"], 2, ("n4",)),
+        ("2", ["n4"], 1, ("n4",)),
+        ("4", ["n2", "n4"], 1, ("n2",)),  # both are needed: the one that is up
+    ],
+)
+def test_lost_node_is_left_out_only_if_enough_others_remain(
+    slurm: OneJob, up: str, wanted: list[str], asked: int, excluded: tuple[str, ...]
+) -> None:
+    """Slurm waits for a node that is down; a job that leaves out too many it never starts."""
+    others = [place for place in range(1, 6) if str(place) not in f"13{up}"]
+    nodes = rows(1, 3, *map(int, up)) + "\n" + rows(*others, state="down*")
+    slurm.set(nodes=nodes, excluded="n[1,3]")
+    outcome = slurm.requeue(*wanted, nodes=asked)
+    assert outcome.added == excluded
+    assert outcome.kept == tuple(node for node in wanted if node not in excluded)
+
+
+def test_requeue_tells_the_nodes_that_it_added_from_those_of_before(slurm: OneJob) -> None:
+    """What the user excludes is not said to have failed."""
+    outcome = slurm.requeue("n2", "n9")
+    assert (outcome.excluded, outcome.added) == (("n9", "n2"), ("n2",))
+
+
 H100 = "8|16000|gpu:h100:4(S:0)"
 
 

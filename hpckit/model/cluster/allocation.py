@@ -57,14 +57,16 @@ class AttemptRequest:
 class RequeueResult:
     """The result of asking for a new attempt, with an explanation.
 
-    `excluded` are all nodes that the next attempt leaves out. `kept` are those that should be left
-    out and cannot be, as the job needs them, or Slurm refuses; `warning` says why. `disallowed` is
-    whether Slurm refuses it for this job, which is about to end: another job may continue its run.
+    `excluded` are all nodes that the next attempt leaves out, `added` those of them that the job
+    did not leave out before. `kept` are those that should be left out and cannot be, as the job
+    needs them, or Slurm refuses; `warning` says why. `disallowed` is whether Slurm refuses it for
+    this job, which is about to end: another job may continue its run.
     """
 
     outcome: RequeueOutcome
     message: str = ""
     excluded: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
     warning: str = ""
     kept: tuple[str, ...] = ()
     disallowed: bool = False

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from hpckit.context import Context, login_name
+from hpckit.context import NO_LOCAL, Context, login_name
 from hpckit.errors import SchedulerError
 from hpckit.model.cluster.site import NodeGroup, Site
 from hpckit.model.finding import ExpectedStart, Finding
@@ -54,9 +54,10 @@ class Asked:
             self.unchecked.extend(self.site.unknown)
         else:
             where = plan.cluster.bin_dir or "PATH"
+            local = "" if self.context.environ.get(NO_LOCAL) else " (cluster=local runs here)"
             self.unchecked.append(
                 f"sbatch was not found in {where}: no limit, no start, and who restarts a "
-                "preempted run (cluster=local runs on this machine)"
+                f"preempted run{local}"
             )
         self.findings.extend(preflight(plan, self.site))
         if (jobs := followed_jobs(plan)) and self.site.settings is not None:

@@ -10,14 +10,24 @@ import difflib
 import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 
-from hpckit.model.command import MPI_CURE, commands_of, invocation, shell_line, unwrapped
+from hpckit.model.command import (
+    MPI_CURE,
+    commands_of,
+    invocation,
+    shell_commands,
+    shell_line,
+    unwrapped,
+)
 from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import Resources
 
 _OWN_SIGNS = frozenset({"awk", "gawk", "mawk", "find", "perl", "sed", "xargs"})
 """Programs that read `$` or `;` themselves."""
 _SIGNS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>", "|&"})
+_PIPES = frozenset({"|", "|&"})
+_OTHER_PROGRAM = re.compile(r"\./|(?:Rscript|julia|matlab|octave)\b")
 _VARIABLE = re.compile(r"\$([A-Za-z_]\w*|\{[A-Za-z_]\w*\})|\A~/")
 _DOTTED = re.compile(r"\$([A-Za-z_]\w*(?:\.\w+)+)")
 _BRACED = re.compile(r"(?<![${])\{([A-Za-z_][\w.]*)\}(?!\})")
@@ -65,7 +75,9 @@ def command_slips(
         yield from _placeholders(words, keys)
     elif started.is_shell:
         yield from _placeholders(words, None)
-    chosen = _CHOOSES.search(shell_line(unwrapped(words)) or "") is not None
+    line = shell_line(unwrapped(words)) or ""
+    yield from _pipes(words, line)
+    chosen = _CHOOSES.search(line) is not None
     for command in commands_of(words):
         yield from _launchers(command, resources, chosen=chosen)
 
@@ -79,6 +91,29 @@ def _options_of_launch(words: Sequence[str]) -> Iterator[Finding]:
                 f"{word} stands behind --, and so is a word of the command",
                 f"if it is meant for hpckit: hpckit launch {word} -- …",
             )
+
+
+def _pipes(words: Sequence[str], line: str) -> Iterator[Finding]:
+    """Yield a warning of a pipe in a shell's line that hides how a program in front of it ended."""
+    if "pipefail" in " ".join(words) or "PIPESTATUS" in line:
+        return
+    parts = (part for part, sign in shell_commands(line) if sign in _PIPES)
+    starts = (invocation(inner) for part in parts for inner in commands_of(part) if _trains(inner))
+    for program in islice((started.program for started in starts), 1):
+        yield warning(
+            "command",
+            line,
+            f"a pipe ends as its last program does: if {program} fails, the run is completed",
+            "leave the pipe out, as hpckit keeps what is printed (hpckit logs); or begin the "
+            "line, for bash, with: set -o pipefail;",
+        )
+
+
+def _trains(words: Sequence[str]) -> bool:
+    """Whether a command starts a Python, a launcher or a script, and no tool such as `cat`."""
+    started = invocation(words)
+    known = started.is_python or started.script or _launcher(words)[0]
+    return bool(known or _OTHER_PROGRAM.match(words[0]))
 
 
 def _shell_signs(words: Sequence[str]) -> Iterator[Finding]:
@@ -107,6 +142,7 @@ def _shell_signs(words: Sequence[str]) -> Iterator[Finding]:
 
 def _shell_cure(words: Sequence[str], found: str) -> str:
     line = " ".join(word if _is_sign(word) else _quoted(word) for word in words)
+    line = line if _PIPES.isdisjoint(words) else f"set -o pipefail; {line}"
     cure = f"let one read it: hpckit launch -- bash -c {shlex.quote(line)}"
     variable = _VARIABLE.search(found)
     if variable is None or variable[1] is None:

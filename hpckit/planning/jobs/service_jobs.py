@@ -46,7 +46,8 @@ def auto_resume_job(
     jobs, or where the cluster wants such jobs (`service_partition`, `service_qos`). It uses no
     reservation: it may start long after the launch's jobs, and a reservation has an end.
     """
-    mains = dict.fromkeys(_main(job) for job in after)
+    # The main jobs of elements; those that have ended delay nothing.
+    mains = dict.fromkeys(job.partition("_")[0] for job in after)
     resources = replace(
         like,
         **_place(like, cluster),
@@ -100,11 +101,6 @@ def backlog_job(
         launch, index=index, like=like, cluster=cluster, after=after, pause=not after
     )
     return replace(job, name=f"{launch}-backlog-{index}")
-
-
-def _main(job: str) -> str:
-    """Return the main job of an element; elements that have ended delay nothing."""
-    return job.partition("_")[0]
 
 
 def successor_job(launch: str, run: int, *, index: int, like: JobSpec, after: str) -> JobSpec:

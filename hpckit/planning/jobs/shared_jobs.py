@@ -112,7 +112,7 @@ def shared_job(
         each=each,
         at_a_time=sweep.max_concurrent,
         most_jobs=most,
-        timeout=_minutes(sweep.job_timeout_min),
+        timeout=None if sweep.job_timeout_min is None else timedelta(minutes=sweep.job_timeout_min),
         mps=sweep.mps,
     )
     found = shared_again(asked, count)
@@ -199,10 +199,6 @@ def in_order(plan: LaunchPlan, lasted: Mapping[str, timedelta]) -> LaunchPlan:
         for job in plan.jobs
     )
     return replace(plan, jobs=tuple(jobs))
-
-
-def _minutes(number: int | None) -> timedelta | None:
-    return None if number is None else timedelta(minutes=number)
 
 
 def _shared(slots: int, each: int, per_gpu: int) -> int:

@@ -22,6 +22,7 @@ _CHOOSING = frozenset(
 )
 """Options of sbatch by which a user chooses nodes, apart from our own fields."""
 _KEPT_FREE = frozenset({"reserved", "maint"})
+"""How nodes of a reservation are shown; for its own jobs they are usable."""
 _SYNTAX = frozenset("[]()*@,!")
 """Marks of constraints that concern several nodes at once, or that Slurm may come to know."""
 
@@ -66,15 +67,11 @@ def usable_nodes(
         node.name
         for node in nodes
         if (node.has.partition in partitions if partitions else node.default)
-        and (node.has.usable if reserved is None else _usable_in(reserved, node))
+        and (reserved is None or node.name in reserved)
+        and (node.has.usable or (reserved is not None and node.has.state in _KEPT_FREE))
         and _meets(constraint, node.features)
         and fits_node(asked, node.has)
     )
-
-
-def _usable_in(reserved: Collection[str], node: ClusterNode) -> bool:
-    """Whether a node is usable for jobs of its reservation, for which it is shown as kept."""
-    return node.name in reserved and (node.has.usable or node.has.state in _KEPT_FREE)
 
 
 def _meets(constraint: str, features: Collection[str]) -> bool:

@@ -87,7 +87,8 @@ def pair_findings(reports: Sequence[HealthReport]) -> Iterator[tuple[str, Health
             partners = " and ".join(each.partner for each in report.pairs)
             # A partner that reached nobody else may be what is broken.
             if any(each.partner in fastest for each in report.pairs):
-                words = f"{report.node} could not exchange data with {partners}: {_problem(report)}"
+                problem = next((each.problem for each in report.pairs if each.problem), "no answer")
+                words = f"{report.node} could not exchange data with {partners}: {problem}"
                 yield report.node, _finding(HealthVerdict.crit, words)
         elif usual is not None and rate < _WARN * usual:
             verdict = HealthVerdict.crit if rate < _CRIT * usual else HealthVerdict.warn
@@ -121,10 +122,6 @@ def _fastest(reports: Sequence[HealthReport]) -> Mapping[str, float]:
         for report in reports
     }
     return {node: max(each) for node, each in rates.items() if each}
-
-
-def _problem(report: HealthReport) -> str:
-    return next((pair.problem for pair in report.pairs if pair.problem), "no answer")
 
 
 def _finding(verdict: HealthVerdict, words: str) -> HealthFinding:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from hpckit.model.plain import is_within
@@ -118,7 +119,7 @@ def summarise(events: Iterable[Mapping[str, Any]]) -> TraceSummary:
     for event in events:
         trace.take(event)
     on_gpu = bool(trace.kernels)
-    ran = trace.kernels + trace.copies if on_gpu else [one for _, one in _all(trace.threads)]
+    ran = trace.kernels + trace.copies if on_gpu else [*chain(*trace.threads.values())]
     window = _window(trace.steps, ran if on_gpu or not trace.steps else ())
     if window is None:
         raise TraceError("the trace has neither kernels nor operators")
@@ -157,11 +158,6 @@ def _time(event: Mapping[str, Any], key: str) -> float | None:
     if type(value) in {int, float} and is_within(value, _LATEST):
         return float(value)
     return None
-
-
-def _all(threads: Mapping[object, list[Call]]) -> Iterator[tuple[object, Call]]:
-    for track, calls in threads.items():
-        yield from ((track, call) for call in calls)
 
 
 def _window(steps: list[Interval], ran: Iterable[Call]) -> Interval | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import PurePosixPath
 
@@ -25,7 +25,7 @@ _LENGTH = 12
 """Hex digits of a signature: 48 bits; a run has dozens of failures, not millions."""
 _FRAMES = 3
 _MESSAGE_CHARACTERS = 300
-_LOG_LINES = 40
+_LOG_LINES = 100
 """An exception must be this close to the end of a log to be what ended the process."""
 
 _DIRECT_CAUSE = "\nThe above exception was the direct cause of the following exception:\n"
@@ -116,9 +116,9 @@ _CHILD_CRASHED = re.compile(r"worker \(pid.*is killed by signal: (?!Killed)")
 def classify(exit_: RankExit) -> Cause:
     """Return the class of a rank's end.
 
-    If an exception matches no rule, those that it was raised from are tried. `exit_.oom` counts
-    only if SIGKILL killed something: the rank, the child that its shell reports, or a worker that
-    its exception mentions.
+    If an exception matches no rule, those in its group and those it was raised from are tried.
+    `exit_.oom` counts only if SIGKILL killed something: the rank, the child that its shell reports,
+    or a worker that its exception mentions.
     """
     if exit_.oom and _killed(exit_):
         return Cause.host_oom
@@ -148,10 +148,12 @@ def _child_killed(exit_: RankExit) -> bool:
 
 
 def _chain(exit_: RankExit) -> Iterator[tuple[str, str]]:
-    """Yield names and messages of the exception, and of those it was raised `from`."""
+    """Yield names and messages of the exception, those in its group, those it was raised `from`."""
     if exit_.exception is None:
         return
     yield exit_.exception, exit_.message or ""
+    for grouped in _GROUPED.finditer(exit_.traceback or ""):
+        yield grouped[1], grouped[2] or ""
     own = (exit_.traceback or "").rpartition(_IN_HANDLING)[2]
     for earlier in reversed(own.split(_DIRECT_CAUSE)[:-1]):
         said = [line for line in earlier.splitlines() if re.match(r"(?!Traceback )\S", line)]
@@ -162,20 +164,33 @@ def _chain(exit_: RankExit) -> Iterator[tuple[str, str]]:
 def failure_signature(exit_: RankExit) -> str:
     """Return a text that is the same if the same failure happens again, and only then.
 
-    It holds the class, then what distinguishes the failure within it: the signal or the exit code,
-    or for an exception its type, the functions it passed through, and its message without the parts
-    that differ between ranks. Line numbers are left out: the failure is the same after an edit
-    above it, and CUDA reports kernel errors at whichever line comes next. A failure that depends on
-    circumstances (memory, disk, peers) is the same failure anywhere in the code.
+    It holds the class, then what distinguishes the failure within it: the signal, or the exit code
+    and what was printed last, or for an exception its type, the functions it passed through, its
+    message, and the exceptions in its group; all without the parts that differ between ranks. Line
+    numbers are left out: the failure is the same after an edit above it, and CUDA reports kernel
+    errors at whichever line comes next. A failure that depends on circumstances (memory, disk,
+    peers) is the same failure anywhere in the code.
     """
     cause = classify(exit_)
     if cause.has(Trait.by_circumstance):
         return str(cause)
+    if exit_.exception is None and exit_.signal is not None:
+        return f"{cause}-{exit_.signal}"
     if exit_.exception is None:
-        return f"{cause}-{exit_.code if exit_.signal is None else exit_.signal}"
-    parts = (exit_.exception, *_frames(exit_.traceback or ""), _general(exit_.message or ""))
-    digest = hashlib.sha256("\n".join(parts).encode(errors="replace")).hexdigest()
-    return f"{cause}-{digest[:_LENGTH]}"
+        printed = dict.fromkeys(_general(line) for line in (exit_.message or "").splitlines())
+        return f"{cause}-{exit_.code}" + (f"-{_digest(printed)}" if printed else "")
+    told = exit_.traceback or ""
+    grouped = (f"{match[1]}: {_general(match[2] or '')}" for match in _GROUPED.finditer(told))
+    parts = (exit_.exception, *_frames(told), _general(exit_.message or ""), *grouped)
+    return f"{cause}-{_digest(parts)}"
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode(errors="replace")).hexdigest()[:_LENGTH]
+
+
+_GROUPED = re.compile(r"^ {4,}\| (?:\w+\.)*(\w+)(?:: (.*))?$", re.MULTILINE)
+"""An exception in an `ExceptionGroup`."""
 
 
 _FRAME = re.compile(r'^[ |+]*File "(?P<file>.*)", line \d+, in (?P<name>.+)$', re.MULTILINE)
@@ -221,8 +236,9 @@ def _without_values(text: str) -> str:
 
 
 _PYTHON_END = re.compile(
-    r"^Traceback \(most recent call last\):\n(?:[ |+].*\n)+"
-    r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$",
+    r"^(?P<group>  \+ Exception Group )?Traceback \(most recent call last\):\n"
+    r"(?(group)(?:  \|  .*\n)+  \| |(?:[ |+].*\n)+)"
+    r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$(?(group)(?:\n  [ +|].*)*)",
     re.MULTILINE,
 )
 _CPP_END = re.compile(
@@ -258,7 +274,7 @@ def with_log(exit_: RankExit, log: str) -> RankExit:
     if not ends or log.count("\n", ends[-1].end()) > _LOG_LINES:
         return exit_ if cpp else replace(exit_, message=_last_lines(log))
     end = ends[-1]
-    more = "" if cpp else _more_of_message(log[end.end() :])
+    more = "" if cpp or end["group"] else _more_of_message(log[end.end() :])
     return replace(
         exit_,
         exception=re.split(r"::|\.", end["name"])[-1],

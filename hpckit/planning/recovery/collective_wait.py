@@ -155,7 +155,10 @@ def _members(progress: Iterable[GroupProgress]) -> frozenset[int]:
 
 def _differing(here: dict[int, RecordedCollective]) -> tuple[int, ...]:
     """Return the ranks whose operation differs from that of most; of two halves, nobody's does."""
-    calls = {rank: _call(entry) for rank, entry in here.items()}
+    calls = {
+        rank: (entry.operation, entry.tensor if entry.operation in _SAME_SIZES else "")
+        for rank, entry in here.items()
+    }
     counts = Counter(calls.values()).most_common(2)
     if len(counts) < 2 or (counts[0][1] == counts[1][1] and len(calls) > 2):  # noqa: PLR2004
         # Two of two: one of them is wrong, and it does not matter which one is named first.
@@ -164,10 +167,6 @@ def _differing(here: dict[int, RecordedCollective]) -> tuple[int, ...]:
     if counts[0][1] == counts[1][1]:
         usual = calls[min(calls)]
     return tuple(sorted(rank for rank, call in calls.items() if call != usual))
-
-
-def _call(entry: RecordedCollective) -> tuple[str, str]:
-    return (entry.operation, entry.tensor if entry.operation in _SAME_SIZES else "")
 
 
 def _explained(

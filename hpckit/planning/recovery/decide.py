@@ -65,7 +65,8 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
     failure = view.failure or first_failure(view.exits)
     end = read_end(view.exits, told=view.cut_short)
     if failure is None and end in _COMPLETE:
-        return _completed(view, end)
+        reason = PRUNED if end is RoundOutcome.pruned else returned_early(view.exits)
+        return EndAttempt(state=RunState.completed, exit_code=0, reason=reason)
     if view.notice is not None:
         return end_by_notice(view, view.notice, policy, past)
     # Slurm tells the ranks of a satellite, too: they may leave before they are asked to.
@@ -117,11 +118,6 @@ def _undone(view: RoundView, failure: Failure) -> NewRound:
     words = f"{failure.message}; back {describe_resize(view, view.grown_from)}"
     because = replace(failure, cause=Cause.resized, message=words, signature=Cause.resized)
     return NewRound(because=because, nodes=view.grown_from, undone=True)
-
-
-def _completed(view: RoundView, end: RoundOutcome) -> EndAttempt:
-    reason = PRUNED if end is RoundOutcome.pruned else returned_early(view.exits)
-    return EndAttempt(state=RunState.completed, exit_code=0, reason=reason)
 
 
 def _failure_of(view: RoundView, end: RoundOutcome) -> Failure:

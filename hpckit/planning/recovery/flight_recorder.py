@@ -106,15 +106,12 @@ def _groups(
             group=group,
             entered=number,
             name=names.get(group, ""),
-            ranks=_text_of(members.get(group, ())),
+            ranks=text
+            if len(text := stepped_ranges(members.get(group, ()))) <= _LONGEST_RANKS
+            else UNNAMED,
         )
         for (backend, group), number in list(entered.items())[:MOST_GROUPS]
     )
-
-
-def _text_of(members: Iterable[int]) -> str:
-    text = stepped_ranges(members)
-    return text if len(text) <= _LONGEST_RANKS else UNNAMED
 
 
 def _members(dumps: Iterable[Mapping[Any, Any]], by: DumpedBy) -> dict[str, list[int]]:

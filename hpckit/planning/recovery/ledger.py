@@ -163,7 +163,10 @@ def _entry(failure: Failure, attempt: int, at: datetime, *, progressed: bool) ->
     return LedgerEntry(
         attempt=attempt,
         cause=failure.cause,
-        signature=failure.signature,
+        # What a program printed last may differ each time; a repeated exit code is a repetition.
+        signature="-".join(failure.signature.split("-")[:2])
+        if failure.cause is Cause.exit_code
+        else failure.signature,
         nodes=tuple(failure.node.split(", ")) if failure.node else (),
         progressed=progressed,
         at=at,

@@ -48,7 +48,7 @@ def loss(absence: NodeSilence, exits: Sequence[RankExit]) -> Failure | None:
     together = shared_cause(len(names), len(absence.nodes))
     nodes = None if together else ", ".join(names)
     words = "lost the agent of" if absence.lost else "no exit record came from"
-    ranks = _ranks(places, absence)
+    ranks = [rank for rank in absence.silent if rank // absence.tasks_per_node in places]
     place = rank_place(ranks, absence.layout)
     words += f" {compress_nodes(names)} (rank {ranges(ranks)}{f'; {place}' if place else ''})"
     return Failure(
@@ -58,11 +58,6 @@ def loss(absence: NodeSilence, exits: Sequence[RankExit]) -> Failure | None:
         step=absence.step,
         signature=f"{Cause.node_lost} {nodes or 'together'}",
     )
-
-
-def _ranks(places: Collection[int], absence: NodeSilence) -> Sequence[int]:
-    """Return the silent ranks of these nodes."""
-    return [rank for rank in absence.silent if rank // absence.tasks_per_node in places]
 
 
 def missing_agents(

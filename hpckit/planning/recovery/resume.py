@@ -195,7 +195,9 @@ def with_stages(judged: Judged, stages: Sequence[Stage]) -> Judged:
             if before not in known:
                 known[before] = _blocked(before, found, view.blocked)
             found[index] = (view, known[before])
-        elif _has_reported(view, stages) and any(_is_again(found, run) for run in before):
+        elif _has_reported(view, stages) and any(
+            run in found and found[run][1].standing is Standing.resumable for run in before
+        ):
             found[index] = (view, _AGAIN)
         else:
             found[index] = (view, own)
@@ -211,15 +213,7 @@ def _blocked(before: range, found: Mapping[int, tuple[RunView, Judgement]], why:
     for run in before:
         if run not in found:
             return Judgement(standing=Standing.detached, follows=run)
-        if not _lets_begin(found[run][1].standing):
+        standing = found[run][1].standing
+        if not (standing.under_way or standing in {Standing.resumable, Standing.completed}):
             return Judgement(standing=Standing.blocked, detail=why)
     return _AGAIN
-
-
-def _lets_begin(standing: Standing) -> bool:
-    """Whether a run that follows one of this standing may wait for it."""
-    return standing.under_way or standing in {Standing.resumable, Standing.completed}
-
-
-def _is_again(found: Mapping[int, tuple[RunView, Judgement]], run: int) -> bool:
-    return run in found and found[run][1].standing is Standing.resumable

@@ -105,12 +105,13 @@ def collect(settings: Code, *, cwd: Path, output_dir: Path, git: Git) -> CodeSna
             hint="start hpckit inside the project, or set code.root to a folder around it",
         )
     working_dir = cwd.relative_to(root).as_posix()
+    wanted = dict.fromkeys((working_dir, *map(_below, settings.paths)))
     project = _Project(root, output_dir.resolve(), git, settings.secrets)
     files = _files(settings, root, project, checkout=checkout) if settings.snapshot else None
     return CodeSnapshot(
         root=root,
         working_dir=working_dir,
-        python_path=_python_path(root, working_dir, settings.paths),
+        python_path=tuple(path for path in wanted if (root / path).is_dir()),
         files=files,
         git=git.state(root) if checkout else None,
         left_out=tuple(sorted(project.left_out)),
@@ -158,11 +159,6 @@ def _root(settings: Code, cwd: Path, git: Git) -> tuple[Path, bool]:
             hint="name the project's folder, or leave code.root out",
         )
     return root, git.checkout(root) is not None
-
-
-def _python_path(root: Path, working_dir: str, paths: list[str]) -> tuple[str, ...]:
-    wanted = dict.fromkeys((working_dir, *map(_below, paths)))
-    return tuple(path for path in wanted if (root / path).is_dir())
 
 
 def _below(path: str) -> str:

@@ -38,7 +38,7 @@ from hpckit.record.snapshot.entry_point import (
     names_like,
     uncallable,
 )
-from hpckit.record.snapshot.environment import in_active_environment, program_meant
+from hpckit.record.snapshot.environment import capture_of, in_active_environment, program_meant
 from hpckit.record.snapshot.frozen_files import OUTSIDE, FrozenFiles
 from hpckit.record.snapshot.script_imports import (
     Reader,
@@ -146,13 +146,22 @@ class Machine:
     def _python(self) -> Iterator[Finding]:
         """Look for the Python of the runs; on nodes it may be where this machine has nothing."""
         python = self.plan.python
-        if self.here and shutil.which(python, path=self.environ.get("PATH", os.defpath)) is None:
+        found = shutil.which(python, path=self.environ.get("PATH", os.defpath))
+        if self.here and found is None:
             yield error(
                 "cluster.python",
                 python,
                 f"cluster.python is {python}, and there is no such program on this machine",
                 "name the Python of an environment that has hpckit, or leave the key out: "
                 f"{sys.executable}",
+            )
+        elif found is not None and not self.same_python and not capture_of(found, self.environ):
+            say = error if self.here else warning  # what nodes set up may add to it
+            yield say(
+                "cluster.python",
+                python,
+                f"cluster.python is {python}, and no hpckit is installed for it here",
+                f"install it there, or leave the key out: {sys.executable}",
             )
 
     def _devices(self, settings: LaunchConfig) -> Iterator[Finding]:

@@ -39,7 +39,7 @@ def nodes_page(standings: Sequence[NodeStanding], used: Used, now: datetime) -> 
                 for kind, count in Counter(i.kind for i in standing.incidents).items()
             ),
             standing.incidents[-1].at.astimezone(now.tzinfo).strftime(_FORM),
-            standing.incidents[-1].message,
+            " ".join(standing.incidents[-1].message.split()),
         )
         for standing in standings
     )
@@ -64,7 +64,7 @@ def node_page(standing: NodeStanding, used: Used, now: datetime) -> Page:
             str(len(alike)) if len(alike) > 1 else "",
             alike[-1].kind.value,
             alike[-1].run,
-            alike[-1].message,
+            " ".join(alike[-1].message.split()),
         )
         for alike in _loops(standing.incidents)
     )

@@ -92,6 +92,7 @@ class HandOver:
                 outcome=answer.outcome,
                 message=answer.text,
                 excluded=answer.excluded,
+                added=answer.added,
                 kept=answer.kept,
             )
         )

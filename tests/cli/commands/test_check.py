@@ -36,6 +36,9 @@ def test_check_says_when_it_would_start_and_what_it_costs(slurm_shell: Any) -> N
     shown = slurm_shell("check", *SLURM)
     assert "start    job 0: 2026-01-02" in shown.out
     assert "at most  1 CPU-hours" in shown.out
+    for minutes, hours in ((2, "0.03"), (50, "0.83")):
+        shown = slurm_shell("check", *SLURM, f"resources.timeout_min={minutes}")
+        assert f"at most  {hours} CPU-hours" in shown.out
 
 
 def test_check_leaves_nothing_and_submits_nothing(slurm_shell: Any, fake_slurm: Any) -> None:
@@ -232,6 +235,18 @@ def test_weights_of_others_are_refused_and_missing_ones_warned_about(
     assert findings(shell("check", *asked)) == []
     file.unlink()
     assert findings(shell("check", *asked)) == [("error", "checkpoint.weights")]
+
+
+def test_python_without_hpckit_is_named_before_runs_fail_of_it(shell: Any, tmp_path: Path) -> None:
+    """It exists, so only asking it tells; a job may add what this machine lacks."""
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
+    python.chmod(0o755)
+    words = ("check", "--json", f"cluster.python={python}")
+    here = shell(*words, "cluster=local", "--", "true")
+    assert findings(here) == [("error", "cluster.python")]
+    assert "no hpckit is installed for it here" in here.out
+    assert ("warning", "cluster.python") in findings(shell(*words, "cluster=slurm", "--", "true"))
 
 
 def test_modules_that_the_nodes_would_not_have_are_named(shell: Any) -> None:

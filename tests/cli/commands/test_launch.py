@@ -332,6 +332,15 @@ def test_launch_dry_run_on_this_machine_lists_the_runs(shell: Any) -> None:
     assert [line.split()[-1] for line in runs] == ["seed=1", "seed=2"]
 
 
+def test_this_machine_is_not_advised_where_its_administrators_rule_it_out(shell: Any) -> None:
+    """Without Slurm either, the next try would be refused."""
+    shell.environ = {**shell.environ, "PATH": "/nowhere", "HPCKIT_NO_LOCAL": "1"}
+    for verb in ("launch", "check"):
+        said = shell(verb, "cluster=slurm", "--", "/bin/true")
+        assert "cluster=local" not in said.out + said.err
+        assert "sbatch was not found" in said.out + said.err
+
+
 def test_no_run_starts_on_a_login_node_where_that_is_ruled_out(shell: Any) -> None:
     """What a site's module sets: refused before anything is written, with what to do."""
     shell.environ = {**shell.environ, "HPCKIT_NO_LOCAL": "1"}

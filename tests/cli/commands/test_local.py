@@ -126,7 +126,9 @@ def test_local_runs_cancelled_before_their_turn_never_start(shell: Any) -> None:
 
 
 def test_local_executor_that_cannot_start_says_why(shell: Any) -> None:
-    """A cluster.python without hpckit is an error with the reason, exit code 1."""
-    said = shell("launch", *COMMAND, "command=sleep 0", "cluster.python=/bin/false")
+    """A cluster.python without hpckit is refused, or else an error with the reason, exit code 1."""
+    words = ("launch", *COMMAND, "command=sleep 0", "cluster.python=/bin/false")
+    assert shell(*words).code == 2
+    said = shell(*words, "--no-check")
     assert said.code == 1
     assert "did not start" in said.err

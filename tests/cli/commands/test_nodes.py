@@ -76,6 +76,14 @@ def test_incidents_of_one_loop_are_one_line(tmp_path: Path) -> None:
     assert "40 memory errors" in lines[1]
 
 
+def test_message_of_several_lines_is_one_cell(tmp_path: Path) -> None:
+    """Line ends of a log are blanks in a table; --json has them."""
+    happen(tmp_path, "n1", message="rank 0 ended; it printed last:\nbus error\n")
+    for words in ((), ("n1",)):
+        assert "it printed last: bus error" in say(*words, folder=tmp_path).out
+    assert "last:\\nbus error" in say("--json", folder=tmp_path).out
+
+
 def test_history_that_is_not_used_is_told(tmp_path: Path) -> None:
     """Nobody wonders why a bad node is used again."""
     happen(tmp_path, "n1")

@@ -56,13 +56,47 @@ def test_slips_name_the_way_out(words: tuple[str, ...], cures: list[str]) -> Non
     assert [hint[: len(cure)] for hint, cure in zip(found, cures, strict=True)] == cures
 
 
+HIDDEN = "leave the pipe out"
+
+
+@pytest.mark.parametrize(
+    ("words", "cures"),
+    [
+        (("bash", "-c", "python train.py | tee out.txt"), [HIDDEN]),
+        (("sh", "-c", "cd x && LR=1 torchrun train.py 2>&1 | tee out.txt"), [HIDDEN]),
+        (("env", "A=1", "bash", "-lc", "uv run python train.py |& grep -v x | tee y"), [HIDDEN]),
+        (("bash", "-c", "./train | tee out.txt"), [HIDDEN]),
+        (("bash", "-c", "bash train.sh|tee out.txt"), [HIDDEN]),
+        (("bash", "-c", "set -o pipefail; python train.py | tee out.txt"), []),
+        (("bash", "-euo", "pipefail", "-c", "python train.py | tee out.txt"), []),
+        (("bash", "-c", "python train.py | tee out.txt; exit ${PIPESTATUS[0]}"), []),
+        (("bash", "-c", "zcat data.gz | python train.py"), []),
+        (("bash", "-c", "python train.py || echo failed; nvidia-smi | head"), []),
+        (("bash", "-c", "python train.py --sep 'a|b'"), []),
+        (("python", "train.py", "a|b"), []),
+    ],
+)
+def test_pipe_that_hides_a_failure_is_said(words: tuple[str, ...], cures: list[str]) -> None:
+    """A pipe ends as its last program: without pipefail a failed training looks completed."""
+    found = list(command_slips(words, Resources(), KEYS))
+    assert [finding.hint[: len(HIDDEN)] for finding in found] == cures
+    assert all(finding.severity is Severity.warning for finding in found)
+
+
+def test_shell_that_is_proposed_for_a_pipe_keeps_failures() -> None:
+    """The line that a warning proposes does not itself hide how the program ended."""
+    (found,) = command_slips(("python", "train.py", "|", "tee", "x"), Resources(), KEYS)
+    line = shlex.split(found.hint)[-1]
+    assert line == "set -o pipefail; python train.py | tee x"
+
+
 @pytest.mark.parametrize("sign", ["|", "&&", ";", ">", ">>", "2>", "<", "&"])
 def test_signs_of_a_shell_are_shown_where_one_reads_them(sign: str) -> None:
     """The cure is the same line, behind `bash -c`."""
     (found,) = slips(f"python train.py '{sign}' log")
     assert f"{sign} in command stays as it is" in found.message
     given = shlex.split(found.hint)
-    assert given[-2:] == ["-c", f"python train.py {sign} log"]
+    assert given[-2:] == ["-c", f"{'set -o pipefail; ' * (sign == '|')}python train.py {sign} log"]
 
 
 def test_line_for_a_shell_keeps_words_together() -> None:

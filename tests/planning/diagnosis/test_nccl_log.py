@@ -1,4 +1,4 @@
-"""Promises of planning.diagnosis.nccl_log: which network NCCL uses, in its own words."""
+"""Promises of planning.diagnosis.evidence: which network NCCL uses, in its own words."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.planning.diagnosis.diagnose import diagnose
-from hpckit.planning.diagnosis.evidence import HostUse, RunEvidence
-from hpckit.planning.diagnosis.nccl_log import NcclTransport, read_nccl_log
+from hpckit.planning.diagnosis.evidence import HostUse, NcclTransport, RunEvidence, read_nccl_log
 
 HEAD = "n1:4711:4711 [0] NCCL INFO "
 INFINIBAND = [

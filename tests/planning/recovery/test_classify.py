@@ -466,4 +466,51 @@ def test_last_lines_of_another_program_are_its_message() -> None:
     long = "".join(f"{i} " + "x" * 90 + "\n" for i in range(9))
     assert with_log(died(code=3), long).message == long[-280:].strip()
     assert with_log(died(code=3), "").message is None
-    assert failure_signature(with_log(died(code=3), "oops")) == failure_signature(died(code=3))
+
+
+def test_programs_that_failed_for_different_reasons_have_other_signatures() -> None:
+    """An exit code of 1 says nothing; what was printed last does, without its numbers."""
+
+    def signature(log: str, code: int = 1) -> str:
+        return failure_signature(with_log(died(code=code), log))
+
+    causes = ["config file missing: a.yaml", "Error in solve : singular matrix", "GPU is off", ""]
+    assert len({signature(f"step 7\n{cause}") for cause in causes}) == len(causes)
+    assert signature("step 1\nstep 2\noops 7") == signature("step 12\noops 8")
+    assert signature("oops") != signature("oops", code=3)
+    assert signature("oops").startswith("exit_code-1-")
+    assert signature("") == "exit_code-1"
+
+
+GROUP = """
+import asyncio
+def load(): raise {inner}
+async def train():
+    async with asyncio.TaskGroup() as group: group.create_task(asyncio.to_thread(load))
+asyncio.run(train())
+"""
+
+
+def test_exception_group_of_a_command_is_read_from_its_log(tmp_path: Path) -> None:
+    """A task group's exceptions are one exception, told apart by what is in it."""
+    found = []
+    for inner in ("ValueError('no data')", "KeyError('x')", "MemoryError()"):
+        (tmp_path / "train.py").write_text(GROUP.format(inner=inner))
+        command = [sys.executable, str(tmp_path / "train.py")]
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+        found.append(with_log(died(code=done.returncode), f"step 1\n{done.stderr}bye\n"))
+    assert {record.exception for record in found} == {"ExceptionGroup"}
+    assert "(1 sub-exception)" in (found[0].message or "")
+    assert (found[0].traceback or "").splitlines()[-2].endswith("| ValueError: no data")
+    assert [classify(record) for record in found] == [
+        Cause.exception,
+        Cause.exception,
+        Cause.host_oom,
+    ]
+    assert len({failure_signature(record) for record in found}) == len(found)
+
+
+def test_traceback_before_what_is_printed_at_exit_is_the_exception() -> None:
+    """Handlers of `atexit` may print a summary of some sixty lines."""
+    record = with_log(died(code=1), BROKEN + "closed a file\n" * 60)
+    assert record.exception == "ValidationError"

@@ -73,6 +73,16 @@ def test_ledger_counts_a_crash_loop_across_notices() -> None:
     assert read_ledger(history).repeated() == 3
 
 
+def test_ledger_counts_an_exit_code_again_whatever_was_printed_last() -> None:
+    """What a program prints as it ends may differ by chance, and does not hide a crash loop."""
+    told = [
+        ended(Cause.exit_code, step=5, signature=signature)
+        for signature in ("exit_code-1-ab", "exit_code-1-cd", "exit_code-1", "exit_code-3-ab")
+    ]
+    assert read_ledger([started(1), ended(step=5), *told[:3]]).repeated() == 3
+    assert read_ledger([started(1), ended(step=5), *told]).repeated() == 1
+
+
 def test_ledger_excludes_a_node_after_two_failures_or_one_loss() -> None:
     """Two failures of a node's own exclude it; being lost does so at once; both expire."""
     twice = read_ledger([started(1), ended(node="n1"), ended(node="n1"), ended(node="n2")])
