@@ -10,6 +10,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from hpckit.model.cluster.gpus_asked import gpus_asked
+from hpckit.model.launch import Resources
+from hpckit.model.plain import from_plain
+
 LENGTH = 16
 """Hex digits kept: 64 bits, so that a million runs have no collision by chance."""
 
@@ -17,8 +21,8 @@ IGNORED_KEYS = frozenset(
     {"name", "output_dir", "cluster", "recovery", "checkpoint", "runtime", "code", "chaos"}
     | {"budget", "notify", "observe", "preflight", "resources", "stages", "sweep", "tracker"}
 )
-COUNTED_RESOURCES = ("nodes", "tasks_per_node", "gpus_per_node")
-"""Of `resources`, these keys set the number and kind of ranks and so the result."""
+COUNTED_RESOURCES = ("nodes", "tasks_per_node")
+"""Of `resources`, these keys and the GPUs set the number and kind of ranks and so the result."""
 COUNTED_CLUSTER = ("modules", "setup", "env", "python")
 """Of `cluster`, these keys set what a run's programs are and find."""
 _USUAL = {"device": "auto", "cwd": "run"}
@@ -35,7 +39,8 @@ def run_signature(config: Mapping[str, Any]) -> str:
     if isinstance(counted.get("parallel"), Mapping):
         # It says what becomes of a run that loses nodes, as `recovery` does.
         counted["parallel"] = {k: v for k, v in config["parallel"].items() if k != "fallback"}
-    counted["resources"] = {key: resources.get(key) for key in COUNTED_RESOURCES}
+    gpus = {"gpus_per_node": gpus_asked(from_plain(Resources, resources))}
+    counted["resources"] = gpus | {key: resources.get(key) for key in COUNTED_RESOURCES}
     cluster, runtime = config.get("cluster") or {}, config.get("runtime") or {}
     around = {key: cluster[key] for key in COUNTED_CLUSTER if cluster.get(key)}
     around |= {key: runtime[key] for key in _USUAL if runtime.get(key, _USUAL[key]) != _USUAL[key]}

@@ -77,3 +77,23 @@ def test_signature_ignores_where_and_how_a_run_runs(change: dict[str, Any]) -> N
 def test_signature_changes_with_what_is_computed(change: dict[str, Any]) -> None:
     """A user's key, the seed, the task, its environment and the shape of the world each count."""
     assert run_signature({**CONFIG, **change}) != run_signature(CONFIG)
+
+
+def of_resources(**asked: object) -> str:
+    """Return the signature of a run that asks for this."""
+    return run_signature({**CONFIG, "resources": {"nodes": 1, "tasks_per_node": 4, **asked}})
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"gres": "gpu:a100:4"},
+        {"gpus_per_node": 0, "gres": "gpu:4"},
+        {"additional_parameters": {"gpus": 4}},
+        {"additional_parameters": {"gpus_per_task": 1}},
+        {"additional_parameters": {"gres": "gpu:4"}},
+    ],
+)
+def test_signature_counts_gpus_by_whichever_option_asks(asked: dict[str, Any]) -> None:
+    """A run with four GPUs is never taken for one without, and is the same by any option."""
+    assert of_resources(**asked) == of_resources(gpus_per_node=4) != of_resources(gpus_per_node=0)
