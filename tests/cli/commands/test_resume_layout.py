@@ -14,6 +14,7 @@ from hpckit.model import events
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.parallel.words import with_layout_words
+from hpckit.operations.layout.new_settings import MAY_CHANGE
 from hpckit.record.launches import load_frozen, load_launch, load_settings
 
 pytestmark = pytest.mark.slow
@@ -253,3 +254,10 @@ def test_words_replace_what_they_make_void() -> None:
     assert with_layout_words(("parallel.shard=2",), ["parallel.shard=4"]) == ("parallel.shard=4",)
     assert with_layout_words(("parallelism=2",), ["parallel=x"]) == ("parallelism=2", "parallel=x")
     assert LaunchConfig(name="x").parallel == Parallel()
+
+
+def test_pages_name_every_key_that_a_resume_may_change() -> None:
+    """The guide of failures has all of them, and names no other one there."""
+    guide = Path(__file__).parents[3] / "docs" / "guides" / "failures.md"
+    told = guide.read_text().partition("these may change, as long as the number of GPUs stays:")[2]
+    assert set(re.findall(r"`(\w+)`", told.partition(". More in")[0])) == {*MAY_CHANGE}
