@@ -56,13 +56,15 @@ def compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:
 
 
 def compose_run(request: ComposeRequest, session: Session) -> SweepPoint:
-    """Compose the one point of the request, whichever stages it names; raises ConfigError."""
+    """Compose the one point of the request, whichever stages it names, with its secrets.
+
+    Raises ConfigError.
+    """
     words = for_all(read_words(request, session))
     refuse_near_misses(session, [word.override for word in words])
     check_multirun(words, multirun=False)
     composing = composer(session, words, request.environ)
-    point = point_of(composing, words, present(first_point(words)))
-    return masked_point(point, known_secrets(request.environ))
+    return point_of(composing, words, present(first_point(words)))
 
 
 def _compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:

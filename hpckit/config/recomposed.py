@@ -24,7 +24,8 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.words import is_override, with_layout_words
 from hpckit.model.plain import MASK, from_plain, leaves, same_value
 from hpckit.model.plan import SecretVariables, SweepPoint
-from hpckit.planning.secrecy import masked_words
+from hpckit.planning.masking import masked_point
+from hpckit.planning.secrecy import known_secrets
 from hpckit.values import replace
 
 
@@ -35,14 +36,15 @@ def recomposed(point: SweepPoint, words: Sequence[str], request: ComposeRequest)
     words set some. What differs has changed. Raises ConfigError.
     """
     own = [word for word in point.overrides if MASK not in word]
-    values = dict(leaves(_unmasked(point)))
+    frozen = _unmasked(point)
+    values = dict(leaves(frozen))
     with open_session(replace(request, overrides=tuple(own))) as session:
         # A key may have come to the files since, or gone from them.
         given = [_forced(word, session) for word in parse(own, session.loader)]
         parsed = parse(words, session.loader)
         new = [
             str(word.input_line)
-            if _without(point.config, word.key_or_group) == point.config
+            if _without(frozen, word.key_or_group) == frozen
             else _forced(word, session)
             for word in parsed
         ]
@@ -61,34 +63,23 @@ def recomposed(point: SweepPoint, words: Sequence[str], request: ComposeRequest)
     was: Mapping[str, Any] = before.config
     for place in places:
         was = _without(was, place)
-    config = _with_changes(point.config, was, after.config)
+    config = _with_changes(frozen, was, after.config)
     added = {word.lstrip("+").partition("=")[0] for word in own if word.startswith("+")}
     told = [f"+{word}" if word.partition("=")[0] in added else word for word in words]
-    secrets = [point.secrets, before.secrets, after.secrets]
-    return replace(
+    found = replace(
         point,
-        overrides=with_layout_words(point.overrides, masked_words(told, after.secrets.texts)),
+        overrides=with_layout_words(point.overrides, told),
         config=config,
         settings=from_plain(LaunchConfig, config),
-        secrets=SecretVariables(
-            env=_changed([secret.env for secret in secrets], config["env"]),
-            cluster=_changed([secret.cluster for secret in secrets], config["cluster"]["env"]),
-        ),
+        secrets=SecretVariables(),
     )
+    return masked_point(found, known_secrets(request.environ) | point.secrets.texts)
 
 
 def _unmasked(point: SweepPoint) -> dict[str, Any]:
     config, secrets = point.config, point.secrets
-    env = {**config["cluster"]["env"], **secrets.cluster}
-    cluster = {**config["cluster"], "env": env}
+    cluster = {**config["cluster"], "env": {**config["cluster"]["env"], **secrets.cluster}}
     return {**config, "env": {**config["env"], **secrets.env}, "cluster": cluster}
-
-
-def _changed(secrets: Sequence[Mapping[str, str]], masked: Mapping[str, str]) -> dict[str, str]:
-    """Return the secrets behind these masks, of those frozen, before and after."""
-    frozen, before, after = secrets
-    found = {**frozen, **dict(after.items() - before.items())}
-    return {name: value for name, value in found.items() if masked.get(name) == MASK}
 
 
 def _forced(word: Override, session: Session) -> str:
