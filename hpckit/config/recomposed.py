@@ -105,21 +105,17 @@ def _composed(
     """Compose with the frozen values of keys that the files have otherwise by now, or are kept."""
     with suppress(ConfigError):  # the files may no longer take a frozen value
         raw: Any = OmegaConf.to_container(load_config(session, request.overrides), enum_to_str=True)
-        today = dict(leaves(raw))
+        files = {key: said for key, said in leaves(raw) if "${" not in str(said)}
         words = (
             f"++{key}={override_value(value)}"
             for key, value in frozen.items()
-            if (key in kept or _is_other(today.get(key, value), value))
+            if (key in kept or not same_value(files.get(key, value), value))
             and key != POINTS
             and MASK not in str(value)
             and is_override(f"{key}=")
         )
         return compose_run(replace(request, overrides=(*request.overrides, *words)), session)
     return compose_run(request, session)
-
-
-def _is_other(said: Any, value: Any) -> bool:
-    return "${" not in str(said) and not same_value(said, value)
 
 
 def _without(config: Mapping[str, Any], place: str) -> Mapping[str, Any]:

@@ -33,20 +33,14 @@ from hpckit.record.snapshot.outside import differing, recorded_outside, unfrozen
 from hpckit.record.snapshot.restore import restore
 from hpckit.record.store import read_json
 from hpckit.slurm.script import render_script
-from hpckit.values import dataclass, replace
+from hpckit.values import replace
 
 _MAKING = ("--config-dir", "--config-name")
 """Options that say which configuration a launch was made from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
-    """Source of a rerun: the code, also in words, the folders for templates, and the Python."""
-
-    snapshot: collect.CodeSnapshot
-    words: str
-    folders: tuple[Path, ...] | None
-    python: str
+_Source = tuple[collect.CodeSnapshot, str, tuple[Path, ...] | None, str]
+"""Source of a rerun: the code, also in words, the folders for templates, and the Python."""
 
 
 @contextmanager
@@ -79,7 +73,7 @@ def prepare_rerun(
             else _today(launch, points, context)
         )
         prepared = _prepared(launch, points, source, words, context)
-        yield prepared, source.words, _differences(launch, prepared)
+        yield prepared, source[1], _differences(launch, prepared)
 
 
 def _check_stages(launch: Launch, indices: Sequence[int]) -> None:
@@ -130,7 +124,7 @@ def _exact(
     if other:
         context.note(f"warning: {unfrozen_words(other)}; the runs take it as it is now")
     words = f"as frozen ({origin})"
-    return _Source(snapshot=snapshot, words=words, folders=None, python=launch.python)
+    return snapshot, words, None, launch.python
 
 
 def _today(launch: Launch, points: Sequence[SweepPoint], context: Context) -> _Source:
@@ -145,12 +139,8 @@ def _today(launch: Launch, points: Sequence[SweepPoint], context: Context) -> _S
     alike = then == now and not differing({*snapshot.outside}, recorded_outside(launch.paths))
     same = "the same as it was" if alike else "not what it was"
     same = "and whether it is what it was is not known" if None in (then, now) else f"it is {same}"
-    return _Source(
-        snapshot=snapshot,
-        words=f"today's, of {snapshot.root}: {same} (--exact takes what was frozen)",
-        folders=(here,),
-        python=points[0].settings.cluster.python or sys.executable,
-    )
+    words = f"today's, of {snapshot.root}: {same} (--exact takes what was frozen)"
+    return snapshot, words, (here,), points[0].settings.cluster.python or sys.executable
 
 
 def _prepared(
@@ -160,6 +150,7 @@ def _prepared(
     words: Sequence[str],
     context: Context,
 ) -> Prepared:
+    snapshot, _, folders, python = source
     created_at = context.now()
     name = launch_id(launch.name, created_at=created_at, token=context.token())
     plan = plan_points(
@@ -167,16 +158,16 @@ def _prepared(
         LaunchIdentity(id=name, created_at=created_at),
         folder=launch.folder.parent / name,
         words=words,
-        python=source.python,
+        python=python,
         context=context,
     )
-    templates = templates_of(launch, context, source.folders)
+    templates = templates_of(launch, context, folders)
     # cluster.python is on the nodes: as at the first launch, capture this process's environment.
-    python = sys.executable if points[0].settings.cluster.python else source.python
+    python = sys.executable if points[0].settings.cluster.python else python
     return Prepared(
         plan=replace(plan, swept=launch.swept),
         scripts={job.index: render_script(plan, job, templates) for job in plan.jobs},
-        snapshot=source.snapshot,
+        snapshot=snapshot,
         points=tuple(points),
         templates=templates,
         quiet=True,

@@ -11,7 +11,7 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import plain_fields, same_value, to_plain
 from hpckit.report.rows import Foreign
 from hpckit.report.text import Page, TextTable, foreign_line, number
-from hpckit.values import dataclass, field_names
+from hpckit.values import dataclass, field_names, replace
 
 _SHOWN_FILES = 20
 _SHOWN_PAIRS = 50
@@ -97,10 +97,7 @@ def key_differences(
             one = KeyDifference(key=key, old=before.get(key), new=after.get(key), only=only)
             name = json.dumps(to_plain(one), default=str)
             found[name], counts[name] = one, counts.get(name, 0) + 1
-    return tuple(
-        KeyDifference(key=one.key, old=one.old, new=one.new, only=one.only, runs=counts[name])
-        for name, one in found.items()
-    )
+    return tuple(replace(one, runs=counts[name]) for name, one in found.items())
 
 
 def _is_empty_part(key: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -117,7 +117,7 @@ def _differing(one: Any, other: Any, path: _Path, probe: Probe | None) -> Iterat
     if isinstance(one, Mapping) and isinstance(other, Mapping) and not copied:
         for key in {**one, **other}:
             yield from _differing(one.get(key, _GONE), other.get(key, _GONE), (*path, key), probe)
-    elif _are_lists(one, other) and not copied:
+    elif [type(one), type(other)] == [list, list] and len(one) == len(other) and not copied:
         for place, (left, right) in enumerate(zip(one, other, strict=True)):
             yield from _differing(left, right, (*path, str(place)), probe)
     elif not same_value(one, other):
@@ -125,10 +125,6 @@ def _differing(one: Any, other: Any, path: _Path, probe: Probe | None) -> Iterat
 
 
 _GONE = object()
-
-
-def _are_lists(one: Any, other: Any) -> bool:
-    return isinstance(one, list) and isinstance(other, list) and len(one) == len(other)
 
 
 def _get(values: Any, path: _Path) -> Any:
