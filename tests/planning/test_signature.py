@@ -123,3 +123,8 @@ def of_resources(**asked: object) -> str:
 def test_signature_counts_gpus_by_whichever_option_asks(asked: dict[str, Any]) -> None:
     """A run with four GPUs is never taken for one without, and is the same by any option."""
     assert of_resources(**asked) == of_resources(gpus_per_node=4) != of_resources(gpus_per_node=0)
+
+
+def test_signature_of_an_edited_configuration_is_another_one() -> None:
+    """Also where no run could have it: a resume compares it with the frozen one."""
+    assert of_resources(nodes=0) != of_resources()

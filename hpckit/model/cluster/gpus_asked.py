@@ -14,7 +14,8 @@ def gpus_asked(resources: Resources | ResourceSpec) -> int | None:
 
     A part of a GPU counts as one. `gpus=4` on three nodes are two: Slurm deals them unequally.
     """
-    found = max(_of_node(resources), -(-_in_all(resources) // resources.nodes))
+    nodes = max(resources.nodes, 1)  # an edited frozen configuration may say 0
+    found = max(_of_node(resources), -(-_in_all(resources) // nodes))
     return found or int(asks_for_part(resources)) or resources.gpus_per_node
 
 
