@@ -24,7 +24,7 @@ from hpckit.config.points.expansion import (
 )
 from hpckit.config.request import ComposeRequest
 from hpckit.config.sampled import sampled_points
-from hpckit.config.session import open_session
+from hpckit.config.session import Session, open_session
 from hpckit.config.slips import refuse_near_misses
 from hpckit.config.staged import check_addressed, for_all, read_words, staged_points
 from hpckit.config.sweep import Composer, composer, point_of
@@ -53,6 +53,18 @@ def compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:
     """
     known = known_secrets(request.environ)
     return tuple(masked_point(point, known) for point in _compose(request))
+
+
+def compose_run(request: ComposeRequest, session: Session) -> SweepPoint:
+    """Compose the one point of the request, whichever stages it names, with its secrets.
+
+    Raises ConfigError.
+    """
+    words = for_all(read_words(request, session))
+    refuse_near_misses(session, [word.override for word in words])
+    check_multirun(words, multirun=False)
+    composing = composer(session, words, request.environ)
+    return point_of(composing, words, present(first_point(words)))
 
 
 def _compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 
 from hpckit.errors import ConfigError
@@ -25,7 +26,7 @@ class ComposeRequest:
     `environ` determines the user's configuration folder (`HPCKIT_CONFIG_DIR`), whether Slurm is
     installed (`PATH`), and the values of `${oc.env:...}`; relative folders start at `cwd`. `tell`
     is called with the number of points composed so far and the total. `command` are the words after
-    `--`, as the shell passed them; None without a command.
+    `--`, as the shell passed them; None without a command. `${now:...}` is `moment`; None: now.
     """
 
     overrides: tuple[str, ...] = ()
@@ -36,6 +37,7 @@ class ComposeRequest:
     environ: Mapping[str, str]
     cwd: Path
     tell: Callable[[int, int], None] | None = None
+    moment: datetime | None = None
 
 
 def with_something_to_run(request: ComposeRequest) -> ComposeRequest:

@@ -198,6 +198,9 @@ def open_session(request: ComposeRequest) -> Iterator[Session]:
         reading(request.environ),
         initialize_config_dir(config_dir=str(folders[0]), job_name="hpckit", **VERSION_BASE),
     ):
+        if (moment := request.moment) is not None:
+            local = moment.astimezone()
+            register_resolver("now", lambda form: f"{local:{form}}", replace=True)
         # 1.3 warns if `_self_` is left at its default place, and if a folder of hydra.searchpath
         # does not exist; the first is fine, the second an error.
         warnings.filterwarnings("ignore", ".*missing `_self_`", UserWarning)

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from hpckit.config.resolve import as_json_value
 from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING, LaunchConfig
-from hpckit.model.plain import from_plain
+from hpckit.model.plain import from_plain, same_value
 from hpckit.values import dataclass, field_names, replace
 
 _DECIDED = ("cluster.kind", "cluster.bin_dir")
@@ -100,8 +100,7 @@ class SharedComposition:
         settled = [tuple(key.split(".")) for key in given]
         for path in (*settled, *self.unsettled):
             value = _resolved(self.config, path)
-            # 1, 1.0 and True compare equal, but are written differently.
-            if repr(value) != repr(_get(self.values, path)):
+            if not same_value(value, _get(self.values, path)):
                 yield path, value
 
     def _is_free(self, key: str, value: object) -> bool:

@@ -68,6 +68,11 @@ def is_number(text: str) -> bool:
     return True
 
 
+def same_value(one: Any, other: Any) -> bool:
+    """Return whether both are written the same: 1, 1.0 and True compare equal, but differ."""
+    return repr(one) == repr(other)
+
+
 def to_plain(value: Any) -> Any:
     """Return `value` as dicts, lists, strings, numbers, booleans and None."""
     kind: Any = type(value)

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from hpckit.config.compose import compose
+from hpckit.config.recomposed import recomposed
 from hpckit.config.request import PRIMARY, ComposeRequest
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.ids import launch_id
-from hpckit.model.launch import LaunchConfig
-from hpckit.model.parallel.words import with_layout_words
-from hpckit.model.plain import MASK, from_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.model.stages import with_followed
 from hpckit.operations.frozen_script import option_of, templates_of
 from hpckit.operations.prepare import Prepared, plan_points, take_snapshot, with_outside
 from hpckit.operations.resumable import require_installation
 from hpckit.planning.plan import LaunchIdentity
-from hpckit.planning.secrecy import masked_words
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.secret_variables import read_secrets
 from hpckit.record.snapshot import collect
@@ -38,20 +33,14 @@ from hpckit.record.snapshot.outside import differing, recorded_outside, unfrozen
 from hpckit.record.snapshot.restore import restore
 from hpckit.record.store import read_json
 from hpckit.slurm.script import render_script
-from hpckit.values import dataclass, replace
+from hpckit.values import replace
 
 _MAKING = ("--config-dir", "--config-name")
 """Options that say which configuration a launch was made from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
-    """Source of a rerun: the code, also in words, the folders for templates, and the Python."""
-
-    snapshot: collect.CodeSnapshot
-    words: str
-    folders: tuple[Path, ...] | None
-    python: str
+_Source = tuple[collect.CodeSnapshot, str, tuple[Path, ...] | None, str]
+"""Source of a rerun: the code, also in words, the folders for templates, and the Python."""
 
 
 @contextmanager
@@ -75,7 +64,8 @@ def prepare_rerun(
     if overrides:
         made_by = [f"{option}={said}" for option in _MAKING if (said := option_of(launch, option))]
         words = [*words, *made_by]
-        points = [_overridden(launch, point, overrides, context) for point in points]
+        request = _request(launch, context)
+        points = [recomposed(point, overrides, request) for point in points]
     with TemporaryDirectory(prefix="hpckit-") as scratch:
         source = (
             _exact(launch, points, Path(scratch), context)
@@ -83,7 +73,7 @@ def prepare_rerun(
             else _today(launch, points, context)
         )
         prepared = _prepared(launch, points, source, words, context)
-        yield prepared, source.words, _differences(launch, prepared)
+        yield prepared, source[1], _differences(launch, prepared)
 
 
 def _check_stages(launch: Launch, indices: Sequence[int]) -> None:
@@ -109,58 +99,17 @@ def _point(launch: Launch, index: int) -> SweepPoint:
     )
 
 
-def _overridden(
-    launch: Launch, point: SweepPoint, words: Sequence[str], context: Context
-) -> SweepPoint:
-    """Return a point with what these words change, wherever values refer to each other.
-
-    The launch's own words are composed with and without them, from the frozen code's files.
-    """
-    given = [override for override in point.overrides if MASK not in override]
-    added = {word.lstrip("+").partition("=")[0] for word in given if word.startswith("+")}
-    new = [f"+{word}" if word.partition("=")[0] in added else word for word in words]
-    before, after = (
-        _composed(launch, overrides, point.stage, context)
-        for overrides in (given, with_layout_words(given, new))
-    )
-    config = _with_changes(point.config, before.config, after.config)
-    env = dict(after.secrets.env.items() - before.secrets.env.items())
-    return replace(
-        point,
-        overrides=with_layout_words(point.overrides, masked_words(new, after.secrets.texts)),
-        config=config,
-        settings=from_plain(LaunchConfig, config),
-        secrets=replace(point.secrets, env={**point.secrets.env, **env}),
-    )
-
-
-def _composed(
-    launch: Launch, overrides: Sequence[str], stage: str | None, context: Context
-) -> SweepPoint:
+def _request(launch: Launch, context: Context) -> ComposeRequest:
+    """Return which files the launch was composed from, and when."""
     folder = option_of(launch, "--config-dir")
     here = Path(launch.code.working_dir)
-    request = ComposeRequest(
-        overrides=tuple(overrides),
+    return ComposeRequest(
         config_dir=Path(folder) if folder else None,
         config_name=option_of(launch, "--config-name") or PRIMARY,
         environ=context.environ,
         cwd=here if here.is_dir() else Path(launch.code.project),
+        moment=launch.created_at,
     )
-    return next(point for point in compose(request) if point.stage == stage)
-
-
-def _with_changes(
-    frozen: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return a configuration with what differs between two others."""
-    found = {key: value for key, value in frozen.items() if key in after or key not in before}
-    for key, value in after.items():
-        old = before.get(key)
-        if isinstance(value, Mapping) and isinstance(old, Mapping):
-            found[key] = _with_changes(found.get(key) or {}, old, value)
-        elif key not in before or value != old:
-            found[key] = value
-    return found
 
 
 def _exact(
@@ -175,7 +124,7 @@ def _exact(
     if other:
         context.note(f"warning: {unfrozen_words(other)}; the runs take it as it is now")
     words = f"as frozen ({origin})"
-    return _Source(snapshot=snapshot, words=words, folders=None, python=launch.python)
+    return snapshot, words, None, launch.python
 
 
 def _today(launch: Launch, points: Sequence[SweepPoint], context: Context) -> _Source:
@@ -190,12 +139,8 @@ def _today(launch: Launch, points: Sequence[SweepPoint], context: Context) -> _S
     alike = then == now and not differing({*snapshot.outside}, recorded_outside(launch.paths))
     same = "the same as it was" if alike else "not what it was"
     same = "and whether it is what it was is not known" if None in (then, now) else f"it is {same}"
-    return _Source(
-        snapshot=snapshot,
-        words=f"today's, of {snapshot.root}: {same} (--exact takes what was frozen)",
-        folders=(here,),
-        python=points[0].settings.cluster.python or sys.executable,
-    )
+    words = f"today's, of {snapshot.root}: {same} (--exact takes what was frozen)"
+    return snapshot, words, (here,), points[0].settings.cluster.python or sys.executable
 
 
 def _prepared(
@@ -205,6 +150,7 @@ def _prepared(
     words: Sequence[str],
     context: Context,
 ) -> Prepared:
+    snapshot, _, folders, python = source
     created_at = context.now()
     name = launch_id(launch.name, created_at=created_at, token=context.token())
     plan = plan_points(
@@ -212,16 +158,16 @@ def _prepared(
         LaunchIdentity(id=name, created_at=created_at),
         folder=launch.folder.parent / name,
         words=words,
-        python=source.python,
+        python=python,
         context=context,
     )
-    templates = templates_of(launch, context, source.folders)
+    templates = templates_of(launch, context, folders)
     # cluster.python is on the nodes: as at the first launch, capture this process's environment.
-    python = sys.executable if points[0].settings.cluster.python else source.python
+    python = sys.executable if points[0].settings.cluster.python else python
     return Prepared(
         plan=replace(plan, swept=launch.swept),
         scripts={job.index: render_script(plan, job, templates) for job in plan.jobs},
-        snapshot=source.snapshot,
+        snapshot=snapshot,
         points=tuple(points),
         templates=templates,
         quiet=True,

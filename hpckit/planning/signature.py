@@ -10,6 +10,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from hpckit.model.cluster.gpus_asked import gpus_asked
+from hpckit.model.launch import LaunchConfig, Resources
+from hpckit.model.plain import from_plain
+from hpckit.values import field_names
+
 LENGTH = 16
 """Hex digits kept: 64 bits, so that a million runs have no collision by chance."""
 
@@ -17,16 +22,22 @@ IGNORED_KEYS = frozenset(
     {"name", "output_dir", "cluster", "recovery", "checkpoint", "runtime", "code", "chaos"}
     | {"budget", "notify", "observe", "preflight", "resources", "stages", "sweep", "tracker"}
 )
-COUNTED_RESOURCES = ("nodes", "tasks_per_node", "gpus_per_node")
-"""Of `resources`, these keys set the number and kind of ranks and so the result."""
+COUNTED_RESOURCES = ("nodes", "tasks_per_node")
+"""Of `resources`, these keys and the GPUs set the number and kind of ranks and so the result."""
 COUNTED_CLUSTER = ("modules", "setup", "env", "python")
 """Of `cluster`, these keys set what a run's programs are and find."""
 _USUAL = {"device": "auto", "cwd": "run"}
 """Of `runtime`, the keys that count, with the value that most runs have."""
+_BY_NAME = {*field_names(LaunchConfig), "around"} - {"params"}
+"""Keys below which the order of keys does not matter: hpckit reads them by name."""
 
 
 def run_signature(config: Mapping[str, Any]) -> str:
-    """Return the signature of a resolved configuration: 16 hex digits, independent of order."""
+    """Return the signature of a resolved configuration: 16 hex digits.
+
+    The order of keys counts below the user's own keys, as their code may go through them: layers in
+    another order are another model. It does not at the root, nor in the `params` of a command.
+    """
     counted = {key: value for key, value in config.items() if key not in IGNORED_KEYS}
     resources = config.get("resources") or {}
     checkpoint = config.get("checkpoint") or {}
@@ -35,14 +46,24 @@ def run_signature(config: Mapping[str, Any]) -> str:
     if isinstance(counted.get("parallel"), Mapping):
         # It says what becomes of a run that loses nodes, as `recovery` does.
         counted["parallel"] = {k: v for k, v in config["parallel"].items() if k != "fallback"}
-    counted["resources"] = {key: resources.get(key) for key in COUNTED_RESOURCES}
+    gpus = {"gpus_per_node": gpus_asked(from_plain(Resources, resources))}
+    counted["resources"] = gpus | {key: resources.get(key) for key in COUNTED_RESOURCES}
     cluster, runtime = config.get("cluster") or {}, config.get("runtime") or {}
     around = {key: cluster[key] for key in COUNTED_CLUSTER if cluster.get(key)}
     around |= {key: runtime[key] for key in _USUAL if runtime.get(key, _USUAL[key]) != _USUAL[key]}
     if around:
         counted["around"] = around
-    text = json.dumps(counted, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    if config.get("command") is not None and config.get("params"):
+        counted["params"] = dict(sorted(config["params"].items()))
+    texts = (
+        f"{_text(key)}:{_text(counted[key], by_name=key in _BY_NAME)}" for key in sorted(counted)
+    )
+    text = f"{{{','.join(texts)}}}"
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:LENGTH]
+
+
+def _text(value: Any, *, by_name: bool = False) -> str:
+    return json.dumps(value, sort_keys=by_name, ensure_ascii=False, separators=(",", ":"))
 
 
 def frozen_signature(config: Mapping[str, Any], run: str, *, searched: bool) -> str:

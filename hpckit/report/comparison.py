@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpckit.model.counted import counted
-from hpckit.model.plain import plain_fields, to_plain
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.plain import plain_fields, same_value, to_plain
 from hpckit.report.rows import Foreign
 from hpckit.report.text import Page, TextTable, foreign_line, number
-from hpckit.values import dataclass
+from hpckit.values import dataclass, field_names, replace
 
 _SHOWN_FILES = 20
 _SHOWN_PAIRS = 50
+_TYPED = {*field_names(LaunchConfig)} - {"params"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,23 +79,25 @@ class RunComparison:
 def key_differences(
     pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
 ) -> tuple[KeyDifference, ...]:
-    """Return the keys that differ in any of these pairs of configurations, in their order."""
+    """Return the keys that differ in any of these pairs of configurations, in their order.
+
+    A mapping of the user's own whose keys are in another order is one of them.
+    """
     found: dict[str, KeyDifference] = {}
     counts: dict[str, int] = {}
     for old, new in pairs:
-        before, after = dict(_leaves(old)), dict(_leaves(new))
+        turned = dict(_turned(old, new))
+        before = dict(_leaves(old)) | {key: one for key, (one, _) in turned.items()}
+        after = dict(_leaves(new)) | {key: other for key, (_, other) in turned.items()}
         for key in dict.fromkeys([*before, *after]):
-            same = key in before and key in after and before[key] == after[key]
+            same = key in before and key in after and same_value(before[key], after[key])
             if same or _is_empty_part(key, before, after) or _is_empty_part(key, after, before):
                 continue
             only = None if key in before and key in after else "old" if key in before else "new"
             one = KeyDifference(key=key, old=before.get(key), new=after.get(key), only=only)
-            name = json.dumps(to_plain(one), sort_keys=True, default=str)
+            name = json.dumps(to_plain(one), default=str)
             found[name], counts[name] = one, counts.get(name, 0) + 1
-    return tuple(
-        KeyDifference(key=one.key, old=one.old, new=one.new, only=one.only, runs=counts[name])
-        for name, one in found.items()
-    )
+    return tuple(replace(one, runs=counts[name]) for name, one in found.items())
 
 
 def _is_empty_part(key: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -107,6 +111,20 @@ def _leaves(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
             yield from _leaves(value, f"{above}{name}.")
         else:
             yield f"{above}{name}", value
+
+
+def _turned(
+    old: Mapping[str, Any], new: Mapping[str, Any], above: str = ""
+) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """Yield the mappings of the user's own whose common keys are in another order on each side."""
+    for name, one in old.items():
+        other = new.get(name)
+        typed = not above and name in _TYPED
+        if typed or not isinstance(one, Mapping) or not isinstance(other, Mapping):
+            continue
+        if [key for key in one if key in other] != [key for key in other if key in one]:
+            yield f"{above}{name}", (one, other)
+        yield from _turned(one, other, f"{above}{name}.")
 
 
 def comparison_page(found: RunComparison) -> Page:

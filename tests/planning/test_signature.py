@@ -27,9 +27,35 @@ def test_signature_is_stable_over_releases() -> None:
     assert run_signature(CONFIG) == "ac6e23cd953dd058"
 
 
-def test_signature_does_not_depend_on_order() -> None:
-    """The order in which keys were composed does not matter."""
-    assert run_signature(dict(reversed(CONFIG.items()))) == run_signature(CONFIG)
+def turned(value: Any, *path: str) -> Any:
+    """Return a configuration with the mapping at this path in reverse order."""
+    if not path:
+        return dict(reversed(value.items()))
+    return {**value, path[0]: turned(value[path[0]], *path[1:])}
+
+
+TREE = {"net": {"layers": {"conv": 1, "relu": 2}}, "params": {"b": {"y": 1, "x": 2}, "a": 1}}
+
+
+@pytest.mark.parametrize("path", [(), ("resources",), ("env",)])
+def test_signature_does_not_depend_on_the_order_of_names(path: tuple[str, ...]) -> None:
+    """Keys of the root and of hpckit's sections are read by name: their order does not matter."""
+    config = {**CONFIG, **TREE, "env": {"B": "1", "A": "2"}}
+    assert run_signature(turned(config, *path)) == run_signature(config)
+
+
+@pytest.mark.parametrize("path", [("net", "layers"), ("params",), ("params", "b")])
+def test_signature_depends_on_the_order_of_mappings_of_the_users_own(path: tuple[str, ...]) -> None:
+    """A function may go through them: layers in another order are another model."""
+    config = {**CONFIG, **TREE}
+    assert run_signature(turned(config, *path)) != run_signature(config)
+
+
+def test_signature_of_a_command_does_not_depend_on_the_order_of_params() -> None:
+    """It takes them by name, `${params.lr}`, so the words of a launch may come in any order."""
+    config = {**CONFIG, **TREE, "entry_point": None, "command": ["python", "train.py", "1"]}
+    assert run_signature(turned(config, "params")) == run_signature(config)
+    assert run_signature(turned(config, "params", "b")) != run_signature(config)
 
 
 @pytest.mark.parametrize(
@@ -77,3 +103,28 @@ def test_signature_ignores_where_and_how_a_run_runs(change: dict[str, Any]) -> N
 def test_signature_changes_with_what_is_computed(change: dict[str, Any]) -> None:
     """A user's key, the seed, the task, its environment and the shape of the world each count."""
     assert run_signature({**CONFIG, **change}) != run_signature(CONFIG)
+
+
+def of_resources(**asked: object) -> str:
+    """Return the signature of a run that asks for this."""
+    return run_signature({**CONFIG, "resources": {"nodes": 1, "tasks_per_node": 4, **asked}})
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"gres": "gpu:a100:4"},
+        {"gpus_per_node": 0, "gres": "gpu:4"},
+        {"additional_parameters": {"gpus": 4}},
+        {"additional_parameters": {"gpus_per_task": 1}},
+        {"additional_parameters": {"gres": "gpu:4"}},
+    ],
+)
+def test_signature_counts_gpus_by_whichever_option_asks(asked: dict[str, Any]) -> None:
+    """A run with four GPUs is never taken for one without, and is the same by any option."""
+    assert of_resources(**asked) == of_resources(gpus_per_node=4) != of_resources(gpus_per_node=0)
+
+
+def test_signature_of_an_edited_configuration_is_another_one() -> None:
+    """Also where no run could have it: a resume compares it with the frozen one."""
+    assert of_resources(nodes=0) != of_resources()

@@ -14,13 +14,14 @@ def gpus_asked(resources: Resources | ResourceSpec) -> int | None:
 
     A part of a GPU counts as one. `gpus=4` on three nodes are two: Slurm deals them unequally.
     """
-    found = max(_of_node(resources), -(-_in_all(resources) // resources.nodes))
+    nodes = max(resources.nodes, 1)  # an edited frozen configuration may say 0
+    found = max(_of_node(resources), -(-_in_all(resources) // nodes))
     return found or int(asks_for_part(resources)) or resources.gpus_per_node
 
 
 def asks_for_part(resources: Resources | ResourceSpec) -> bool:
     """Return whether a run asks for a part of a GPU, which other jobs may use at the same time."""
-    return not {"shard", "mps"}.isdisjoint(read_gres(resources.gres or ""))
+    return not {"shard", "mps"}.isdisjoint(read_gres(_gres(resources)))
 
 
 def gpus_of(resources: ResourceSpec) -> int:
@@ -51,12 +52,20 @@ def cpus_of_task(resources: Resources) -> int:
 
 
 def _of_node(resources: Resources | ResourceSpec) -> int:
+    stated = _stated(resources)
     return max(
         resources.gpus_per_node or 0,
-        read_gres(resources.gres or "").get("gpu", 0),
-        _devices(_stated(resources).get("gpus_per_socket", "")),
+        read_gres(_gres(resources)).get("gpu", 0),
+        *(_devices(stated.get(name, "")) for name in ("gpus_per_node", "gpus_per_socket")),
         gpus_by_task(resources),
     )
+
+
+def _gres(resources: Resources | ResourceSpec) -> str:
+    """Return the generic resources of each node, by any of the options that ask for some."""
+    stated = _stated(resources)
+    found = (resources.gres, stated.get("gres"), stated.get("tres_per_node"))
+    return ",".join(text for text in found if text)
 
 
 def _in_all(resources: Resources | ResourceSpec) -> int:

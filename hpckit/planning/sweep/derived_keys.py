@@ -12,6 +12,7 @@ from typing import Any
 
 from hpckit.errors import ConfigError
 from hpckit.model.command import override_value
+from hpckit.model.plain import same_value
 from hpckit.model.search import DerivedKey
 from hpckit.values import dataclass
 
@@ -72,8 +73,8 @@ def _follower(base: Mapping[str, Any], path: _Path, moved: list[Probe]) -> Deriv
     for probe in moved:
         check_free(path, probe.key)
     first = moved[0]
-    if len(moved) == 1 and _same(before, first.before):
-        if _same(_get(first.config, path), first.after):
+    if len(moved) == 1 and same_value(before, first.before):
+        if same_value(_get(first.config, path), first.after):
             return DerivedKey(path=path, copies=first.key)
     elif isinstance(before, str):
         follower = DerivedKey(path=path, pieces=_pieces(before, moved))
@@ -112,26 +113,18 @@ def _computed(path: _Path, keys: str) -> ConfigError:
 
 
 def _differing(one: Any, other: Any, path: _Path, probe: Probe | None) -> Iterator[_Path]:
-    copied = probe is not None and _same(one, probe.before) and _same(other, probe.after)
+    copied = probe is not None and same_value(one, probe.before) and same_value(other, probe.after)
     if isinstance(one, Mapping) and isinstance(other, Mapping) and not copied:
         for key in {**one, **other}:
             yield from _differing(one.get(key, _GONE), other.get(key, _GONE), (*path, key), probe)
-    elif _are_lists(one, other) and not copied:
+    elif [type(one), type(other)] == [list, list] and len(one) == len(other) and not copied:
         for place, (left, right) in enumerate(zip(one, other, strict=True)):
             yield from _differing(left, right, (*path, str(place)), probe)
-    elif not _same(one, other):
+    elif not same_value(one, other):
         yield path
 
 
 _GONE = object()
-
-
-def _are_lists(one: Any, other: Any) -> bool:
-    return isinstance(one, list) and isinstance(other, list) and len(one) == len(other)
-
-
-def _same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
 
 
 def _get(values: Any, path: _Path) -> Any:

@@ -64,6 +64,40 @@ def test_diff_names_keys_with_both_values(desk: Any) -> None:
     assert "  resources.tasks_per_node: 1 -> 2" in said.out
 
 
+def test_diff_tells_values_apart_that_python_calls_equal(desk: Any) -> None:
+    """1, 1.0 and true are three values, alone and in lists; NaN is the same as NaN."""
+    nan = float("nan")
+    old = desk.freeze("x", params={"a": 1, "b": 1, "c": [1], "d": {"e": 0}, "f": nan, "g": 0.0})
+    new = desk.freeze(
+        "x",
+        minute=1,
+        params={"a": True, "b": 1.0, "c": [1.0], "d": {"e": False}, "f": nan, "g": 0.0},
+    )
+    written = [
+        (one["key"], repr(one["old"]), repr(one["new"]))
+        for one in diff(desk, old.id, new.id)["config"]
+    ]
+    assert written == [
+        ("params.a", "1", "True"),
+        ("params.b", "1", "1.0"),
+        ("params.c", "[1]", "[1.0]"),
+        ("params.d.e", "0", "False"),
+    ]
+
+
+def test_diff_names_mappings_of_the_users_own_in_another_order(desk: Any) -> None:
+    """For a function they are two models; variables of the environment have no order."""
+    layers, env = {"conv": 1, "relu": 2}, {"A": "1", "B": "2"}
+    turned: list[dict[str, Any]] = [dict(reversed(one.items())) for one in (layers, env)]
+    old = desk.freeze("x", params={"net": {"layers": layers}}, env=env)
+    new = desk.freeze("x", minute=1, params={"net": {"layers": turned[0]}}, env=turned[1])
+    assert keys(diff(desk, old.id, new.id)["config"]) == {
+        "params.net.layers": (layers, layers, None)
+    }
+    line = 'params.net.layers: {"conv": 1, "relu": 2} -> {"relu": 2, "conv": 1}'
+    assert line in desk.say("diff", old.id, new.id).out
+
+
 def test_diff_names_files_and_with_code_their_lines(shell: Any) -> None:
     """Real snapshots: what was added, removed and changed, and how."""
     words = ("cluster=local", "experiment=command", "command=[sh,-c,'exit 0']", "--wait")

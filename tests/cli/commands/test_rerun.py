@@ -209,7 +209,9 @@ def test_rerun_overrides_reach_the_command_behind_the_dashes(project: Any) -> No
     assert said(project) == ["one 1", "one 2", "one 3"]
 
 
-@pytest.mark.parametrize("word", ["params.i=1,2", "resources.nodez=2", "seed=", "runtime.cwd=moon"])
+@pytest.mark.parametrize(
+    "word", ["params.i=1,2", "resources.nodez=2", "seed=", "runtime.cwd=moon", "parallel=x"]
+)
 def test_rerun_refuses_a_wrong_override_and_leaves_nothing(project: Any, word: str) -> None:
     """One error names it."""
     launched(project, "+params.i=1")
@@ -219,3 +221,125 @@ def test_rerun_refuses_a_wrong_override_and_leaves_nothing(project: Any, word: s
     assert done.err.startswith("hpckit: error: "), done.err
     assert word.partition("=")[0] in done.err
     assert project.outputs == before
+
+
+@pytest.fixture
+def site(project: Any) -> Path:
+    """Return a configuration folder outside the project: what is there is not frozen."""
+    folder = Path(project.cwd.parent) / "site"
+    for name in ("experiment", "optimizer"):
+        (folder / name).mkdir(parents=True)
+    return folder
+
+
+EXPERIMENT = """# @package _global_
+defaults: [{/optimizer: OPTIMIZER}]
+lr: LR
+who: ${optimizer.name}
+stamp: ${now:%f}
+command: ["true", "${lr}-${who}"]
+layers: LAYERS
+env: {API_KEY: AGE-of-the-site}
+cluster: {env: {API_TOKEN: AGE-of-the-cluster}}
+"""
+
+
+def write_site(site: Path, name: str, **words: str) -> None:
+    """Write an experiment, with these words in place of the names in capitals."""
+    text = EXPERIMENT
+    layers = ("{relu: 2, conv: 1}", "{conv: 1, relu: 2}")[name == "f"]
+    for word, value in (words | {"LAYERS": layers}).items():
+        text = text.replace(word, value)
+    (site / "experiment" / f"{name}.yaml").write_text(text)
+
+
+def launched_from(site: Path, project: Any) -> None:
+    """Launch an experiment with lr=0.1 and sgd, of which the files then say lr=0.5 and adam."""
+    for name, more in (("sgd", "momentum: 0.9"), ("adam", "betas: [0.9, 0.99]")):
+        (site / "optimizer" / f"{name}.yaml").write_text(f"name: {name}\n{more}\n")
+    write_site(site, "f", LR="0.1", OPTIMIZER="sgd", AGE="old")
+    words = ("--config-dir", str(site), "experiment=f", "cluster=local", "+extra=1")
+    done = project("launch", "--wait", *words)
+    assert done.code == 0, done.err
+    for name in "fg":
+        write_site(site, name, LR="0.5", OPTIMIZER="adam", AGE="new")
+
+
+def rerun(project: Any, *words: str) -> tuple[dict[str, Any], Path]:
+    """Run the first launch again with these words; return its configuration and its folder."""
+    first = min(project.outputs, key=lambda folder: folder.stat().st_ctime)
+    done = project("rerun", first.name, *words, "--wait", "--json")
+    assert done.code == 0, done.err
+    again = json.loads(done.out)
+    config: dict[str, Any] = json.loads(project("show", again["launch"], "--config", "--json").out)
+    return config, Path(again["dir"])
+
+
+def test_rerun_takes_values_that_python_calls_equal(project: Any) -> None:
+    """1, 1.0 and true are three values, also in lists and mappings."""
+    launched(project, "+params.i=1", "+params.j=1", "+params.l=[1,2]", "+params.m={a: 0}")
+    words = ("params.i=true", "params.j=1.0", "params.l=[1.0,2.0]", "params.m.a=false")
+    params = rerun(project, *words)[0]["params"]
+    assert repr(params) == "{'i': True, 'j': 1.0, 'l': [1.0, 2.0], 'm': {'a': False}}"
+
+
+def test_rerun_sets_what_a_word_names_though_the_files_say_so_by_now(
+    project: Any, site: Path
+) -> None:
+    """So do secrets, and all that refers to the key; what no word names stays as it was frozen."""
+    launched_from(site, project)
+    frozen = rerun(project)[0]
+    config, folder = rerun(
+        project,
+        "lr=0.5",
+        "env.API_KEY=new-of-the-site",
+        "cluster.env.API_TOKEN=new-of-the-cluster",
+    )
+    assert config == {**frozen, "lr": 0.5, "command": ["true", "0.5-sgd"]}
+    secrets = json.loads((folder / "secrets.json").read_text())["all"]
+    assert secrets["env"] == {"API_KEY": "new-of-the-site"}
+    assert secrets["cluster"] == {"API_TOKEN": "new-of-the-cluster"}
+
+
+def test_rerun_sets_a_key_that_the_files_no_longer_have(project: Any, site: Path) -> None:
+    """It is a key of the frozen configuration; one that is in neither is refused."""
+    launched_from(site, project)
+    path = site / "experiment" / "f.yaml"
+    path.write_text(path.read_text().replace("lr: 0.5", "rate: 0.5").replace("${lr}", "${rate}"))
+    config = rerun(project, "lr=2", "extra=2")[0]
+    assert (config["lr"], config["extra"], config["command"]) == (2, 2, ["true", "0.1-sgd"])
+    assert project("rerun", "lrr=2").code == 2
+
+
+def test_rerun_takes_a_choice_though_the_files_choose_it_by_now(project: Any, site: Path) -> None:
+    """Its section is what was chosen, with nothing left of the old choice."""
+    launched_from(site, project)
+    frozen = rerun(project)[0]
+    config = rerun(project, "optimizer=adam")[0]
+    adam = {"name": "adam", "betas": [0.9, 0.99]}
+    assert config == {**frozen, "optimizer": adam, "who": "adam", "command": ["true", "0.1-adam"]}
+
+
+def test_rerun_takes_another_experiment_as_its_file_is(project: Any, site: Path) -> None:
+    """All that it sets, in its order, and what it chooses; a key that only a word has set stays."""
+    launched_from(site, project)
+    config = rerun(project, "experiment=g")[0]
+    assert (config["lr"], config["who"], config["extra"]) == (0.5, "adam", 1)
+    assert list(config["layers"]) == ["relu", "conv"]
+    assert (config["command"], "momentum" in config["optimizer"]) == (["true", "0.5-adam"], False)
+
+
+def test_rerun_takes_overrides_of_a_run_of_a_stage(project: Any) -> None:
+    """They count above the stage's own overrides."""
+    (project.cwd / "conf" / "experiment").mkdir(parents=True)
+    (project.cwd / "conf" / "experiment" / "staged.yaml").write_text(
+        "# @package _global_\nlr: 0\nk: 0\ncommand: [sh, say.sh, '${lr}-${k}']\n"
+        "stages: {a: {overrides: [lr=1]}, b: {overrides: [resources=cpu, lr=2]}}\n"
+    )
+    done = project("launch", "--wait", "experiment=staged", "cluster=local")
+    assert done.code == 0, done.err
+    (folder,) = project.outputs
+    for words in (("k=5",), ("lr=3",)):
+        done = project("rerun", f"{folder.name}.1", *words, "--wait")
+        assert done.code == 0, done.err
+    assert said(project) == ["one 1-0", "one 2-0", "one 2-5", "one 3-0"]

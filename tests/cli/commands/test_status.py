@@ -480,6 +480,7 @@ def test_status_shows_where_slurm_disagrees(on_slurm: Any, fake_slurm: Any, writ
 
 def test_status_of_a_job_slurm_forgot_is_unknown(on_slurm: Any, fake_slurm: Any) -> None:
     """A submitted run that neither began nor is known to Slurm is unknown, and noted."""
+    fake_slurm.folder.mkdir(parents=True, exist_ok=True)
     (fake_slurm.folder / "next_id").write_text("1000")
     launch = on_slurm.freeze(kind=ClusterKind.slurm)
     on_slurm.tell(launch, events.Submitted(at=launch.created_at, job_index=0, job="999"))

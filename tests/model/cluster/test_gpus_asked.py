@@ -27,6 +27,10 @@ from hpckit.model.launch import Resources
         ({"tasks_per_node": 2, "additional_parameters": {"gpus-per-task": "h100:1"}}, 2, 4),
         ({"tasks_per_node": 2, "additional_parameters": {"tres_per_task": "gres/gpu:2"}}, 4, 8),
         ({"additional_parameters": {"tres_per_task": "cpu=4"}}, None, 0),
+        ({"additional_parameters": {"gres": "gpu:a100:2"}}, 2, 4),
+        ({"additional_parameters": {"gpus_per_node": "a100:2"}}, 2, 4),
+        ({"additional_parameters": {"tres-per-node": "gres/gpu:2"}}, 2, 4),
+        ({"additional_parameters": {"gres": "shard:2"}}, 1, 0),
         ({"additional_parameters": {"gpus": None, "qos": "gpu"}}, None, 0),
     ],
 )

@@ -1,0 +1,141 @@
+"""Composes a frozen run anew with other words: what they change, and what refers to that.
+
+All else stays as it was frozen, whatever the files say by now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
+
+from hpckit.config.compose import compose_run
+from hpckit.config.explain import load_config
+from hpckit.config.overrides import parse
+from hpckit.config.points.columns import KEY as POINTS
+from hpckit.config.request import ComposeRequest
+from hpckit.config.session import Session, open_session
+from hpckit.errors import ConfigError
+from hpckit.model.command import override_value
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.parallel.words import is_override, with_layout_words
+from hpckit.model.plain import MASK, from_plain, leaves, same_value
+from hpckit.model.plan import SecretVariables, SweepPoint
+from hpckit.planning.masking import masked_point
+from hpckit.planning.secrecy import known_secrets
+from hpckit.values import replace
+
+
+def recomposed(point: SweepPoint, words: Sequence[str], request: ComposeRequest) -> SweepPoint:
+    """Return a frozen point with what these words set or choose, wherever values refer to it.
+
+    The files of `request` are composed twice: with the words, and with the frozen values where the
+    words set some. What differs has changed. Raises ConfigError.
+    """
+    own = [word for word in point.overrides if MASK not in word]
+    frozen = _unmasked(point)
+    values = dict(leaves(frozen))
+    with open_session(replace(request, overrides=tuple(own))) as session:
+        # A key may have come to the files since, or gone from them.
+        given = [_forced(word, session) for word in parse(own, session.loader)]
+        parsed = parse(words, session.loader)
+        new = [
+            str(word.input_line)
+            if _without(frozen, word.key_or_group) == frozen
+            else _forced(word, session)
+            for word in parsed
+        ]
+        lines = with_layout_words(given, new)
+        places = [place for word in parsed for place in _places(word, session)]
+        inside = {key for key in values if any(f"{key}.".startswith(f"{at}.") for at in places)}
+        if any(_chooses(word, session) for word in parsed):
+            composed = load_config(session, lines)
+            # What fills no section of its own, as an experiment, is taken as the files are now.
+            loose = any(OmegaConf.select(composed, place) is None for place in places)
+            inside = {*values} if loose else inside
+        rest = {key: value for key, value in values.items() if key not in inside}
+        after = _composed(session, replace(request, overrides=lines), rest, set())
+        given.sort(key=lambda word: word not in lines)  # so that keys are in the same order in both
+        before = _composed(session, replace(request, overrides=tuple(given)), values, inside)
+    was: Mapping[str, Any] = before.config
+    for place in places:
+        was = _without(was, place)
+    config = _with_changes(frozen, was, after.config)
+    added = {word.lstrip("+").partition("=")[0] for word in own if word.startswith("+")}
+    told = [f"+{word}" if word.partition("=")[0] in added else word for word in words]
+    found = replace(
+        point,
+        overrides=with_layout_words(point.overrides, told),
+        config=config,
+        settings=from_plain(LaunchConfig, config),
+        secrets=SecretVariables(),
+    )
+    return masked_point(found, known_secrets(request.environ) | point.secrets.texts)
+
+
+def _unmasked(point: SweepPoint) -> dict[str, Any]:
+    config, secrets = point.config, point.secrets
+    cluster = {**config["cluster"], "env": {**config["cluster"]["env"], **secrets.cluster}}
+    return {**config, "env": {**config["env"], **secrets.env}, "cluster": cluster}
+
+
+def _forced(word: Override, session: Session) -> str:
+    line = str(word.input_line)
+    return line if word.is_delete() or _chooses(word, session) else f"++{line.lstrip('+')}"
+
+
+def _chooses(word: Override, session: Session) -> bool:
+    return session.has_group(word.key_or_group) and not isinstance(word.value(), dict)
+
+
+def _places(word: Override, session: Session) -> list[str]:
+    """Return the keys that a word sets, or the section that it chooses, which it sets whole."""
+    key = word.key_or_group
+    if _chooses(word, session):
+        return [word.package or key.replace("/", ".")]
+    return [] if word.is_delete() else [place for place, _ in leaves(word.value(), key)]
+
+
+def _composed(
+    session: Session, request: ComposeRequest, frozen: Mapping[str, Any], kept: set[str]
+) -> SweepPoint:
+    """Compose with the frozen values of keys that the files have otherwise by now, or are kept."""
+    with suppress(ConfigError):  # the files may no longer take a frozen value
+        raw: Any = OmegaConf.to_container(load_config(session, request.overrides), enum_to_str=True)
+        files = {key: said for key, said in leaves(raw) if "${" not in str(said)}
+        words = (
+            f"++{key}={override_value(value)}"
+            for key, value in frozen.items()
+            if (key in kept or not same_value(files.get(key, value), value))
+            and key != POINTS
+            and MASK not in str(value)
+            and is_override(f"{key}=")
+        )
+        return compose_run(replace(request, overrides=(*request.overrides, *words)), session)
+    return compose_run(request, session)
+
+
+def _without(config: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    name, _, rest = place.partition(".")
+    if rest and isinstance(config.get(name), Mapping):
+        return {**config, name: _without(config[name], rest)}
+    return {key: value for key, value in config.items() if key != name}
+
+
+def _with_changes(
+    frozen: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a configuration with what differs between two others."""
+    found = {key: value for key, value in frozen.items() if key in after or key not in before}
+    for key, value in after.items():
+        old = before.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            found[key] = _with_changes(found.get(key) or {}, old, value)
+        elif key not in before or not same_value(value, old):
+            found[key] = value
+    if [key for key in before if key in after] != [key for key in after if key in before]:
+        return {key: found[key] for key in (*after, *found) if key in found}
+    return found
