@@ -205,8 +205,13 @@ def _next_steps(groups: Sequence[FailureGroup]) -> list[str]:
         one, begins, gap = f"{split_run_id(one)[0]} --failed", "", "\n"
     again = f"{gap}  try again: hpckit rerun {one} (today's code)"
     frozen = f"         or: hpckit resume {one} (the frozen code{begins})"
-    ours = any(row in ready for row in failed)
+    ours = any(row in ready and not _fails_again(row.failure) for row in failed)
     return [again, *([frozen] if ours else []), *refused, *_more(ready)]
+
+
+def _fails_again(failure: Failure | None) -> bool:
+    """Return whether it is sure that the frozen code fails: it loops twice over its steps."""
+    return failure is not None and "run.steps() was already called" in failure.message
 
 
 def _more(rows: Sequence[RunRow]) -> Iterator[str]:
