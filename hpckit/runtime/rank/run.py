@@ -37,6 +37,7 @@ from hpckit.runtime.rank.step_boundary import StepBoundary
 from hpckit.runtime.rank.step_profiler import StepProfiler
 from hpckit.runtime.rank.step_times import StepTimes, TimedBatches, measure_steps
 from hpckit.runtime.rank.steps import (
+    REPEATED,
     StepLoop,
     begun_without,
     never_saved,
@@ -100,6 +101,7 @@ class Run(ParallelRun):
     _times: StepTimes = field(default_factory=StepTimes)
     _rows: MetricRows | None = None
     _profiler: StepProfiler = field(default_factory=StepProfiler)
+    _warned: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._losses.patience = self.nan_patience
@@ -208,7 +210,8 @@ class Run(ParallelRun):
 
         Raises RuntimeError on a second loop over registered state, and CheckpointError.
         """
-        if self.registered and self.step is not None:
+        # Also if the first one found nothing left to do: that was all of the restored state.
+        if self.registered and self._loop is not None:
             raise RuntimeError(
                 "run.steps() was already called, and run.state() holds state that it saves by "
                 "step; loop over all steps of the run in one run.steps()"
@@ -225,6 +228,8 @@ class Run(ParallelRun):
         if self.is_main and self.step is None and start is None and not self.registered:
             # The first loop of ranks that replace earlier ones begins again.
             self._warn(nothing_saved(again=self.round > 0 or self.attempt > 1))
+        elif self.is_main and self.step is not None and (start or 0) <= self.step:
+            self._warn(REPEATED)
         if self._measures_steps:
             self._times = measure_steps(
                 self.info,
@@ -399,7 +404,9 @@ class Run(ParallelRun):
             self._link.send(message)
 
     def _warn(self, text: str) -> None:
-        self._tell(messages.Warn(message=text))
+        if text not in self._warned:
+            self._warned.add(text)
+            self._tell(messages.Warn(message=text))
 
     def _tell_weights(self, loaded: LoadedWeights) -> None:
         left_out = loaded.left_out()

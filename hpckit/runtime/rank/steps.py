@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
     from hpckit.runtime.rank.checkpointing import StepCheckpoints
 
+REPEATED = (
+    "run.steps() was called again, and its steps have numbers that the run had before: metrics "
+    "have two rows of a step, and progress is that of one loop; loop over all steps in one "
+    "run.steps(), or go on behind them with run.steps(total, start=...)"
+)
+
 
 @dataclass(slots=True, kw_only=True)
 class StepLoop:

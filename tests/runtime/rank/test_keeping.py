@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +202,21 @@ def main(config, run):
 """
 
 
+EPOCHS = """
+import torch
+{begin}
+kept = torch.nn.Linear(2, 2)
+{keep}
+for total in {totals}:
+    for step in run.steps(total):
+        run.log(loss=1.0, epochs=total)
+        if step == {last}:
+            break
+"""
+AS_SCRIPT = {"begin": "import hpckit; run = hpckit.attach()", "last": 99, "totals": "(5, 5, 5)"}
+FOUR_TIMES = Recovery(restarts={"exception": 3, "exit_code": 3})
+
+
 def test_second_loop_over_kept_state_is_refused(workshop: Any, ranks: Any) -> None:
     """Two loops would restore each other's steps: the second is an error that says so."""
     ended = workshop.attempt(TWICE, **ranks(1))
@@ -207,3 +224,39 @@ def test_second_loop_over_kept_state_is_refused(workshop: Any, ranks: Any) -> No
     assert ended.record.failure is not None
     assert ended.record.failure.cause is Cause.exception
     assert "run.steps() was already called" in ended.record.failure.message
+
+
+@pytest.mark.parametrize(
+    "loops",
+    [{}, {"totals": "(5, 10)"}, {"totals": "(9, 9)", "last": 4}],
+    ids=["epochs", "totals", "break"],
+)
+def test_second_loop_is_refused_also_if_the_first_was_restored(
+    workshop: Any, ranks: Any, loops: dict[str, Any]
+) -> None:
+    """However often it is tried again: a run whose later loops were never trained is no success."""
+    code = EPOCHS.format(**AS_SCRIPT | loops, keep="run.state(model=kept)")
+    started = {"entry_point": None, "command": "python task.py", "recovery": FOUR_TIMES}
+    ended = workshop.attempt(code, **ranks(1, **started))
+    assert ended.record.state is RunState.failed, ended.output
+    assert ended.record.round, "it was tried again"
+    assert ended.record.failure is not None
+    assert "run.steps() was already called" in ended.record.failure.message
+    told = shown(ended.launch)
+    assert "try again: hpckit rerun" in told
+    assert "or: hpckit resume" not in told
+
+
+def test_loop_that_begins_again_without_state_is_told(workshop: Any, ranks: Any) -> None:
+    """Steps that have the same numbers twice complete, with a warning, once."""
+    started = {"entry_point": None, "command": "python task.py"}
+    ended = workshop.attempt(EPOCHS.format(**AS_SCRIPT, keep=""), **ranks(1, **started))
+    assert ended.record.state is RunState.completed, ended.output
+    told = [words for words in ended.record.warnings if "was called again" in words]
+    assert len(told) == 1, ended.record.warnings
+
+
+def shown(launch: Launch) -> str:
+    """Return what `status` prints of a launch."""
+    words = [sys.executable, "-m", "hpckit", "status", str(launch.folder)]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout
