@@ -33,15 +33,11 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.snapshot.changes import GAP, digest_of, frozen_sums
 from hpckit.record.snapshot.collect import CodeSnapshot, is_foreign
+from hpckit.record.snapshot.uncounted import is_source
 from hpckit.record.store import open_plain, read_object, read_plain
 from hpckit.values import dataclass, field
 
 _SHELLS = (".bash", ".sh", ".zsh")
-_SOURCES = frozenset(
-    {*_SHELLS, ".cfg", ".ini", ".ipynb", ".jl", ".lua", ".mk", ".pl", ".py", ".r", ".rb", ".toml"}
-    | {".yaml", ".yml"}
-)
-_RECIPES = frozenset({"makefile", "snakefile", "justfile"})
 MODULES = (".py", ".pyx", ".so", ".sh", ".toml", ".yaml", ".yml")
 _OF_THE_SYSTEM = ("/usr/", "/bin/", "/sbin/", "/dev/", "/proc/")
 _WRITTEN = frozenset({"wandb", "mlruns", "multirun", "outputs", "lightning_logs"})
@@ -213,7 +209,7 @@ class _Words:
                 with suppress(ValueError):  # an open quote
                     parts.update(lexer)
             parts -= self.found
-            new = {part for part in parts if "/" in part or part == ".." or _is_source(part)}
+            new = {part for part in parts if "/" in part or part == ".." or is_source(part)}
             self.found |= new
             left |= new
 
@@ -300,18 +296,13 @@ def _is_folder(path: str) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
 
 
-def _is_source(name: str) -> bool:
-    base, suffix = os.path.splitext(name)  # noqa: PTH122
-    return suffix.lower() in _SOURCES or base.rpartition("/")[2].lower() in _RECIPES
-
-
 def _is_program(path: str, *, given: bool, module: bool) -> bool:
     mode = os.stat(path).st_mode if os.path.exists(path) else 0  # noqa: PTH110, PTH116
     if stat.S_ISDIR(mode):
         return module or os.path.isfile(f"{path}/__main__.py")  # noqa: PTH113
     own = (mode & stat.S_IXUSR or given) and not _INTERPRETER.search(path)
     return stat.S_ISREG(mode) and (
-        _is_source(path) or bool(own and not path.startswith(_OF_THE_SYSTEM))
+        is_source(path) or bool(own and not path.startswith(_OF_THE_SYSTEM))
     )
 
 

@@ -13,6 +13,9 @@ from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 from hpckit.record.snapshot.outside import code_of_run, differing, outside_code, paths_of
 
+OTHERS = [f"x.{ending}" for ending in ("R", "rb", "c", "cpp", "cu", "F90", "m", "js", "go", "rs")]
+OTHERS += ["x.java", "x.php", "x.sql", "x.tcl", "x.jinja", "CMakeLists.txt", ".env.local"]
+
 
 def project_at(root: Path, *files: str) -> CodeSnapshot:
     """Return a project of these files, which are made."""
@@ -73,7 +76,7 @@ def test_a_program_is_found_however_a_command_names_it(
     assert outside_code(runs(json.loads(text)), snapshot, environ) != before
 
 
-@pytest.mark.parametrize("name", ["a b(1).py", "ü.py", "run.R", "run.rb", "base.yaml", "[x].sh"])
+@pytest.mark.parametrize("name", ["a b(1).py", "ü.py", "[x].sh", "base.yaml", *OTHERS])
 def test_odd_names_and_other_languages_count(
     tmp_path: Path, environ: dict[str, str], name: str
 ) -> None:
