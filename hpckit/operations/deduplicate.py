@@ -228,10 +228,10 @@ class _Search:
             self.found.changed_in = paths.folder.name
             recorded = recorded_outside(paths)
             found = (differing(self._outside(signature), recorded) for signature in signatures)
-            self.found.changed_files = (
-                *files_that_differ(self.prepared.snapshot, paths),
-                *sorted({*chain(*found), *changed_at_start(paths, holding.of(signatures))}),
-            )
+            files = files_that_differ(self.prepared.snapshot, paths)
+            named = {f"{self.prepared.snapshot.project}/{path}" for path in files}
+            other = {*chain(*found), *changed_at_start(paths, holding.of(signatures))}
+            self.found.changed_files = (*files, *sorted(other - named))
         self.found.changed += sum(len(self.wanted[signature]) for signature in signatures)
 
     def _by_code(
@@ -262,8 +262,9 @@ class _Search:
         """Return what wanted runs with this signature take of the code that is not frozen."""
         if signature not in self.outside:  # for all earlier launches together: it reads scripts
             snapshot, settings = self.prepared.snapshot, self.wanted[signature][0].settings
-            folder, environ = snapshot.project / snapshot.working_dir, self.context.environ
-            self.outside[signature] = code_of_run(snapshot.outside, settings, folder, environ)
+            project, environ = snapshot.project, self.context.environ
+            folders, lines = [project / snapshot.working_dir], snapshot.outside
+            self.outside[signature] = code_of_run(lines, settings, project, folders, environ)
         return self.outside[signature]
 
     def _take_open(self, candidates: Sequence[EarlierLaunch]) -> None:

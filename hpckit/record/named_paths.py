@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpckit.model.command import commands_of, invocation, script_of, shell_commands
+from hpckit.model.command import invocation, shell_commands
 from hpckit.model.counted import listed
 from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import ClusterKind, LaunchConfig
@@ -70,8 +70,6 @@ _MOST = 2000
 """At most _MOST texts are checked: each costs one file system call."""
 _NO_FILES_READ = frozenset({"mkdir", "rm", "touch", "tee", "echo", "export", "printf", "module"})
 """Commands in a shell line whose arguments are not checked."""
-_SAFE_PATH = frozenset({"-P", "-I"})
-"""Options with which Python looks for no module in the folder that it starts in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,36 +126,6 @@ def commanded_paths(words: Sequence[str], project: ProjectFolder) -> Iterator[Fi
     if started.code is None:
         for named in _arguments(started.arguments):
             yield from _looked_at(named, project)
-
-
-def unfrozen_code(words: Sequence[str], project: ProjectFolder) -> Iterator[Finding]:
-    """Yield warnings for code that a command takes from the project, although it is frozen.
-
-    In the project's folder a rank takes the frozen file of the command's own script alone
-    (`command_of`), and `python -m` looks for a module where it starts.
-    """
-    own = script_of(words) or words[0]
-    for command in commands_of(words):
-        module = invocation(command).module
-        name = module or script_of(command) or command[0]
-        file = project.folder / (name.replace(".", "/") if module else name)
-        cure = f"let it be the command's own script: python {os.path.relpath(file, project.folder)}"
-        if module:
-            cure = f"python -P -m {module} takes the frozen one"
-            is_taken = project.in_place and _SAFE_PATH.isdisjoint(command)
-            file = file if file.is_dir() else file.with_suffix(".py")
-        elif Path(name).is_absolute():
-            is_taken = file.is_relative_to(project.folder)
-        else:
-            is_taken = project.in_place and name != own and file.is_file()
-        if is_taken and file.exists() and project.missing(file) is None:
-            yield warning(
-                "command",
-                name,
-                f"{name} is taken from the project, not from the frozen code: a start, a restart "
-                "and `hpckit resume` run what you edit until then",
-                cure,
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -191,6 +191,41 @@ def test_a_run_that_began_with_other_code_than_was_recorded_is_not_reused(
     assert len(launched(project, *words)["skipped"]) == 1
 
 
+@pytest.mark.parametrize("how", ["absolute", "line", "variable", "script", "in_place", "module"])
+def test_edits_of_the_projects_own_files_count_where_a_run_takes_them_from_there(
+    project: Any, how: str
+) -> None:
+    """The script was edited while the run waited, and then put back: its result is not reused."""
+    script = project.cwd / "say.py"
+    script.write_text("raise SystemExit(1)\n")
+    (project.cwd / "job.sh").write_text(f"cd {project.cwd}; {sys.executable} say.py\n")
+    commands = {
+        "absolute": ("cluster=local", "--", "python", str(script)),
+        "line": ("cluster=local", "--", "bash", "-c", f"cd {project.cwd} && python say.py"),
+        "variable": (
+            "cluster=local", "--", "bash", "-c", 'cd "$HPCKIT_PROJECT" && python say.py'
+        ),
+        "script": ("cluster=local", "--", "bash", "job.sh"),
+        "in_place": (
+            "cluster=local", "runtime.cwd=project", "--", "bash", "-c", "python say.py"
+        ),
+        "module": ("cluster=local", "runtime.cwd=project", "--", "python", "-m", "say"),
+    }  # fmt: skip
+    words = commands[how]
+    assert "taken from the project, not from the frozen code" in project("check", *words).out
+    first = json.loads(project("launch", "--json", "--wait", *words).out)
+    script.write_text("pass\n")
+    resumed = project("resume", "--wait", first["launch"])
+    told = f"code that is not frozen has changed since the launch: {script}"
+    assert f"warning: {told}; what is resumed runs it as it is now" in resumed.err
+    assert "runs the code as it was then" not in resumed.err
+    assert told in project("status", first["launch"]).out
+    script.write_text("raise SystemExit(1)\n")
+    said = project("launch", *words)
+    assert (said.code, f"({script} differs)" in said.err) == (2, True), said.err
+    launched(project, "--wait", "--changed-code", *words)
+
+
 def test_another_environment_of_a_skipped_run_is_said(project: Any) -> None:
     """Packages do not count, and what differs is named."""
     words = (*SAY, "+params.i=0")

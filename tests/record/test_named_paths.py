@@ -14,7 +14,6 @@ from hpckit.record.named_paths import (
     ProjectFolder,
     commanded_paths,
     configured_paths,
-    unfrozen_code,
 )
 
 KEYS = ("data", "data_path", "train", "pretrained", "tokenizer", "resume", "file", "lr", "model")
@@ -107,41 +106,6 @@ def test_configured_paths(
 def test_commanded_paths(folder: Path, command: str, found: list[str]) -> None:
     """Values of options, of `key=value`, and positional words; not what an option writes to."""
     assert of_command(folder, *command.split()) == found
-
-
-@pytest.mark.parametrize(
-    ("command", "found", "elsewhere"),
-    [
-        ("python train.py", [], []),
-        ("env A=1 python -u train.py train.py", [], []),
-        ("torchrun --nproc-per-node 2 train.py", [], []),
-        ("python {folder}/train.py", ["{folder}/train.py"], ["{folder}/train.py"]),
-        ("python /no/such/train.py", [], []),
-        ("python -m train", ["train"], []),
-        ("python -m kept", ["kept"], []),
-        ("nohup python -m kept --lr 1", ["kept"], []),
-        ("python -P -m kept", [], []),
-        ("python -m runs", [], []),
-        ("uv run train.py", ["train.py"], []),
-    ],
-)
-def test_code_that_is_not_the_frozen_one_is_named(
-    folder: Path, command: str, found: list[str], elsewhere: list[str]
-) -> None:
-    """In the project's folder all but the command's own script; elsewhere only a whole path."""
-    words = command.format(folder=folder).split()
-    for in_place, wanted in ((True, found), (False, elsewhere)):
-        named = unfrozen_code(words, project(folder, in_place=in_place))
-        assert [one.value for one in named] == [name.format(folder=folder) for name in wanted]
-
-
-def test_code_in_a_line_for_a_shell_is_not_the_frozen_one(folder: Path) -> None:
-    """A shell finds scripts where it starts."""
-    words = ("bash", "-c", "cd . && python train.py && python -P -m kept")
-    (warned,) = unfrozen_code(words, project(folder, in_place=True))
-    assert warned.value == "train.py"
-    assert "resume" in warned.message
-    assert warned.hint == "let it be the command's own script: python train.py"
 
 
 @pytest.mark.parametrize(

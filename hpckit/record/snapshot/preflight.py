@@ -28,7 +28,6 @@ from hpckit.record.named_paths import (
     configured_paths,
     left_states,
     settings_paths,
-    unfrozen_code,
 )
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.snapshot.entry_point import (
@@ -40,6 +39,7 @@ from hpckit.record.snapshot.entry_point import (
 )
 from hpckit.record.snapshot.environment import capture_of, in_active_environment, program_meant
 from hpckit.record.snapshot.frozen_files import OUTSIDE, FrozenFiles
+from hpckit.record.snapshot.outside import unfrozen_code
 from hpckit.record.snapshot.script_imports import (
     Reader,
     missing_modules,
@@ -73,6 +73,8 @@ class Machine:
     def _missing(self) -> Iterator[Finding]:
         yield from self._python()
         yield from left_states(file.path for file in self.snapshot.files or () if not file.tracked)
+        commands = [run.settings.command for run in self.plan.checked_runs]
+        yield from unfrozen_code(self.snapshot, str(commands))
         seen: set[tuple[str, str, WorkingFolder]] = set()
         for run in self.plan.checked_runs:
             settings = run.settings
@@ -192,8 +194,6 @@ class Machine:
             yield from self._command(words, settings.env, in_place=project.in_place)
             yield from rank_findings(words, settings.resources, self._find, self._read)
             yield from commanded_paths(words, project)
-            if self.snapshot.files is not None:
-                yield from unfrozen_code(words, project)
 
     def _entry_point(self, text: str, env: Mapping[str, str]) -> Iterator[Finding]:
         name, _, attribute = text.partition(":")

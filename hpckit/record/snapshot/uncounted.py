@@ -6,6 +6,7 @@ configuration always count.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -23,11 +24,15 @@ _PAPERS = frozenset(
     | {"readme"}
 )
 _PROSE = frozenset({"", ".cff", ".md", ".rst", ".txt"})
-_SOURCES = frozenset(
-    {".bash", ".c", ".cc", ".cfg", ".conf", ".cpp", ".cu", ".cuh", ".env", ".h", ".hpp", ".ini"}
-    | {".ipynb", ".j2", ".jinja", ".jl", ".lua", ".pl", ".py", ".pyi", ".pyx", ".r", ".rs", ".sh"}
-    | {".so", ".toml", ".yaml", ".yml", ".zsh"}
+_SOURCE = re.compile(
+    r"(?i)\.(?:ad[bs]|asm|awk|[ckz]?sh|bash|bat|fish|ps1|sed|tcsh|c|cc|cl|cpp|cuh?|cxx|c\+\+|hh?|hpp|hxx"
+    r"|hip|in[cl]|ispc|ptx|f|f03|f08|f77|f9[05]|for|ftn|clj|cs|el|erl|exs?|fs|go|groovy|hs|java|jl|kt"
+    r"|lisp|lua|m|ml|nim|pas|php|p[lm]|py[ix]?|pxd|ipynb|r|rmd|qmd|rb|rs|s|sas|do|scala|scm|sql|swift"
+    r"|tcl|[cm]?js|ts|v|sv|vhd|zig|cmake|cwl|gp|mk|nf|smk|wdl|j2|jinja2?|mako|tmpl|so"
+    r"|cfg|conf|env|ini|nml|toml|ya?ml)\Z"
+    r"|(?:\A|/)(?:(?:cmakelists|dockerfile|justfile|makefile|sconstruct|snakefile)(?:\.\w+)?|\.env[^/]*)\Z"
 )
+"""Programs, templates, recipes and settings; JSON is as often data, or written."""
 _LOGS = (".err", ".log", ".out", ".pid")
 _TABLES = frozenset({".csv", ".json", ".jsonl", ".tsv", ".txt"})
 """As likely to be read as written: at the top of a project they count."""
@@ -48,7 +53,8 @@ def uncounted_files(
     files = [file for file in snapshot.files or () if file.link is None]
     found = {file.path for file in files if _is_paper(PurePosixPath(file.path), tops)}
     found |= {file.path for file in files if file.path.endswith(_LOGS) and not file.tracked}
-    left = [file for file in files if not (file.tracked or file.path in found or _is_source(file))]
+    left = [file for file in files if not (file.tracked or file.path in found)]
+    left = [file for file in left if not (file.executable or is_source(file.path))]
     found |= {file.path for file in left if is_output(snapshot.root / file.path)}
     left = [file for file in left if file.path not in found]
     for folder in list_launches(output_dir) if left else ():
@@ -56,16 +62,16 @@ def uncounted_files(
     return frozenset(found)
 
 
+def is_source(name: str) -> bool:
+    """Return whether a file of this name is code, whatever it is and wherever: by its ending."""
+    return _SOURCE.search(name) is not None
+
+
 def _is_paper(path: PurePosixPath, tops: Collection[PurePosixPath]) -> bool:
     if path.suffix.lower() not in _PROSE:
         return False
     named = path.stem.lower() in _PAPERS and path.parent in tops
     return named or (path.parts[0] in {"doc", "docs"} and path.suffix.lower() == ".md")
-
-
-def _is_source(file: CodeFile) -> bool:
-    path = PurePosixPath(file.path)
-    return file.executable or path.suffix.lower() in _SOURCES or path.name.startswith(".env")
 
 
 def _written(

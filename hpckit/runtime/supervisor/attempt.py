@@ -195,7 +195,8 @@ def note_other_code(attempt: Attempt, environ: Mapping[str, str]) -> None:
     lines = recorded_outside(launch.paths)
     if lines:
         settings = load_settings(launch, attempt.index)[0]
-        lines = code_of_run(lines, settings, launch.code.launched_in, environ)
+        project, folders = launch.code.project, (launch.code.launched_in, launch.code.working_dir)
+        lines = code_of_run(lines, settings, project, folders, environ)
     changed = changed_outside(launch.paths, launch.code.project, lines)
     if changed and changed != changed_at_start(launch.paths, (attempt.index,)):
         write_text(run.other_code, "".join(f"{path}\n" for path in changed))

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpckit.model.launch import Cluster, LaunchConfig
+from hpckit.model.launch import Cluster, LaunchConfig, Runtime, WorkingFolder
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
-from hpckit.record.snapshot.outside import code_of_run, differing, outside_code, paths_of
+from hpckit.record.snapshot.outside import (
+    code_of_run,
+    differing,
+    outside_code,
+    paths_of,
+    unfrozen_code,
+)
+from hpckit.values import replace
+
+OTHERS = [f"x.{ending}" for ending in ("R", "rb", "c", "cpp", "cu", "F90", "m", "js", "go", "rs")]
+OTHERS += ["x.java", "x.php", "x.sql", "x.tcl", "x.jinja", "CMakeLists.txt", ".env.local"]
 
 
 def project_at(root: Path, *files: str) -> CodeSnapshot:
@@ -73,7 +84,7 @@ def test_a_program_is_found_however_a_command_names_it(
     assert outside_code(runs(json.loads(text)), snapshot, environ) != before
 
 
-@pytest.mark.parametrize("name", ["a b(1).py", "ü.py", "run.R", "run.rb", "base.yaml", "[x].sh"])
+@pytest.mark.parametrize("name", ["a b(1).py", "ü.py", "[x].sh", "base.yaml", *OTHERS])
 def test_odd_names_and_other_languages_count(
     tmp_path: Path, environ: dict[str, str], name: str
 ) -> None:
@@ -214,7 +225,9 @@ def test_a_run_takes_what_its_own_command_names(tmp_path: Path, environ: dict[st
     snapshot = project_at(tmp_path / "project", "a.py")
     lines = outside_code(runs(*(f"python {script}" for script in scripts)), snapshot, environ)
     assert len(lines) == 3
-    own = code_of_run(lines, runs(f"python {scripts[0]}")[0], snapshot.root, environ)
+    own = code_of_run(
+        lines, runs(f"python {scripts[0]}")[0], snapshot.root, [snapshot.root], environ
+    )
     assert paths_of(own) == (str(scripts[0]), f"{tmp_path}/lib/")
 
 
@@ -261,10 +274,128 @@ def test_whatever_way_a_file_is_taken_its_edit_is_seen(
     settings = runs(words, env={"D": str(ext)})
     before = outside_code(settings, snapshot, environ)
     assert str(file) in paths_of(before)
-    assert code_of_run(before, settings[0], snapshot.root, environ) == {*before}
+    assert code_of_run(before, settings[0], snapshot.root, [snapshot.root], environ) == {*before}
     file.write_text("changed\n")
     after = outside_code(settings, snapshot, environ)
     assert differing({*after}, {*before}) == (str(file),)
+
+
+LIVE = [
+    "python {0}/t.py",
+    ["python", "{0}/t.py"],
+    ["bash", "-c", "cd {0} && python t.py"],
+    ["bash", "-c", "cd {0}/sub && python ../t.py"],
+    ["bash", "-c", "cd {0}; cd sub; cd ..; exec python t.py"],
+    ["bash", "-c", 'cd "$HPCKIT_PROJECT" && python t.py'],
+    ["bash", "-c", "P=${{HPCKIT_PROJECT}}; pushd $P; python -m t"],
+    ["bash", "-c", "python $HPCKIT_PROJECT/t.py"],
+    ["env", "-C", "{0}", "python", "t.py"],
+    "env --chdir={0} python -m t",
+    ["bash", "job.sh"],
+    ["sh", "-c", "bash job.sh"],
+    ["bash", "{0}/own.sh"],
+    ["python", "a.py", "--settings={0}/t.py"],
+]
+FROZEN: list[Any] = [
+    "python t.py",
+    ["bash", "-c", "cd sub && python ../t.py"],
+    ["python", "t.py", "--data", "{0}/sub"],
+    ["python", "t.py", "--project", "{0}"],
+    "python -m t",
+]
+
+
+@pytest.mark.parametrize("command", LIVE)
+def test_files_of_the_project_that_a_command_takes_from_there_count(
+    tmp_path: Path, environ: dict[str, str], command: object
+) -> None:
+    """By a path from the root, or after a step into the project: not the frozen ones."""
+    snapshot = project_at(tmp_path / "project", "t.py", "a.py", "sub/b.py", "job.sh", "own.sh")
+    write(snapshot.root / "job.sh", f"cd {snapshot.root}\npython -m t\n")
+    write(snapshot.root / "own.sh", 'python "$(dirname "$0")"/t.py\n')
+    text = json.dumps(command).replace("{0}", str(snapshot.root)).replace("{{", "{")
+    settings = runs(json.loads(text.replace("}}", "}")))
+    before = outside_code(settings, snapshot, environ)
+    assert f"{snapshot.root}/t.py" in paths_of(before)
+    assert code_of_run(before, settings[0], snapshot.root, [snapshot.root], environ) == {*before}
+    (warned,) = unfrozen_code(replace(snapshot, outside=before), str(command))
+    assert warned.value in {"t.py", "job.sh", "own.sh", "a.py"}
+    assert "run what you edit until then" in warned.message
+    write(snapshot.root / "t.py", "changed\n")
+    after = outside_code(settings, snapshot, environ)
+    assert differing({*after}, {*before}) == (f"{snapshot.root}/t.py",)
+
+
+@pytest.mark.parametrize("command", FROZEN)
+def test_frozen_files_of_the_project_do_not_count(
+    tmp_path: Path, environ: dict[str, str], command: object
+) -> None:
+    """Also if a command names the project as a place of data: later edits change nothing."""
+    snapshot = project_at(tmp_path / "project", "t.py", "sub/b.py")
+    words = json.loads(json.dumps(command).replace("{0}", str(snapshot.root)))
+    assert outside_code(runs(words), snapshot, environ) == ()
+
+
+def test_runs_in_the_project_itself_take_all_but_their_own_script_from_there(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """Only the frozen script is started; `python -m`, a shell and settings find today's files."""
+    snapshot = project_at(tmp_path / "project", "t.py", "conf/c.yaml", "job.sh")
+    in_place = Runtime(cwd=WorkingFolder.project)
+
+    def taken(*words: str) -> tuple[str, ...]:
+        lines = outside_code(runs(list(words), runtime=in_place), snapshot, environ)
+        return tuple(path.removeprefix(f"{snapshot.root}/") for path in paths_of(lines))
+
+    assert taken("python", "t.py") == taken("python", "-P", "-m", "t") == ()
+    assert "t.py" not in taken("torchrun", "--nproc-per-node", "2", "t.py")
+    for command in ("python -m t", "nohup python -m t --lr 1", "uv run t.py"):
+        assert "t.py" in taken(*command.split())
+    assert "t.py" in taken("bash", "-c", "python t.py")
+    assert taken("python", "t.py", "conf/c.yaml") == ("conf/c.yaml",)
+    write(snapshot.root / "job.sh", "python t.py\n")
+    assert "t.py" in taken("bash", "job.sh")
+
+
+def test_modules_of_the_project_count_in_a_folder_that_is_imported_from_there(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """Unless the frozen one comes first on the path."""
+    snapshot = project_at(tmp_path / "project", "t.py", "lib/nets.py")
+    environ["PYTHONPATH"] = f"{snapshot.root}/lib:{snapshot.root}"
+    before = outside_code(runs("python t.py"), snapshot, environ)
+    assert f"{snapshot.root}/lib/nets.py" in paths_of(before)
+    assert f"{snapshot.root}/t.py" not in paths_of(before)
+    own = code_of_run(before, runs("python t.py")[0], snapshot.root, [snapshot.root], environ)
+    assert own == {*before}
+    first = replace(snapshot, python_path=(".", "lib"))
+    assert paths_of(outside_code(runs("python t.py"), first, environ)) == ("PYTHONPATH/",)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--config-dir", "{0}"],
+        ["--config-dir={0}"],
+        ["-cd", "{0}"],
+        ["--config-path", "{0}"],
+        ["hydra.searchpath=[pkg://x,file://{0}]"],
+    ],
+)
+def test_yaml_in_folders_of_a_hydra_application_counts(
+    tmp_path: Path, environ: dict[str, str], words: list[str]
+) -> None:
+    """Those that the command names; also in a line for a shell, and in a script of the project."""
+    file = write(tmp_path / "site" / "model" / "big.yaml")
+    snapshot = project_at(tmp_path / "project", "app.py", "job.sh")
+    told = [word.replace("{0}", str(tmp_path / "site")) for word in words]
+    line = shlex.join(["python", "app.py", *told])
+    write(snapshot.root / "job.sh", f"{line}\n")
+    for command in (["python", "app.py", *told], line, ["sh", "-c", line], ["bash", "job.sh"]):
+        before = outside_code(runs(command), snapshot, environ)
+        assert paths_of(before) == (str(file),)
+        write(file, f"{command}\n")
+        assert differing({*outside_code(runs(command), snapshot, environ)}, {*before})
 
 
 @pytest.mark.parametrize("how", ["env", "cluster", "word", "line", "setup", "relative", "shell"])
@@ -341,7 +472,7 @@ def test_a_module_that_is_gone_is_a_difference(tmp_path: Path, environ: dict[str
     recorded = frozenset(outside_code(taken, snapshot, environ))
     plugins[0].unlink()
     lines = outside_code(taken, snapshot, environ)
-    own = [code_of_run(lines, run, snapshot.root, environ) for run in taken]
+    own = [code_of_run(lines, run, snapshot.root, [snapshot.root], environ) for run in taken]
     assert [differing(now, recorded) for now in own] == [(str(plugins[0]),), ()]
 
 
@@ -354,10 +485,10 @@ def test_without_a_snapshot_the_modules_of_a_function_count(
     bare = CodeSnapshot(root=project, working_dir=".", python_path=(), files=None, git=None)
     run = LaunchConfig(entry_point="task:main")
     before = outside_code([run], bare, environ)
-    assert code_of_run(before, run, project, environ) == frozenset(before)
+    assert code_of_run(before, run, project, [project], environ) == frozenset(before)
     assert paths_of(before) == (f"{project}/task.py",)
     write(project / "task.py", "2\n")
     assert outside_code([run], bare, environ) != before
     held = project_at(project, "task.py")
     assert outside_code([run], held, environ) == ()
-    assert code_of_run((), run, project, environ) == frozenset()
+    assert code_of_run((), run, project, [project], environ) == frozenset()

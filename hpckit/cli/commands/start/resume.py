@@ -172,7 +172,7 @@ def _tell_frozen_code(resuming: Resuming, context: Context) -> None:
     other = changed_outside(paths, code.project, recorded_outside(paths))
     if other:
         context.note(f"warning: {unfrozen_words(other)}; what is resumed runs it as it is now")
-    edited = edited_since(paths)
+    edited = [path for path in edited_since(paths) if f"{code.project}/{path}" not in other]
     if not edited:
         return
     more = f" and {counted(len(edited) - 1, 'more file')}" if len(edited) > 1 else ""

@@ -1,0 +1,277 @@
+"""Finds the code that commands, variables and set-up of runs name, by words that may be paths.
+
+Files are found as they are in the project; who asks decides which of them a snapshot holds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import site
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from glob import iglob
+from itertools import islice, pairwise
+from pathlib import Path
+from string import Template
+from urllib.parse import unquote, urlsplit
+
+from hpckit.errors import ConfigError
+from hpckit.model.command import command_words, commands_of, invocation, script_of, shell_commands
+from hpckit.model.launch import LaunchConfig, WorkingFolder
+from hpckit.record.snapshot.uncounted import is_source
+from hpckit.record.store import open_plain, read_plain
+from hpckit.values import dataclass, field
+
+_SHELLS = (".bash", ".sh", ".zsh")
+_OF_THE_SYSTEM = ("/usr/", "/bin/", "/sbin/", "/dev/", "/proc/")
+MOST_NAMES = 5000
+"""A folder with more files than this holds data, and is left out."""
+_MOST_SEARCHED = 1 << 20
+_SAFE_PATH = frozenset({"-P", "-I"})
+"""Options with which Python looks for no module in the folder that it starts in."""
+_ENTERED = re.compile(
+    r"(?:(?:\A|[\s;&|({'\"])(?:cd|pushd)|(?:\A|\s)(?:-C|-D|--chdir|--cwd|--directory|--pwd))"
+    r"(?:[\s=]+[\"']?|\Z)([\w.-]*)"
+)
+"""A folder in which a command goes on: its name, or nothing if it is a path."""
+_OWN_FOLDER = re.compile(r'\$\(dirname (?:-- )?"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?"?\)')
+_CONFIGS = re.compile(r"(?:--config-(?:dir|path)|-c[dp])(?:=(.*))?\Z|\+*hydra\.searchpath=(.*)")
+_INTERPRETER = re.compile(r"/(?:python[\d.]*|bash|sh)\Z")
+_IN_BIN = re.compile(r"\A/.+/bin/[^/]+\Z")
+
+
+def frozen_words(settings: LaunchConfig) -> tuple[str, ...]:
+    """Return what a command takes from the frozen code in the project itself, too.
+
+    Ranks start the frozen script (`command_of`), and `python -P` looks for no module where it is.
+    """
+    with suppress(ConfigError):
+        words = command_words(settings.command or "")
+        safe = (each for each in commands_of(words) if not _SAFE_PATH.isdisjoint(each))
+        tops = [(invocation(each).module or "").partition(".")[0] for each in safe]
+        return (script_of(words) or words[0], *tops, *(f"{top}.py" for top in tops))
+    return ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Words:
+    """What in commands, variables and set-up of runs may be a path.
+
+    `bases` are the folders that paths start from, and whether runs take the files there as they are
+    now: of the project they have frozen ones, but for paths from the root, and in the project
+    itself. `started` are words that are programs whatever their names, `modules` those behind `-m`,
+    `configs` folders of a Hydra application; `frozen` words are taken from the frozen code anyhow.
+    """
+
+    environ: Mapping[str, str]
+    bases: dict[str, bool]
+    found: set[str] = field(default_factory=set)
+    started: set[str] = field(default_factory=set)
+    modules: set[str] = field(default_factory=set)
+    configs: set[str] = field(default_factory=set)
+    frozen: set[str] = field(default_factory=set)
+    moves: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        alike: Sequence[LaunchConfig],
+        project: str | Path,
+        folders: Iterable[str | Path],
+        environ: Mapping[str, str],
+    ) -> Words:
+        """Return the words of runs that differ in their commands, and start in `folders`."""
+        first = alike[0]
+        own = {**first.cluster.env, **first.env}
+        given = {**environ, **own, "HPCKIT_PROJECT": str(project)}
+        in_place = first.runtime.cwd is WorkingFolder.project
+        words = cls(environ=given, bases=dict.fromkeys(map(str, folders), in_place))
+        words.frozen.update(frozen_words(first))
+        words.take(f"{name}={value}" for name, value in own.items())
+        words.take((*first.cluster.setup, first.cluster.python or ""))
+        for settings in alike:
+            words.take_command(settings.command)
+        words.take_folders()
+        return words
+
+    def take_modules(self, taken: Iterable[LaunchConfig]) -> None:
+        """Take the modules of functions: if code is not frozen, they are the project's own."""
+        tops = {(run.entry_point or "").partition(":")[0].partition(".")[0] for run in taken} - {""}
+        self.modules |= tops | {f"{top}.py" for top in tops}
+
+    def take_command(self, command: object) -> None:
+        """Take the words of a command, and what it starts."""
+        if not command:
+            return
+        given = list(map(str, command)) if isinstance(command, list | tuple) else [str(command)]
+        self.take(given)
+        self.take(
+            f"{word} {folder}" for word, folder in pairwise(given) if _ENTERED.fullmatch(word)
+        )
+        with suppress(ConfigError):
+            for each in commands_of(command_words(command)):
+                self.started.update({each[0], invocation(each).script or ""})
+                self._take_named(each)
+
+    def _take_named(self, command: Sequence[str]) -> None:
+        """Take what is no path in a command: a module, and folders of a Hydra application."""
+        module = (invocation(command).module or "").partition(".")[0]
+        self.modules |= {module, f"{module}.py"} if module else set()
+        for word, behind in zip(command, (*command[1:], ""), strict=True):
+            if (named := _CONFIGS.match(word)) is not None:
+                text = Template(named[1] or named[2] or behind).safe_substitute(self.environ)
+                folders = re.split(r"[\[\],'\"]+", text)
+                self.configs |= {part.removeprefix("file://") for part in folders} - {""}
+
+    def take_folders(self) -> None:
+        """Take the named folders as bases, twice: a command may enter one, and then one in it."""
+        for _ in range(1 + self.moves):
+            for word in self.found:
+                for path, live in list(self.paths(word)):
+                    if _is_folder(path):
+                        self.bases[path] = self.bases.get(path, False) or (live and self.moves)
+
+    def take(self, texts: Iterable[str]) -> None:
+        """Take these texts apart, with variables filled in; lines for a shell, too."""
+        left = set(texts)
+        while left:
+            text = left.pop()
+            if "$" in text:
+                text = Template(text).safe_substitute(self.environ)
+            parts = {text, *text.split(), text.partition("=")[2], *text.split(",")}
+            if text[:1] == "-" or "://" in text:
+                parts.add(text[text.find("/", text.find("://") + 2) :])
+            if re.search(r"[\s'\"\\<>|;&()`]", text):
+                lexer = shlex.shlex(text.replace("`", " "), posix=True, punctuation_chars=True)
+                lexer.whitespace_split = True
+                with suppress(ValueError):  # an open quote
+                    parts.update(lexer)
+            entered = _ENTERED.findall(text)
+            self.moves = self.moves or bool(entered)
+            parts.update(f"./{name}" for name in entered)
+            parts -= self.found
+            new = {part for part in parts if "/" in part or part == ".." or is_source(part)}
+            self.found |= new
+            left |= new
+
+    def paths(self, word: str) -> Iterator[tuple[str, bool]]:
+        """Yield the paths that a word stands for, those that exist; whether runs take it there."""
+        is_whole = word[:1] in "/~"
+        for base, as_now in list(self.bases.items())[: 1 if is_whole else None]:
+            live = is_whole or (as_now and word not in self.frozen)
+            with suppress(OSError, ValueError, RuntimeError):  # it does not exist, or is no path
+                path = os.path.join(base, Path(word).expanduser())  # noqa: PTH118
+                if re.search(r"[*?\[]", word) and not os.path.lexists(path):
+                    for name in islice(iglob(path), MOST_NAMES):  # noqa: PTH207
+                        yield os.path.realpath(name), live
+                else:
+                    yield os.path.realpath(path, strict=True), live
+
+    def programs(self) -> Iterator[tuple[str, bool]]:
+        """Yield the programs, sources and settings that are named, by their real paths.
+
+        With whether runs take them from there, also if the snapshot holds them.
+        """
+        seen: set[tuple[str, bool]] = set()
+        words = [*self.found, *self.started, *self.modules]
+        while words:
+            word = words.pop()
+            there = set(self.paths(word))
+            if word in self.started and "/" not in word:
+                found = shutil.which(word, path=self.environ.get("PATH"))
+                there |= {(os.path.realpath(found), True)} if found else set()
+            for path, live in there - seen:
+                seen.add((path, live))
+                if _is_program(path, given=word in self.started, module=word in self.modules):
+                    yield path, live
+                    before = len(self.found), dict(self.bases)
+                    self._take_script(path, live=live)
+                    if before != (len(self.found), self.bases):
+                        words = [*self.found, *self.started, *self.modules]
+
+    def config_folders(self) -> Iterator[tuple[str, bool]]:
+        """Yield the folders of a Hydra application that are named, as `programs` does."""
+        yield from (pair for word in self.configs for pair in self.paths(word))
+
+    def _take_script(self, path: str, *, live: bool) -> None:
+        """Take what a script for a shell names in turn."""
+        text, starter = read_script(path)
+        if path.endswith(_SHELLS) or starter.endswith(b"sh"):
+            folder = os.path.dirname(path)  # noqa: PTH120
+            lines = _OWN_FOLDER.sub(".", text.decode(errors="replace"))
+            self.bases[folder] = self.bases.get(folder, False) or live
+            self.take(lines.splitlines())
+            for command, _ in shell_commands(lines):
+                self._take_named(command)
+            self.take_folders()
+
+    def python_path(self) -> list[str]:
+        """Return the folders of PYTHONPATH, in order, as they are told to runs."""
+        told = [word for word in self.found if word.startswith("PYTHONPATH=")]
+        texts = [
+            self.environ.get("PYTHONPATH", ""),
+            *(word.partition("=")[2] for word in sorted(told)),
+        ]
+        return list(self._importable(part for text in texts for part in text.split(os.pathsep)))
+
+    def python_folders(self) -> Iterator[str]:
+        """Yield the folders outside of their installations that the Pythons at hand import from.
+
+        They were installed by `pip install -e`, or a file `.pth` names them.
+        https://packaging.python.org/en/latest/specifications/direct-url
+        """
+        of_words = (Path(word).parents[1] for word in self.found if _IN_BIN.search(word))
+        prefixes = {Path(sys.prefix), Path(site.getuserbase()), *of_words}
+        named = ("VIRTUAL_ENV", "CONDA_PREFIX")
+        prefixes |= {Path(self.environ[name]) for name in named if name in self.environ}
+        for installed in (one for top in prefixes for one in top.glob("lib/python3*/*-packages")):
+            found: list[str] = []
+            for name in os.listdir(installed):  # noqa: PTH208
+                with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+                    if name.endswith(".pth"):
+                        lines = read_plain(installed / name).decode().splitlines()
+                        found += [os.path.join(installed, line) for line in lines if line.strip()]  # noqa: PTH118
+                    elif name.endswith(".dist-info"):
+                        about = json.loads(read_plain(installed / name / "direct_url.json"))
+                        if about["dir_info"]["editable"] is True:
+                            found.append(unquote(urlsplit(about["url"]).path))
+            yield from self._importable(found)
+
+    def _importable(self, found: Iterable[str]) -> Iterator[str]:
+        ours = str(Path(__file__).parents[3])
+        for text in found:
+            for path, _ in self.paths(text) if text else ():
+                if path != ours and not path.endswith("-packages"):
+                    yield path
+
+
+def _is_folder(path: str) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def _is_program(path: str, *, given: bool, module: bool) -> bool:
+    mode = os.stat(path).st_mode if os.path.exists(path) else 0  # noqa: PTH110, PTH116
+    if stat.S_ISDIR(mode):
+        return module or os.path.isfile(f"{path}/__main__.py")  # noqa: PTH113
+    own = (mode & stat.S_IXUSR or given) and not _INTERPRETER.search(path)
+    return stat.S_ISREG(mode) and (
+        is_source(path) or bool(own and not path.startswith(_OF_THE_SYSTEM))
+    )
+
+
+@lru_cache(maxsize=16)
+def read_script(path: str) -> tuple[bytes, bytes]:
+    """Return the beginning of a file, and the line `#!` in it; both empty if it is no such file."""
+    try:
+        with open_plain(path) as file:
+            text = file.read(_MOST_SEARCHED)
+    except OSError:
+        return b"", b""
+    return text, text.partition(b"\n")[0] if text[:2] == b"#!" else b""
