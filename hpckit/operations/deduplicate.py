@@ -24,7 +24,7 @@ from hpckit.operations.prepare import Prepared, narrowed
 from hpckit.record.launch_events import merged_events, record_event
 from hpckit.record.launches import Launch, load_launch, load_settings, read_launch_history
 from hpckit.record.layout import LaunchPaths
-from hpckit.record.snapshot.changes import changed_at_start, files_that_differ
+from hpckit.record.snapshot.changes import changed_at_start, files_that_differ, sums_text
 from hpckit.record.snapshot.environment import (
     capture_environment,
     difference_words,
@@ -34,11 +34,12 @@ from hpckit.record.snapshot.identity import (
     EarlierLaunch,
     code_identity,
     ended_well,
-    frozen_identity,
     frozen_project,
     holdings,
+    is_frozen_code,
 )
 from hpckit.record.snapshot.outside import (
+    PROJECT,
     code_of_run,
     differing,
     recorded_outside,
@@ -240,12 +241,14 @@ class _Search:
         """Return what launches have run with our code, and with other code."""
         if self.any_code or not candidates:
             return candidates, ()
-        ours = code_identity(self.prepared.snapshot)
+        snapshot = self.prepared.snapshot
+        sums = "" if snapshot.files is None else sums_text(snapshot, snapshot.root)
+        ours = code_identity(snapshot, sums)
         same: list[EarlierLaunch] = []
         others: list[EarlierLaunch] = []
         for holding in candidates:
             paths, recorded = holding.paths, recorded_outside(holding.paths)
-            alike = ours is not None and frozen_identity(paths) == ours
+            alike = ours is not None and is_frozen_code(snapshot, sums, ours, paths)
             ours_too: dict[str, list[int]] = {}
             left: dict[str, list[int]] = {}
             for signature, indices in holding.runs.items():
@@ -262,9 +265,9 @@ class _Search:
         """Return what wanted runs with this signature take of the code that is not frozen."""
         if signature not in self.outside:  # for all earlier launches together: it reads scripts
             snapshot, settings = self.prepared.snapshot, self.wanted[signature][0].settings
-            project, environ = snapshot.project, self.context.environ
-            folders, lines = [project / snapshot.working_dir], snapshot.outside
-            self.outside[signature] = code_of_run(lines, settings, project, folders, environ)
+            environ = {**self.context.environ, PROJECT: str(snapshot.project)}
+            folders = (snapshot.project / snapshot.working_dir,)
+            self.outside[signature] = code_of_run(snapshot.outside, settings, folders, environ)
         return self.outside[signature]
 
     def _take_open(self, candidates: Sequence[EarlierLaunch]) -> None:

@@ -192,10 +192,10 @@ def take_snapshot(
     settings, git = points[0].settings.code, Git(context.environ)
     found = collect.collect(settings, cwd=cwd, output_dir=output_dir, git=git)
     uncounted = uncounted_files(found, output_dir, is_output_file)
-    # The values of its points are in the configurations of the runs.
     files = (word.partition("sweep.points=")[2].strip("'\"") for word in words)
-    values = {os.path.normpath(f"{found.working_dir}/{file}") for file in files if file}
-    found = replace(found, uncounted=uncounted | values)
+    points_ = [found.root / found.working_dir / Path(file).expanduser() for file in files if file]
+    values = tuple(os.path.relpath(file, found.root) for file in points_)
+    found = replace(found, uncounted=uncounted.union(values), points=values)
     return with_outside(found, points, context)
 
 

@@ -42,6 +42,7 @@ _OWN_FRAME = re.compile(
 """A frame outside installed packages and Python's own library."""
 _MEMORY = re.compile(r"^GPU memory: .*$", re.MULTILINE)
 _NO_FILE = re.compile(r"No such file or directory: '([^/'][^']*)'")
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([^'.]+)")
 _DENIED = re.compile(r"(?:Permission denied|Read-only file system): '([^']*)'")
 
 
@@ -125,6 +126,12 @@ def _hints(failure: Failure, row: RunRow) -> Iterator[str]:
         yield (
             f"  {shortened(missing[1], _SHORT)} is looked for in the run's own folder, which has "
             "what git does not ignore:\n  give the whole path, or set runtime.cwd=project\n"
+        )
+    module = _NO_MODULE.search(failure.message)
+    if module is not None and "code.snapshot=false" not in row.overrides:
+        yield (
+            f"  {shortened(module[1], _SHORT)} is looked for in the frozen code, which has what "
+            "git does not ignore,\n  and in what is installed: git add -f your own, or install it\n"
         )
     # GPU memory that ran out: the message is often cut before its line.
     memory = _MEMORY.search(failure.message)

@@ -1,25 +1,34 @@
-"""Compares two runs or two launches, from their frozen files and records."""
+"""Compares two runs or two launches, from their frozen files and records.
+
+It never reads outside the snapshots, whatever paths their lists of files contain.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.run import RunView
 from hpckit.record.frozen import read_code_record, read_environment
 from hpckit.record.launches import Launch, load_settings
+from hpckit.record.layout import LaunchPaths
 from hpckit.record.lookup import Selection
-from hpckit.record.snapshot.comparison import file_changes, text_diff
+from hpckit.record.remove import is_plain
+from hpckit.record.snapshot.changes import frozen_sums
 from hpckit.record.snapshot.environment import environment_differences
 from hpckit.record.snapshot.identity import frozen_identity
-from hpckit.record.snapshot.outside import recorded_outside
+from hpckit.record.snapshot.outside import path_of, recorded_outside
+from hpckit.record.store import open_plain
 from hpckit.report.comparison import CodeDifference, ResultPair, RunComparison, key_differences
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import launch_head, launch_views, note_warnings
 
 _RESOURCES = "resources."
+_MOST_BYTES = 2_000_000
 
 
 _Side = tuple[Launch, Sequence[RunView], str]
@@ -110,8 +119,8 @@ def _pairs(
 def _code(old: Launch, new: Launch, *, text: bool) -> CodeDifference:
     identities = frozen_identity(old.paths), frozen_identity(new.paths)
     other = recorded_outside(old.paths) ^ recorded_outside(new.paths)
-    changes = file_changes(old.paths, new.paths)
-    lines = (line for path, _ in changes or () for line in text_diff(old.paths, new.paths, path))
+    changes = _file_changes(old.paths, new.paths)
+    lines = (line for path, _ in changes or () for line in _text_diff(old.paths, new.paths, path))
     return CodeDifference(
         same=None if None in identities else identities[0] == identities[1] and not other,
         old_commit=read_code_record(old.paths).get("commit"),
@@ -131,3 +140,64 @@ def _result(old: RunView, new: RunView) -> ResultPair:
             name: (before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])
         },
     )
+
+
+def _file_changes(old: LaunchPaths, new: LaunchPaths) -> tuple[tuple[str, str], ...] | None:
+    """Return the files that differ, without links, each with `added`, `removed` or `changed`.
+
+    None if a launch has no list of its files.
+    """
+    before, after = _sums(old), _sums(new)
+    if before is None or after is None:
+        return None
+    return tuple(
+        (path, "added" if path not in before else "removed" if path not in after else "changed")
+        for path in sorted(before.keys() | after.keys())
+        if before.get(path) != after.get(path)
+    )
+
+
+def _text_diff(old: LaunchPaths, new: LaunchPaths, path: str) -> Iterator[str]:
+    """Yield the lines of a unified diff of one file, without line ends."""
+    try:
+        before, after = _text(old.code, path), _text(new.code, path)
+    except _UnreadError as error:
+        yield f"# {path}: {error}"
+        return
+    names = (f"{old.folder.name}/{path}", f"{new.folder.name}/{path}")
+    yield from difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="")
+
+
+class _UnreadError(Exception):
+    """Why a file is not compared."""
+
+
+def _text(code: Path, path: str) -> str:
+    """Return a file of a snapshot, empty if it has no such file; raises _UnreadError."""
+    if not code.is_dir():
+        raise _UnreadError("the snapshot is gone (`hpckit clean` removes it)")
+    if Path(path).is_absolute() or ".." in Path(path).parts:
+        raise _UnreadError("it is not below the snapshot")
+    if not (code / path).exists():
+        return ""
+    if not is_plain(code / path, code):
+        raise _UnreadError("it is behind a link")
+    try:
+        with open_plain(code / path) as file:
+            data = file.read(_MOST_BYTES + 1)
+        text = data.decode()
+    except OSError as error:
+        raise _UnreadError(f"it cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise _UnreadError("it is no text") from error
+    if len(data) > _MOST_BYTES:
+        raise _UnreadError("it is too large to compare")
+    return text
+
+
+def _sums(paths: LaunchPaths) -> Mapping[str, str] | None:
+    try:
+        outside = {path_of(line): line for line in recorded_outside(paths)}
+        return dict(frozen_sums(paths)) | outside if paths.code_sums.exists() else None
+    except OSError:
+        return None

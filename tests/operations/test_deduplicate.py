@@ -267,6 +267,27 @@ def test_completed_runs_whose_code_differs_run_again_only_if_someone_says_so(
     assert len(again["skipped"]) == 2
 
 
+@pytest.mark.parametrize("tracked", [True, False])
+def test_a_file_of_points_counts_for_no_launch_of_the_project(
+    project: Any, *, tracked: bool
+) -> None:
+    """Whichever sweep is launched; also for one that was launched while it was not known for it."""
+    for name in ("a", "b"):
+        (project.cwd / f"{name}.csv").write_text(f"params.{name}\n0\n1\n")
+    for git in (["init", "-q"], ["add", "-A" if tracked else "say.sh"]):
+        subprocess.run(["git", *git], cwd=project.cwd, check=True)
+    word = "command=[sh,say.sh,'${params.%s}']"
+    a, b = (("-m", "cluster=local", word % name, f"sweep.points={name}.csv") for name in "ab")
+    other = ("-m", *SAY, "+params.i=0,1")
+    for words in (other, a, b):
+        assert len(launched(project, "--wait", *words)["runs"]) == 2
+    (project.cwd / "b.csv").write_text("params.b\n0\n1\n5\n")
+    for words in (other, a):
+        assert len(launched(project, *words)["skipped"]) == 2
+    (project.cwd / "say.sh").write_text("true\n")
+    assert "other code (say.sh differs)" in project("launch", *other).err
+
+
 def test_papers_and_what_hpckit_wrote_are_no_code(project: Any) -> None:
     """A report, a figure's like and an edited README run nothing again; data and code count."""
     words = (*SAY, "+params.i=0")

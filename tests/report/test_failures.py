@@ -210,6 +210,16 @@ def test_failures_say_where_a_relative_path_is_looked_for(path: str, hinted: boo
     assert "runtime.cwd" not in "\n".join(failure_texts(followed))
 
 
+def test_failures_say_where_a_module_is_looked_for() -> None:
+    """One that git ignores is not there, however often it is tried again."""
+    message = "ModuleNotFoundError: No module named 'helper.deep'"
+    lost = Failure(cause=Cause.exception, message=message, signature="a")
+    text = "\n".join(failure_texts(rows(lost)))
+    assert "  helper is looked for in the frozen code, which has what git does not ignore" in text
+    unfrozen = [replace(row, overrides=("code.snapshot=false",)) for row in rows(lost)]
+    assert "git add" not in "\n".join(failure_texts(unfrozen))
+
+
 def test_gpu_memory_is_named_where_the_message_is_cut_before_it() -> None:
     """And not twice where it is not."""
     words = "GPU memory: of 80.0 GB, this rank had allocated 70.0 GB"

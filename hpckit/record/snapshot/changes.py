@@ -152,11 +152,12 @@ def _changed_checkout(
     state = git.state(project)
     if state.commit != commit:
         yield f"{project} is at commit {state.commit or '(none)'}, not {commit}"
-    elif state.diff != _frozen_diff(paths.code_diff):
+    elif state.diff != frozen_diff(paths.code_diff):
         yield f"{project} has other changes since commit {commit} than it had"
 
 
-def _frozen_diff(path: Path) -> str:
+def frozen_diff(path: Path) -> str:
+    """Return the changes to what git tracked, as a launch recorded them."""
     if not path.exists():
         return ""
     return read_plain(path).decode(errors="surrogateescape")
@@ -183,23 +184,29 @@ def _line(path: str, digest: str) -> str:
 
 def frozen_sums(paths: LaunchPaths) -> Iterator[tuple[str, str]]:
     """Yield path and digest of every frozen file; none for launches without such a record."""
+    return map(_read_line, frozen_lines(paths))
+
+
+def frozen_lines(paths: LaunchPaths) -> list[str]:
+    """Return the lines of checksums of a launch; none for launches without such a record."""
     file = paths.code_sums
-    if not file.exists():
-        return
-    text = read_plain(file).decode(errors="surrogateescape")
-    for line in text.split("\n")[:-1]:
-        yield _read_line(line)
+    text = read_plain(file).decode(errors="surrogateescape") if file.exists() else ""
+    return [f"{line}\n" for line in text.split("\n")[:-1]]
 
 
-def counted_sums(text: str, uncounted: Collection[str]) -> str:
+def counted_sums(text: str, uncounted: Collection[str]) -> list[str]:
     """Return the lines of these checksums without those of files that do not count."""
-    lines = text.split("\n")[:-1] if uncounted else []
-    kept = [f"{line}\n" for line in lines if _read_line(line)[0] not in uncounted]
-    return "".join(kept) if uncounted else text
+    lines = (f"{line}\n" for line in text.split("\n")[:-1])
+    return [line for line in lines if path_in(line) not in uncounted]
+
+
+def path_in(line: str) -> str:
+    """Return the path in a line of checksums."""
+    return _read_line(line)[0]
 
 
 def _read_line(line: str) -> tuple[str, str]:
-    digest, _, path = line.partition(GAP)
+    digest, _, path = line.rstrip("\n").partition(GAP)
     if digest.startswith("\\"):
         digest = digest[1:]
         path = "\\".join(part.replace("\\n", "\n") for part in path.split("\\\\"))

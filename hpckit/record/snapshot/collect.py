@@ -67,8 +67,8 @@ class CodeSnapshot:
     `files` is None if no snapshot is wanted: then the project itself is used. `origin` is the
     project that the files at `root` were taken from, if it is another folder. `left_out` are files
     and folders (with a slash) that look like secrets. `uncounted` are files that are no part of the
-    code when it is compared with other code. `outside` is code that runs take from elsewhere, with
-    its checksums (`outside_code`).
+    code when it is compared with other code, as the `points` of sweeps. `outside` is code that runs
+    take from elsewhere, with its checksums (`outside_code`).
     """
 
     root: Path
@@ -79,6 +79,7 @@ class CodeSnapshot:
     origin: Path | None = None
     left_out: tuple[str, ...] = ()
     uncounted: frozenset[str] = frozenset()
+    points: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
 
     @property
@@ -342,5 +343,6 @@ def describe_code(snapshot: CodeSnapshot) -> Mapping[str, object]:
         "dirty": git and git.dirty,
         "left_out": snapshot.left_out,
         "uncounted": sorted(snapshot.uncounted),
+        "points": snapshot.points,
         "outside": snapshot.outside,
     }

@@ -6,6 +6,7 @@ It must not copy environment variables: they contain passwords and tokens.
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import json
 import os
 import re
@@ -32,6 +33,9 @@ _PATIENCE_S = 60.0
 _SHELL_LINE = re.compile(r".*?: line (\d+): (.*)")
 _KNOWN = ("python3", "python", "bash", "torchrun", "accelerate", "deepspeed", "Rscript", "julia")
 _ALIKE = 0.8
+_ACCELERATORS = ("cuda", "hip", "xpu")
+_ASSIGNED = re.compile(r"^(\w+)(?:: *[^=\n]*)? *= *(\S+)[ \t]*(?:#.*)?$", re.MULTILINE)
+"""A name, perhaps annotated, and the constant that it is assigned."""
 _ASK = """\
 import json, os
 from hpckit.record.snapshot.environment import capture_environment
@@ -206,3 +210,29 @@ def _headers(metadata: Path) -> dict[str, str]:
             continue
         return dict(reversed(_HEADER.findall(head.partition("\n\n")[0])))
     return {}
+
+
+def cpu_build(folder: Path | None = None) -> str | None:
+    """Return the version of a PyTorch that cannot use GPUs; None if it can, or if it is not known.
+
+    `folder` is that of the package; the default is that of this Python.
+    """
+    folder = folder or _installed()
+    if folder is None:
+        return None
+    try:
+        values = dict(_ASSIGNED.findall((folder / "version.py").read_text("utf-8")))
+    except (OSError, ValueError):
+        return None
+    # A version file without CUDA information has an unknown format.
+    if "cuda" not in values or any(values.get(name, "None") != "None" for name in _ACCELERATORS):
+        return None
+    return values.get("__version__", "").strip("'\"") or "unknown version"
+
+
+def _installed() -> Path | None:
+    try:
+        spec = importlib.util.find_spec("torch")
+    except (ImportError, ValueError):
+        return None
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent

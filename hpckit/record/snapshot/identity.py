@@ -15,7 +15,12 @@ from pathlib import Path
 from hpckit.model.states import RunState
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.lookup import list_launches
-from hpckit.record.snapshot.changes import counted_sums, sums_text
+from hpckit.record.snapshot.changes import (
+    counted_sums,
+    frozen_lines,
+    path_in,
+    sums_text,
+)
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 from hpckit.record.snapshot.outside import MODULES
 from hpckit.record.store import PRIVATE_FILE, open_plain, read_object, read_plain
@@ -81,12 +86,15 @@ def ended_well(paths: LaunchPaths, index: int) -> bool:
         return False
 
 
-def code_identity(snapshot: CodeSnapshot, sums: str | None = None) -> str | None:
+def code_identity(
+    snapshot: CodeSnapshot, sums: str | None = None, more: Iterable[str] = ()
+) -> str | None:
     """Return the same text for the same code in the same place; None if that cannot be determined.
 
     For a snapshot it is made from the content of its files that count (`sums`, if known, as from
-    `changes.sums_text`); without one from the commit and the changes to what git tracks in the
-    project. Outside git nothing shows whether files are unchanged. Code that no snapshot holds is
+    `changes.sums_text`), and `more` lines of files that counted elsewhere; without one from the
+    commit and the changes to what git tracks in the project. Outside git nothing shows whether
+    files are unchanged. Code that no snapshot holds is
     compared beside it (`outside`).
     """
     places = (snapshot.working_dir, *snapshot.python_path)
@@ -95,11 +103,25 @@ def code_identity(snapshot: CodeSnapshot, sums: str | None = None) -> str | None
         held = {file.path for file in snapshot.files}
         marks = {file.path: _mark(file, snapshot.project, held) for file in counted}
         known = sums_text(snapshot, snapshot.root) if sums is None else sums
-        return _files_identity(counted_sums(known, snapshot.uncounted), marks, places)
+        lines = [*counted_sums(known, snapshot.uncounted), *more]
+        return _files_identity("".join(sorted(lines, key=path_in)), marks, places)
     git = snapshot.git
     if git is None or git.commit is None:
         return None
     return _checkout_identity(str(snapshot.project), git.commit, git.diff, places)
+
+
+def is_frozen_code(snapshot: CodeSnapshot, sums: str, identity: str, paths: LaunchPaths) -> bool:
+    """Return whether code with this identity is what a launch froze; `sums` are its checksums.
+
+    What does not count now, did not then: a file of points is known for one by a later launch.
+    """
+    record = read_object(paths.code_record)
+    if record.get("identity") in {None, "", identity}:
+        return record.get("identity") == identity
+    apart = snapshot.uncounted.difference(record.get("uncounted") or ())
+    more = [line for line in frozen_lines(paths) if path_in(line) in apart] if apart else []
+    return bool(more) and code_identity(snapshot, sums, more) == record["identity"]
 
 
 def frozen_identity(paths: LaunchPaths) -> str | None:

@@ -81,18 +81,14 @@ class Words:
 
     @classmethod
     def of(
-        cls,
-        alike: Sequence[LaunchConfig],
-        project: str | Path,
-        folders: Iterable[str | Path],
-        environ: Mapping[str, str],
+        cls, alike: Sequence[LaunchConfig], folders: Iterable[object], environ: Mapping[str, str]
     ) -> Words:
         """Return the words of runs that differ in their commands, and start in `folders`."""
         first = alike[0]
         own = {**first.cluster.env, **first.env}
-        given = {**environ, **own, "HPCKIT_PROJECT": str(project)}
         in_place = first.runtime.cwd is WorkingFolder.project
-        words = cls(environ=given, bases=dict.fromkeys(map(str, folders), in_place))
+        bases = dict.fromkeys(map(str, folders), in_place)
+        words = cls(environ={**environ, **own}, bases=bases)
         words.frozen.update(frozen_words(first))
         words.take(f"{name}={value}" for name, value in own.items())
         words.take((*first.cluster.setup, first.cluster.python or ""))
@@ -212,8 +208,8 @@ class Words:
                 self._take_named(command)
             self.take_folders()
 
-    def python_path(self) -> list[str]:
-        """Return the folders of PYTHONPATH, in order, as they are told to runs."""
+    def python_path(self) -> list[tuple[str, bool]]:
+        """Return the folders of PYTHONPATH, in order; whether runs import from there."""
         told = [word for word in self.found if word.startswith("PYTHONPATH=")]
         texts = [
             self.environ.get("PYTHONPATH", ""),
@@ -221,7 +217,7 @@ class Words:
         ]
         return list(self._importable(part for text in texts for part in text.split(os.pathsep)))
 
-    def python_folders(self) -> Iterator[str]:
+    def python_folders(self) -> Iterator[tuple[str, bool]]:
         """Yield the folders outside of their installations that the Pythons at hand import from.
 
         They were installed by `pip install -e`, or a file `.pth` names them.
@@ -244,12 +240,12 @@ class Words:
                             found.append(unquote(urlsplit(about["url"]).path))
             yield from self._importable(found)
 
-    def _importable(self, found: Iterable[str]) -> Iterator[str]:
+    def _importable(self, found: Iterable[str]) -> Iterator[tuple[str, bool]]:
         ours = str(Path(__file__).parents[3])
         for text in found:
-            for path, _ in self.paths(text) if text else ():
+            for path, live in self.paths(text) if text else ():
                 if path != ours and not path.endswith("-packages"):
-                    yield path
+                    yield path, live
 
 
 def _is_folder(path: str) -> bool:

@@ -38,6 +38,7 @@ _MOST_BESIDE = 2000
 _MOST_READ, _MOST_BYTES = 2000, 64 << 20
 """Of more modules in a folder, and of larger files, size and time stand for the content."""
 _ORDER = "PYTHONPATH/"
+PROJECT = "HPCKIT_PROJECT"
 
 
 def outside_code(
@@ -53,20 +54,23 @@ def outside_code(
     links = (project / file.path for file in snapshot.files or () if file.link is not None)
     folders, places = set(map(os.path.realpath, links)), set[str]()
     held = {f"{project}/{file.path}" for file in snapshot.files or ()}
-    order, imported = list[str](), set[str]()
+    in_project = {**environ, PROJECT: str(project)}
+    order, imported = list[str](), set[tuple[str, bool]]()
     for part in _alike(taken):
-        words = Words.of(part, project, [project / snapshot.working_dir], environ)
+        words = Words.of(part, [project / snapshot.working_dir], in_project)
         words.take_modules(part if snapshot.files is None else ())
-        order += words.python_path()
-        imported.update(words.python_folders())
-        for files, live in _taken(words, f"{project}/"):
-            places |= files - (frozenset() if live else held)
-    imported.update(order)
+        told = words.python_path()
+        order += (path for path, _ in told)
+        imported.update(told, words.python_folders())
+        for place, files, live in _taken(words):
+            in_place = live and Path(place).is_relative_to(project)
+            places |= files - (frozenset() if in_place else held)
     # Of the project's own folders, ranks import from the frozen ones in `python_path` first.
     first = {os.path.normpath(project / path) for path in snapshot.python_path}
-    own = [top for top in imported - first if Path(top).is_relative_to(project)]
+    own = [top for top, live in imported if live and top not in first]
+    own = [top for top in own if Path(top).is_relative_to(project)]
     places |= {name for top in own for name in _modules(top, plain=True) if name in held}
-    folders |= imported
+    folders |= {path for path, _ in imported}
     tops = (top for top in folders if not any(str(up) in folders for up in Path(top).parents))
     places.update(f"{top}/" for top in tops)
     ordered = [f"{sha256(repr(order).encode()).hexdigest()}{GAP}{_ORDER}"] if order[1:] else []
@@ -76,22 +80,22 @@ def outside_code(
 def code_of_run(
     lines: Collection[str],
     settings: LaunchConfig,
-    project: str | Path,
-    folders: Iterable[str | Path],
+    folders: Sequence[str | Path],
     environ: Mapping[str, str],
 ) -> frozenset[str]:
     """Return those lines of `outside_code` that concern a run; scripts are read in `folders`.
 
-    They are where it was launched, and the frozen counterpart if it is there by now.
+    They are where it was launched, and the frozen counterpart if it is there by now. `environ` has
+    the project's folder as `PROJECT`.
     """
     shared = frozenset(line for line in lines if line.endswith("/"))
     left = {path_of(line): line for line in lines if line not in shared}
     if not left:
         return shared
-    words = Words.of((settings,), project, folders, environ)
+    words = Words.of((settings,), folders, environ)
     words.take_modules((settings,))
-    own = {path for files, _ in _taken(words, f"{project}/") for path in files}
-    tops = tuple(f"{top}/" for top in (*words.python_path(), *words.python_folders()))
+    own = {path for _, files, _ in _taken(words) for path in files}
+    tops = tuple(f"{top}/" for top, _ in (*words.python_path(), *words.python_folders()))
     return shared | {left[path] for path in left if path in own or path.startswith(tops)}
 
 
@@ -169,13 +173,13 @@ def _alike(taken: Iterable[LaunchConfig]) -> Iterable[Sequence[LaunchConfig]]:
     return groups.values()
 
 
-def _taken(words: Words, project: str) -> Iterator[tuple[frozenset[str], bool]]:
-    """Yield the files of what these words name, and whether runs take the project's from there."""
+def _taken(words: Words) -> Iterator[tuple[str, frozenset[str], bool]]:
+    """Yield what these words name, its files, and whether runs take it from there."""
     for program, live in words.programs():
-        yield _files_of(program), live and program.startswith(project)
+        yield program, _files_of(program), live
     for folder, live in words.config_folders():
         files = frozenset(name for name in _modules(folder, plain=True) if name.endswith(_YAML))
-        yield files, live and f"{folder}/".startswith(project)
+        yield folder, files, live
 
 
 @cache

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,14 @@ from hpckit.record.snapshot.entry_point import (
     names_like,
     uncallable,
 )
-from hpckit.record.snapshot.environment import capture_of, in_active_environment, program_meant
+from hpckit.record.snapshot.environment import (
+    capture_of,
+    cpu_build,
+    in_active_environment,
+    program_meant,
+)
 from hpckit.record.snapshot.frozen_files import OUTSIDE, FrozenFiles
-from hpckit.record.snapshot.outside import unfrozen_code
+from hpckit.record.snapshot.outside import paths_of, unfrozen_code
 from hpckit.record.snapshot.script_imports import (
     Reader,
     missing_modules,
@@ -47,10 +51,6 @@ from hpckit.record.snapshot.script_imports import (
     read_script,
 )
 from hpckit.values import dataclass, field
-
-_ACCELERATORS = ("cuda", "hip", "xpu")
-_ASSIGNED = re.compile(r"^(\w+)(?:: *[^=\n]*)? *= *(\S+)[ \t]*(?:#.*)?$", re.MULTILINE)
-"""A name, perhaps annotated, and the constant that it is assigned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,14 +300,21 @@ class Machine:
         self, key: str, value: str, file: Path, folders: list[Path]
     ) -> Iterator[Finding]:
         """Look for what a script imports; what the nodes set up may add to it."""
-        for name in missing_modules(file, folders, self._read) if self.same_python else ():
-            yield warning(
-                key,
-                value,
-                f"{file.name} imports {name}, which {self.plan.python} does not have",
-                "install it there ('.[examples]' in hpckit's checkout for its examples), or set "
-                "cluster.python to a Python that has it",
-            )
+        imported = missing_modules(file, folders, self._read, partial(self._left_out, file))
+        for name, why in imported.items() if self.same_python else ():
+            what = f"which {self.plan.python} does not have"
+            cure = "install it there ('.[examples]' in hpckit's checkout for its examples), or "
+            cure += "set cluster.python to a Python that has it"
+            if why:
+                what, cure = f"which is not part of the frozen code: {why}", _cure(why)
+            yield warning(key, value, f"{file.name} imports {name}, {what}", cure)
+
+    def _left_out(self, script: Path, module: Path) -> str | None:
+        """Return why a script will not find a module of the project that is not on PYTHONPATH."""
+        outside = paths_of(self.snapshot.outside)
+        on_path = str(module).startswith(tuple(path for path in outside if path.endswith("/")))
+        live = str(script) in outside  # with what is beside it
+        return None if on_path or live else self.frozen.missing(module)
 
     def _is_own_python(self, words: tuple[str, ...]) -> bool:
         """Return whether a command uses the same Python as this process, judged by its name."""
@@ -326,8 +333,11 @@ class Machine:
                 f"for {self.plan.python}",
                 "look for a typing mistake, or install it",
             )
-        elif module.file is not None and not in_place and (why := self.frozen.missing(module.file)):
-            yield _left_out("command", name, module.file, why)
+        elif module.file is not None and not in_place:
+            if why := self.frozen.missing(module.file):
+                yield _left_out("command", name, module.file, why)
+            elif self._is_own_python(words) and module.file.is_relative_to(self.snapshot.root):
+                yield from self._missing_modules("command", name, module.file, self._folders)
 
     def _which(self, program: str) -> str | None:
         beside_python = str(Path(self.plan.python).parent)
@@ -374,33 +384,11 @@ def _left_out(key: str, value: str, file: Path, why: str) -> Finding:
         key,
         value,
         f"{file} exists, but is not part of the frozen code: {why}",
-        "git add -f it, take it out of .gitignore, or set code.snapshot=false"
-        if "git" in why
-        else "put it elsewhere in the project, give its whole path, or set code.snapshot=false",
+        _cure(why),
     )
 
 
-def cpu_build(folder: Path | None = None) -> str | None:
-    """Return the version of a PyTorch that cannot use GPUs; None if it can, or if it is not known.
-
-    `folder` is that of the package; the default is that of this Python.
-    """
-    folder = folder or _installed()
-    if folder is None:
-        return None
-    try:
-        values = dict(_ASSIGNED.findall((folder / "version.py").read_text("utf-8")))
-    except (OSError, ValueError):
-        return None
-    # A version file without CUDA information has an unknown format.
-    if "cuda" not in values or any(values.get(name, "None") != "None" for name in _ACCELERATORS):
-        return None
-    return values.get("__version__", "").strip("'\"") or "unknown version"
-
-
-def _installed() -> Path | None:
-    try:
-        spec = importlib.util.find_spec("torch")
-    except (ImportError, ValueError):
-        return None
-    return None if spec is None or spec.origin is None else Path(spec.origin).parent
+def _cure(why: str) -> str:
+    if "git" in why:
+        return "git add -f it, take it out of .gitignore, or set code.snapshot=false"
+    return "put it elsewhere in the project, give its whole path, or set code.snapshot=false"

@@ -14,11 +14,11 @@ from typing import Any
 
 from hpckit.errors import UsageError
 from hpckit.record.layout import LaunchPaths
-from hpckit.record.snapshot.changes import changes, digest_of, frozen_sums
+from hpckit.record.snapshot.changes import changes, digest_of, frozen_diff, frozen_sums
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 from hpckit.record.snapshot.git import Git, GitState
 from hpckit.record.snapshot.identity import code_identity
-from hpckit.record.store import read_json, read_plain
+from hpckit.record.store import read_json
 from hpckit.values import dataclass
 
 _TODAY = "leave --exact out to run the same configuration with today's code"
@@ -73,10 +73,7 @@ class _Frozen:
 
     @property
     def diff(self) -> str:
-        path = self.paths.code_diff
-        if not path.exists():
-            return ""
-        return read_plain(path).decode(errors="surrogateescape")
+        return frozen_diff(self.paths.code_diff)
 
     def snapshot(self, root: Path, files: Iterator[CodeFile]) -> CodeSnapshot:
         """Return the snapshot of these files, described as the frozen one was."""
@@ -94,6 +91,7 @@ class _Frozen:
             git=git if self.record.get("dirty") is not None else None,
             origin=self.project,
             uncounted=frozenset(self.record.get("uncounted") or ()),
+            points=tuple(self.record.get("points") or ()),
         )
 
 

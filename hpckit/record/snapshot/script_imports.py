@@ -97,19 +97,30 @@ def rank_findings(
             )
 
 
-def missing_modules(file: Path, folders: Sequence[Path], read: Reader = read_script) -> list[str]:
+def missing_modules(
+    file: Path,
+    folders: Sequence[Path],
+    read: Reader = read_script,
+    left_out: Callable[[Path], str | None] = lambda _: None,
+) -> dict[str, str | None]:
     """Return the modules that a script, or a module of its folders, cannot import in this Python.
 
-    `folders` come before what is installed. Only imports count that always run; none of a script
-    that sets the path of modules itself.
+    `folders` come before what is installed; with each module goes why it is `left_out` of the
+    frozen code, if it is here. Only imports count that always run; none of a script that sets the
+    path of modules itself.
     """
-    places, missing = [file.parent, *folders], dict[str, None]()
+    places, missing = [file.parent, *folders], dict[str, str | None]()
     for script in _scripts(file, places, read, always=True):
         if _SETS_PATH.search(script.content):
-            return []
+            return {}
         tops = [name.partition(".")[0] for name in script.always if not name.startswith("__")]
-        missing |= {top: None for top in tops if find_module(top, places, installed=True) is None}
-    return list(missing)
+        for top in tops:
+            here = find_module(top, places, installed=False)
+            found = [here.file, *map(Path, here.locations)] if here else []
+            why = next((left_out(path) for path in found if path), None)
+            if (here is None or why) and find_module(top, [], installed=True) is None:
+                missing[top] = why
+    return missing
 
 
 def _is_alone(file: Path, read: Reader) -> bool:

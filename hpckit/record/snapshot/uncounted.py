@@ -7,9 +7,10 @@ configuration always count.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from hpckit.model.events import AttemptEnded
 from hpckit.record.attempts import NUMEROUS, attempt_numbers, told_of
@@ -45,6 +46,7 @@ def uncounted_files(
 ) -> frozenset[str]:
     """Return the files that do not count: papers, logs, hpckit's outputs, and what runs wrote.
 
+    Also files of points of any launch: their values are in the configurations of its runs.
     `is_output` is whether hpckit wrote a file. Runs whose launches are in `output_dir` wrote an
     untracked file if it is from the time of an attempt that ran in the project itself, and its
     folder had no code when that launch was frozen.
@@ -57,8 +59,11 @@ def uncounted_files(
     left = [file for file in left if not (file.executable or is_source(file.path))]
     found |= {file.path for file in left if is_output(snapshot.root / file.path)}
     left = [file for file in left if file.path not in found]
-    for folder in list_launches(output_dir) if left else ():
-        found |= _written(left, LaunchPaths(folder), str(snapshot.project), tops)
+    for paths in map(LaunchPaths, list_launches(output_dir)):
+        record = read_object(paths.code_record)
+        if record.get("project") == str(snapshot.project):
+            found |= set(record.get("points") or ())
+            found |= _written(left, paths, record, tops) if left else set()
     return frozenset(found)
 
 
@@ -77,12 +82,11 @@ def _is_paper(path: PurePosixPath, tops: Collection[PurePosixPath]) -> bool:
 def _written(
     files: Collection[CodeFile],
     paths: LaunchPaths,
-    project: str,
+    record: Mapping[str, Any],
     tops: Collection[PurePosixPath],
 ) -> set[str]:
     """Return the files that runs of a launch wrote into the project."""
-    record = read_object(paths.code_record)
-    if not record.get("in_project") or record.get("project") != project:
+    if not record.get("in_project"):
         return set()
     before = {path for path, _ in frozen_sums(paths)} - set(record.get("uncounted") or ())
     folders = {parent for path in before for parent in PurePosixPath(path).parents}

@@ -28,6 +28,7 @@ from hpckit.record.nodes.history import append_incident, remove_older
 from hpckit.record.process import start_mark
 from hpckit.record.snapshot.changes import changed_at_start
 from hpckit.record.snapshot.outside import (
+    PROJECT,
     changed_outside,
     code_of_run,
     recorded_outside,
@@ -195,8 +196,9 @@ def note_other_code(attempt: Attempt, environ: Mapping[str, str]) -> None:
     lines = recorded_outside(launch.paths)
     if lines:
         settings = load_settings(launch, attempt.index)[0]
-        project, folders = launch.code.project, (launch.code.launched_in, launch.code.working_dir)
-        lines = code_of_run(lines, settings, project, folders, environ)
+        folders = (launch.code.launched_in, launch.code.working_dir)
+        environ = {**environ, PROJECT: launch.code.project}
+        lines = code_of_run(lines, settings, folders, environ)
     changed = changed_outside(launch.paths, launch.code.project, lines)
     if changed and changed != changed_at_start(launch.paths, (attempt.index,)):
         write_text(run.other_code, "".join(f"{path}\n" for path in changed))

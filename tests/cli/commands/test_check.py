@@ -12,7 +12,7 @@ import pytest
 from fakes.slurm.store import GPUS
 
 from hpckit.record.launches import load_launch, load_settings
-from hpckit.record.snapshot.preflight import cpu_build
+from hpckit.record.snapshot.environment import cpu_build
 
 QUICK = ("experiment=command", "command=sleep 60", "code.snapshot=false")
 SLURM = (*QUICK, "cluster=slurm")
@@ -579,3 +579,27 @@ def test_zero_gpus_of_a_node_that_a_word_states_are_not_overridden(
     assert (said.code, said.out) == (2, "")
     assert "cluster.gpus_per_node=0 says that nodes have no GPUs" in said.err
     assert "leave cluster.gpus_per_node out, and Slurm is asked" in said.err
+
+
+def test_modules_that_git_ignores_are_named(shell: Any) -> None:
+    """They are in the project, and not in the frozen code: every run would fail at its import."""
+    subprocess.run(["git", "init", "-q"], cwd=shell.cwd, check=True)
+    (shell.cwd / ".gitignore").write_text("helper.py\nhelpers/\n")
+    (shell.cwd / "helpers").mkdir()
+    for name in ("helper.py", "helpers/deep.py"):
+        (shell.cwd / name).touch()
+    (shell.cwd / "train.py").write_text("import json, helper, helpers.deep\n")
+    words = ("check", "--json", "cluster=local")
+    for command in (("python", "train.py"), ("python", "-m", "train")):
+        said = shell(*words, "--", *command)
+        assert findings(said) == [("warning", "command")] * 2, said.out
+        for name in ("helper", "helpers"):
+            told = f"train.py imports {name}, which is not part of the frozen code: git ignores"
+            assert told in said.out
+        assert "git add -f it" in said.out
+    found = shell(*words, f"env.PYTHONPATH={shell.cwd}", "--", "python", "train.py")
+    assert "not part of the frozen code" not in found.out
+    live = shell(*words, "--", "python", str(shell.cwd / "train.py"))
+    assert "not part of the frozen code" not in live.out
+    whole = shell(*words, "code.snapshot=false", "--", "python", "train.py")
+    assert findings(whole) == []

@@ -13,6 +13,7 @@ import pytest
 from hpckit.model.launch import Cluster, LaunchConfig, Runtime, WorkingFolder
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 from hpckit.record.snapshot.outside import (
+    PROJECT,
     code_of_run,
     differing,
     outside_code,
@@ -51,7 +52,7 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr("sys.prefix", str(tmp_path / "none"))
     monkeypatch.setattr("site.getuserbase", lambda: str(tmp_path / "none"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    return {"HOME": str(tmp_path)}
+    return {"HOME": str(tmp_path), PROJECT: str(tmp_path / "project")}
 
 
 @pytest.mark.parametrize(
@@ -225,9 +226,7 @@ def test_a_run_takes_what_its_own_command_names(tmp_path: Path, environ: dict[st
     snapshot = project_at(tmp_path / "project", "a.py")
     lines = outside_code(runs(*(f"python {script}" for script in scripts)), snapshot, environ)
     assert len(lines) == 3
-    own = code_of_run(
-        lines, runs(f"python {scripts[0]}")[0], snapshot.root, [snapshot.root], environ
-    )
+    own = code_of_run(lines, runs(f"python {scripts[0]}")[0], [snapshot.root], environ)
     assert paths_of(own) == (str(scripts[0]), f"{tmp_path}/lib/")
 
 
@@ -274,7 +273,7 @@ def test_whatever_way_a_file_is_taken_its_edit_is_seen(
     settings = runs(words, env={"D": str(ext)})
     before = outside_code(settings, snapshot, environ)
     assert str(file) in paths_of(before)
-    assert code_of_run(before, settings[0], snapshot.root, [snapshot.root], environ) == {*before}
+    assert code_of_run(before, settings[0], [snapshot.root], environ) == {*before}
     file.write_text("changed\n")
     after = outside_code(settings, snapshot, environ)
     assert differing({*after}, {*before}) == (str(file),)
@@ -317,7 +316,7 @@ def test_files_of_the_project_that_a_command_takes_from_there_count(
     settings = runs(json.loads(text.replace("}}", "}")))
     before = outside_code(settings, snapshot, environ)
     assert f"{snapshot.root}/t.py" in paths_of(before)
-    assert code_of_run(before, settings[0], snapshot.root, [snapshot.root], environ) == {*before}
+    assert code_of_run(before, settings[0], [snapshot.root], environ) == {*before}
     (warned,) = unfrozen_code(replace(snapshot, outside=before), str(command))
     assert warned.value in {"t.py", "job.sh", "own.sh", "a.py"}
     assert "run what you edit until then" in warned.message
@@ -366,7 +365,7 @@ def test_modules_of_the_project_count_in_a_folder_that_is_imported_from_there(
     before = outside_code(runs("python t.py"), snapshot, environ)
     assert f"{snapshot.root}/lib/nets.py" in paths_of(before)
     assert f"{snapshot.root}/t.py" not in paths_of(before)
-    own = code_of_run(before, runs("python t.py")[0], snapshot.root, [snapshot.root], environ)
+    own = code_of_run(before, runs("python t.py")[0], [snapshot.root], environ)
     assert own == {*before}
     first = replace(snapshot, python_path=(".", "lib"))
     assert paths_of(outside_code(runs("python t.py"), first, environ)) == ("PYTHONPATH/",)
@@ -472,7 +471,7 @@ def test_a_module_that_is_gone_is_a_difference(tmp_path: Path, environ: dict[str
     recorded = frozenset(outside_code(taken, snapshot, environ))
     plugins[0].unlink()
     lines = outside_code(taken, snapshot, environ)
-    own = [code_of_run(lines, run, snapshot.root, [snapshot.root], environ) for run in taken]
+    own = [code_of_run(lines, run, [snapshot.root], environ) for run in taken]
     assert [differing(now, recorded) for now in own] == [(str(plugins[0]),), ()]
 
 
@@ -485,10 +484,10 @@ def test_without_a_snapshot_the_modules_of_a_function_count(
     bare = CodeSnapshot(root=project, working_dir=".", python_path=(), files=None, git=None)
     run = LaunchConfig(entry_point="task:main")
     before = outside_code([run], bare, environ)
-    assert code_of_run(before, run, project, [project], environ) == frozenset(before)
+    assert code_of_run(before, run, [project], environ) == frozenset(before)
     assert paths_of(before) == (f"{project}/task.py",)
     write(project / "task.py", "2\n")
     assert outside_code([run], bare, environ) != before
     held = project_at(project, "task.py")
     assert outside_code([run], held, environ) == ()
-    assert code_of_run((), run, project, [project], environ) == frozenset()
+    assert code_of_run((), run, [project], environ) == frozenset()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.record.snapshot.preflight import cpu_build
+from hpckit.record.snapshot.environment import cpu_build
 
 HEAD = "from typing import Optional\n__version__ = '2.4.0+x'\ndebug = False\n"
 
