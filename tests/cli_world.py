@@ -28,13 +28,7 @@ from hpckit.record.launch_events import merged_events, record_event
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
-from hpckit.record.store import (
-    append_event,
-    append_lines,
-    make_folder,
-    write_json,
-    write_text,
-)
+from hpckit.record.store import append_event, append_lines, make_folder, write_json, write_text
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NOW = START + timedelta(minutes=10)

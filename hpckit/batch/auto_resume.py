@@ -5,12 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from hpckit.context import Context
-from hpckit.errors import (
-    HeldError,
-    SchedulerAbsentError,
-    SchedulerAwayError,
-    SchedulerRefusedError,
-)
+from hpckit.errors import HeldError, SchedulerAbsentError, SchedulerAwayError, SchedulerRefusedError
 from hpckit.model.counted import counted
 from hpckit.operations.add_job import alone
 from hpckit.operations.feed import feed

@@ -45,10 +45,7 @@ class SubmitIntended(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted(Event):
-    """The scheduler accepted the job; `adopted` if found later by name, or started by hand.
-
-    `cluster` is the name of its cluster, which alone knows the number; empty if unknown.
-    """
+    """The scheduler of this cluster accepted the job; `adopted` if found later, or made by hand."""
 
     kind: ClassVar[str] = "submitted"
     job_index: int

@@ -38,12 +38,7 @@ from hpckit.record.snapshot.identity import (
     holdings,
     is_frozen_code,
 )
-from hpckit.record.snapshot.outside import (
-    PROJECT,
-    code_of_run,
-    differing,
-    recorded_outside,
-)
+from hpckit.record.snapshot.outside import PROJECT, code_of_run, differing, recorded_outside
 from hpckit.record.store import read_object
 from hpckit.report.comparison import KeyDifference, key_differences
 from hpckit.values import dataclass, field, replace

@@ -17,12 +17,7 @@ from hpckit.model.events import CancelRequested, LocalStarted, SubmitRefused
 from hpckit.model.launch import ClusterKind
 from hpckit.model.rank import THREADS
 from hpckit.record.launch_events import record_event
-from hpckit.record.launches import (
-    Launch,
-    read_launch_events,
-    read_launch_history,
-    read_runs,
-)
+from hpckit.record.launches import Launch, read_launch_events, read_launch_history, read_runs
 from hpckit.record.process import alive
 from hpckit.record.store import PRIVATE_FILE
 from hpckit.runtime.environ import TERMINAL

@@ -18,12 +18,7 @@ from hpckit.model.counted import counted
 from hpckit.model.launch import ClusterKind
 from hpckit.operations.add_job import alone
 from hpckit.planning.clean import spared
-from hpckit.record.launches import (
-    Launch,
-    load_configs,
-    load_launch,
-    read_launch_history,
-)
+from hpckit.record.launches import Launch, load_configs, load_launch, read_launch_history
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.lock import exclusive
 from hpckit.record.origin import why_copy

@@ -22,11 +22,7 @@ from hpckit.planning.plan import LaunchIdentity
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.secret_variables import read_secrets
 from hpckit.record.snapshot import collect
-from hpckit.record.snapshot.environment import (
-    capture_of,
-    difference_words,
-    environment_differences,
-)
+from hpckit.record.snapshot.environment import capture_of, difference_words, environment_differences
 from hpckit.record.snapshot.git import Git
 from hpckit.record.snapshot.identity import code_identity, frozen_identity
 from hpckit.record.snapshot.outside import differing, recorded_outside, unfrozen_words

@@ -28,12 +28,7 @@ from hpckit.operations.layout.new_settings import (
     record_settings,
     with_new_resources,
 )
-from hpckit.operations.resumable import (
-    check_unchanged,
-    known_of,
-    require_installation,
-    spent_of,
-)
+from hpckit.operations.resumable import check_unchanged, known_of, require_installation, spent_of
 from hpckit.operations.service_jobs import keep_auto_resume_job, keep_backlog_job
 from hpckit.operations.started import Started, on_slurm, on_this_machine
 from hpckit.operations.submit import slurm_commands, submission_of

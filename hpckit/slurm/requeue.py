@@ -23,13 +23,7 @@ from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.job_limits import is_preempted
 from hpckit.slurm.parse import node_names
-from hpckit.slurm.query import (
-    cluster_nodes,
-    excluded_nodes,
-    observe_queued,
-    reserved_nodes,
-    terms,
-)
+from hpckit.slurm.query import cluster_nodes, excluded_nodes, observe_queued, reserved_nodes, terms
 from hpckit.values import dataclass, replace
 
 PATIENCE = timedelta(hours=1)

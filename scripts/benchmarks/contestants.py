@@ -12,14 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.commands import (
-    RIVAL_FOLDER,
-    SANDBOX_BIN,
-    on_path,
-    run,
-    slurm,
-    wait_until,
-)
+from benchmarks.commands import RIVAL_FOLDER, SANDBOX_BIN, on_path, run, slurm, wait_until
 from benchmarks.scene import Scene
 
 LIGHTNING = ("lightning==2.6.6", "lightning-utilities==0.15.3", "torchmetrics==1.9.0", "tqdm")

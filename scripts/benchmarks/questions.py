@@ -18,15 +18,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from benchmarks.commands import (
-    SANDBOX_BIN,
-    SWEEP,
-    hpckit,
-    need_sandbox,
-    rival_python,
-    run,
-    slurm,
-)
+from benchmarks.commands import SANDBOX_BIN, SWEEP, hpckit, need_sandbox, rival_python, run, slurm
 from hpckit.cli.main import verb_module, verb_parser
 from hpckit.context import Context
 

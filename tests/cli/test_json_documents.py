@@ -33,12 +33,7 @@ from hpckit.report.diagnosis import findings_object
 from hpckit.report.environment.nodes import nodes_document
 from hpckit.report.environment.page import environment_document
 from hpckit.report.live_view.live import live_object
-from hpckit.report.machine import (
-    launches_document,
-    results_document,
-    run_object,
-    spread_document,
-)
+from hpckit.report.machine import launches_document, results_document, run_object, spread_document
 from hpckit.report.profile import profile_object
 from hpckit.report.stacks import stacks_object
 from hpckit.values import is_dataclass

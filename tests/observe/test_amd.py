@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.model.telemetry.vocabulary import (
-    GpuCounter,
-    GpuGauge,
-    GpuTrouble,
-    TelemetryEventKind,
-)
+from hpckit.model.telemetry.vocabulary import GpuCounter, GpuGauge, GpuTrouble, TelemetryEventKind
 from hpckit.observe.amd import AmdBackend, open_amd
 from hpckit.observe.gpu_choice import GpuChoice, gpu_choice
 

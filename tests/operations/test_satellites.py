@@ -16,12 +16,7 @@ from waiting import until
 
 from hpckit.context import Context
 from hpckit.model import events
-from hpckit.operations.running.satellites import (
-    GrowOrder,
-    drop_satellites,
-    plan_satellite,
-    regrow,
-)
+from hpckit.operations.running.satellites import GrowOrder, drop_satellites, plan_satellite, regrow
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import (
     Launch,

@@ -9,13 +9,7 @@ import pytest
 
 from hpckit.errors import ConfigError, UsageError
 from hpckit.model.fault import Fault, FaultKind, FaultTarget
-from hpckit.planning.faults import (
-    outside_faults,
-    parse_delay,
-    plan_faults,
-    schedule,
-    split_words,
-)
+from hpckit.planning.faults import outside_faults, parse_delay, plan_faults, schedule, split_words
 
 PLANNED = [
     "kill rank=1 step=17",

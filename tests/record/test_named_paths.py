@@ -10,11 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpckit.record.named_paths import (
-    ProjectFolder,
-    commanded_paths,
-    configured_paths,
-)
+from hpckit.record.named_paths import ProjectFolder, commanded_paths, configured_paths
 
 KEYS = ("data", "data_path", "train", "pretrained", "tokenizer", "resume", "file", "lr", "model")
 """Keys of which most sound like something to read."""

@@ -42,11 +42,7 @@ from hpckit.record import telemetry as telemetry_record
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_lines, make_folder
-from hpckit.record.telemetry import (
-    closed_segments,
-    latest_telemetry,
-    telemetry_devices,
-)
+from hpckit.record.telemetry import closed_segments, latest_telemetry, telemetry_devices
 from hpckit.views import telemetry as telemetry_view
 from hpckit.views.telemetry import nccl_transport, run_usage
 

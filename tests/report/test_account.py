@@ -12,13 +12,7 @@ from hpckit.model.failure import Cause
 from hpckit.model.goodput import Goodput, Interruption, MeasuredTimes, TimeParts
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RoundAction
-from hpckit.report.account import (
-    bar,
-    goodput_lines,
-    launch_page,
-    run_page,
-    span_text,
-)
+from hpckit.report.account import bar, goodput_lines, launch_page, run_page, span_text
 from hpckit.report.rows import run_row
 from hpckit.report.text import plain
 

@@ -19,14 +19,7 @@ from hpckit.report.drawing import drawn
 from hpckit.report.results import make_results
 from hpckit.report.rows import LaunchHead, run_row
 from hpckit.report.selection import LaunchLine
-from hpckit.report.text import (
-    Page,
-    TextTable,
-    head_line,
-    launches_page,
-    results_page,
-    status_page,
-)
+from hpckit.report.text import Page, TextTable, head_line, launches_page, results_page, status_page
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 IDS = [f"{name}-20260101-00000{n}-de6e9f" for n, name in enumerate(("fifty", "python", "charlm"))]

@@ -15,14 +15,7 @@ import pytest
 
 from hpckit.model import events
 from hpckit.model.failure import RankExit
-from hpckit.model.launch import (
-    Cluster,
-    ClusterKind,
-    LaunchConfig,
-    Recovery,
-    Resources,
-    Runtime,
-)
+from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Resources, Runtime
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.model.run import RunRecord

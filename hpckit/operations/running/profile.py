@@ -9,13 +9,7 @@ from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
 from hpckit.model.counted import counted, parse_ranges, ranges
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.profile import (
-    MOST_RANKS,
-    MOST_STEPS,
-    ProfileAnswer,
-    ProfileRequest,
-    RankProfile,
-)
+from hpckit.model.profile import MOST_RANKS, MOST_STEPS, ProfileAnswer, ProfileRequest, RankProfile
 from hpckit.model.run import RunRecord
 from hpckit.model.telemetry.settings import ProfileTool
 from hpckit.operations.next_step import reference

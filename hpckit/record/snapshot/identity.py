@@ -15,12 +15,7 @@ from pathlib import Path
 from hpckit.model.states import RunState
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.lookup import list_launches
-from hpckit.record.snapshot.changes import (
-    counted_sums,
-    frozen_lines,
-    path_in,
-    sums_text,
-)
+from hpckit.record.snapshot.changes import counted_sums, frozen_lines, path_in, sums_text
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 from hpckit.record.snapshot.outside import MODULES
 from hpckit.record.store import PRIVATE_FILE, open_plain, read_object, read_plain

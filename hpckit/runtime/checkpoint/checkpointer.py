@@ -23,11 +23,7 @@ from hpckit.model.parallel.sample_order import Position
 from hpckit.runtime.checkpoint import model_state
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.group import Group
-from hpckit.runtime.checkpoint.initial_weights import (
-    InitialWeights,
-    LoadedWeights,
-    load_weights,
-)
+from hpckit.runtime.checkpoint.initial_weights import InitialWeights, LoadedWeights, load_weights
 from hpckit.runtime.checkpoint.journal import CheckpointFate
 from hpckit.runtime.checkpoint.loading import LoadedCheckpoint, Loader, OnAttempt
 from hpckit.runtime.checkpoint.model_state import TiedNames

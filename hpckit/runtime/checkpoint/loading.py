@@ -31,12 +31,7 @@ from hpckit.runtime.checkpoint.journal import CheckpointFate, CheckpointHistory
 from hpckit.runtime.checkpoint.manifest import Manifest
 from hpckit.runtime.checkpoint.model_state import TiedNames, name_parameters
 from hpckit.runtime.checkpoint.placement import ModelTensors, Placements
-from hpckit.runtime.checkpoint.readers import (
-    ReadingContext,
-    SavedTensors,
-    StateReader,
-    make_reader,
-)
+from hpckit.runtime.checkpoint.readers import ReadingContext, SavedTensors, StateReader, make_reader
 from hpckit.values import dataclass, field
 
 _log = logging.getLogger("hpckit.rank")

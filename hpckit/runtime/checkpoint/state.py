@@ -20,12 +20,7 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.sample_order import Position
 from hpckit.runtime.checkpoint import model_state, optimizer_state
 from hpckit.runtime.checkpoint.agreement import KeyAgreement, KeyFacts, KeyShare
-from hpckit.runtime.checkpoint.encoding import (
-    SKELETON,
-    StateEncoder,
-    encode_state,
-    pack_skeleton,
-)
+from hpckit.runtime.checkpoint.encoding import SKELETON, StateEncoder, encode_state, pack_skeleton
 from hpckit.runtime.checkpoint.errors import StateError
 from hpckit.runtime.checkpoint.group import Group, Part
 from hpckit.runtime.checkpoint.model_state import ParameterNames, TiedNames

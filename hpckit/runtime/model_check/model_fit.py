@@ -20,12 +20,7 @@ from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.model_check import LayoutProblem, StageMemory
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import SCHEDULES, Parallel
-from hpckit.runtime.parallel.build import (
-    LaidOutModel,
-    lay_out_checked,
-    sharding_problems,
-    split_of,
-)
+from hpckit.runtime.parallel.build import LaidOutModel, lay_out_checked, sharding_problems, split_of
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.model_checks import plan_problems, units_of
 from hpckit.runtime.parallel.pipeline_split import stages_of_units

@@ -19,12 +19,7 @@ import torch
 from hpckit.errors import ConfigError, UsageError
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.layout import MeshAxis
-from hpckit.model.parallel.model_check import (
-    LayoutProblem,
-    ModelAnswer,
-    ModelQuestion,
-    StageMemory,
-)
+from hpckit.model.parallel.model_check import LayoutProblem, ModelAnswer, ModelQuestion, StageMemory
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.planning.fallback import layout_of_world
 from hpckit.runtime.environ import environment, rank_info

@@ -20,12 +20,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed import (  # type: ignore[attr-defined]
-    HashStore,
-    Store,
-    TCPStore,
-    rendezvous,
-)
+from torch.distributed import HashStore, Store, TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from hpckit.errors import RendezvousError
 from hpckit.model.cluster.gpus_asked import gpus_asked

@@ -131,12 +131,7 @@ class RankProcess:
             if self.forked is not None:
                 self.forked.begin_fresh_if_changed(environment())
             from hpckit.runtime.generators import seed_everything  # noqa: PLC0415  # imports torch
-            from hpckit.runtime.rank import (  # noqa: PLC0415  # seconds: commands must not wait
-                attach,
-                cuda_memory,
-                process_group,
-                recorder,
-            )
+            from hpckit.runtime.rank import attach, cuda_memory, process_group, recorder  # noqa: PLC0415  # seconds: commands must not wait
 
             loops = calls(function, "steps", code)
             if loops and calls(function, "state", code):

@@ -18,14 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from benchmarks.programs.hand_written import (
-    LENGTH,
-    ROWS,
-    VALUES,
-    Model,
-    Step,
-    lay_out,
-)
+from benchmarks.programs.hand_written import LENGTH, ROWS, VALUES, Model, Step, lay_out
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 

@@ -13,13 +13,7 @@ from typing import Any
 import pytest
 from cli_world import START, Desk, Writer
 from hypothesis import HealthCheck, given, settings
-from training_record import (
-    Trained,
-    TrainingRecord,
-    expected_of,
-    killed_training,
-    trained_rounds,
-)
+from training_record import Trained, TrainingRecord, expected_of, killed_training, trained_rounds
 
 from hpckit.context import Context
 from hpckit.errors import HeldError, UsageError

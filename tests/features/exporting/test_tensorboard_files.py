@@ -11,13 +11,7 @@ import pytest
 from cli_world import Writer
 from hypothesis import HealthCheck, given, settings
 from small_disk import small_disk
-from training_record import (
-    Trained,
-    TrainingRecord,
-    expected_of,
-    killed_training,
-    trained_rounds,
-)
+from training_record import Trained, TrainingRecord, expected_of, killed_training, trained_rounds
 
 from hpckit.errors import HpckitError
 from hpckit.features.exporting.documents import ExportKind

@@ -24,12 +24,7 @@ from hpckit.features.interconnect.model import (
 )
 from hpckit.features.interconnect.promise import promise_of
 from hpckit.model.finding import Severity
-from hpckit.model.nodes.links import (
-    FabricPort,
-    GpuLinks,
-    NetworkInterface,
-    NodeLinks,
-)
+from hpckit.model.nodes.links import FabricPort, GpuLinks, NetworkInterface, NodeLinks
 
 GIGA = 1e9
 SIZES = [2**power for power in range(10, 31)]

@@ -11,12 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hpckit.features.interconnect.model import (
-    NodeGroupTime,
-    SearchMode,
-    SlowLink,
-    SlowParts,
-)
+from hpckit.features.interconnect.model import NodeGroupTime, SearchMode, SlowLink, SlowParts
 from hpckit.features.interconnect.search import (
     find_slow_parts,
     search_slow,

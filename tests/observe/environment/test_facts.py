@@ -10,12 +10,7 @@ import pytest
 
 from hpckit.model.environment.facts import DriverFacts, FolderRole, GpuFacts
 from hpckit.observe.environment.machine import read_file_systems, read_networks
-from hpckit.observe.environment.system import (
-    granted_cpus,
-    granted_memory,
-    read_limits,
-    system_name,
-)
+from hpckit.observe.environment.system import granted_cpus, granted_memory, read_limits, system_name
 from hpckit.observe.environment.torch_probe import read_torch
 from hpckit.observe.nvml.job_gpus import read_driver
 from hpckit.testing.nvml.fake_nvml import DRIVER, FakeNvml

@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit
-from hpckit.model.goodput import (
-    Goodput,
-    MeasuredTimes,
-    StepProgress,
-    TimePart,
-    TimeParts,
-    TimeSpan,
-)
+from hpckit.model.goodput import Goodput, MeasuredTimes, StepProgress, TimePart, TimeParts, TimeSpan
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.goodput.account import (
     MOST_SAVES,

@@ -9,28 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from planning.preflight.healthy_nodes import (
-    FACTS,
-    FINE,
-    GIB,
-    GPUS,
-    H100,
-    LINK,
-    SETTINGS,
-    SPEED,
-)
+from planning.preflight.healthy_nodes import FACTS, FINE, GIB, GPUS, H100, LINK, SETTINGS, SPEED
 
-from hpckit.model.environment.facts import (
-    DriverFacts,
-    TorchFacts,
-)
+from hpckit.model.environment.facts import DriverFacts, TorchFacts
 from hpckit.model.launch import DeviceKind, LaunchConfig, Resources
-from hpckit.model.preflight.health import (
-    HealthReport,
-    NodeHealth,
-    PcieLink,
-    XidSeen,
-)
+from hpckit.model.preflight.health import HealthReport, NodeHealth, PcieLink, XidSeen
 from hpckit.model.preflight.settings import Preflight, PreflightLevel
 from hpckit.model.preflight.verdict import HealthVerdict, NodeInspection
 from hpckit.model.telemetry.vocabulary import GpuTrouble

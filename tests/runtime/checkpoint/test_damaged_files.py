@@ -16,12 +16,7 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.journal import read_journal
-from hpckit.runtime.checkpoint.manifest import (
-    FileSum,
-    Manifest,
-    parse_manifest,
-    render_manifest,
-)
+from hpckit.runtime.checkpoint.manifest import FileSum, Manifest, parse_manifest, render_manifest
 from hpckit.runtime.checkpoint.weights_file import map_weights
 
 

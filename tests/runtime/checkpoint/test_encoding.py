@@ -15,12 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hpckit.runtime.checkpoint.encoding import (
-    SKELETON,
-    decode_value,
-    encode_state,
-    unpack_skeleton,
-)
+from hpckit.runtime.checkpoint.encoding import SKELETON, decode_value, encode_state, unpack_skeleton
 from hpckit.runtime.checkpoint.errors import StateError
 
 PLAIN = st.recursive(

@@ -6,15 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planned_memory import (
-    LAYOUTS,
-    LENGTHS,
-    MIB,
-    SIZES,
-    case_of,
-    length_case,
-    planned_bytes,
-)
+from planned_memory import LAYOUTS, LENGTHS, MIB, SIZES, case_of, length_case, planned_bytes
 from tiers import in_tiers, thorough
 
 from hpckit.model.parallel.layout import Layout

@@ -47,12 +47,7 @@ from hpckit.report.spread import make_spread, over_keys, sort_spread, spread_cel
 from hpckit.report.text import Page, results_page, spread_page
 from hpckit.values import dataclass, replace
 from hpckit.views.accounts import accounts
-from hpckit.views.across_launches import (
-    ChosenRuns,
-    chosen_runs,
-    overrides_by_run,
-    unlogged_metrics,
-)
+from hpckit.views.across_launches import ChosenRuns, chosen_runs, overrides_by_run, unlogged_metrics
 from hpckit.views.freshness import Freshness
 
 EPILOG = """\

@@ -11,11 +11,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from torch import Tensor
-from torch.backends.cuda import (
-    SDPAParams,
-    can_use_efficient_attention,
-    can_use_flash_attention,
-)
+from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use_flash_attention
 
 from hpckit.values import dataclass, replace
 
