@@ -38,9 +38,10 @@ _SAFE_PATH = frozenset({"-P", "-I"})
 """Options with which Python looks for no module in the folder that it starts in."""
 _ENTERED = re.compile(
     r"(?:(?:\A|[\s;&|({'\"])(?:cd|pushd)|(?:\A|\s)(?:-C|-D|--chdir|--cwd|--directory|--pwd))"
-    r"(?:[\s=]+[\"']?|\Z)([\w.-]*)"
+    r"(?:\s+-\S*)*(?:[\s=]+|\Z)((?:\"[^\"]*\"|'[^']*'|[^\s;&|)'\"])*)"
 )
-"""A folder in which a command goes on: its name, or nothing if it is a path."""
+"""A folder in which a command goes on."""
+_DEFAULTED = re.compile(r"\$\{(\w+):?[-?=]([^{}]*)\}")
 _OWN_FOLDER = re.compile(r'\$\(dirname (?:-- )?"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?"?\)')
 _CONFIGS = re.compile(r"(?:--config-(?:dir|path)|-c[dp])(?:=(.*))?\Z|\+*hydra\.searchpath=(.*)")
 _INTERPRETER = re.compile(r"/(?:python[\d.]*|bash|sh)\Z")
@@ -77,7 +78,7 @@ class Words:
     modules: set[str] = field(default_factory=set)
     configs: set[str] = field(default_factory=set)
     frozen: set[str] = field(default_factory=set)
-    moves: bool = False
+    entered: set[str] = field(default_factory=set)
 
     @classmethod
     def of(
@@ -86,9 +87,10 @@ class Words:
         """Return the words of runs that differ in their commands, and start in `folders`."""
         first = alike[0]
         own = {**first.cluster.env, **first.env}
-        in_place = first.runtime.cwd is WorkingFolder.project
-        bases = dict.fromkeys(map(str, folders), in_place)
-        words = cls(environ={**environ, **own}, bases=bases)
+        bases = dict.fromkeys(map(str, folders), first.runtime.cwd is WorkingFolder.project)
+        # As a job sees them: `sbatch` was called where the launch was made.
+        places = {"PWD": ".", "SLURM_SUBMIT_DIR": next(iter(bases))}
+        words = cls(environ={**environ, **own, **places}, bases=bases)
         words.frozen.update(frozen_words(first))
         words.take(f"{name}={value}" for name, value in own.items())
         words.take((*first.cluster.setup, first.cluster.python or ""))
@@ -128,11 +130,12 @@ class Words:
 
     def take_folders(self) -> None:
         """Take the named folders as bases, twice: a command may enter one, and then one in it."""
-        for _ in range(1 + self.moves):
+        entered = self.found if re.search(r"[$`]", "".join(self.entered)) else self.entered
+        for _ in range(1 + bool(self.entered)):
             for word in self.found:
                 for path, live in list(self.paths(word)):
                     if _is_folder(path):
-                        self.bases[path] = self.bases.get(path, False) or (live and self.moves)
+                        self.bases[path] = self.bases.get(path, False) or (live and word in entered)
 
     def take(self, texts: Iterable[str]) -> None:
         """Take these texts apart, with variables filled in; lines for a shell, too."""
@@ -140,6 +143,7 @@ class Words:
         while left:
             text = left.pop()
             if "$" in text:
+                text = _DEFAULTED.sub(lambda found: self.environ.get(found[1], found[2]), text)
                 text = Template(text).safe_substitute(self.environ)
             parts = {text, *text.split(), text.partition("=")[2], *text.split(",")}
             if text[:1] == "-" or "://" in text:
@@ -149,9 +153,9 @@ class Words:
                 lexer.whitespace_split = True
                 with suppress(ValueError):  # an open quote
                     parts.update(lexer)
-            entered = _ENTERED.findall(text)
-            self.moves = self.moves or bool(entered)
-            parts.update(f"./{name}" for name in entered)
+            names = {re.sub(r"[\"'\\]", "", name) for name in _ENTERED.findall(text)} - {""}
+            self.entered |= {name if name[0] in "/~." else f"./{name}" for name in names}
+            parts |= self.entered
             parts -= self.found
             new = {part for part in parts if "/" in part or part == ".." or is_source(part)}
             self.found |= new

@@ -288,6 +288,10 @@ LIVE = [
     ["bash", "-c", 'cd "$HPCKIT_PROJECT" && python t.py'],
     ["bash", "-c", "P=${{HPCKIT_PROJECT}}; pushd $P; python -m t"],
     ["bash", "-c", "python $HPCKIT_PROJECT/t.py"],
+    ["bash", "-c", "cd '{0}'/sub && python ../t.py"],
+    ["bash", "-c", 'bash -c "cd {0}"; D="{0}"; cd "$D" && python t.py'],
+    ["bash", "-c", "cd -P ${{HPCKIT_PROJECT:?}} && python t.py"],
+    ["bash", "-c", 'cd "$SLURM_SUBMIT_DIR/sub" && python ../t.py'],
     ["env", "-C", "{0}", "python", "t.py"],
     "env --chdir={0} python -m t",
     ["bash", "job.sh"],
@@ -300,6 +304,9 @@ FROZEN: list[Any] = [
     ["bash", "-c", "cd sub && python ../t.py"],
     ["python", "t.py", "--data", "{0}/sub"],
     ["python", "t.py", "--project", "{0}"],
+    ["bash", "-c", "cd sub && python ../t.py --project {0}"],
+    ["bash", "-c", "python $PWD/t.py"],
+    ["bash", "-c", "PYTHONPATH=sub python t.py"],
     "python -m t",
 ]
 
@@ -332,6 +339,7 @@ def test_frozen_files_of_the_project_do_not_count(
     """Also if a command names the project as a place of data: later edits change nothing."""
     snapshot = project_at(tmp_path / "project", "t.py", "sub/b.py")
     words = json.loads(json.dumps(command).replace("{0}", str(snapshot.root)))
+    environ |= {"PWD": str(snapshot.root)}
     assert outside_code(runs(words), snapshot, environ) == ()
 
 
