@@ -27,7 +27,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
     rendezvous,
 )
 
-from hpckit.errors import RendezvousError
+from hpckit.errors import NonFiniteLossError, RendezvousError
 from hpckit.model.cluster.gpus_asked import gpus_asked
 from hpckit.model.environment.torch_version import check_torch_version
 from hpckit.model.failure import ExitReason, ExitStatement, RankExit
@@ -190,6 +190,9 @@ def _finish(run: Run, memory: CudaMemory | None, leaving: ExitStatus, pid: int) 
         return
     try:
         run.finish()
+    except NonFiniteLossError:
+        traceback.print_exc()  # from which the agent takes the cause
+        leaving.code = 1
     except Exception:  # noqa: BLE001  # nothing above would show it
         traceback.print_exc()
         run.give_up()
