@@ -52,7 +52,7 @@ class PrintedReader:
         self._until = min(self._until, time.monotonic() + limit_s)
 
     async def end(self, *, is_urgent: bool) -> str:
-        """Let it read to the end; return what is lost in words, empty if nothing is."""
+        """Let it read to the end; return in words what is lost, or wrong; empty if nothing is."""
         if self.process is not None:
             self.hurry(_HURRY_S if is_urgent else _END_S)
             began = time.monotonic()
@@ -67,6 +67,8 @@ class PrintedReader:
                 ending.cancel()
             elif self.process.returncode:
                 self.problem = _problem(self.process.returncode, ending.result()[1])
+            elif not self.problem:
+                return ending.result()[1].decode(errors="replace").strip()
         return self.problem and (
             "what rank 0 printed was not read to its end, so that metrics may be missing "
             f"(observe.printed_metrics): {self.problem}"
@@ -111,6 +113,8 @@ class PrintedLog:
     round: int
     patterns: Patterns
     lost: str = ""
+    losses: dict[str, Any] = field(default_factory=dict, init=False)
+    """The last value of each metric that is named like a loss."""
     _read: int = field(default=0, init=False)
     _last: dict[str, Any] = field(default_factory=dict, init=False)
     _steps: dict[str, int] = field(default_factory=dict, init=False)
@@ -145,6 +149,7 @@ class PrintedLog:
             if not row or row == self._last:
                 continue
             self._last = dict(row)
+            self.losses |= {name: row[name] for name in row if name.lower().endswith("loss")}
             step = row.pop("step")
             if step is not None and any(step <= self._steps.get(name, -1) for name in row):
                 step = None  # an epoch of several lines: none of them replaces another
@@ -173,6 +178,10 @@ def main(folder: str, number: str, *wanted: str) -> str | int:
         with suppress(OSError):
             printed.read()
     printed.read(ended=True)
+    # Not finite values are texts. Exit code 0: nothing is lost.
+    bad = [f"{name} {value}" for name, value in printed.losses.items() if isinstance(value, str)]
+    if bad and not printed.lost:
+        sys.stderr.write(f"the last value that rank 0 printed is not finite: {', '.join(bad)}\n")
     return printed.lost or 0
 
 

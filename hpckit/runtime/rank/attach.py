@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore, Store, TCPStore, rendezvous  # type: ignore[attr-defined]
 
-from hpckit.errors import RendezvousError
+from hpckit.errors import NonFiniteLossError, RendezvousError
 from hpckit.model.cluster.gpus_asked import gpus_asked
 from hpckit.model.environment.torch_version import check_torch_version
 from hpckit.model.failure import ExitReason, ExitStatement, RankExit
@@ -185,6 +185,9 @@ def _finish(run: Run, memory: CudaMemory | None, leaving: ExitStatus, pid: int) 
         return
     try:
         run.finish()
+    except NonFiniteLossError:
+        traceback.print_exc()  # from which the agent takes the cause
+        leaving.code = 1
     except Exception:  # noqa: BLE001  # nothing above would show it
         traceback.print_exc()
         run.give_up()

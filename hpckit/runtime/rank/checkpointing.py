@@ -19,7 +19,9 @@ from hpckit.model.goodput import SaveCost
 from hpckit.model.launch import Checkpoint
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.sample_order import Position
+from hpckit.record.attempts import is_latest
 from hpckit.record.launches import checkpoint_base
+from hpckit.record.layout import AttemptPaths
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, StateError
 from hpckit.runtime.checkpoint.initial_weights import FirstWeights, LoadedWeights
@@ -48,6 +50,18 @@ def open_checkpoints(
 
 
 @dataclass(slots=True, kw_only=True)
+def owns_run(attempt_folder: Path, attempt: int, round_: int) -> bool:
+    """Return whether no later attempt or round has begun: a cut-off node may wake up again.
+
+    Raises OSError if that cannot be read.
+    """
+    if attempt == 0:
+        return True
+    if not is_latest(attempt_folder.parent, attempt):
+        return False
+    return is_latest(AttemptPaths(attempt_folder).rounds, round_)
+
+
 class StepCheckpoints:
     """The checkpoints of a step loop. All ranks make one at the same time and make the same calls.
 

@@ -14,8 +14,9 @@ from hpckit.errors import NonFiniteLossError
 from hpckit.model.metrics.rows import number_of
 from hpckit.model.plain import LARGEST, finite, is_within
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.metrics.log import MetricsLog
+from hpckit.record.metrics.log import OWN_KEYS, MetricsLog
 from hpckit.runtime.channel.messages import Reported
+from hpckit.runtime.clock import now
 from hpckit.values import dataclass, field
 
 _ALL_BELOW = 64
@@ -88,12 +89,20 @@ class MetricRows:
     dropped: int = field(default=0, init=False)
     _log: MetricsLog | None = field(default=None, init=False)
 
-    def write(self, row: Mapping[str, Any]) -> None:
-        """Append a row, or drop and count it if that is not possible."""
+    def write(self, row: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        """Append a row with these values, or drop and count it if that is not possible.
+
+        Raises TypeError for a value that is named as one that every row has.
+        """
+        if taken := [name for name in OWN_KEYS if name in values]:
+            raise TypeError(
+                f"run.log({taken[0]}=…): every row has its own {taken[0]}; choose another name"
+            )
         if self._log is None:
             self._log = MetricsLog(paths=AttemptPaths(self.folder))
         try:
-            self._log.append(row)
+            at = now().isoformat(timespec="milliseconds")
+            self._log.append({"step": row["step"], "at": at, **row, **values})
         except OSError as error:
             self.dropped += 1
             if self.dropped == 1:

@@ -20,12 +20,9 @@ from hpckit.model.failure import ExitReason, ExitStatement, StateKept
 from hpckit.model.goodput import SaveCost
 from hpckit.model.parallel.sample_order import Position
 from hpckit.planning.recovery.ends import LEFT_CODE
-from hpckit.record.attempts import is_latest
-from hpckit.record.layout import AttemptPaths
-from hpckit.record.metrics.log import OWN_KEYS, RUN_STEP
+from hpckit.record.metrics.log import RUN_STEP
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.rank_pipe import AgentLink
-from hpckit.runtime.clock import now
 from hpckit.runtime.data.batches import Batches, BatchOptions, RunBatches
 from hpckit.runtime.rank.config import Config
 from hpckit.runtime.rank.fault_injector import FaultInjector
@@ -41,6 +38,7 @@ from hpckit.runtime.rank.steps import (
     StepLoop,
     begun_without,
     never_saved,
+    diverged,
     nothing_saved,
     unknown_position,
     unused_weights,
@@ -304,7 +302,7 @@ class Run(ParallelRun):
 
     def _vetoes_end(self) -> bool:
         """Whether to skip saving the last state because the last loss was not finite."""
-        if self._losses.bad and not self.nan_patience:
+        if self._losses.bad and not self.nan_patience and self.registered:
             self._warn("its last state is saved although its last loss was not finite")
         return self._losses.bad > 0 and self.nan_patience > 0
 
@@ -312,19 +310,22 @@ class Run(ParallelRun):
         """Report that the user's code has finished; end and save a loop that it broke out of.
 
         hpckit calls this itself. Raises UsageError if ranks broke out at different steps, or if
-        state was registered and no loop over `steps()` ever saved it.
+        state was registered and no loop over `steps()` ever saved it, and NonFiniteLossError.
         """
         if self._farewell is not None:
             return
-        if self._loop is None:
-            if self.registered and self._keeps_state:
-                raise never_saved(self.registered)
+        farewell = ExitStatement(reason=ExitReason.returned)
+        if self._loop is not None:
+            self._profiler.finish()
+            self._loop.break_off(veto=self._vetoes_end())
+            farewell = self._loop.farewell(ExitReason.returned)
+        elif self.registered and self._keeps_state:
+            raise never_saved(self.registered)
+        else:
             self._check_weights_used()
-            self._say(ExitStatement(reason=ExitReason.returned))
-            return
-        self._profiler.finish()
-        self._loop.break_off(veto=self._vetoes_end())
-        self._say(self._loop.farewell(ExitReason.returned))
+        if self._vetoes_end():
+            raise diverged("the last loss was not finite")
+        self._say(farewell)
 
     def give_up(self) -> None:
         """Report that the user's code has finished, but that its state could not be saved."""
@@ -358,7 +359,9 @@ class Run(ParallelRun):
             epoch=self.attempt,
             seed=self.seed,
             layout=self.layout,
-            may_commit=self._owns_run,
+            may_commit=lambda: checkpointing.owns_run(
+                self.attempt_folder, self.attempt, self.round
+            ),
         )
         opened.tie(self._tied)
         return checkpointing.StepCheckpoints(
@@ -376,17 +379,6 @@ class Run(ParallelRun):
             weights=self._first_weights(),
             on_weights=self._tell_weights,
         )
-
-    def _owns_run(self) -> bool:
-        """Return whether no later attempt or round has begun: a cut-off node may wake up again.
-
-        Raises OSError if that cannot be read.
-        """
-        if self.attempt == 0:
-            return True
-        if not is_latest(self.attempt_folder.parent, self.attempt):
-            return False
-        return is_latest(AttemptPaths(self.attempt_folder).rounds, self.round)
 
     def _begin(self, step: int, total: int) -> None:
         self._times.begin(step)
@@ -457,11 +449,6 @@ class Run(ParallelRun):
         Example: `for batch in run.timed_batches(loader):`. Its length is that of `loader`. Raises
         UsageError for what cannot be looped over.
         """
-        if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
-            raise UsageError(
-                f"run.timed_batches({loader!r}): this is nothing to loop over",
-                hint="pass the loader itself: `for batch in run.timed_batches(loader):`",
-            )
         return TimedBatches(loader, self.timed)
 
     def log(self, *, step: int | None = None, **metrics: Any) -> None:
@@ -482,15 +469,10 @@ class Run(ParallelRun):
             metrics["loss"] = math.nan
         at = self.step if step is None else plain_metric("step", step)
         values = {name: plain_metric(name, value) for name, value in metrics.items()}
-        if taken := [name for name in OWN_KEYS if name in values]:
-            raise TypeError(
-                f"run.log({taken[0]}=…): every row has its own {taken[0]}; choose another name"
-            )
-        time_of_row = now().isoformat(timespec="milliseconds")
         if self._rows is None:
             self._rows = MetricRows(folder=self.attempt_folder, warn=self._warn)
         mine = {} if self.step in {None, at} else {RUN_STEP: self.step}
-        self._rows.write({"step": at, "at": time_of_row, "round": self.round, **mine, **values})
+        self._rows.write({"step": at, "round": self.round, **mine}, values)
         report = self._reporting.of(at, values)
         if report is not None:
             self._tell(report)

@@ -345,6 +345,13 @@ class TimedBatches(Generic[Batch]):
     batches: Iterable[Batch]
     timed: Callable[[str], AbstractContextManager[None]]
 
+    def __post_init__(self) -> None:
+        if not hasattr(self.batches, "__iter__") and not hasattr(self.batches, "__getitem__"):
+            raise UsageError(
+                f"run.timed_batches({self.batches!r}): this is nothing to loop over",
+                hint="pass the loader itself: `for batch in run.timed_batches(loader):`",
+            )
+
     def __iter__(self) -> Iterator[Batch]:
         with self.timed(DATA_PHASE):
             rest = iter(self.batches)

@@ -132,7 +132,10 @@ class StepLoop:
                 return
             if vetoed:
                 self.checkpoints.end_flight()
-                raise _diverged(step)
+                raise diverged(
+                    f"the last loss before step {step} was not finite: the state is not saved, and "
+                    "the checkpoints from before stay"
+                )
             with self.times.saving():
                 self.checkpoints.save(self.position(step), wait=True, within_step=within_step)
         self._close(step)
@@ -184,12 +187,12 @@ class StepLoop:
             self.checkpoints.close()
 
 
-def _diverged(step: int) -> NonFiniteLossError:
+def diverged(told: str) -> NonFiniteLossError:
+    """Return the error for a run whose last loss was not finite."""
     return NonFiniteLossError(
-        f"the last loss before step {step} was not finite: the state is not saved, and the "
-        "checkpoints from before stay",
-        hint="`hpckit resume` continues from the newest checkpoint; with "
-        "recovery.nan_patience=0 the last state is saved whatever the loss was",
+        told,
+        hint="`hpckit resume` continues from the newest checkpoint, if there is one; with "
+        "recovery.nan_patience=0 a run completes and saves its state whatever the loss was",
     )
 
 

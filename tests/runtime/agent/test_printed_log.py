@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from waiting import until
 
 from hpckit.planning.printed_metrics import printed_patterns
@@ -100,6 +101,16 @@ def test_a_completed_run_has_all_its_metrics(shell: Any) -> None:
     (rows,) = shell.outputs[-1].rglob("metrics.jsonl")
     steps = [json.loads(line)["step"] for line in rows.read_text().splitlines()]
     assert steps == list(range(30_000))
+
+
+@pytest.mark.parametrize(("values", "told"), [("'0.5', 'nan'", True), ("'nan', '0.5'", False)])
+def test_a_last_loss_that_is_not_finite_is_told(shell: Any, values: str, told: bool) -> None:  # noqa: FBT001
+    """A command of which hpckit knows only what it prints completes, with a warning."""
+    script = f"for loss in ({values}): print('train loss:', loss, ' accuracy: 0.1')"
+    words, (run,) = launched(shell, script, "train loss,accuracy")
+    assert (run["state"], run["metrics"]["accuracy"]) == ("completed", 0.1)
+    warning = "the last value that rank 0 printed is not finite: train loss nan"
+    assert (warning in words) == told
 
 
 def test_a_pattern_that_never_ends_ends_no_run(shell: Any) -> None:
