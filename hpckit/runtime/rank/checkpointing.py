@@ -49,7 +49,6 @@ def open_checkpoints(
     return Checkpointer(folder, settings, may_commit=may_commit, shared=shared)
 
 
-@dataclass(slots=True, kw_only=True)
 def owns_run(attempt_folder: Path, attempt: int, round_: int) -> bool:
     """Return whether no later attempt or round has begun: a cut-off node may wake up again.
 
@@ -62,6 +61,7 @@ def owns_run(attempt_folder: Path, attempt: int, round_: int) -> bool:
     return is_latest(AttemptPaths(attempt_folder).rounds, round_)
 
 
+@dataclass(slots=True, kw_only=True)
 class StepCheckpoints:
     """The checkpoints of a step loop. All ranks make one at the same time and make the same calls.
 
