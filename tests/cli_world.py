@@ -254,6 +254,13 @@ def desk(tmp_path: Path) -> Desk:
 
 
 @pytest.fixture
+def on_slurm(desk: Desk, fake_slurm: Any) -> Desk:
+    """Return the desk with a fake Slurm in its environment."""
+    desk.environ = fake_slurm.environ
+    return desk
+
+
+@pytest.fixture
 def writer() -> type[Writer]:
     """Return who writes attempts."""
     return Writer

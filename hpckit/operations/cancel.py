@@ -6,11 +6,12 @@ import os
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 
 from hpckit.context import Context
 from hpckit.errors import HpckitError, SchedulerAwayError, UsageError
 from hpckit.model.events import CancelRequested
-from hpckit.model.history import job_ids
+from hpckit.model.history import LaunchHistory, job_ids
 from hpckit.model.launch import ClusterKind
 from hpckit.model.pool import read_pools
 from hpckit.model.run import RunView
@@ -21,7 +22,7 @@ from hpckit.record.process import alive
 from hpckit.report.selection import Filter
 from hpckit.slurm.cached_query import cluster_config
 from hpckit.slurm.cancel import cancel
-from hpckit.slurm.clusters import other_slurm, require_own_jobs
+from hpckit.slurm.clusters import CANCEL_THERE, other_slurm, require_own_jobs
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import living_by_name
 from hpckit.values import dataclass
@@ -105,9 +106,8 @@ def _noted(errors: list[HpckitError]) -> Iterator[None]:
         errors.append(error)
 
 
-def _behind(asked: Cancellation) -> list[str]:
+def _behind(asked: Cancellation, history: LaunchHistory) -> list[str]:
     """Return the jobs beside those of the runs: successors, satellites, and auto-resume jobs."""
-    history = read_launch_history(asked.launch)
     jobs = [history.auto_resume_job] if asked.whole else []
     jobs += [job for view in asked.views for job in history.satellite_jobs(view.record.index)]
     jobs += [history.successor_of(view.record.index) for view in asked.views]
@@ -123,47 +123,40 @@ def _tell_slurm(
     living: Mapping[str, set[str]] = {}
     with _noted(errors):
         living = living_by_name(commands)
-    config = cluster_config(commands, context.now(), anew=True)
+    config = cluster_config(commands, context.now(), timedelta())
     jobs: list[str] = []
     for asked in cancellations:
         with _noted(errors):
-            behind, known = _behind(asked), [job for job in _known_jobs(asked) if job is not None]
-            _require_own(asked.launch, [*behind, *known], living, config, commands)
+            history = read_launch_history(asked.launch)
+            behind = _behind(asked, history)
+            known = [job for job in _known_jobs(asked, history) if job is not None]
+            if why := other_slurm(history.cluster, [*behind, *known], config):
+                message = f"the jobs of {asked.launch.id} cannot be cancelled from here: {why}"
+                raise SchedulerAwayError(message, hint=CANCEL_THERE)
+            others = _other_names(history, [*behind, *known], living)
+            require_own_jobs(others, asked.launch.folder, commands)
             # Jobs that wait for others come first, so that the end of those does not start them.
-            jobs = [*behind, *_named_jobs(asked, living), *jobs, *known]
+            jobs = [*behind, *_named_jobs(asked, history, living), *jobs, *known]
     with _noted(errors):
         cancel(list(dict.fromkeys(jobs)), commands)
     if errors:
         raise errors[-1]
 
 
-def _require_own(
-    launch: Launch,
-    jobs: Sequence[str],
-    living: Mapping[str, set[str]],
-    config: Mapping[str, str],
-    commands: SlurmCommands,
-) -> None:
-    """Raise SchedulerAwayError if these jobs of a launch are another's on this machine's Slurm."""
-    history = read_launch_history(launch)
-    why = other_slurm(history.cluster, jobs, config)
-    if why:
-        raise SchedulerAwayError(
-            f"the jobs of {launch.id} cannot be cancelled from here: {why}",
-            hint="cancel it on a login node of the cluster that has its jobs",
-        )
-    mine = set(jobs)
-    named = {job: name for name, some in living.items() for job in some & mine}
-    names = {job.name for job in history.jobs}
-    require_own_jobs(named, names, str(launch.folder), commands)
+def _other_names(
+    history: LaunchHistory, jobs: Sequence[str], living: Mapping[str, set[str]]
+) -> dict[str, str]:
+    """Return which of these jobs live under a name that the launch gave to none, with the name."""
+    mine, given = set(jobs), {job.name for job in history.jobs}
+    others = [name for name in living if name not in given]
+    return {job: name for name in others for job in living[name] & mine}
 
 
-def _known_jobs(asked: Cancellation) -> Iterator[str | None]:
+def _known_jobs(asked: Cancellation, history: LaunchHistory) -> Iterator[str | None]:
     """Yield the jobs of the runs; a shared job is cancelled only with the whole launch.
 
     A shared job reads the record by itself and ends the cancelled runs.
     """
-    history = read_launch_history(asked.launch)
     shared = read_pools(history, [target.record.index for target in asked.targets])
     yield from (target.record.job for target in asked.targets if target.record.index not in shared)
     if asked.whole:
@@ -171,12 +164,13 @@ def _known_jobs(asked: Cancellation) -> Iterator[str | None]:
         yield from (history.accepted.get(job) for job in packed if asked.targets)
 
 
-def _named_jobs(asked: Cancellation, living: Mapping[str, set[str]]) -> Iterator[str]:
+def _named_jobs(
+    asked: Cancellation, history: LaunchHistory, living: Mapping[str, set[str]]
+) -> Iterator[str]:
     """Yield what Slurm has under the names of the launch's jobs, and is not known by the record.
 
     It may have accepted a job although sbatch never answered, or after that job was given up.
     """
-    history = read_launch_history(asked.launch)
     wanted = {view.record.index for view in asked.views}
     for spec in history.jobs:
         known = None if spec.index in history.dropped else history.accepted.get(spec.index)

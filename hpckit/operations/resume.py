@@ -167,7 +167,7 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
         return with_new_resources(history.job_of(run), settings.get(run))
 
     # What their first job waited for has been met; what this resume asks for may not.
-    asked_anew = {run for run, new in settings.items() if new.is_new("dependency")}
+    asked_anew = {run for run, new in settings.items() if "dependency" in new.resources}
     begun = {run for run, count in attempts.items() if count} - asked_anew
     jobs = _added(launch, choice, job_of, begun)
     if jobs:

@@ -226,7 +226,7 @@ class Submission:
         )
         if self.chained:
             self.behind = accepted
-        cluster = cluster_config(self.commands, self._now, anew=False).get("ClusterName", "")
+        cluster = cluster_config(self.commands, self._now).get("ClusterName", "")
         self._record(Submitted(at=self._now, job_index=job.index, job=accepted, cluster=cluster))
         return accepted
 

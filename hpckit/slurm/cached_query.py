@@ -19,6 +19,9 @@ from hpckit.slurm.parse import read_sacct, read_settings, read_squeue
 from hpckit.slurm.query import ask_accounting, ask_queue, mains, observe_through
 from hpckit.values import dataclass, field
 
+CONFIG_AGE = timedelta(hours=1)
+"""How long the controller's settings are taken as they were."""
+
 _FINAL = timedelta(hours=1)
 """How long the accounting's answer is valid for ended jobs that slurmctld has forgotten."""
 
@@ -76,15 +79,17 @@ def forget(commands: SlurmCommands) -> None:
         answer_folder.change(datetime.now(UTC))
 
 
-def cluster_config(commands: SlurmCommands, now: datetime, *, anew: bool) -> dict[str, str]:
-    """Return `scontrol show config` by name, at most an hour old, or asked `anew`.
+def cluster_config(
+    commands: SlurmCommands, now: datetime, oldest: timedelta = CONFIG_AGE
+) -> dict[str, str]:
+    """Return `scontrol show config` by name, not older than that.
 
     Empty if Slurm does not answer.
     """
     folder = find_answer_folder(commands.environ, commands.bin_dir, make=True)
     known = Answers() if folder is None else folder.load("scontrol")
     found = known.answers.get(_ALL)
-    if anew or found is None or not -_AHEAD <= now - found.asked_at <= _FINAL:
+    if not oldest or found is None or not -_AHEAD <= now - found.asked_at <= oldest:
         try:
             text = commands.run("scontrol", "show", "config")
         except SchedulerError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from pathlib import Path
 
 from hpckit.errors import SchedulerAwayError, UsageError
 from hpckit.slurm.commands import SlurmCommands
@@ -21,6 +22,7 @@ HINT = (
     "that cluster, or set cluster.bin_dir to a folder of Slurm's programs that talk to it"
 )
 
+CANCEL_THERE = "cancel on a login node of the cluster that has the jobs"
 _ANSWER = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?")
 
 
@@ -65,18 +67,15 @@ def other_slurm(cluster: str, jobs: Collection[str], config: Mapping[str, str]) 
     return ""
 
 
-def require_own_jobs(
-    named: Mapping[str, str], names: Collection[str], folder: str, commands: SlurmCommands
-) -> None:
+def require_own_jobs(others: Mapping[str, str], folder: Path, commands: SlurmCommands) -> None:
     """Raise SchedulerAwayError if one of these living jobs, with their names, is another's.
 
-    `names` are those that the jobs were given, `folder` has their scripts: it tells a renamed job.
+    No job was given these names: one that was renamed since is known by its script in `folder`.
     """
-    for job, name in named.items():
-        if name in names or f"Command={folder}/" in commands.run("scontrol", "show", "job", job):
-            continue
-        raise SchedulerAwayError(
-            f"job {job} of this machine's Slurm is {name!r}, and not the one that was submitted: "
-            "it is another cluster, or its numbers began again",
-            hint="cancel on a login node of the cluster that has the jobs",
-        )
+    for job, name in others.items():
+        if f"Command={folder}/" not in commands.run("scontrol", "show", "job", job):
+            raise SchedulerAwayError(
+                f"job {job} of this machine's Slurm is {name!r}, and not the one that was "
+                "submitted: it is another cluster, or its numbers began again",
+                hint=CANCEL_THERE,
+            )

@@ -74,8 +74,9 @@ def ask_scheduler(
         if freshness is not None and all(job in reply.observations for job in some):
             return reply
         why = ""
-        for anew in (False, True):  # the first is up to an hour old: numbers have been given since
-            config = cached_query.cluster_config(programs, context.now(), anew=anew)
+        fresh = timedelta() if freshness is None or freshness.now else least_age(context)
+        for oldest in (cached_query.CONFIG_AGE, fresh):  # numbers may have been given since
+            config = cached_query.cluster_config(programs, context.now(), oldest)
             why = clusters.other_slurm(cluster, some, config)
             if not why:
                 return reply

@@ -54,10 +54,6 @@ class NewSettings:
     before: LaunchConfig
     after: LaunchConfig
 
-    def is_new(self, name: str) -> bool:
-        """Return whether this key of `resources` has another value."""
-        return bool(getattr(self.before.resources, name) != getattr(self.after.resources, name))
-
     @property
     def layout(self) -> str:
         """The layout of its ranks and what else is new in `parallel`; empty if nothing is."""

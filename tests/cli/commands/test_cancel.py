@@ -127,13 +127,6 @@ def test_cancel_of_a_run_on_another_host_says_where(desk: Any, writer: Any) -> N
     assert wishes(launch) == [(0,)]
 
 
-@pytest.fixture
-def on_slurm(desk: Any, fake_slurm: Any) -> Any:
-    """Return the desk with a fake Slurm in its environment."""
-    desk.environ = fake_slurm.environ
-    return desk
-
-
 def submit(desk: Any, slurm: Any, launch: Any) -> str:
     """Submit a held array for a launch of three and record it; return the main id."""
     named = f"--job-name={launch.jobs[0].name}"

@@ -18,13 +18,6 @@ from hpckit.model.launch import ClusterKind
 from hpckit.record.launches import load_launch, read_launch_events
 
 
-@pytest.fixture
-def on_slurm(desk: Any, fake_slurm: Any) -> Any:
-    """Return the desk with a fake Slurm in its environment."""
-    desk.environ = fake_slurm.environ
-    return desk
-
-
 def held(slurm: Any, *words: str) -> str:
     """Return the number of a job that waits."""
     job: str = slurm.slurm("sbatch", "--parsable", "--hold", "--wrap=true", *words).strip()

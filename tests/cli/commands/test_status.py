@@ -411,13 +411,6 @@ def test_status_reads_torn_lines_and_newer_records(desk: Any, writer: Any) -> No
     assert (run["state"], run["metrics"]) == ("running", {"loss": 0.5})
 
 
-@pytest.fixture
-def on_slurm(desk: Any, fake_slurm: Any) -> Any:
-    """Return the desk with a fake Slurm in its environment."""
-    desk.environ = fake_slurm.environ
-    return desk
-
-
 def submit(desk: Any, slurm: Any, launch: Any, *words: str) -> str:
     """Submit something in the launch's name and record it; return the job's main id."""
     job: str = slurm.slurm("sbatch", "--parsable", "--output=/dev/null", *words).strip()
