@@ -54,7 +54,7 @@ class Context:
     now: Callable[[], datetime]
     sleep: Callable[[float], None]
     token: Callable[[], str] = random_token
-    heard: dict[tuple[str, ...], str] = field(default_factory=dict)
+    heard: dict[tuple[str, ...], Callable[[], str]] = field(default_factory=dict)
     answer: Callable[[], str] = read_answer
     meter: Callable[[str, Context], AbstractContextManager[Tell]] | None = None
     output_open: bool = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 
 from hpckit.cli.compose_options import compose_request, recorded_words
 from hpckit.cli.gc_pause import gc_paused
@@ -23,23 +22,22 @@ from hpckit.context import Context
 from hpckit.operations import check, launch, prepare
 from hpckit.operations.deduplicate import KnownRuns
 from hpckit.operations.prepare import Prepared
+from hpckit.patterns import lazy_pattern
 from hpckit.planning.checks.slips import check_foreground
 from hpckit.values import replace
 
-_CLUSTER = re.compile(r"\+{0,2}cluster(\.kind)?=")
+_CLUSTER = lazy_pattern(r"\+{0,2}cluster(\.kind)?=")
 
 
 def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
     """Launch, or with --dry-run print the scripts; returns the exit code of the verb."""
     request = compose_request(arguments, context, more=_implied(arguments))
     with gc_paused():
-        whole, division, prepared = launch.plan_launch(
-            request,
-            recorded_words(arguments, context),
-            context,
-            known=not (arguments.foreground or arguments.rerun),  # the user wants to see the run
-            any_code=arguments.any_code,
-            quiet=arguments.json,
+        words, checked = recorded_words(arguments, context), not arguments.no_check
+        whole = prepare.prepare(request, words, context, checked=checked, quiet=arguments.json)
+        known = not (arguments.foreground or arguments.rerun)  # the user wants to see the run
+        division, prepared = launch.leave_known_out(
+            whole, context, known=known, any_code=arguments.any_code
         )
     if arguments.foreground:
         check_foreground(whole.plan, request.overrides)

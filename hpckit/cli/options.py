@@ -6,7 +6,6 @@ Their meaning is in report/selection.
 from __future__ import annotations
 
 import argparse
-import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TypeVar
 
 from hpckit.context import Context, default_output_dir
 from hpckit.errors import HpckitError, UsageError
+from hpckit.patterns import lazy_pattern
 from hpckit.planning.faults import parse_delay
 from hpckit.record.launches import load_launch
 from hpckit.record.lookup import Selection, find, find_evidence, list_launches
@@ -247,7 +247,7 @@ def says_yes(question: str, context: Context) -> bool:
     return context.answer().strip().lower() in {"y", "yes"}
 
 
-_DIGITS = re.compile(r"-?[0-9]{1,4000}")
+_DIGITS = lazy_pattern(r"-?[0-9]{1,4000}")
 
 
 def seconds(text: str) -> float:

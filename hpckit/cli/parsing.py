@@ -9,16 +9,18 @@ import shlex
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-_INVALID = re.compile(
+from hpckit.patterns import lazy_pattern
+
+_INVALID = lazy_pattern(
     r"argument (?P<name>\S+): invalid (?P<kind>int|float) value: (?P<value>.*)", re.DOTALL
 )
-_CHOICE = re.compile(
+_CHOICE = lazy_pattern(
     r"argument (?P<name>\S+): invalid choice: (?P<value>.*?) \(choose from (?P<known>.*)\)",
     re.DOTALL,
 )
-_OTHER = re.compile(r"argument (?P<name>\S+): (?P<why>.*)", re.DOTALL)
+_OTHER = lazy_pattern(r"argument (?P<name>\S+): (?P<why>.*)", re.DOTALL)
 _WORDS = {"int": "a whole number, such as 3", "float": "a number, such as 1.5"}
-_MISSING = re.compile(r"the following arguments are required: (?P<names>.*)", re.DOTALL)
+_MISSING = lazy_pattern(r"the following arguments are required: (?P<names>.*)", re.DOTALL)
 _LIKE_CHOICE = 0.6
 _NO_VALUE = "expected one argument"
 

@@ -6,12 +6,12 @@ The meaning of the filters is in report/run_filter.
 from __future__ import annotations
 
 import argparse
-import re
 
 from hpckit.cli.options import add_filters, filter_of, output_dir
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.parallel.words import is_override
+from hpckit.patterns import lazy_pattern
 from hpckit.record.launches import Launch
 from hpckit.record.lookup import find
 from hpckit.report.run_filter import RunFilter, causes_named, indices_named
@@ -50,7 +50,7 @@ def add_run_choice(parser: argparse.ArgumentParser, *, also: str = "") -> None:
     )
 
 
-_SLURM_LIST = re.compile(
+_SLURM_LIST = lazy_pattern(
     r"^(\+*(?:resources|cluster)\.(?:partition|account|qos|constraint|nodelist|exclude|gres"
     r"|reservation|dependency|mail_type|mail_user|additional_parameters\.\w+)=)([^'\"{}$]*,[^'\"{}$]*)$"
 )

@@ -28,12 +28,13 @@ from hpckit.model.command import (
     reader_of,
     written,
 )
+from hpckit.patterns import lazy_pattern
 
-_EXPERIMENT = re.compile(r"(?:\w+:)?\+{0,2}experiment(?:@[^=]*)?=", re.ASCII)
+_EXPERIMENT = lazy_pattern(r"(?:\w+:)?\+{0,2}experiment(?:@[^=]*)?=", re.ASCII)
 _RESOLVER = "hpckit.written"
-_OPENED = re.compile(r"(\\*)(\$\{)")
-_NAME = re.compile(r"\$\{([\w.]+)\}\Z", re.ASCII)
-_COMMAND = re.compile(r"(?:\w+:)?\+{0,2}command=", re.ASCII)
+_OPENED = lazy_pattern(r"(\\*)(\$\{)")
+_NAME = lazy_pattern(r"\$\{([\w.]+)\}\Z", re.ASCII)
+_COMMAND = lazy_pattern(r"(?:\w+:)?\+{0,2}command=", re.ASCII)
 
 
 def with_command(request: ComposeRequest, session: Session) -> tuple[str, ...]:

@@ -23,14 +23,15 @@ from hpckit.config.schema import typed_sections
 from hpckit.config.session import Session
 from hpckit.config.types import known_in, takes
 from hpckit.errors import ConfigError, causes
+from hpckit.patterns import lazy_pattern
 
-_IN_FILE = re.compile(r"In '?([^':]+)'?: ?")
+_IN_FILE = lazy_pattern(r"In '?([^':]+)'?: ?")
 _PACKAGE = "# @package _global_"
 _MARKS = frozenset({"entry_point", "command", "resources", "stages"})
 """hpckit's root keys that a user is unlikely to nest below a key of their own."""
 
-_CHOSEN_TWICE = re.compile(r"Multiple values for ([^ ]+)\. To override")
-_NOT_OVERRIDDEN = re.compile(r"(?:Could not override|No earlier Group Default for) '([^']+)'")
+_CHOSEN_TWICE = lazy_pattern(r"Multiple values for ([^ ]+)\. To override")
+_NOT_OVERRIDDEN = lazy_pattern(r"(?:Could not override|No earlier Group Default for) '([^']+)'")
 """The wording in hydra-core 1.3 and 1.4."""
 
 _STORED = (
@@ -301,14 +302,14 @@ def _choosing(
     """
     wanted = r"[^\s'\"#]+" if option is None else re.escape(option)
     last = re.escape(group.rpartition("/")[2])
-    line = re.compile(rf"\s*-\s*(?:override\s+)?/?{last}\s*:\s*['\"]?({wanted})['\"]?\s*(?:#.*)?\Z")
+    choice = rf"\s*-\s*(?:override\s+)?/?{last}\s*:\s*['\"]?({wanted})['\"]?\s*(?:#.*)?\Z"
     for file in sorted(_files(folders), key=lambda one: not _is_among(one, likely)):
         try:
             lines = _text(file).splitlines()
         except UnicodeDecodeError:
             continue
         for number, text in enumerate(lines, start=1):
-            if match := line.match(text):
+            if match := re.match(choice, text):
                 return f"{file}, line {number}", match[1]
     return None
 

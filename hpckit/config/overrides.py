@@ -25,6 +25,7 @@ from hydra.errors import HydraException, OverrideParseException
 
 from hpckit.config.types import is_scalar, is_text, takes_decimals
 from hpckit.errors import ConfigError
+from hpckit.patterns import lazy_pattern
 from hpckit.planning.sweep.points import MAX_POINTS
 
 _EXAMPLES = (
@@ -32,34 +33,36 @@ _EXAMPLES = (
     "special characters twice, once for the shell: 'key=\"a, b\"'."
 )
 
-_PROGRAM = re.compile(r"(?:\A|/)(?:python[\d.]*|bash|sh|torchrun|accelerate|srun|mpirun)\Z|\.sh\Z")
+_PROGRAM = lazy_pattern(
+    r"(?:\A|/)(?:python[\d.]*|bash|sh|torchrun|accelerate|srun|mpirun)\Z|\.sh\Z"
+)
 
 _LISTS_OF_SLURM = frozenset({"resources.mail_type", "resources.exclude", "resources.dependency"})
 """Keys that take a list with commas, and hardly differ between runs."""
 
-_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)\Z", re.ASCII)
-_FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?\Z", re.ASCII)
-_WORD = re.compile(r"(?!(null|true|false|inf|nan)\Z)[a-z_][a-z0-9_]*\Z", re.ASCII | re.IGNORECASE)
-_QUOTED = re.compile(r"'([^'\\$]*)'\Z")
+_INTEGER = lazy_pattern(r"-?(0|[1-9][0-9]*)\Z", re.ASCII)
+_FLOAT = lazy_pattern(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?\Z", re.ASCII)
+_WORD = lazy_pattern(r"(?!(null|true|false|inf|nan)\Z)[a-z_][a-z0-9_]*\Z", re.ASCII | re.IGNORECASE)
+_QUOTED = lazy_pattern(r"'([^'\\$]*)'\Z")
 
 # Lines of the parser's message that only repeat the override; 1.4 has more of them than 1.3.
 _WITHOUT_NEWS = ("Error parsing override", "Error when parsing index")
 
-_OF_THE_PARSER = re.compile(
+_OF_THE_PARSER = lazy_pattern(
     r"(?:(?:mismatched|extraneous) input|no viable alternative at input) '(.*)'(?: expecting|\Z)"
 )
 
-_RAISED = re.compile(r"\w+ while evaluating ('.*'): ")
+_RAISED = lazy_pattern(r"\w+ while evaluating ('.*'): ")
 
-_CHOICES = re.compile(r"choice\((.*)\)\Z", re.DOTALL)
-_CHOICE = re.compile(
+_CHOICES = lazy_pattern(r"choice\((.*)\)\Z", re.DOTALL)
+_CHOICE = lazy_pattern(
     r"""(?: '(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | \\. | \[[^][]*\] | \{[^{}]*\}
     | [^][{}(),'"\\] )+""",
     re.DOTALL | re.VERBOSE,
 )
 """One of several choices, up to a comma outside of quotes and brackets."""
 
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+_DECIMAL_COMMA = lazy_pattern(r"[+-]?\d+,\d+")
 
 
 def parse(overrides: Sequence[str], loader: ConfigLoader) -> tuple[Override, ...]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import stat
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 
 from hpckit.errors import ConfigError
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, replace
 
-_CHOICE = re.compile(r"\+{0,2}(experiment|entry_point|command)=")
+_CHOICE = lazy_pattern(r"\+{0,2}(experiment|entry_point|command)=")
 PRIMARY = "config"
 """The configuration that is composed if no other is named, unless it is another program's."""
 

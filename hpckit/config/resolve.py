@@ -6,7 +6,6 @@ The result is what is frozen and what a run reads, independent of Hydra.
 from __future__ import annotations
 
 import copy
-import re
 import shutil
 from collections.abc import Mapping
 from enum import Enum
@@ -22,10 +21,11 @@ from hpckit.config.types import takes
 from hpckit.errors import ConfigError, causes
 from hpckit.model.launch import MISSING, ClusterKind
 from hpckit.model.plain import leaves
+from hpckit.patterns import lazy_pattern
 from hpckit.values import field_names
 
-_NOT_FOUND = re.compile(r"Interpolation key '([^']+)' not found")
-_RAISED = re.compile(r"\w+ raised while resolving interpolation: ")
+_NOT_FOUND = lazy_pattern(r"Interpolation key '([^']+)' not found")
+_RAISED = lazy_pattern(r"\w+ raised while resolving interpolation: ")
 _NO_RESOLVER = "Unsupported interpolation type"
 
 

@@ -7,7 +7,6 @@ values are the same objects in all points.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -18,12 +17,13 @@ from hpckit.config.resolve import as_json_value
 from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING, LaunchConfig
 from hpckit.model.plain import from_plain, same_value
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field_names, replace
 
 _DECIDED = ("cluster.kind", "cluster.bin_dir")
 """The inputs of `cluster.kind`: a composition that could change them is not shared."""
 
-_OF_THE_ENVIRONMENT = re.compile(r"\$\{oc\.env:\w+(,[^${}]*)?\}\Z")
+_OF_THE_ENVIRONMENT = lazy_pattern(r"\$\{oc\.env:\w+(,[^${}]*)?\}\Z")
 """An interpolation that does not depend on any configuration value."""
 
 _FIELDS = frozenset(field_names(LaunchConfig))

@@ -9,7 +9,6 @@ is quoted.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
@@ -30,6 +29,7 @@ from hpckit.model.finding import Finding, warning
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import is_number
 from hpckit.model.plan import SweepPoint
+from hpckit.patterns import lazy_pattern
 from hpckit.planning.masking import exposed_keys
 from hpckit.planning.sweep.point_file import place
 from hpckit.values import field_names
@@ -37,7 +37,7 @@ from hpckit.values import field_names
 _TYPED = frozenset(field_names(LaunchConfig)) - {"params"}
 """Keys that hpckit reads itself: Hydra refuses other types there."""
 
-_HALF_NUMBER = re.compile(r"[+-]?\.?[0-9]")
+_HALF_NUMBER = lazy_pattern(r"[+-]?\.?[0-9]")
 
 
 def input_slips(request: ComposeRequest, points: Sequence[SweepPoint]) -> Iterator[Finding]:

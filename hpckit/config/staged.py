@@ -25,10 +25,11 @@ from hpckit.config.sweep import composer, point_of
 from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import SweepPoint
+from hpckit.patterns import lazy_pattern
 from hpckit.planning.stages import StageSettings, read_stages
 from hpckit.values import dataclass, replace
 
-_ADDRESSED = re.compile(r"(?P<stage>[A-Za-z_]\w*):(?P<word>[^=]*(=.*)?)\Z", re.ASCII | re.DOTALL)
+_ADDRESSED = lazy_pattern(r"(?P<stage>[A-Za-z_]\w*):(?P<word>[^=]*(=.*)?)\Z", re.ASCII | re.DOTALL)
 _OF_THE_LAUNCH = ("name", "budget", "sweep", "stages")
 """Keys that belong to the whole launch, whatever a stage sets."""
 

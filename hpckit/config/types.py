@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.moment import UNIT_SECONDS, parse_time_limit
 from hpckit.model.parallel.settings import SCHEDULES, SIZE_WORDS
+from hpckit.patterns import lazy_pattern
 from hpckit.values import field_names, is_dataclass
 
 _UNITS = {
@@ -24,7 +25,7 @@ _UNITS = {
 _TIMES = UNIT_SECONDS | {"sec": 1, "m": 60}
 _SIZES = {"m": 2**20, "g": 2**30, "t": 2**40}
 _UNIT_OF = {"_min": (_TIMES, 60), "_s": (_TIMES, 1), "_gb": (_SIZES, 2**30), "_mb": (_SIZES, 2**20)}
-_WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)([a-z]+?)i?b?", re.IGNORECASE)
+_WITH_UNIT = lazy_pattern(r"(\d+(?:\.\d+)?)([a-z]+?)i?b?", re.IGNORECASE)
 
 _ONE = {
     str: "a text",

@@ -8,7 +8,6 @@ user's own keep the value that every Hydra program gets.
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
@@ -21,6 +20,8 @@ from hydra.core.override_parser.overrides_visitor import HydraOverrideVisitor
 from hydra.core.override_parser.types import Override
 from omegaconf import Container, OmegaConf
 
+from hpckit.patterns import lazy_pattern
+
 try:
     from omegaconf._yaml import get_yaml_loader  # type: ignore[import-not-found]  # omegaconf 2.4
 except ImportError:
@@ -30,12 +31,12 @@ from hpckit.config.request import shipped_folder
 from hpckit.config.types import reads_text
 from hpckit.values import replace
 
-_MAY_DIFFER = re.compile(
+_MAY_DIFFER = lazy_pattern(
     r"(?im)\d[:_.ex]|[+.]\d|-0|\b(0[b\d]|inf|nan)|\b(yes|no|on|off)\s*([],}#]|$)"
 )
 """What has nothing of this needs no second look, which would cost a millisecond or more."""
 
-_OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
+_OTHER_BASE = lazy_pattern(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 """Base 8 or 60; nobody writes `0x10` by mistake."""
 
 

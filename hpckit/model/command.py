@@ -16,6 +16,7 @@ from enum import Enum, StrEnum
 from typing import Any
 
 from hpckit.errors import ConfigError
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass
 
 _HOW = 'command is a list of words, or one string as a shell would split it: "python train.py"'
@@ -61,10 +62,10 @@ def _word(item: Any) -> str:
 
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
 
-_PYTHON = re.compile(r"python[\d.]*\Z")
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-_SEPARATOR = re.compile(r"[;&|()]+\Z")
-_REDIRECTION = re.compile(r"[<>&]*[<>][<>&]*\Z")
+_PYTHON = lazy_pattern(r"python[\d.]*\Z")
+_ASSIGNMENT = lazy_pattern(r"[A-Za-z_]\w*=")
+_SEPARATOR = lazy_pattern(r"[;&|()]+\Z")
+_REDIRECTION = lazy_pattern(r"[<>&]*[<>][<>&]*\Z")
 _PREFIXES = frozenset(
     {"exec", "time", "if", "then", "elif", "else", "while", "until", "do", "!", "{"}
 )
@@ -83,10 +84,10 @@ _WRAPPERS = {
     "timeout": ("-k --kill-after -s --signal", 1),
 }
 """Programs that start what is behind their own words: options with a value, count of others."""
-_RUNNERS = re.compile(
+_RUNNERS = lazy_pattern(
     r"(?:uv|poetry|pdm|hatch|pixi|pipenv|rye|conda|\w*mamba) run\Z|nsys profile\Z"
 )
-_CONTAINERS = re.compile(r"(?:apptainer|singularity) exec\Z")
+_CONTAINERS = lazy_pattern(r"(?:apptainer|singularity) exec\Z")
 _VALUED = (
     "-n --name -p --prefix --cwd --python --with --extra --group --env-file --directory --project "
     "--package --index -C -e --environment --manifest-path -o --output -t --trace -B --bind -H "
@@ -275,15 +276,15 @@ def shell_commands(line: str) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 _KEY = r"(?:~|\+{0,2})[A-Za-z_$][\w$./-]*(?:@[\w$.:-]*)?="
-_OVERRIDE = re.compile(rf"{_KEY}\Z", re.ASCII)
+_OVERRIDE = lazy_pattern(rf"{_KEY}\Z", re.ASCII)
 _OF_ENV = r"(?!(?:\S*/)?env(?:\s+\w+=\S*)*\s+\w+=\Z)"
-_IN_LINE = re.compile(
+_IN_LINE = lazy_pattern(
     rf"{_OF_ENV}(?:.*\s)?(?:(['\"]){_KEY}|{_KEY}(['\"])|{_KEY})\Z", re.ASCII | re.DOTALL
 )
-_PLAIN = re.compile(r"[\w/+.%@?|*:-]+(?: [\w/+.%@?|*:-]+)*", re.ASCII)
-_PLAIN_KEY = re.compile(r"(?:[\w/+.%@?|*-]|\\.)+", re.ASCII)
-_SPECIAL = re.compile(r"([\\()\[\]{}:=, \t])")
-_OPENED = re.compile(r"(\\*)\$\{")
+_PLAIN = lazy_pattern(r"[\w/+.%@?|*:-]+(?: [\w/+.%@?|*:-]+)*", re.ASCII)
+_PLAIN_KEY = lazy_pattern(r"(?:[\w/+.%@?|*-]|\\.)+", re.ASCII)
+_SPECIAL = lazy_pattern(r"([\\()\[\]{}:=, \t])")
+_OPENED = lazy_pattern(r"(\\*)\$\{")
 
 
 class Reader(StrEnum):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from hpckit.patterns import lazy_pattern
+
 _KIB = 1024
 
 
@@ -42,9 +44,9 @@ def size_text(size: int) -> str:
     return f"{amount:.1f} TiB"
 
 
-_STEPPED = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+_STEPPED = lazy_pattern(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 _MOST = 10_000_000
-_PIECE = re.compile(r"(?P<first>\d{1,9})(?P<dash>-(?P<last>\d{1,9})?)?", re.ASCII)
+_PIECE = lazy_pattern(r"(?P<first>\d{1,9})(?P<dash>-(?P<last>\d{1,9})?)?", re.ASCII)
 
 
 def ranges(numbers: Iterable[int]) -> str:

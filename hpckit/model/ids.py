@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from datetime import datetime
 
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass
 
-_NOT_SLUG = re.compile(r"[^A-Za-z0-9_-]+")
+_NOT_SLUG = lazy_pattern(r"[^A-Za-z0-9_-]+")
 _SLUG_LENGTH = 40
-_JOB = re.compile(r"(?P<main>[0-9]+)(?:_(?P<index>[0-9]+))?\Z")
+_JOB = lazy_pattern(r"(?P<main>[0-9]+)(?:_(?P<index>[0-9]+))?\Z")
 
 
 def slug(name: str) -> str:

@@ -5,10 +5,11 @@ Pure: it reads no clock.
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 
-_CLOCK = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d\d)\Z")
+from hpckit.patterns import lazy_pattern
+
+_CLOCK = lazy_pattern(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d\d)\Z")
 UNIT_SECONDS = {"d": 86400, "h": 3600, "min": 60, "s": 1}
 """Seconds of the units in which times are read and written, the largest first."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass
 
 CUDA, ROCR = "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
@@ -35,8 +36,8 @@ HOW_TO_ASK = (
 _NONE = frozenset({"", "-1", "nodevfiles", "void", "none"})
 _SAYS_NOTHING = frozenset({"", "all", "void"})
 """Of NVIDIA_VISIBLE_DEVICES: images set `all`; `void` goes with GPUs that came by other ways."""
-_NUMBERS = re.compile(r"(\d+)(?:-(\d+))?\Z")
-_UUID = re.compile(r"(?:GPU|MIG)-", re.IGNORECASE)
+_NUMBERS = lazy_pattern(r"(\d+)(?:-(\d+))?\Z")
+_UUID = lazy_pattern(r"(?:GPU|MIG)-", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ import psutil
 from hpckit.model.telemetry.vocabulary import HostCounter, HostGauge, HostSample
 from hpckit.observe.infiniband import find_ports, read_ports
 from hpckit.observe.sysfs import folders, read_count, read_fields, read_small
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field
 
 _JOULES = 1e-6
@@ -187,8 +188,8 @@ def _zone(folder: Path) -> _Zone | None:
 
 
 _MICRO = 1e-6
-_JOB = re.compile(r"(.*/job_\d+)(/|\Z)")
-_TOTAL = re.compile(r"^(some|full) .*\btotal=(\d+)$", re.MULTILINE)
+_JOB = lazy_pattern(r"(.*/job_\d+)(/|\Z)")
+_TOTAL = lazy_pattern(r"^(some|full) .*\btotal=(\d+)$", re.MULTILINE)
 _OF_NODE = (
     ("cpu", "some", HostCounter.cpu_pressure_s),
     ("memory", "some", HostCounter.memory_pressure_s),

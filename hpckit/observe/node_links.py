@@ -13,8 +13,9 @@ from hpckit.model.nodes.links import FabricPort, NetworkInterface, NodeLinks
 from hpckit.observe.infiniband import find_ports, is_active
 from hpckit.observe.nvml.job_gpus import read_gpu_links
 from hpckit.observe.sysfs import folders, numa_node, read_count, read_small
+from hpckit.patterns import lazy_pattern
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
+_RATE = lazy_pattern(r"(\d+(?:\.\d+)?) Gb/sec")
 """`400 Gb/sec (4X NDR)`"""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from hpckit.config.request import ComposeRequest
 from hpckit.context import Context
 from hpckit.errors import SchedulerError, SchedulerRefusedError, UsageError
 from hpckit.model.finding import Finding
@@ -17,7 +16,7 @@ from hpckit.operations.cluster_limits import what_fits
 from hpckit.operations.deduplicate import KnownRuns, divide, record_known, without_known
 from hpckit.operations.feed import is_chained
 from hpckit.operations.next_step import only_a_view, reference
-from hpckit.operations.prepare import Prepared, prepare, write
+from hpckit.operations.prepare import Prepared, write
 from hpckit.operations.service_jobs import keep_backlog_job, queue_auto_resume_job
 from hpckit.operations.started import Started, on_slurm, on_this_machine
 from hpckit.operations.submit import Submission, slurm_commands
@@ -33,24 +32,17 @@ _OTHERS = timedelta(minutes=2)
 """How long running supervisors may take to add their successors before a service job is queued."""
 
 
-def plan_launch(
-    request: ComposeRequest,
-    words: Sequence[str],
-    context: Context,
-    *,
-    known: bool = True,
-    any_code: bool = False,
-    quiet: bool = False,
-) -> tuple[Prepared, KnownRuns, Prepared | None]:
-    """Return a launch, which of its runs are known from others, and what is left: None if nothing.
+def leave_known_out(
+    whole: Prepared, context: Context, *, known: bool = True, any_code: bool = False
+) -> tuple[KnownRuns, Prepared | None]:
+    """Return which runs of a launch are known from others, and what is left: None if nothing.
 
     Without `known` no run of another launch counts; with `any_code` also those of changed code do.
     Writes nothing; raises HpckitError.
     """
-    whole = prepare(request, words, context, quiet=quiet)
     local.refuse_if_ruled_out(whole.plan.cluster.kind, context.environ)
     division = divide(whole, context, any_code=any_code) if known else KnownRuns()
-    return whole, division, without_known(whole, division, context)
+    return division, without_known(whole, division, context)
 
 
 def auto_resume_script(prepared: Prepared) -> str:

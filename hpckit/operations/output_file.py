@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import IO
 
 from hpckit.errors import UsageError
+from hpckit.patterns import lazy_pattern
 from hpckit.record.store import PRIVATE_FILE, open_plain, write_chunks
 from hpckit.values import dataclass
 
@@ -44,7 +44,7 @@ EXPORT_MARKS = {
     "trace": b'"otherData": {"by": "hpckit"',
 }
 _ID = rb"[^\s\"]+-\d{8}-\d{6}-"
-_PRINTED = re.compile(
+_PRINTED = lazy_pattern(
     rb"\A(?:(?:launch,)?index,(?:[^\n]*,)?state,(?:[^\n]*,)?step,time(?:,goodput,|\r?\n)"
     rb"|(?:launch +)?index +(?:[^\n]* )?state +(?:[^\n]* )?time\b|launch +created +runs\n"
     rb'|\{\s*"(?:launches": \[\s*\{\s*")?(?:launch|run|old)": "'

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,13 +20,14 @@ from hpckit.model.cluster.site import NO_LIMITS, SubmitLimits
 from hpckit.model.counted import counted, listed
 from hpckit.model.finding import Finding, warning
 from hpckit.model.ids import launch_id, slug
-from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig
 from hpckit.model.outside.notices import Notify
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.operations.cluster_limits import limits_for
 from hpckit.operations.nodes.avoid import without_bad_nodes
 from hpckit.operations.notices.addresses import check_commands, find_destinations
 from hpckit.operations.output_file import is_output_file
+from hpckit.patterns import lazy_pattern
 from hpckit.planning.jobs.arrays import LEARNING
 from hpckit.planning.jobs.shared_jobs import in_order, shares_jobs
 from hpckit.planning.notices.destinations import Destination
@@ -47,12 +47,12 @@ from hpckit.slurm.clusters import refuse_other_clusters
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import cluster_nodes
 from hpckit.slurm.script import AUTO_RESUME, SATELLITE, render_script
-from hpckit.slurm.site_query import PATIENCE
+from hpckit.slurm.site_query import PATIENCE, ask_ahead
 from hpckit.values import dataclass, replace
 
 _GPUS = "cluster.gpus_per_node"
 _SHOWN = 8
-_TEMPLATE = re.compile(r"sbatch|\.j2\Z|\.jinja2?\Z")
+_TEMPLATE = lazy_pattern(r"sbatch|\.j2\Z|\.jinja2?\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +76,17 @@ class Prepared:
 
 
 def prepare(
-    request: ComposeRequest, words: Sequence[str], context: Context, *, quiet: bool = False
+    request: ComposeRequest,
+    words: Sequence[str],
+    context: Context,
+    *,
+    checked: bool = False,
+    quiet: bool = False,
 ) -> Prepared:
     """Compose, plan and render; raises any kind of UsageError. Writes nothing.
 
-    `words` are the command line as typed, for the record.
+    `words` are the command line as typed, for the record. What will be `checked` needs answers of
+    Slurm, which is asked meanwhile.
     """
     with context.progress("composing", quiet=quiet) as tell:
         points = compose(replace(request, tell=tell))
@@ -89,6 +95,9 @@ def prepare(
             word = f"{_GPUS}={gpus}"
             again = replace(request, overrides=(word, *request.overrides), tell=tell)
             points = tuple(_without(word, point) for point in compose(again))
+    cluster = points[0].settings.cluster if points else None
+    if checked and cluster is not None and cluster.kind is ClusterKind.slurm:
+        ask_ahead(_commands(cluster, context), context.heard)
     warnings = _warn(input_slips(request, points), context)
     templates = template_folders(request)
     swept = differing_keys([assigned(point.overrides) for point in points])
@@ -161,9 +170,8 @@ def _gpus_of_nodes(
     if len(partitions) > 1 or any(config.cluster != cluster for config in asking):
         return None
     names = (partitions.pop() or context.environ.get("SBATCH_PARTITION", "")).split(",")
-    commands = SlurmCommands(bin_dir=cluster.bin_dir, environ=context.environ, timeout=PATIENCE)
     try:
-        nodes = cluster_nodes(commands)
+        nodes = cluster_nodes(_commands(cluster, context))
     except SchedulerError:
         return None
     there = [
@@ -340,10 +348,11 @@ def _limits(points: Sequence[SweepPoint], context: Context) -> SubmitLimits:
     settings = points[0].settings
     if len(points) == 1 or settings.cluster.kind is not ClusterKind.slurm:
         return NO_LIMITS
-    commands = SlurmCommands(
-        bin_dir=settings.cluster.bin_dir, environ=context.environ, timeout=PATIENCE
-    )
-    return limits_for(resource_spec(settings), commands, context.heard)
+    return limits_for(resource_spec(settings), _commands(settings.cluster, context), context.heard)
+
+
+def _commands(cluster: Cluster, context: Context) -> SlurmCommands:
+    return SlurmCommands(bin_dir=cluster.bin_dir, environ=context.environ, timeout=PATIENCE)
 
 
 def _output_dir(settings: LaunchConfig, context: Context) -> Path:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import math
 import random
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from hpckit.errors import ConfigError, UsageError
 from hpckit.model.fault import ON_NODES, SIGNALS, Fault, FaultKind, FaultTarget
 from hpckit.model.moment import UNIT_SECONDS
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, replace
 
 _PLANNED = ("rank", "step", "times")
@@ -50,7 +50,7 @@ _NEEDED: Mapping[FaultKind, tuple[str, ...]] = {
     FaultKind.fill_disk: ("folder",),
     FaultKind.preempt: ("partition",),
 }
-_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>|s|m|min|h)\Z")
+_DURATION = lazy_pattern(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>|s|m|min|h)\Z")
 _UNITS = UNIT_SECONDS | {"": 1, "m": 60}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpckit.errors import ConfigError
+from hpckit.patterns import lazy_pattern
 
 _UNITS = (
     r"(?-i:[munµ]?s|h|[kKMGTB]|[kKMGTP]i?[bB]|[kMG]W|[kMG]?Hz)"
@@ -27,22 +28,22 @@ _OTHER = (
     + ")"
 )
 """Not behind a word: `val loss`, `Eval loss` and `val-loss` are other metrics than `loss`."""
-_OF_ANOTHER = re.compile(r"\b(?:best|lowest|highest|previous)\b[^,;|]*", re.IGNORECASE)
+_OF_ANOTHER = lazy_pattern(r"\b(?:best|lowest|highest|previous)\b[^,;|]*", re.IGNORECASE)
 """Its step is not the line's: `loss 3 (best: 2 at step 7), step 9`."""
 _NO_STEP = "".join(
     f"(?<!{word}[ -])" for word in ("per", "total", "max", "maximum", "warmup", "accumulation")
 )
 _STEPS = tuple(
-    re.compile(
+    lazy_pattern(
         rf"(?<![\w/]){_NO_STEP}{word}s?['\"]?\s*[=:#\[(]?\s*"
         r"(\d{1,3}(?:,\d{3})+|\d{1,15})(?![\w.])",
         re.IGNORECASE,
     )
     for word in ("global[_ ]step", "step", "iteration", "iter", "epoch")
 )
-_EXPRESSION = re.compile(r"\\|\(\?|\[0-9|\.[*+]")
+_EXPRESSION = lazy_pattern(r"\\|\(\?|\[0-9|\.[*+]")
 """What stands in regular expressions, and in no name of a metric."""
-_COLOURS = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
+_COLOURS = lazy_pattern(r"\x1b\[[\d;]*[A-Za-z]")
 _LONGEST_LINE = 2000
 _EXACT = 1e15
 """Whole numbers below it are the same as numbers of a computer."""
@@ -80,7 +81,7 @@ def printed_patterns(wanted: Sequence[str]) -> Patterns:
             )
         plain = rf"(?<![\w./]){_OTHER}{re.escape(text)}['\"]?(?:\s*[=:]\s*|\s+)({_NUMBER})"
         try:
-            pattern = re.compile(text if is_expression else plain, re.IGNORECASE)
+            pattern = re.compile(text if is_expression else plain, re.IGNORECASE)  # noqa: TID251
         except re.error as error:
             raise ConfigError(
                 f"observe.printed_metrics holds {text!r}, which is no regular expression: {error}",

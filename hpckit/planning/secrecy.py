@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from hpckit.model.outside.notices import VARIABLE
 from hpckit.model.plain import MASK
+from hpckit.patterns import lazy_pattern
 
 _ANYWHERE = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY")
 """Parts of a name that mark a secret, at any position."""
@@ -36,11 +37,11 @@ _ABOUT = frozenset(
 
 _AMOUNTS = frozenset({"MAX", "MIN", "NUM", "N", "PER"})
 _NOTHING = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off", "null", "none"})
-_NUMBER = re.compile(r"-?\d{1,7}(\.\d+)?\Z")
-_SPECIAL = re.compile(r"<\S+>\Z|\[\S+\]\Z")
+_NUMBER = lazy_pattern(r"-?\d{1,7}(\.\d+)?\Z")
+_SPECIAL = lazy_pattern(r"<\S+>\Z|\[\S+\]\Z")
 """A token of a text model, such as <pad> or [CLS]."""
 
-_REFERENCE = re.compile(r"\$\{[\w.:\[\]]+\}\Z|\?\?\?\Z")
+_REFERENCE = lazy_pattern(r"\$\{[\w.:\[\]]+\}\Z|\?\?\?\Z")
 """An unresolved interpolation without a default."""
 
 _LONG_ENOUGH = 8
@@ -53,22 +54,24 @@ _TOKEN = (
     r"|AIza[\w-]{30,}|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{30,}|dckr_pat_[\w-]{8,}|nvapi-[\w-]{20,}"
     r"|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+"
 )
-TOKENS = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_TOKEN})")
+TOKENS = lazy_pattern(rf"(?<![A-Za-z0-9_-])(?:{_TOKEN})")
 """Texts that well-known services issue as keys, inside any other text."""
 
-_VALUE = re.compile(
+_VALUE = lazy_pattern(
     r"-----BEGIN |[A-Za-z][\w+.-]*://[^/\s:@]*:[^/\s@]+@|(?:Bearer|Basic)\s+\S{8,}"
     r"|https://hooks\.slack\.com/services/\S|AccountKey=\S"
 )
 
 
-_WORD = re.compile(
+_WORD = lazy_pattern(
     r"(?P<head>(?:[A-Za-z_]\w*:)?[+~]*(?P<section>(?:cluster\.)?env)(?:\.(?P<name>\w+))?)="
     r"(?P<value>.*)\Z",
     re.DOTALL,
 )
-_ASSIGNED = re.compile(r"\b((?:cluster\.)?env\.(\w+))=('[^']*'|\"[^\"]*\"|[^\s'\"]*[^\s'\",:;.)])")
-_NAME_IN_MAPPING = re.compile(r"(\w+)['\"]?\s*:")
+_ASSIGNED = lazy_pattern(
+    r"\b((?:cluster\.)?env\.(\w+))=('[^']*'|\"[^\"]*\"|[^\s'\"]*[^\s'\",:;.)])"
+)
+_NAME_IN_MAPPING = lazy_pattern(r"(\w+)['\"]?\s*:")
 SEARCHED_FROM = 8
 """Shorter secrets are not searched for in stored text: they occur in too many words."""
 

@@ -15,10 +15,11 @@ from typing import Any
 from hpckit.errors import ConfigError
 from hpckit.model.plan import RunSpec, SweepPoint
 from hpckit.model.stages import DependencyType, Stage, followed
+from hpckit.patterns import lazy_pattern
 from hpckit.planning.signature import LENGTH
 from hpckit.values import dataclass, replace
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*\Z", re.ASCII)
+_NAME = lazy_pattern(r"[a-z][a-z0-9_]*\Z", re.ASCII)
 STAGE_KEYS = ("overrides", "once", "after")
 _EXAMPLE = "for example stages: {prepare: {overrides: [resources=cpu], once: true}, train: {}}"
 

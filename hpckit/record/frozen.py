@@ -14,6 +14,7 @@ from hpckit.model.launch import Cluster
 from hpckit.model.plain import from_plain
 from hpckit.model.plan import JobSpec
 from hpckit.model.stages import Stage
+from hpckit.patterns import lazy_pattern
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.origin import LaunchOrigin
 from hpckit.record.process import this_host
@@ -179,7 +180,7 @@ def unreadable_file(path: Path, why: str) -> FrozenFolderError:
     )
 
 
-_DIFF_OF = re.compile(r'^diff --git (?:"?a/.*"? )"?b/(.*?)"?$', re.MULTILINE)
+_DIFF_OF = lazy_pattern(r'^diff --git (?:"?a/.*"? )"?b/(.*?)"?$', re.MULTILINE)
 
 
 def read_code_record(paths: LaunchPaths) -> Mapping[str, Any]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 
+from hpckit.patterns import lazy_pattern
 from hpckit.record.attempts import latest_attempt, numbers_in
 from hpckit.record.launches import Launch
 from hpckit.record.store import open_plain, read_plain
 from hpckit.values import dataclass, field
 
-_RANK_LOG = re.compile(r"rank-([0-9]+)\.log\Z")
+_RANK_LOG = lazy_pattern(r"rank-([0-9]+)\.log\Z")
 _CHUNK = 1 << 20
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import stat
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
@@ -16,14 +15,15 @@ from pathlib import Path
 from hpckit.errors import NotFoundError
 from hpckit.model.counted import listed
 from hpckit.model.ids import name_of, split_run_id
+from hpckit.patterns import lazy_pattern
 from hpckit.record.launches import Launch, load_evidence, load_launch
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.ownership import own_folders
 from hpckit.record.remove import leftovers, removed_name
 from hpckit.values import dataclass
 
-_STAMP = re.compile(r"-(\d{8}-\d{6})-[^-]+\Z")
-_BACK = re.compile(r"@-([1-9]\d*)")
+_STAMP = lazy_pattern(r"-(\d{8}-\d{6})-[^-]+\Z")
+_BACK = lazy_pattern(r"@-([1-9]\d*)")
 _SHOWN = 5
 
 

@@ -18,6 +18,7 @@ from hpckit.model.counted import listed
 from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plain import texts
+from hpckit.patterns import lazy_pattern
 from hpckit.record.ownership import judge_data, path_status, place_stranger, weights_file
 from hpckit.values import dataclass, field
 
@@ -51,15 +52,15 @@ _OURS = frozenset(
     | {"resources", "runtime", "chaos", "budget", "seed", "checkpoint", "sweep", "stages", "hydra"}
     | {"notify", "tracker"}
 )
-_NO_PATH = re.compile(r"[*?{}\[\]$<>|\n\0]|://|\A[-~@]")
-_FILE = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,9}\Z")
-_DATA_FILE = re.compile(
+_NO_PATH = lazy_pattern(r"[*?{}\[\]$<>|\n\0]|://|\A[-~@]")
+_FILE = lazy_pattern(r"\.[A-Za-z][A-Za-z0-9]{0,9}\Z")
+_DATA_FILE = lazy_pattern(
     r"\.(npz|npy|pt|pth|ckpt|csv|tsv|jsonl?|ya?ml|txt|parquet|hdf5|h5|tar|gz|bz2|xz|zst|zip|tgz"
     r"|safetensors|pkl|pickle|arrow|feather|lmdb|tfrecords?|mat|sqlite|db|png|jpe?g|wav|flac|mp4)\Z"
 )
 """Endings that only files have: `owner/model-v1.5` is a name on a model hub."""
 
-_SAVED_STATE = re.compile(
+_SAVED_STATE = lazy_pattern(
     r"(?i)\.ckpt\Z|(ckpt|checkpoint|epoch|last|latest|model|resume|snapshot|state|step)[^/]*"
     r"\.(bin|pickle|pkl|pt|pth|safetensors|tar)\Z"
 )

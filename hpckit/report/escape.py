@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from hpckit.model.plain import is_number
+from hpckit.patterns import lazy_pattern
 
 _CONTROLS = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, DEL, C1
@@ -16,10 +17,10 @@ _CONTROLS = (
     "\u2028\u2029"  # ends of lines and paragraphs
     "\ud800-\udfff"  # halves of surrogate pairs, which cannot be sent to a terminal
 )
-_OBEYED = re.compile(f"[{_CONTROLS}]")
-_OBEYED_IN_CELLS = re.compile(f"[{_CONTROLS}\t\n]")
-_LOOKS_ESCAPED = re.compile(r"\\(?=x[0-9a-f]{2}|u[0-9a-f]{4}|[tnr])")
-_COMPUTED = re.compile("'*[=+\\-@\uff1d\uff0b\uff0d\uff20]")
+_OBEYED = lazy_pattern(f"[{_CONTROLS}]")
+_OBEYED_IN_CELLS = lazy_pattern(f"[{_CONTROLS}\t\n]")
+_LOOKS_ESCAPED = lazy_pattern(r"\\(?=x[0-9a-f]{2}|u[0-9a-f]{4}|[tnr])")
+_COMPUTED = lazy_pattern("'*[=+\\-@\uff1d\uff0b\uff0d\uff20]")
 """How a cell begins that a spreadsheet computes, also in full width; or one of `guarded`."""
 _NAMES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 

@@ -11,6 +11,7 @@ from hpckit.model.failure import Cause, Failure
 from hpckit.model.ids import split_run_id
 from hpckit.model.plain import plain_fields
 from hpckit.model.states import RunState
+from hpckit.patterns import lazy_pattern
 from hpckit.report.escape import shortened
 from hpckit.report.rows import RunRow
 from hpckit.values import dataclass
@@ -29,21 +30,21 @@ _TOO_LITTLE = {
     Cause.host_oom: "resources.mem_gb=GIGABYTES",
 }
 _OF_A_NODE = (
-    (re.compile(r": no module \S+ on \S+$"), "cluster.modules=[NAME,…]"),
-    (re.compile(r": cluster\.setup ended on "), "cluster.setup=[LINE,…]"),
-    (re.compile(r": No module named '?hpckit"), "cluster.python=/path/to/python"),
+    (lazy_pattern(r": no module \S+ on \S+$"), "cluster.modules=[NAME,…]"),
+    (lazy_pattern(r": cluster\.setup ended on "), "cluster.setup=[LINE,…]"),
+    (lazy_pattern(r": No module named '?hpckit"), "cluster.python=/path/to/python"),
 )
 """Words of jobs that end before their run begins, and the key that has to change."""
-_OUR_FRAME = re.compile(r'\s*File ".*[/\\]hpckit[/\\](?:runtime|cli|batch|operations)[/\\]')
-_FRAME = re.compile(r'\s*File "')
-_OWN_FRAME = re.compile(
+_OUR_FRAME = lazy_pattern(r'\s*File ".*[/\\]hpckit[/\\](?:runtime|cli|batch|operations)[/\\]')
+_FRAME = lazy_pattern(r'\s*File "')
+_OWN_FRAME = lazy_pattern(
     r'\s*File "(?!<frozen)(?!.*[/\\](?:site|dist)-packages[/\\])(?!.*[/\\]lib[/\\]python3)'
 )
 """A frame outside installed packages and Python's own library."""
-_MEMORY = re.compile(r"^GPU memory: .*$", re.MULTILINE)
-_NO_FILE = re.compile(r"No such file or directory: '([^/'][^']*)'")
-_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([^'.]+)")
-_DENIED = re.compile(r"(?:Permission denied|Read-only file system): '([^']*)'")
+_MEMORY = lazy_pattern(r"^GPU memory: .*$", re.MULTILINE)
+_NO_FILE = lazy_pattern(r"No such file or directory: '([^/'][^']*)'")
+_NO_MODULE = lazy_pattern(r"ModuleNotFoundError: No module named '([^'.]+)")
+_DENIED = lazy_pattern(r"(?:Permission denied|Read-only file system): '([^']*)'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

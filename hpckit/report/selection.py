@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from hpckit.errors import UsageError
 from hpckit.model.states import RunState
+from hpckit.patterns import lazy_pattern
 from hpckit.report.escape import shortened
 from hpckit.report.rows import LaunchHead, RunRow
 from hpckit.values import dataclass, field, replace
@@ -25,7 +26,7 @@ FAILED = (RunState.failed, RunState.interrupted, RunState.unknown)
 """The states of `--failed`: ended, but not successfully. `resume` would submit these again."""
 
 _GLOB = frozenset("*?[")
-_NUMBER = re.compile(r"[+-]?((0|[1-9](_?\d)*)(\.(\d(_?\d)*)?)?|\.\d(_?\d)*)([eE][+-]?\d+)?")
+_NUMBER = lazy_pattern(r"[+-]?((0|[1-9](_?\d)*)(\.(\d(_?\d)*)?)?|\.\d(_?\d)*)([eE][+-]?\d+)?")
 """A number in Hydra's syntax, but for nan and inf, which JSON does not have."""
 
 
@@ -126,7 +127,7 @@ def _split(override: str) -> tuple[str, str]:
 
 
 _WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None}
-_PARTS = re.compile(
+_PARTS = lazy_pattern(
     r"""\s*( '(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | [][{},]
     | (?: \\(?:.|\Z) | \$\{[^{}]*\} | [^][{}(),'"\\] )+ | . )""",
     re.DOTALL | re.VERBOSE,

@@ -12,9 +12,10 @@ from hpckit.model.failure import RankStack, StacksAnswer
 from hpckit.model.moment import local_moment
 from hpckit.model.parallel.layout import Layout, name_ranks
 from hpckit.model.plain import plain_fields, to_plain
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass
 
-_HEAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*$", re.MULTILINE)
+_HEAD = lazy_pattern(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*$", re.MULTILINE)
 _SILENT = "no Python stacks: the process did not answer (stopped, not ready yet, or not Python)"
 
 

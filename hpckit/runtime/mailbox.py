@@ -21,6 +21,7 @@ from hpckit.model.elastic import ResizeAnswer, ResizeRequest
 from hpckit.model.failure import StacksAnswer
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.profile import ProfileAnswer, ProfileRequest
+from hpckit.patterns import lazy_pattern
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, read_rows, write_text
 from hpckit.runtime.threads import aside
@@ -35,7 +36,7 @@ WAIT_S = 30.0
 LOOK_S = 1.0
 """How often a waiting verb looks for its answer."""
 
-_ID = re.compile(r"(\d{8}T\d{6}Z-[0-9a-zA-Z]{1,32}|planned-\d{3,6})", re.ASCII)
+_ID = lazy_pattern(r"(\d{8}T\d{6}Z-[0-9a-zA-Z]{1,32}|planned-\d{3,6})", re.ASCII)
 """What names a request, or a profile that is planned for a round: paths are made of it."""
 
 

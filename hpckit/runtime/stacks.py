@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TextIO
 
 from hpckit.observe.sysfs import folders, read_small
+from hpckit.patterns import lazy_pattern
 from hpckit.record.store import PRIVATE_FILE
 
 DUMP_SIGNAL = signal.SIGRTMIN + 3
@@ -45,7 +46,7 @@ _SETTLED_S = 0.2
 _MOST_BYTES = 256 * 1024
 """Kept of one dump, from its end: the main thread comes last."""
 
-_OWN_THREAD = re.compile(
+_OWN_THREAD = lazy_pattern(
     r'^Thread 0x[0-9a-f]+.*\n  File "[^"\n]*/hpckit/runtime/rank/recorder\.py".*\n(?:  .*\n)*\n?',
     re.MULTILINE,
 )

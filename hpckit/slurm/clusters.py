@@ -7,11 +7,11 @@ would be cancelled. Two clusters may share a file system, and a Slurm may begin 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from hpckit.errors import SchedulerAwayError, UsageError
+from hpckit.patterns import lazy_pattern
 from hpckit.slurm.commands import SlurmCommands
 
 VARIABLES = ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")
@@ -23,7 +23,7 @@ HINT = (
 )
 
 CANCEL_THERE = "cancel on a login node of the cluster that has the jobs"
-_ANSWER = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?")
+_ANSWER = lazy_pattern(r"Submitted batch job (\d+)(?: on cluster (\S+))?")
 
 
 def refuse_other_clusters(environ: Mapping[str, str]) -> None:

@@ -24,6 +24,7 @@ from hpckit.errors import (
 )
 from hpckit.model.failure import signal_name
 from hpckit.model.rank import THREADS
+from hpckit.patterns import lazy_pattern
 
 PATIENCE = timedelta(seconds=60)
 """How long a program may take: sbatch itself retries for up to half a minute."""
@@ -121,7 +122,7 @@ def _find(program: str, environ: Mapping[str, str], bin_dir: str | None) -> str 
     return shutil.which(program, path=bin_dir or environ.get("PATH", os.defpath))
 
 
-_PLACED = re.compile(r"^#SBATCH --(account|partition|qos)\b", re.MULTILINE)
+_PLACED = lazy_pattern(r"^#SBATCH --(account|partition|qos)\b", re.MULTILINE)
 
 
 class SlurmCommands:
@@ -275,7 +276,7 @@ def _words(program: str, text: str) -> str:
     return "; ".join(line.removeprefix("error: ") for line in lines if line)
 
 
-_TOO_MANY = re.compile(r"Max(Array)?SubmitJob|GrpSubmitJobs?|job submit limit", re.IGNORECASE)
+_TOO_MANY = lazy_pattern(r"Max(Array)?SubmitJob|GrpSubmitJobs?|job submit limit", re.IGNORECASE)
 """The wording in 22.05 to 26.05: QOSMaxSubmitJobPerUserLimit, AssocMaxSubmitJobLimit and others."""
 
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, SlurmState, parse_state
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass
 
 SQUEUE_FIELDS = (
@@ -47,16 +48,16 @@ _NOT_STARTED_REASON = (
 _LEAVING = frozenset({"DRAIN", "DRAINING", "DRAINED", "FAIL", "FAILING"})
 """Words in a node's state: jobs continue, but no new one starts there. FAIL: expected to fail."""
 
-_NODE = re.compile(r"NodeName=(\S+).*?\sState=(\S+)")
-_NODE_REASON = re.compile(r"\sReason=(.*?)(?:\s+\[[^\s\[\]]+@[^\s\[\]]+\]|$)")
+_NODE = lazy_pattern(r"NodeName=(\S+).*?\sState=(\S+)")
+_NODE_REASON = lazy_pattern(r"\sReason=(.*?)(?:\s+\[[^\s\[\]]+@[^\s\[\]]+\]|$)")
 _NOTHING = frozenset({"", "None", "(null)", "N/A", "n/a", "None assigned"})
-_SETTING = re.compile(r"(\w+)[ \t]*=[ \t]*(\S*)")
-_AS_OF = re.compile(r"Configuration data as of (?P<at>\S+)")
-_ARRAY = re.compile(r"(?P<main>\d+)_\[(?P<ranges>[\d,:-]+)(?P<cut>\.\.\.)?(?:%\d+)?\]\Z")
+_SETTING = lazy_pattern(r"(\w+)[ \t]*=[ \t]*(\S*)")
+_AS_OF = lazy_pattern(r"Configuration data as of (?P<at>\S+)")
+_ARRAY = lazy_pattern(r"(?P<main>\d+)_\[(?P<ranges>[\d,:-]+)(?P<cut>\.\.\.)?(?:%\d+)?\]\Z")
 _MOST = 4_000_000
 """Elements of an array; Slurm's own MaxArraySize is below that."""
-_SINGLE = re.compile(r"\d+(?:_\d+)?\Z")
-_JOB = re.compile(r"\d+(?:[_+.]|\Z)")
+_SINGLE = lazy_pattern(r"\d+(?:_\d+)?\Z")
+_JOB = lazy_pattern(r"\d+(?:[_+.]|\Z)")
 
 
 def readable(text: str, fields: Sequence[str]) -> bool:

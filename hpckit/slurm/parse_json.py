@@ -11,11 +11,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hpckit.patterns import lazy_pattern
+
 NO_FILTER: Mapping[str, object] = {}
 
 Job = Mapping[str, Any]
 
-_BEGIN = re.compile(r"^[ \t]*\{", re.MULTILINE)
+_BEGIN = lazy_pattern(r"^[ \t]*\{", re.MULTILINE)
 _NOTHING_FOUND = 9003
 """ESLURM_REST_EMPTY_RESULT: for sacct 22.05 it is an error if there is no such job."""
 

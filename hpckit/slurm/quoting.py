@@ -10,7 +10,6 @@ character everywhere, including inside both kinds of quotes. Nothing is expanded
 
 from __future__ import annotations
 
-import re
 import shlex
 from typing import Any
 
@@ -18,11 +17,12 @@ from jinja2 import Undefined
 from markupsafe import Markup
 
 from hpckit.errors import TemplateError
+from hpckit.patterns import lazy_pattern
 
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./^~\[\]*-]+\Z")
-_OPTION = re.compile(r"[a-z][a-z0-9-]*\Z")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_PLAIN = lazy_pattern(r"[A-Za-z0-9_@%+=:,./^~\[\]*-]+\Z")
+_OPTION = lazy_pattern(r"[a-z][a-z0-9-]*\Z")
+_VARIABLE = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_CONTROL = lazy_pattern(r"[\x00-\x1f\x7f]")
 
 
 def sbatch(value: object) -> Markup:

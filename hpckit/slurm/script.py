@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +13,7 @@ from hpckit.errors import TemplateError
 from hpckit.model.cluster.gpus_asked import cpus_by_gpu
 from hpckit.model.plain import MASK
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
+from hpckit.patterns import lazy_pattern
 from hpckit.planning.jobs.stage_jobs import stage_dependency
 from hpckit.record.layout import LaunchPaths
 from hpckit.slurm.clusters import HINT
@@ -51,12 +51,12 @@ _STATED = {
 }
 """Options that only the plan may set, and what to set instead."""
 
-_GOES_ON = re.compile(r"<<|\n|(\\|&&|\||[{(]|\b(then|do|else|in))\s*$|^\s*([})]|fi|done|esac)")
-_CHAINED = re.compile(r"^(?!.*\|\|)[^#]*(&&|\|)")
-_CONDITION = re.compile(
+_GOES_ON = lazy_pattern(r"<<|\n|(\\|&&|\||[{(]|\b(then|do|else|in))\s*$|^\s*([})]|fi|done|esac)")
+_CHAINED = lazy_pattern(r"^(?!.*\|\|)[^#]*(&&|\|)")
+_CONDITION = lazy_pattern(
     r"\s*([\[!(]|test\b|grep\b|command -v|type\b|which\b|if\b|for\b|while\b|until\b|case\b|\S+\(\))"
 )
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
+_CONTROL = lazy_pattern(r"[\x00-\x1f\x7f]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

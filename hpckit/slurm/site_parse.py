@@ -18,6 +18,7 @@ from hpckit.model.cluster.site import (
     read_gres,
 )
 from hpckit.model.moment import parse_time_limit
+from hpckit.patterns import lazy_pattern
 from hpckit.slurm.parse import split_rows
 
 SINFO_FORMAT = "%R|%D|%c|%m|%G|%T"
@@ -39,9 +40,9 @@ QOS_FORMAT = "Name,Flags,GrpSubmitJobs,MaxSubmitJobsPerUser,MaxSubmitJobsPerAcco
 QOS_PREEMPTION = ("sacctmgr", "-nP", "show", "qos", "format=Name,PreemptMode,GraceTime")
 """The query for how QOS preempt, which matters only with `PreemptType=preempt/qos`."""
 
-_SETTING = re.compile(r"^(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
-_WORD = re.compile(r"(\w+)=(\S*)")
-_ARRAY_TASKS = re.compile(r"(?:^|,)max_array_tasks=(\d+)", re.IGNORECASE)
+_SETTING = lazy_pattern(r"^(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_WORD = lazy_pattern(r"(\w+)=(\S*)")
+_ARRAY_TASKS = lazy_pattern(r"(?:^|,)max_array_tasks=(\d+)", re.IGNORECASE)
 _NOTHING = frozenset({"", "(null)", "none", "n/a"})
 
 

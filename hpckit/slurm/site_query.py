@@ -7,10 +7,10 @@ limit means for a job.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, MutableMapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, MutableMapping
+from concurrent.futures import Future
 from datetime import timedelta
+from threading import Thread
 from typing import TypeVar
 
 from hpckit.errors import SchedulerAbsentError, SchedulerError
@@ -50,13 +50,12 @@ ACCOUNTS = ("sacctmgr", "-nP", "show", "associations", "users=", f"format={ACCOU
 QOS = ("sacctmgr", "-nP", "show", "qos", f"format={QOS_FORMAT}")
 
 _DATABASE = "sacctmgr"
-_AT_ONCE = 3
 
 _Found = TypeVar("_Found")
 _Answer = Callable[[], _Found | None]
 
-Heard = MutableMapping[tuple[str, ...], str]
-"""Queries and their output, for a verb that needs the answers twice."""
+Heard = MutableMapping[tuple[str, ...], Callable[[], str]]
+"""Queries and what waits for their output, for a verb that needs answers twice, or begins early."""
 
 PATIENCE = timedelta(seconds=10)
 """How long a query about limits may delay work that can continue without an answer."""
@@ -86,8 +85,13 @@ def query_submit_limits(
 
 def read_nodes(commands: SlurmCommands) -> tuple[NodeGroup, ...] | None:
     """Return the resources and states of the nodes; None if Slurm does not answer."""
-    with _Asking.of(commands, None) as asking:
-        return asking.ask(NODES, read_node_groups)()
+    return _Asking(commands=commands).ask(NODES, read_node_groups)()
+
+
+def ask_ahead(commands: SlurmCommands, heard: Heard) -> None:
+    """Begin the queries that every `read_site` with `heard` needs."""
+    for words in (CONFIG, PARTITIONS):
+        _Asking(commands=commands, heard=heard).begin(words)
 
 
 def read_site(
@@ -98,26 +102,26 @@ def read_site(
     `nodes` is whether to query the nodes' resources. Queries in `heard` are not repeated, and new
     answers are added to it. Raises no scheduler errors.
     """
-    with _Asking.of(commands, heard) as asking:
-        settings = asking.ask(CONFIG, read_site_settings)
-        partitions = asking.ask(PARTITIONS, read_partitions)
-        groups = asking.ask(NODES, read_node_groups) if nodes else _nothing
-        known = settings()
-        associations, accounts, qos = _accounting(asking, known, user)
-        by_qos = known is not None and known.preempt_type == BY_QOS
-        preemption = asking.ask(QOS_PREEMPTION, read_qos_preemption) if by_qos else _nothing
-        default, mine = associations() or (None, None)
-        return Site(
-            settings=known,
-            partitions=partitions(),
-            nodes=groups(),
-            default_account=default,
-            associations=mine,
-            accounts=accounts(),
-            qos=qos(),
-            qos_preemption=preemption(),
-            unknown=asking.unknown(),
-        )
+    asking = _Asking(commands=commands, heard={} if heard is None else heard)
+    settings = asking.ask(CONFIG, read_site_settings)
+    partitions = asking.ask(PARTITIONS, read_partitions)
+    groups = asking.ask(NODES, read_node_groups) if nodes else _nothing
+    known = settings()
+    associations, accounts, qos = _accounting(asking, known, user)
+    by_qos = known is not None and known.preempt_type == BY_QOS
+    preemption = asking.ask(QOS_PREEMPTION, read_qos_preemption) if by_qos else _nothing
+    default, mine = associations() or (None, None)
+    return Site(
+        settings=known,
+        partitions=partitions(),
+        nodes=groups(),
+        default_account=default,
+        associations=mine,
+        accounts=accounts(),
+        qos=qos(),
+        qos_preemption=preemption(),
+        unknown=asking.unknown(),
+    )
 
 
 def _nothing() -> None:
@@ -146,32 +150,37 @@ class _Asking:
     """Parallel queries to Slurm, and those that got no answer."""
 
     commands: SlurmCommands
-    threads: ThreadPoolExecutor
-    heard: Heard
+    heard: Heard = field(default_factory=dict)
     unanswered: dict[str, str] = field(default_factory=dict)
 
-    @classmethod
-    @contextlib.contextmanager
-    def of(cls, commands: SlurmCommands, heard: Heard | None) -> Iterator[_Asking]:
-        """Yield an instance whose queries run until the block ends."""
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="slurm") as threads:
-            yield cls(commands=commands, threads=threads, heard={} if heard is None else heard)
+    def begin(self, words: tuple[str, ...]) -> None:
+        """Start a query, unless it was started; nobody waits for it when the process ends."""
+        if words not in self.heard:
+            said: Future[str] = Future()
+            Thread(target=self._run, args=(words, said), daemon=True, name="slurm").start()
+            self.heard[words] = said.result
+
+    def _run(self, words: tuple[str, ...], said: Future[str]) -> None:
+        try:
+            said.set_result(self.commands.run(*words))
+        except BaseException as error:  # noqa: BLE001
+            said.set_exception(error)
 
     def ask(self, words: tuple[str, ...], read: Callable[[str], _Found]) -> _Answer[_Found]:
         """Start a query, and return a function for its parsed answer, None if there was none."""
-        said = None if words in self.heard else self.threads.submit(self.commands.run, *words)
+        self.begin(words)
+        said = self.heard[words]
 
         def _answer() -> _Found | None:
             try:
-                if said is not None:
-                    self.heard[words] = said.result()
-                return read(self.heard[words])
+                return read(said())
             except SchedulerAbsentError as error:
                 # Many sites install sacctmgr only on a few hosts, so its absence is not reported.
                 if words[0] != _DATABASE:
                     self.unanswered.setdefault(words[0], error.message)
             except SchedulerError as error:
                 self.unanswered.setdefault(words[0], error.message)
+            self.heard.pop(words, None)  # a later query may get one
             return None
 
         return _answer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,10 +10,11 @@ from hpckit.errors import SchedulerRefusedError
 from hpckit.model.cluster.site import NodeGroup
 from hpckit.model.finding import ExpectedStart, Finding, error, warning
 from hpckit.model.plan import JobSpec
+from hpckit.patterns import lazy_pattern
 from hpckit.slurm.commands import SlurmCommands, stated_variables
 from hpckit.slurm.parse import parse_time
 
-_START = re.compile(r"Job \S+ to start at (\S+)(.*)")
+_START = lazy_pattern(r"Job \S+ to start at (\S+)(.*)")
 _UNDECIDED = (
     "node configuration is not available",
     "partition configuration not available now",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ from hpckit.model.counted import listed
 from hpckit.model.plain import to_plain
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
+from hpckit.patterns import lazy_pattern
 from hpckit.record.launches import Launch, read_runs
 from hpckit.record.lookup import Selection
 from hpckit.record.store import append_lines
@@ -23,7 +23,7 @@ from hpckit.views.launch_view import Ask, launch_view
 _RECORD_S = 5.0
 """How often a wait reads the run's record."""
 
-_NOT_IN_NAMES = re.compile(r"[^0-9a-zA-Z]")
+_NOT_IN_NAMES = lazy_pattern(r"[^0-9a-zA-Z]")
 
 Answer = TypeVar("Answer")
 NamedRequest = TypeVar("NamedRequest", bound=Named)

@@ -13,7 +13,7 @@ from hpckit.model.cluster.site import SubmitLimits
 from hpckit.planning.checks.limits import Chosen
 from hpckit.planning.checks.limits import submit_limits as applying
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.site_query import query_submit_limits, read_site
+from hpckit.slurm.site_query import Heard, ask_ahead, query_submit_limits, read_site
 
 DATA = Path(__file__).parents[1] / "data"
 RELEASES = sorted(path.parent.name for path in DATA.glob("*/qos.txt"))
@@ -128,7 +128,8 @@ def test_a_site_is_learnt_in_six_questions(recorded: Any, tmp_path: Path) -> Non
 
 def test_what_was_heard_is_not_asked_again(recorded: Any, tmp_path: Path) -> None:
     """A launch that needs the limits first, and all the rest later, asks each question once."""
-    heard: dict[tuple[str, ...], str] = {}
+    heard: Heard = {}
+    ask_ahead(recorded(), heard)
     commands = recorded()
     first = query_submit_limits(commands, None, None, None, "daemon", heard)
     site = read_site(commands, "daemon", heard=heard)

@@ -6,7 +6,6 @@ The catalogue is gpus.toml, with its sources.
 from __future__ import annotations
 
 import math
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from hpckit.errors import ConfigError
 from hpckit.features.capacity.model_setup import GpuSpec
 from hpckit.features.capacity.presets import near_names
+from hpckit.patterns import lazy_pattern
 from hpckit.values import replace
 
 _FLASH_OF_REACHABLE = 0.6
@@ -37,8 +37,8 @@ _NAME = "name"
 _KNOWN = (*_NUMBERS, LINKED, _NAME)
 _MOST = 1e9
 _MOST_JOINED = 1024
-_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?(e[0-9]{1,2})?")
-_NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+_NUMBER = lazy_pattern(r"[0-9]{1,9}(\.[0-9]{1,9})?(e[0-9]{1,2})?")
+_NAMED = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _USUAL_NODE = 1.8
 """Power of a GPU with its part of the node, of that of the GPU, if nothing is said."""
 _EXAMPLE = "'H100-SXM memory_gib=94 network_gb_per_s=25'"

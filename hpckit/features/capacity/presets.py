@@ -14,6 +14,7 @@ from typing import Any
 
 from hpckit.errors import ConfigError
 from hpckit.features.capacity.model_transformer import TransformerShape
+from hpckit.patterns import lazy_pattern
 
 _OF_LLAMA: dict[str, Any] = {
     **dict.fromkeys(("tied", "biases", "dropout"), False),
@@ -47,7 +48,7 @@ def unknown_model(name: str) -> ConfigError:
     )
 
 
-_SIZE = re.compile(r"[0-9]+\.?[0-9]*(e\+?[0-9]{1,3})?[KMBT]?", re.IGNORECASE)
+_SIZE = lazy_pattern(r"[0-9]+\.?[0-9]*(e\+?[0-9]{1,3})?[KMBT]?", re.IGNORECASE)
 
 
 def near_names(name: str, known: Iterable[str]) -> str:
@@ -166,7 +167,7 @@ def _switch(config: Mapping[str, Any], key: str, *, default: bool) -> bool:
 
 
 _NUMBERS = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "vocab", "positions")
-_WHOLE = re.compile(r"[0-9]{1,12}")
+_WHOLE = lazy_pattern(r"[0-9]{1,12}")
 _MORE_NUMBERS = ("experts", "active_experts")
 _SWITCHES = ("tied", "swiglu", "biases", "dropout", "query_biases", "head_norms")
 

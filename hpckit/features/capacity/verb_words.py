@@ -23,14 +23,15 @@ from hpckit.features.capacity.presets import MODELS, unknown_model
 from hpckit.features.capacity.request import STATES
 from hpckit.model.counted import counted
 from hpckit.model.launch import Cluster
+from hpckit.patterns import lazy_pattern
 from hpckit.planning.checks.values import check_cluster
 from hpckit.record.store import open_plain
 from hpckit.values import replace
 
 _LARGEST_CONFIG = 4_000_000
-_NUMBER_WORD = re.compile(r"[KMBT]|thousand|million|billion|trillion", re.IGNORECASE)
-_SHAPE_WORD = re.compile(r"(layers|heads|kv_heads|head_dim|ffn|vocab|swiglu|positions)=\S+")
-_GPU_WORD = re.compile(r"[a-z0-9_]+_(gib|per_s|w|per_link|fp32)=\S+|tflops=\S+")
+_NUMBER_WORD = lazy_pattern(r"[KMBT]|thousand|million|billion|trillion", re.IGNORECASE)
+_SHAPE_WORD = lazy_pattern(r"(layers|heads|kv_heads|head_dim|ffn|vocab|swiglu|positions)=\S+")
+_GPU_WORD = lazy_pattern(r"[a-z0-9_]+_(gib|per_s|w|per_link|fp32)=\S+|tflops=\S+")
 _OF_SHAPES = (
     *("model", "parallel", "global_batch", "micro_batch", "sequence", "vocab", "precision"),
     *("recompute", "attention", "zero", "step_s", "measured", "tokens", "search", "power"),
@@ -38,7 +39,7 @@ _OF_SHAPES = (
 """Options that need a transformer's shape, or that an experiment says itself."""
 _OF_TIMES = ("price_per_gpu_hour", "carbon_g_per_kwh")
 _OF_PLANS = (*(word for word in _OF_SHAPES if word != "power"), *_OF_TIMES)
-_CLUSTER = re.compile(r"\+{0,2}cluster[.=]")
+_CLUSTER = lazy_pattern(r"\+{0,2}cluster[.=]")
 _RANKS = ("resources.nodes=", "resources.tasks_per_node=", "resources.gpus_per_node=")
 
 

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from hpckit.errors import ConfigError
 from hpckit.model.counted import counted
 from hpckit.model.parallel.layout import MOST_RANKS, Layout
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field
 
 _SIZES = ("replicate", "shard", "tensor", "pipeline", "context")
@@ -36,9 +37,9 @@ _MEANT = {
 """What others call these sizes."""
 _MEANING = {"replicate": "whole copies", "shard": "of one copy, as FSDP does"}
 _SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-_COUNT = re.compile(r"([0-9]+\.?[0-9]*(?:e\+?[0-9]{1,3})?)([KMBT]?)", re.IGNORECASE)
+_COUNT = lazy_pattern(r"([0-9]+\.?[0-9]*(?:e\+?[0-9]{1,3})?)([KMBT]?)", re.IGNORECASE)
 _MOST = 1e18
-_WHOLE = re.compile(r"[0-9]{1,12}")
+_WHOLE = lazy_pattern(r"[0-9]{1,12}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
@@ -11,13 +10,14 @@ from typing import Any
 
 from hpckit.model.metrics.rows import JudgedRow, MetricValue, each_value, number_of
 from hpckit.model.run import RunView
+from hpckit.patterns import lazy_pattern
 from hpckit.record.attempts import attempt_numbers
 from hpckit.record.launches import Launch
 from hpckit.record.metrics.history import metric_history
 from hpckit.record.metrics.log import metrics_size
 from hpckit.values import dataclass, field
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+_UNSAFE = lazy_pattern(r"[^A-Za-z0-9_.-]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class Written:
 
 _LONGEST = 250
 _DIGITS = 8
-_NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_. :/-]")
+_NOT_ALLOWED = lazy_pattern(r"[^A-Za-z0-9_. :/-]")
 _NO_PART = frozenset({"", ".", ".."})
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 
 from hpckit.errors import UsageError
 from hpckit.features.interconnect.model import CommOperation, SearchMode
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass
 
 SMALLEST, LARGEST = 2**10, 2**32
@@ -15,7 +15,7 @@ LARGEST_ON_CPU = 2**26
 """Without --sizes: what two processes on one CPU exchange in a tenth of a second."""
 LEAST_S, MOST_S = 1.0, 3600.0
 _UNITS = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "k": 2**10, "m": 2**20, "g": 2**30}
-_SIZE = re.compile(r"(\d{1,12})\s*([a-zA-Z]*)")
+_SIZE = lazy_pattern(r"(\d{1,12})\s*([a-zA-Z]*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from hpckit.features.reporting.words import (
 )
 from hpckit.model.counted import counted
 from hpckit.model.plain import plain_fields, to_plain
+from hpckit.patterns import lazy_pattern
 from hpckit.report.account import PART_LABELS, span_text, summed_parts
 from hpckit.report.best import best_object, best_row
 from hpckit.report.description import description_document
@@ -31,7 +32,7 @@ from hpckit.report.text import number, percent
 
 SHOWN_ROWS = 50
 SHOWN_FAILURES = 5
-_SIGNS = re.compile(r"([\\`*_\[\]<>|#&~$!])")
+_SIGNS = lazy_pattern(r"([\\`*_\[\]<>|#&~$!])")
 
 
 def markdown_text(document: ReportDocument) -> str:

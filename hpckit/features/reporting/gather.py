@@ -22,6 +22,7 @@ from hpckit.model.launch import Direction
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.usage import NodeUsage
+from hpckit.patterns import lazy_pattern
 from hpckit.record.frozen import read_environment
 from hpckit.record.launches import Launch
 from hpckit.record.trials import read_search
@@ -159,12 +160,12 @@ def _launch(view: LaunchView) -> ReportLaunch:
     )
 
 
-_HELD_OUT = re.compile(r"(?<![a-z])(val|valid|validation|eval|test|dev)(?![a-z])", re.IGNORECASE)
-_LOW = re.compile(
+_HELD_OUT = lazy_pattern(r"(?<![a-z])(val|valid|validation|eval|test|dev)(?![a-z])", re.IGNORECASE)
+_LOW = lazy_pattern(
     r"(?<![a-z])(loss|nll|perplexity|ppl|error|err|mse|rmse|mae|wer|cer|fid|bpb|bpc)(?![a-z])",
     re.IGNORECASE,
 )
-_HIGH = re.compile(
+_HIGH = lazy_pattern(
     r"(?<![a-z])(acc|acc1|accuracy|f1|auc|auroc|bleu|rouge|map|miou|iou|dice|reward|return|psnr|ssim|"
     r"score|top1|top5|r2|precision|recall)(?![a-z])",
     re.IGNORECASE,

@@ -9,10 +9,12 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 
-_GROUP = re.compile(r"\[([^\]]*)\]")
-_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?\Z")
-_COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?\Z")
-_TAIL = re.compile(r"(?P<head>.*?)(?P<digits>[0-9]+)\Z", re.DOTALL)
+from hpckit.patterns import lazy_pattern
+
+_GROUP = lazy_pattern(r"\[([^\]]*)\]")
+_RANGE = lazy_pattern(r"([0-9]+)(?:-([0-9]+))?\Z")
+_COUNT = lazy_pattern(r"([0-9]+)(?:\(x([0-9]+)\))?\Z")
+_TAIL = lazy_pattern(r"(?P<head>.*?)(?P<digits>[0-9]+)\Z", re.DOTALL)
 
 
 def expand_nodes(hostlist: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from hpckit.model.cluster.preemption import Preemption, PreemptMode
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field
 
 _AWAY = (
@@ -151,7 +152,7 @@ class Site:
     unknown: tuple[str, ...] = ()
 
 
-_ITEM = re.compile(r"([A-Za-z][\w.-]*)(?::([A-Za-z_][\w.-]*|\d+[A-Za-z_][\w.-]*))?(?:[:=](\d+))?")
+_ITEM = lazy_pattern(r"([A-Za-z][\w.-]*)(?::([A-Za-z_][\w.-]*|\d+[A-Za-z_][\w.-]*))?(?:[:=](\d+))?")
 _NOTHING = frozenset({"", "(null)", "none", "n/a"})
 
 

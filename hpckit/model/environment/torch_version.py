@@ -6,16 +6,15 @@ some fail in the first save, others load wrong values without a word.
 
 from __future__ import annotations
 
-import re
-
 from hpckit.errors import UsageError
+from hpckit.patterns import lazy_pattern
 
 OLDEST_TORCH = (2, 9)
 OLDEST_FOR_LAYOUTS = (2, 12)
 """Of layouts other than data parallelism: `fully_shard` with DTensor restores other values from a
 checkpoint in 2.9."""
 
-_VERSION = re.compile(r"v?(\d+)(?:\.(\d+))?")
+_VERSION = lazy_pattern(r"v?(\d+)(?:\.(\d+))?")
 
 
 def is_older(version: str | None, oldest: tuple[int, int]) -> bool:

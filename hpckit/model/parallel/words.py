@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
+from hpckit.patterns import lazy_pattern
+
 _GROUP = "parallel"
-_WORD = re.compile(r"[+~]{0,2}[A-Za-z_$][\w.@/$]*=")
+_WORD = lazy_pattern(r"[+~]{0,2}[A-Za-z_$][\w.@/$]*=")
 
 
 def is_override(word: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import platform
-import re
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from hpckit.observe.infiniband import find_ports, read_ports
 from hpckit.observe.nvml.bindings import old_distribution
 from hpckit.observe.nvml.job_gpus import read_driver
 from hpckit.observe.sysfs import folders, read_small
+from hpckit.patterns import lazy_pattern
 from hpckit.record.process import this_host
 
 _PLUGIN = "libnccl-net*.so*"
@@ -110,7 +110,7 @@ def _files(folder: Path, pattern: str) -> list[Path]:
         return []
 
 
-_OCTAL = re.compile(r"\\([0-7]{3})")
+_OCTAL = lazy_pattern(r"\\([0-7]{3})")
 _MOUNT_POINT, _BEFORE_DASH = 4, 6
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -23,6 +22,7 @@ from hpckit.operations import launch as launching
 from hpckit.operations.next_step import only_a_view, reference
 from hpckit.operations.prepare import Prepared
 from hpckit.operations.remove_launches import plan_removals, remove_launch
+from hpckit.patterns import lazy_pattern
 from hpckit.record.launches import Launch
 from hpckit.record.logs import other_logs, read_text
 from hpckit.record.store import open_plain
@@ -38,11 +38,11 @@ PLAIN_RUN = (
 )
 """Nothing watches, repeats or announces the run, and nothing is kept of it."""
 
-_GROUPS = re.compile(
+_GROUPS = lazy_pattern(
     r"[+~]{0,2}(parallel|recovery|preflight|observe|notify|tracker|checkpoint)[=.]"
 )
-_TASK = re.compile(r"\+{0,2}(entry_point|command)=")
-_TIME = re.compile(r"\+{0,2}resources\.timeout_min=")
+_TASK = lazy_pattern(r"\+{0,2}(entry_point|command)=")
+_TIME = lazy_pattern(r"\+{0,2}resources\.timeout_min=")
 _RHYTHM = PollBackoff(
     first=timedelta(seconds=5), longest=timedelta(seconds=30), shortest=timedelta(seconds=2)
 )
@@ -52,7 +52,7 @@ _REMOVAL_LOOKS, _REMOVAL_S = 20, 1.0
 _LATE_LOOKS = 20
 """A network file system may show a new file seconds after the run that wrote it has ended."""
 _SHOWN_LINES = 6
-_NO_HPCKIT = re.compile(r"No module named '?hpckit\b")
+_NO_HPCKIT = lazy_pattern(r"No module named '?hpckit\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from hpckit.model.parallel.settings import Parallel
 from hpckit.model.parallel.words import is_layout_word
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import JobSpec, ResourceSpec
+from hpckit.patterns import lazy_pattern
 from hpckit.planning.checks.config import check_settings
 from hpckit.planning.layout import layout_of
 from hpckit.planning.plan import resource_spec
@@ -36,7 +37,7 @@ MAY_CHANGE = (
 )
 """Of `resources`, what a run may continue with other values of: it computes the same."""
 
-_OF_CLUSTER = re.compile(r"cluster\.(?=(partition|account|qos)=)")
+_OF_CLUSTER = lazy_pattern(r"cluster\.(?=(partition|account|qos)=)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

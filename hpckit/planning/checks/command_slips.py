@@ -22,16 +22,17 @@ from hpckit.model.command import (
 )
 from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import Resources
+from hpckit.patterns import lazy_pattern
 
 _OWN_SIGNS = frozenset({"awk", "gawk", "mawk", "find", "perl", "sed", "xargs"})
 """Programs that read `$` or `;` themselves."""
 _SIGNS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>", "|&"})
 _PIPES = frozenset({"|", "|&"})
-_OTHER_PROGRAM = re.compile(r"\./|(?:Rscript|julia|matlab|octave)\b")
-_VARIABLE = re.compile(r"\$([A-Za-z_]\w*|\{[A-Za-z_]\w*\})|\A~/")
-_DOTTED = re.compile(r"\$([A-Za-z_]\w*(?:\.\w+)+)")
-_BRACED = re.compile(r"(?<![${])\{([A-Za-z_][\w.]*)\}(?!\})")
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_OTHER_PROGRAM = lazy_pattern(r"\./|(?:Rscript|julia|matlab|octave)\b")
+_VARIABLE = lazy_pattern(r"\$([A-Za-z_]\w*|\{[A-Za-z_]\w*\})|\A~/")
+_DOTTED = lazy_pattern(r"\$([A-Za-z_]\w*(?:\.\w+)+)")
+_BRACED = lazy_pattern(r"(?<![${])\{([A-Za-z_][\w.]*)\}(?!\})")
+_ASSIGNMENT = lazy_pattern(r"[A-Za-z_]\w*=")
 _NODE_LAUNCHERS = frozenset({"torchrun", "deepspeed", "horovodrun", "composer"})
 _MPI_LAUNCHERS = frozenset({"mpirun", "mpiexec", "orterun", "prterun"})
 _RANK_LAUNCHERS = _MPI_LAUNCHERS | {"srun"}
@@ -44,7 +45,7 @@ _MODULES = {
     "horovod.runner.launch": "horovodrun",
 }
 _BY_WORD = {"accelerate": "launch", "colossalai": "run", "fabric": "run"}
-_FLAGS = re.compile(
+_FLAGS = lazy_pattern(
     r"-[mq]|--(?:module|standalone|run[-_]path|use[-_](?!env_)\w+|no[-_]\w+|multi_gpu|cpu|tpu|ipex|"
     r"quiet|debug|same_network|enable_cpu_affinity|force_multi|save_pid|bind_cores_to_rank|"
     r"elastic_training|virtual[-_]local[-_]rank|dynamo_use_\w+|tpu_use_\w+|verbose)"
@@ -53,11 +54,11 @@ _FLAGS = re.compile(
 _ONLY_SAYS = frozenset({"-h", "--help", "--version"})
 _OF_LAUNCH = frozenset({"--wait", "--foreground", "--auto-resume", "--multirun"})
 """Options that programs hardly have; `--dry-run` and `--json` many do."""
-_PLAIN = re.compile(r"[\w@%+=:,./~${}-]+", re.ASCII)
+_PLAIN = lazy_pattern(r"[\w@%+=:,./~${}-]+", re.ASCII)
 _MEETING = ("--rdzv", "--master", "--main_process_ip", "--hostfile", "--node_rank", "--node-rank")
 """Options with which launchers on several nodes find each other."""
-_RANKS_A_NODE = re.compile(r"--nproc[-_]?\w*(?:[-_]node)?[= ](\d+)\b")
-_CHOOSES = re.compile(r"RANK|PROCID|LOCALID|NODEID|NODENAME|(?i:\bhostname)")
+_RANKS_A_NODE = lazy_pattern(r"--nproc[-_]?\w*(?:[-_]node)?[= ](\d+)\b")
+_CHOOSES = lazy_pattern(r"RANK|PROCID|LOCALID|NODEID|NODENAME|(?i:\bhostname)")
 """In a line for a shell: it may start the launcher in one rank only."""
 
 

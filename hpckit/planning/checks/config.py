@@ -7,7 +7,6 @@ Every refusal names the key, its value and what is allowed.
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Sequence
 
 from hpckit.errors import ConfigError
@@ -21,6 +20,7 @@ from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.model.plan import SweepPoint
 from hpckit.model.profile import MOST_RANKS as MOST_PROFILED
 from hpckit.model.telemetry.settings import Observe, Profile
+from hpckit.patterns import lazy_pattern
 from hpckit.planning.checks.values import check_values
 from hpckit.planning.fallback import check_min_nodes
 from hpckit.planning.faults import plan_faults
@@ -33,13 +33,13 @@ SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep", "noti
 """What all runs of one launch share: one folder, one snapshot, one scheduler, one budget and one
 throttle."""
 
-_ENTRY_POINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z")
+_ENTRY_POINT = lazy_pattern(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z")
 _SHORTEST_INTERVAL_S = 0.5
 """Each sample takes a lock of the driver that training needs, too."""
 _MOST_LOCAL_RANKS = 1024
 """More processes than that are a slip; each rank takes several threads, and memory for torch."""
-_SWITCHES = re.compile(r"[1-9]\d*(@(\d+-)?\d+(:\d+){0,2})?")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_SWITCHES = lazy_pattern(r"[1-9]\d*(@(\d+-)?\d+(:\d+){0,2})?")
+_VARIABLE = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def check_points(points: Sequence[SweepPoint]) -> None:

@@ -15,6 +15,7 @@ from hpckit.model.counted import counted
 from hpckit.model.finding import Finding, error
 from hpckit.model.parallel.model_check import CheckedModel, StageMemory
 from hpckit.model.plan import LaunchPlan, ResourceSpec
+from hpckit.patterns import lazy_pattern
 from hpckit.planning.checks.limits import chosen_of, partition_names
 
 _GIB = 2**30
@@ -37,7 +38,7 @@ _LARGEST_GIB = {
     "mi300x": 192,
 }
 """GiB of the largest GPU that is sold under a name; of an MI250, of one of its two devices."""
-_TYPE = re.compile(
+_TYPE = lazy_pattern(
     r"(?:nvidia[_-]|amd[_-]|tesla[_-])*([a-z]+[0-9]+[a-z]*)(?:[_.-].*)?", re.IGNORECASE
 )
 

@@ -7,7 +7,6 @@ refuse (22.05, --test-only).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 from hpckit.model.cluster.gpus_asked import cpus_by_gpu
@@ -17,8 +16,9 @@ from hpckit.model.finding import Finding, error
 from hpckit.model.plan import LaunchPlan, ResourceSpec
 from hpckit.model.run import Observation
 from hpckit.model.states import RunState
+from hpckit.patterns import lazy_pattern
 
-_TERM = re.compile(r"(afterok|afternotok)((?::\d+)+)")
+_TERM = lazy_pattern(r"(afterok|afternotok)((?::\d+)+)")
 _ENDS = {"afterok": "must complete", "afternotok": "must fail"}
 
 EXCLUSIVE = (

@@ -5,7 +5,6 @@ They follow from the configuration alone. Refused is only what cannot run in the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
@@ -21,6 +20,7 @@ from hpckit.model.parallel.settings import SizeWord
 from hpckit.model.plain import leaves
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.model.rank import RANK_VARIABLES
+from hpckit.patterns import lazy_pattern
 from hpckit.planning.checks.command_slips import command_slips
 from hpckit.planning.layout import layout_of, shape_of
 from hpckit.values import dataclass
@@ -32,9 +32,9 @@ _HARMLESS = frozenset(
 )
 """Keys that can be ignored on this machine without harm."""
 
-_OF_SHELLS = re.compile(r"\$(?:[A-Z_][A-Z0-9_]*|\{[A-Za-z_]\w*\})|\A~/")
+_OF_SHELLS = lazy_pattern(r"\$(?:[A-Z_][A-Z0-9_]*|\{[A-Za-z_]\w*\})|\A~/")
 
-_STAGE = re.compile(r"\A\w+:(?=[^=]*=)")
+_STAGE = lazy_pattern(r"\A\w+:(?=[^=]*=)")
 """The stage that a word is for."""
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 from operator import attrgetter
 
 from hpckit.errors import ConfigError
 from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.model.profile import MOST_STEPS
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass
 
 LONGEST_ROW_S = 3600.0
@@ -120,8 +120,8 @@ _BOUNDS = (
     _Bound("seed", 0, most=_LARGEST_SEED),
 )
 
-_LONG_OPTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-_OF_SLURM = re.compile(
+_LONG_OPTION = lazy_pattern(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_OF_SLURM = lazy_pattern(
     "[cg]pu-freq|(gpus|ntasks|mem)(-per-.*)?|(cpus|cores|sockets|threads)-per-.*|(core|thread)-spec"
     "|mincpus|nodes|array|comment|job-name|nice|priority|segment|signal|switches|time(-min)?|tmp"
     "|wckey|output|error|input|chdir|export(-file)?|extra|delay-boot|wrap|uid|gid|network|bb"

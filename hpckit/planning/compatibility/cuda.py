@@ -14,11 +14,12 @@ from hpckit.model.counted import counted
 from hpckit.model.environment.facts import EnvironmentComparison, EnvironmentFacts, GpuFacts
 from hpckit.model.environment.torch_version import OLDEST_TORCH, how_to_get, is_older, text_of
 from hpckit.model.finding import Finding, error, warning
+from hpckit.patterns import lazy_pattern
 
 LEAST_DRIVER: Mapping[int, tuple[int, ...]] = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}
 """By major version of CUDA, for Linux (the table named above)."""
 
-_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)\Z")
+_ARCHITECTURE = lazy_pattern(r"(sm|compute)_(\d+)(\d)([af]?)\Z")
 _INSTALL = "pip install torch with an index of a CUDA build, see https://pytorch.org/get-started"
 
 

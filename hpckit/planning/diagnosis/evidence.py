@@ -6,7 +6,6 @@ means unknown, and never leads to a verdict. Shares are from 0 to 1, durations s
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -19,13 +18,16 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.plan import ResourceSpec
 from hpckit.model.telemetry.rank_steps import RankSteps
+from hpckit.patterns import lazy_pattern
 from hpckit.planning.diagnosis.thresholds import Thresholds
 from hpckit.values import dataclass, field
 
-_NETWORK = re.compile(r"NCCL INFO .*?Using network (\S+)")
-_CHANNEL = re.compile(r"NCCL INFO Channel .* via ([A-Z0-9]+(?:/[A-Za-z]+)?)")
-_VERSION = re.compile(r"NCCL version (\S+)")
-_REASON = re.compile(r"NCCL INFO (NET/IB : No device found\.|Failed to open libibverbs\.so[^\n]*)")
+_NETWORK = lazy_pattern(r"NCCL INFO .*?Using network (\S+)")
+_CHANNEL = lazy_pattern(r"NCCL INFO Channel .* via ([A-Z0-9]+(?:/[A-Za-z]+)?)")
+_VERSION = lazy_pattern(r"NCCL version (\S+)")
+_REASON = lazy_pattern(
+    r"NCCL INFO (NET/IB : No device found\.|Failed to open libibverbs\.so[^\n]*)"
+)
 """What NCCL's own log says of the network that it uses."""
 
 

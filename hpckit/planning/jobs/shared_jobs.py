@@ -16,10 +16,11 @@ from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, SharedJobSpec
 from hpckit.model.states import RunState
+from hpckit.patterns import lazy_pattern
 from hpckit.planning.jobs.arrays import BACKLOG_JOBS, runs_on
 from hpckit.values import dataclass, replace
 
-_GRES = re.compile(r"(?P<what>.*?)(?::(?P<count>\d+))?(?P<where>\([^)]*\))?\Z")
+_GRES = lazy_pattern(r"(?P<what>.*?)(?::(?P<count>\d+))?(?P<where>\([^)]*\))?\Z")
 _OF_A_JOB = frozenset({"gpus", "mem", "ntasks-per-gpu", "tres-per-job"})
 """Options of sbatch that count for the whole job, while resources are those of one run."""
 

@@ -17,14 +17,15 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from hpckit.errors import ConfigError
 from hpckit.model.outside.notices import NoticeKind, UserNotice
 from hpckit.model.plain import to_plain
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field
 
 _FORMS = (
     "addresses are ntfy://HOST/TOPIC, https://ntfy.sh/TOPIC, https://… or http://… of a web "
     "hook, exec:COMMAND, or what apprise takes"
 )
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,20}):", re.IGNORECASE)
-_TOPIC = re.compile(r"/[-_A-Za-z0-9]{1,64}\Z")
+_SCHEME = lazy_pattern(r"([a-z][a-z0-9+.-]{0,20}):", re.IGNORECASE)
+_TOPIC = lazy_pattern(r"/[-_A-Za-z0-9]{1,64}\Z")
 _PLAIN_NTFY = "ntfy+http"
 _NTFY_HOST = "ntfy.sh"
 _SLACK_HOST = "hooks.slack.com"

@@ -15,6 +15,7 @@ from typing import Any
 
 from hpckit.model.plain import is_within
 from hpckit.model.profile import TopEntry, TraceSummary
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field
 
 Interval = tuple[float, float]
@@ -59,8 +60,8 @@ MOST_TOP = 50
 
 _STEP = "ProfilerStep#"
 _COPIES = frozenset({"gpu_memcpy", "gpu_memset"})
-_KERNEL_OF_COMMUNICATION = re.compile(r"(nccl|rccl|mscclKernel)", re.IGNORECASE)
-_COLLECTIVE = re.compile(r"^(c10d::|_?c10d_functional::|(gloo|nccl|mpi|ucc):)")
+_KERNEL_OF_COMMUNICATION = lazy_pattern(r"(nccl|rccl|mscclKernel)", re.IGNORECASE)
+_COLLECTIVE = lazy_pattern(r"^(c10d::|_?c10d_functional::|(gloo|nccl|mpi|ucc):)")
 _SECOND = 1e-6
 """One unit of a trace's times."""
 _LATEST = 1e18

@@ -12,6 +12,7 @@ from itertools import takewhile
 from pathlib import PurePosixPath
 
 from hpckit.model.failure import Cause, RankExit, Trait
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, replace
 
 FROM_OUTSIDE = frozenset(
@@ -45,7 +46,7 @@ class _Rule:
 
 
 def _words(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE | re.VERBOSE)
+    return lazy_pattern(pattern, re.IGNORECASE | re.VERBOSE)
 
 
 _RULES = (
@@ -105,11 +106,11 @@ _RULES = (
 )
 """The first rule that matches decides the class."""
 
-_CHILD_KILLED = re.compile(
+_CHILD_KILLED = lazy_pattern(
     r"worker \(pid.*(is killed by signal: Killed|exited unexpectedly)|was terminated abruptly"
 )
 """How a rank reports that its own child (a data loader's worker) was killed by SIGKILL."""
-_CHILD_CRASHED = re.compile(r"worker \(pid.*is killed by signal: (?!Killed)")
+_CHILD_CRASHED = lazy_pattern(r"worker \(pid.*is killed by signal: (?!Killed)")
 """How it reports one that another signal ended, such as SIGBUS if /dev/shm is full."""
 
 
@@ -189,12 +190,12 @@ def _digest(parts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode(errors="replace")).hexdigest()[:_LENGTH]
 
 
-_GROUPED = re.compile(r"^ {4,}\| (?:\w+\.)*(\w+)(?:: (.*))?$", re.MULTILINE)
+_GROUPED = lazy_pattern(r"^ {4,}\| (?:\w+\.)*(\w+)(?:: (.*))?$", re.MULTILINE)
 """An exception in an `ExceptionGroup`."""
 
 
-_FRAME = re.compile(r'^[ |+]*File "(?P<file>.*)", line \d+, in (?P<name>.+)$', re.MULTILINE)
-_OF_LIBRARIES = re.compile(r"/(site|dist)-packages/|/python3\.\d+t?/|/hpckit/runtime/|^<")
+_FRAME = lazy_pattern(r'^[ |+]*File "(?P<file>.*)", line \d+, in (?P<name>.+)$', re.MULTILINE)
+_OF_LIBRARIES = lazy_pattern(r"/(site|dist)-packages/|/python3\.\d+t?/|/hpckit/runtime/|^<")
 
 
 def _frames(traceback: str) -> list[str]:
@@ -207,14 +208,14 @@ def _frames(traceback: str) -> list[str]:
 
 
 _GENERAL = (
-    (re.compile(r"(?<![\w.])(?:~|\.{0,2})/[^\s'\",;:()\[\]]*[^\s'\",;:()\[\].]"), "PATH"),
-    (re.compile(r"\b0x[0-9a-fA-F]+\b"), "#"),
-    (re.compile(r"\b(?=[0-9a-fA-F-]*\d)[0-9a-fA-F]{6,}(?:-[0-9a-fA-F]+)*\b"), "#"),
-    (re.compile(r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"), "#"),
-    (re.compile(r"(?<![\w#])[+-]?(?:nan|inf)\b"), "#"),
-    (re.compile(r"#(?:[\s,.:;x-]*#)+"), "#"),
+    (lazy_pattern(r"(?<![\w.])(?:~|\.{0,2})/[^\s'\",;:()\[\]]*[^\s'\",;:()\[\].]"), "PATH"),
+    (lazy_pattern(r"\b0x[0-9a-fA-F]+\b"), "#"),
+    (lazy_pattern(r"\b(?=[0-9a-fA-F-]*\d)[0-9a-fA-F]{6,}(?:-[0-9a-fA-F]+)*\b"), "#"),
+    (lazy_pattern(r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"), "#"),
+    (lazy_pattern(r"(?<![\w#])[+-]?(?:nan|inf)\b"), "#"),
+    (lazy_pattern(r"#(?:[\s,.:;x-]*#)+"), "#"),
 )
-_KEPT = re.compile(r"(\[Errno \d+\]|\bSIG[A-Z]+\d*|\bexit (?:code|status):? -?\d+)")
+_KEPT = lazy_pattern(r"(\[Errno \d+\]|\bSIG[A-Z]+\d*|\bexit (?:code|status):? -?\d+)")
 
 
 def _general(message: str) -> str:
@@ -235,22 +236,22 @@ def _without_values(text: str) -> str:
     return text
 
 
-_PYTHON_END = re.compile(
+_PYTHON_END = lazy_pattern(
     r"^(?P<group>  \+ Exception Group )?Traceback \(most recent call last\):\n"
     r"(?(group)(?:  \|  .*\n)+  \| |(?:[ |+].*\n)+)"
     r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$(?(group)(?:\n  [ +|].*)*)",
     re.MULTILINE,
 )
-_CPP_END = re.compile(
+_CPP_END = lazy_pattern(
     r"^terminate called after throwing an instance of '(?P<name>[^']+)'\n"
     r"(?:\s*what\(\):\s*(?P<message>.*))?",
     re.MULTILINE,
 )
 
 
-_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+_RANK_PREFIX = lazy_pattern(r"^\[rank\d+\]: ?", re.MULTILINE)
 """The prefix that torch puts before every line of a traceback once there is a process group."""
-_OF_OTHERS = re.compile(
+_OF_OTHERS = lazy_pattern(
     r"\[(?:[WEIF]?\d\d|INFO|WARN|ERROR|DEBUG)|wandb: |\S+:\d+: |\d{4}-\d\d-\d\d"
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):\w+:|Exception ignored |Traceback "
 )

@@ -18,6 +18,7 @@ from hpckit.model.diagnosis.collectives import (
     RankCollectives,
     RecordedCollective,
 )
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, replace
 
 MOST_UNFINISHED = 32
@@ -31,8 +32,8 @@ _HIGHEST_RANK = 10_000_000
 _RETIRES_EARLY = frozenset({"nccl", "ncclx", "rccl", "rcclx"})
 """Backends whose watchdog retires what it gives up; with others, retired means finished."""
 
-_PEERS = re.compile(r"^(?P<operation>\w+) (?P<own>\d{1,9})(?:->|<-)(?P<peer>\d{1,9})$")
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/python3\.\d+t?/|/torch/|/hpckit/runtime/|^<")
+_PEERS = lazy_pattern(r"^(?P<operation>\w+) (?P<own>\d{1,9})(?:->|<-)(?P<peer>\d{1,9})$")
+_LIBRARY = lazy_pattern(r"/(site|dist)-packages/|/python3\.\d+t?/|/torch/|/hpckit/runtime/|^<")
 _DTYPES = {
     "Float": "float32",
     "Double": "float64",

@@ -16,14 +16,15 @@ from itertools import takewhile
 from hpckit.model.diagnosis.collectives import CollectiveWait
 from hpckit.model.failure import Cause, Failure, RankStack
 from hpckit.model.parallel.layout import Layout, name_ranks
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, replace
 
-_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
-_TORCH = re.compile(r"[/\\]torch[/\\]")
-_LIBRARY = re.compile(
+_FRAME = lazy_pattern(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
+_TORCH = lazy_pattern(r"[/\\]torch[/\\]")
+_LIBRARY = lazy_pattern(
     r"/(site|dist)-packages/|/python3\.\d+t?/|[/\\]torch[/\\]|/hpckit/runtime/|^<"
 )
-_COLLECTIVE = re.compile(r"torch[/\\](distributed|nn[/\\]parallel|autograd[/\\]graph)")
+_COLLECTIVE = lazy_pattern(r"torch[/\\](distributed|nn[/\\]parallel|autograd[/\\]graph)")
 """Where a rank waits for others: DistributedDataParallel does so inside of backward()."""
 _WAITING_OUTSIDE = ("T", "t", "D")
 """Letters of /proc/PID/status for a stopped, a traced and an unkillable process."""

@@ -18,6 +18,7 @@ import yaml
 
 from hpckit.errors import ConfigError
 from hpckit.model.counted import counted
+from hpckit.patterns import lazy_pattern
 from hpckit.planning.sweep.points import MAX_POINTS
 from hpckit.values import dataclass
 
@@ -28,13 +29,13 @@ EXAMPLES = (
 _MOST = MAX_POINTS + 1
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLAIN_VALUES = {"": None, "~": None, "null": None, "true": True, "false": False}
-_NOT_FINITE = re.compile(r"([-+]?)\.?(inf|nan)\Z", re.IGNORECASE)
-_NUMBER_LIKE = re.compile(r"[-+.]{0,2}[0-9][\w.:+-]*\Z", re.ASCII)
+_NOT_FINITE = lazy_pattern(r"([-+]?)\.?(inf|nan)\Z", re.IGNORECASE)
+_NUMBER_LIKE = lazy_pattern(r"[-+.]{0,2}[0-9][\w.:+-]*\Z", re.ASCII)
 """Numbers, times, dates, versions: what the command line has after `key=` as it is."""
 
 _TAGS = "tag:yaml.org,2002:"
 _TEXT = f"{_TAGS}str"
-_ALIAS = re.compile(r"alias\s.*", re.DOTALL)
+_ALIAS = lazy_pattern(r"alias\s.*", re.DOTALL)
 _COLLECTIONS = frozenset({"tag:yaml.org,2002:seq", "tag:yaml.org,2002:map"})
 
 

@@ -9,18 +9,18 @@ import ast
 import difflib
 import importlib.machinery
 import importlib.util
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass
 
 _SOURCES = (".py",)
 _GIVEN = 2
 """An entry point is called with a configuration and a run."""
 
-_HYDRA = re.compile(r"(hydra\.)?main\(.*(config_name|config_path|version_base)|hydra\.main\b")
+_HYDRA = lazy_pattern(r"(hydra\.)?main\(.*(config_name|config_path|version_base)|hydra\.main\b")
 _UNSEEN = frozenset({"exec", "globals"})
 """These may bind names that reading the source does not show."""
 

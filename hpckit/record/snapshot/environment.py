@@ -18,23 +18,24 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.model.finding import Finding, error
+from hpckit.patterns import lazy_pattern
 from hpckit.record.process import this_host
 
 VERSION = 1
 _DISTRIBUTION = "hpckit-slurm"
 _DRIVER = Path("/proc/driver/nvidia/version")
-_DRIVER_VERSION = re.compile(r"\b\d{3}\.\d+(\.\d+)?\b")
+_DRIVER_VERSION = lazy_pattern(r"\b\d{3}\.\d+(\.\d+)?\b")
 _METADATA = (".dist-info", ".egg-info")
 _METADATA_FILES = ("METADATA", "PKG-INFO", "")
 """Where the metadata of a package is; an old egg is itself the file."""
 _HEAD_BYTES = 4096
-_HEADER = re.compile(r"^(Name|Version):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_HEADER = lazy_pattern(r"^(Name|Version):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _PATIENCE_S = 60.0
-_SHELL_LINE = re.compile(r".*?: line (\d+): (.*)")
+_SHELL_LINE = lazy_pattern(r".*?: line (\d+): (.*)")
 _KNOWN = ("python3", "python", "bash", "torchrun", "accelerate", "deepspeed", "Rscript", "julia")
 _ALIKE = 0.8
 _ACCELERATORS = ("cuda", "hip", "xpu")
-_ASSIGNED = re.compile(r"^(\w+)(?:: *[^=\n]*)? *= *(\S+)[ \t]*(?:#.*)?$", re.MULTILINE)
+_ASSIGNED = lazy_pattern(r"^(\w+)(?:: *[^=\n]*)? *= *(\S+)[ \t]*(?:#.*)?$", re.MULTILINE)
 """A name, perhaps annotated, and the constant that it is assigned."""
 _ASK = """\
 import json, os

@@ -25,6 +25,7 @@ from urllib.parse import unquote, urlsplit
 from hpckit.errors import ConfigError
 from hpckit.model.command import command_words, commands_of, invocation, script_of, shell_commands
 from hpckit.model.launch import LaunchConfig, WorkingFolder
+from hpckit.patterns import lazy_pattern
 from hpckit.record.snapshot.uncounted import is_source
 from hpckit.record.store import open_plain, read_plain
 from hpckit.values import dataclass, field
@@ -36,16 +37,16 @@ MOST_NAMES = 5000
 _MOST_SEARCHED = 1 << 20
 _SAFE_PATH = frozenset({"-P", "-I"})
 """Options with which Python looks for no module in the folder that it starts in."""
-_ENTERED = re.compile(
+_ENTERED = lazy_pattern(
     r"(?:(?:\A|[\s;&|({'\"])(?:cd|pushd)|(?:\A|\s)(?:-C|-D|--chdir|--cwd|--directory|--pwd))"
     r"(?:\s+-\S*)*(?:[\s=]+|\Z)((?:\"[^\"]*\"|'[^']*'|[^\s;&|)'\"])*)"
 )
 """A folder in which a command goes on."""
-_DEFAULTED = re.compile(r"\$\{(\w+):?[-?=]([^{}]*)\}")
-_OWN_FOLDER = re.compile(r'\$\(dirname (?:-- )?"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?"?\)')
-_CONFIGS = re.compile(r"(?:--config-(?:dir|path)|-c[dp])(?:=(.*))?\Z|\+*hydra\.searchpath=(.*)")
-_INTERPRETER = re.compile(r"/(?:python[\d.]*|bash|sh)\Z")
-_IN_BIN = re.compile(r"\A/.+/bin/[^/]+\Z")
+_DEFAULTED = lazy_pattern(r"\$\{(\w+):?[-?=]([^{}]*)\}")
+_OWN_FOLDER = lazy_pattern(r'\$\(dirname (?:-- )?"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?"?\)')
+_CONFIGS = lazy_pattern(r"(?:--config-(?:dir|path)|-c[dp])(?:=(.*))?\Z|\+*hydra\.searchpath=(.*)")
+_INTERPRETER = lazy_pattern(r"/(?:python[\d.]*|bash|sh)\Z")
+_IN_BIN = lazy_pattern(r"\A/.+/bin/[^/]+\Z")
 
 
 def frozen_words(settings: LaunchConfig) -> tuple[str, ...]:

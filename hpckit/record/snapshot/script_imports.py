@@ -6,7 +6,6 @@ Reads the files that a command names, and the project's modules that they import
 from __future__ import annotations
 
 import ast
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,19 +14,20 @@ from typing import NamedTuple
 from hpckit.model.command import MPI_CURE, commands_of, script_of
 from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import Resources
+from hpckit.patterns import lazy_pattern
 from hpckit.record.snapshot.entry_point import find_module
 from hpckit.record.store import open_plain
 
 _ELF = b"\x7fELF"
-_LINKED = re.compile(rb"\0libmpi(?:ch|fort|cxx|_[a-z_]+)?\.so[.\d]*\0")
+_LINKED = lazy_pattern(rb"\0libmpi(?:ch|fort|cxx|_[a-z_]+)?\.so[.\d]*\0")
 """The name of a library in an ELF file's table of names."""
 _MOST_BYTES = 64 << 20
 _MOST_FILES = 50
 _OTHERS = frozenset({"torch", "jax", "hpckit"})
 """A script that imports one of them may have another way to its world."""
-_MEETING = re.compile(rb"distributed|RANK|PROCID|LOCALID|NODEID|hostname")
+_MEETING = lazy_pattern(rb"distributed|RANK|PROCID|LOCALID|NODEID|hostname")
 """What a script has that knows of other ranks, or is told which of them it is."""
-_SETS_PATH = re.compile(rb"sys\.(path|modules)|addsitedir")
+_SETS_PATH = lazy_pattern(rb"sys\.(path|modules)|addsitedir")
 _TRAINS = frozenset({"sklearn", "torch", "xgboost"})
 _ALONE = sys.stdlib_module_names | frozenset(
     {*_TRAINS, "PIL", "matplotlib", "numpy", "omegaconf", "pandas", "scipy", "torchaudio"}

@@ -11,6 +11,8 @@ import stat
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
+from hpckit.patterns import lazy_pattern
+
 _FOLDERS = (
     *(".ssh", ".aws", ".azure", ".gnupg", ".kube", ".huggingface", ".kaggle", ".oci"),
     *(".config/gcloud", ".config/gh", ".config/rclone", ".config/hub"),
@@ -24,7 +26,7 @@ _FILES = (
 _EXAMPLES = (".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults")
 
 _HEAD_BYTES = 16 * 1024
-_KEY = re.compile(
+_KEY = lazy_pattern(
     rb"\A(?:\xef\xbb\xbf)?(?:Bag Attributes.*?^|Key Attributes.*?^|\s*)"
     rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----\s*$"
     rb"|\APuTTY-User-Key-File-"

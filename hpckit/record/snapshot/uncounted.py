@@ -6,13 +6,13 @@ configuration always count.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hpckit.model.events import AttemptEnded
+from hpckit.patterns import lazy_pattern
 from hpckit.record.attempts import NUMEROUS, attempt_numbers, told_of
 from hpckit.record.layout import LaunchPaths, RunPaths
 from hpckit.record.lookup import list_launches
@@ -25,7 +25,7 @@ _PAPERS = frozenset(
     | {"readme"}
 )
 _PROSE = frozenset({"", ".cff", ".md", ".rst", ".txt"})
-_SOURCE = re.compile(
+_SOURCE = lazy_pattern(
     r"(?i)\.(?:ad[bs]|asm|awk|[ckz]?sh|bash|bat|fish|ps1|sed|tcsh|c|cc|cl|cpp|cuh?|cxx|c\+\+|hh?|hpp|hxx"
     r"|hip|in[cl]|ispc|ptx|f|f03|f08|f77|f9[05]|for|ftn|clj|cs|el|erl|exs?|fs|go|groovy|hs|java|jl|kt"
     r"|lisp|lua|m|ml|nim|pas|php|p[lm]|py[ix]?|pxd|ipynb|r|rmd|qmd|rb|rs|s|sas|do|scala|scm|sql|swift"

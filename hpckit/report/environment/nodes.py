@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -10,10 +9,11 @@ from datetime import datetime
 from hpckit.model.counted import counted
 from hpckit.model.nodes.incident import NodeIncident, NodeStanding
 from hpckit.model.plain import to_plain
+from hpckit.patterns import lazy_pattern
 from hpckit.report.text import Page, TextTable
 
 _FORM = "%m-%d %H:%M"
-_NUMBER = re.compile(r"\d+")
+_NUMBER = lazy_pattern(r"\d+")
 _UNTOLD = (
     "{} may be left out: a tenth of a partition's nodes at most, or one of four to nine (Slurm did "
     "not tell which it has)"

@@ -5,7 +5,6 @@ All texts are harmless on a terminal: control characters are escaped here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -17,6 +16,7 @@ from hpckit.model.failure import Failure, RankExit
 from hpckit.model.moment import local_clock
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.rank_steps import RankSteps
+from hpckit.patterns import lazy_pattern
 from hpckit.report.escape import escaped, escaped_cell
 from hpckit.report.live_view.plot import plot_lines
 from hpckit.report.live_view.top import GpuNow, RunActivity, TopColumn, TopDetail, TopFrame
@@ -26,8 +26,8 @@ from hpckit.report.text import Page, TextTable, count_line, head_line, number
 from hpckit.values import replace
 
 _GIB = 1 << 30
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_OWN_PREFIX = re.compile(r"^[0-9]{4}-[0-9]{2}-[0-9]{2} ([0-9:]{8}),[0-9]{3} rank=[0-9]+(?= )")
+_COLOUR = lazy_pattern(r"\x1b\[[0-9;]*m")
+_OWN_PREFIX = lazy_pattern(r"^[0-9]{4}-[0-9]{2}-[0-9]{2} ([0-9:]{8}),[0-9]{3} rank=[0-9]+(?= )")
 _PLOT_LINES = 5
 _ONCE_WIDTH = 76
 _ONCE_LINES = 10

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import stat
 from pathlib import Path
 
+from hpckit.patterns import lazy_pattern
 from hpckit.record.ownership import ForeignFolder, judge, path_status, place_stranger
 from hpckit.record.store import PRIVATE_FOLDER, make_folder
 from hpckit.runtime.checkpoint import manifest as manifests
@@ -72,7 +72,7 @@ def _refuse(stranger: ForeignFolder | None) -> None:
         )
 
 
-_NAME = re.compile(r"step-(\d{8,})\.e(\d+)\.([0-9a-f]{8})")
+_NAME = lazy_pattern(r"step-(\d{8,})\.e(\d+)\.([0-9a-f]{8})")
 _REMOVED = ".removed"
 
 

@@ -9,7 +9,6 @@ file of weights lacks: a step, samples, an optimizer, generators, and a layout.
 from __future__ import annotations
 
 import gc
-import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -22,6 +21,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from hpckit.model.counted import counted, listed
 from hpckit.model.launch import Checkpoint
+from hpckit.patterns import lazy_pattern
 from hpckit.runtime.checkpoint import model_state
 from hpckit.runtime.checkpoint.errors import StateError
 from hpckit.runtime.checkpoint.group import Group, first_problem
@@ -33,7 +33,7 @@ from hpckit.values import dataclass, field
 _SHOWN = 3
 _OF_DDP = "module."
 """What the names of a file begin with that was made of a model in DistributedDataParallel."""
-_WRAPPED = re.compile(r"^(module\.)+")
+_WRAPPED = lazy_pattern(r"^(module\.)+")
 _UPDATES = "n_averaged"
 """What an average has besides its model; a file of weights has that alone."""
 _TIMEOUT = timedelta(days=1)

@@ -12,7 +12,6 @@ import json
 import math
 import mmap
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hpckit.patterns import lazy_pattern
 from hpckit.record.ownership import PathStatus, judge_data, place_stranger, weights_file
 from hpckit.runtime.checkpoint.errors import CheckpointError, ForeignFolderError
 from hpckit.runtime.checkpoint.weights import SAFETENSORS_TYPES
@@ -30,7 +30,7 @@ _ZIP = b"PK\x03\x04"
 _LENGTH_BYTES = 8
 _LONGEST_HEADER = 100_000_000
 """As the safetensors library has it."""
-_PART = re.compile(r"[^/\0]{1,243}\.safetensors")
+_PART = lazy_pattern(r"[^/\0]{1,243}\.safetensors")
 """No other folder, no character that a path cannot have, and no name longer than Linux takes."""
 _EXTRA_STATE = "_extra_state"
 _DTYPES = {name: dtype for dtype, name in SAFETENSORS_TYPES.items()}

@@ -10,13 +10,13 @@ of the monotonic clock, never of this node's time of day. Notifying ranks happen
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 import time
 from collections.abc import Callable
 from datetime import timedelta
 
 from hpckit.model.cluster.allocation import AttemptLimits
+from hpckit.patterns import lazy_pattern
 from hpckit.runtime.supervisor.drain_poll import pause_s
 from hpckit.runtime.tasks import done_within
 from hpckit.runtime.threads import aside
@@ -26,7 +26,7 @@ _MARGIN = timedelta(seconds=5)
 """Time for leaving Python, for the agents and for the record, in addition to the save itself."""
 _SAFETY = 2
 """A save may take this many times as long as the longest one: file systems have bad moments."""
-_AHEAD = re.compile(r"@(\d+)\Z")
+_AHEAD = lazy_pattern(r"@(\d+)\Z")
 _AHEAD_S, _EARLY_S = 60, 90
 """`sbatch --signal` warns a minute ahead by default, and up to a minute too early."""
 _AT_THE_LIMIT_S = 5.0

@@ -15,6 +15,7 @@ from datetime import timedelta
 from hpckit.model.diagnosis.collectives import CollectiveWait, RankCollectives
 from hpckit.model.failure import FINE, Cause, Failure, RankExit, RankStack
 from hpckit.model.parallel.layout import Layout
+from hpckit.patterns import lazy_pattern
 from hpckit.planning.recovery.collective_wait import find_wait
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.recovery.hang import blame, with_place, with_wait
@@ -81,7 +82,7 @@ class HangReport:
         return find_wait(list(self._collectives.values()), self.world_size, self.layout)
 
 
-_TIMED_OUT = re.compile(r"tim(ed|e)[ -]?out", re.IGNORECASE)
+_TIMED_OUT = lazy_pattern(r"tim(ed|e)[ -]?out", re.IGNORECASE)
 
 
 def is_time_out(failure: Failure | None) -> bool:

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
     request = compose_request(arguments, context)
     words = recorded_words(arguments, context)
-    prepared = prepare.prepare(request, words, context, quiet=arguments.json)
+    prepared = prepare.prepare(request, words, context, checked=True, quiet=arguments.json)
     prepared = prepare.with_destinations(prepared, context)
     local.refuse_if_ruled_out(prepared.plan.cluster.kind, context.environ)
     division = deduplicate.divide(prepared, context)
