@@ -11,7 +11,7 @@ import heapq
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -26,7 +26,7 @@ from hpckit.record.snapshot.secrets import (
     is_secret_folder,
 )
 from hpckit.record.store import PRIVATE_FOLDER, make_folder
-from hpckit.values import dataclass, field
+from hpckit.values import dataclass, field, replace
 
 EXPORT_MARK = ".hpckit-export"
 """File in a folder that an export made: nothing in there is code."""
@@ -240,7 +240,19 @@ def _files(
         if size > settings.max_mb * _MEGABYTE or len(files) > MAX_FILES:
             files += islice(found, _LOOKED_AT_BEYOND_LIMIT)
             raise _too_large(settings, root, files)
-    return tuple(sorted(files, key=lambda file: file.path))
+    held = {file.path for file in files}
+    held.update(str(up) for file in files for up in PurePosixPath(file.path).parents)
+    found = (_with_frozen_target(file, root, held) for file in files)
+    return tuple(sorted(found, key=lambda file: file.path))
+
+
+def _with_frozen_target(file: CodeFile, root: Path, held: Collection[str]) -> CodeFile:
+    """Have a link that leads out of the project, and back to a file of it, lead to the copy."""
+    if file.link is None or not file.link.startswith("/"):
+        return file
+    target = os.path.relpath(os.path.realpath(file.link), root)
+    folder = os.path.dirname(file.path)  # noqa: PTH120
+    return replace(file, link=os.path.relpath(target, folder)) if target in held else file
 
 
 def _too_large(settings: Code, root: Path, files: list[CodeFile]) -> SnapshotError:
@@ -323,10 +335,11 @@ def _streams() -> Iterator[tuple[int, int]]:
 
 
 def _link(path: Path, root: Path) -> str:
-    """Return a symlink's target, made absolute if it leads out of the project."""
+    """Return a symlink's target, made absolute if it leads out of the project on its way."""
     target = path.readlink()
-    there = Path(os.path.normpath(path.parent / target))
-    return str(target if there.is_relative_to(root) and not target.is_absolute() else there)
+    within = os.path.normpath(path.relative_to(root).parent / target)
+    leaves = within.startswith(("/", "../")) or within == ".."
+    return os.path.normpath(path.parent / target) if leaves else str(target)
 
 
 def describe_code(snapshot: CodeSnapshot) -> Mapping[str, object]:

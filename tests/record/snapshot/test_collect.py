@@ -114,6 +114,22 @@ def test_snapshot_copies_the_working_tree_as_it_is(project: Path, tmp_path: Path
     assert (copy / "outer").readlink() == tmp_path / "elsewhere"
 
 
+def test_a_link_to_a_file_of_the_project_leads_to_its_copy(project: Path, tmp_path: Path) -> None:
+    """However it is written: a run reads what was launched, whatever is edited afterwards."""
+    (tmp_path / "alias").symlink_to(project)
+    (project / "absolute").symlink_to(project / "pkg" / "lib.py")
+    (project / "pkg" / "out_and_back").symlink_to("../../project/train.py")
+    (project / "by_alias").symlink_to(tmp_path / "alias" / "pkg")
+    (project / "ignored").symlink_to(project / "data" / "big.csv")
+    collect.copy(collected(project), tmp_path / "copy")
+    write(project, train_dot_py="edited\n", pkg__lib_dot_py="edited\n", data__big_dot_csv="new\n")
+    copy = tmp_path / "copy"
+    assert (copy / "absolute").read_text() == "lib\n"
+    assert (copy / "pkg" / "out_and_back").read_text() == "two\n"
+    assert (copy / "by_alias" / "lib.py").read_text() == "lib\n"
+    assert (copy / "ignored").read_text() == "new\n"  # data that git ignores is not frozen
+
+
 def test_snapshot_takes_the_whole_checkout_from_a_folder_inside(project: Path) -> None:
     """Started in a subfolder, the checkout around it is the project and the folder is kept."""
     snapshot = collected(project / "pkg")
