@@ -176,8 +176,11 @@ def _finish(run: Run, memory: CudaMemory | None, leaving: ExitStatus, pid: int) 
         # In the child, torch would wait for threads that only the parent has.
         leaving.code = code or 0
         return
+    raised = getattr(sys, "last_value", None)
+    if run._loop is not None and run._loop.failed is not None:  # noqa: SLF001
+        code, raised = code or 1, run._loop.failed  # noqa: SLF001
+        leaving.code = code  # Python would end with 0
     if code is not None:
-        raised = getattr(sys, "last_value", None)
         if raised is not None and memory is not None:
             _note_exception(run, memory, raised)
         if not writers_ended(_WRITER_S):

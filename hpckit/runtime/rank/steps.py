@@ -21,7 +21,7 @@ from hpckit.runtime.rank.trained_steps import TrainedSteps
 from hpckit.values import dataclass, field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from hpckit.runtime.rank.checkpointing import StepCheckpoints
 
@@ -57,6 +57,20 @@ class StepLoop:
     taken: bool = field(default=False, init=False)
     thread: threading.Thread = field(default_factory=threading.current_thread, init=False)
     """The one that loops."""
+    failed: BaseException | None = field(default=None, init=False)
+    """What ended that thread: Python prints it, and the script goes on to its end."""
+
+    def __post_init__(self) -> None:
+        if self.thread is not threading.main_thread():
+            self._hear_failure(threading.excepthook)
+
+    def _hear_failure(self, usual: Callable[[threading.ExceptHookArgs], object]) -> None:
+        def hear(told: threading.ExceptHookArgs) -> None:
+            if told.thread is self.thread:
+                self.failed = told.exc_value
+            usual(told)
+
+        threading.excepthook = hear
 
     def restore(self) -> range:
         """Load the newest good checkpoint, if there is one; return the remaining steps."""
@@ -146,8 +160,10 @@ class StepLoop:
         Nobody knows how much of that step was done: `zip` may have found no data for it. So it does
         not count, and who continues from the state that is saved repeats it. But if the loop had
         taken all steps, they are trained now that the user's code has returned. Collective if
-        something is registered. Raises the same errors as `end`.
+        something is registered. Raises the same errors as `end`, and what ended its thread.
         """
+        if self.failed is not None:
+            raise self.failed
         if self.ended_at is not None:
             return
         if self.taken or self.begun is None:

@@ -103,6 +103,21 @@ def train():
 
 threading.Thread(target=train).start()
 """
+FAILS_ASIDE = """
+import threading, torch, hpckit
+def main(config=None, run=None):
+    run = run or hpckit.attach()
+    run.state(model=torch.nn.Linear(1, 1))
+    def train():
+        for step in run.steps(10):
+            if step == 4:
+                raise ValueError("bad sample")
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+if __name__ == "__main__":
+    main()
+"""
 STOPS_SAVED = """
 import time, torch
 def main(config, run):
@@ -290,6 +305,18 @@ def test_script_that_keeps_a_caught_exit_and_trains_in_a_thread_completes(
     ended = workshop.attempt(TRAINS_ASIDE, **ranks(1, **ATTACHED))
     assert ended.record.state is RunState.completed, ended.output
     assert saved_steps(ended)[-1] == 10
+
+
+@pytest.mark.parametrize("words", [ATTACHED, {}], ids=["attach()", "function"])
+def test_a_loop_that_fails_in_a_thread_fails_its_run(
+    workshop: Workshop, words: dict[str, Any]
+) -> None:
+    """Python goes on and exits with 0; the run has not completed, and the message is its own."""
+    ended = workshop.attempt(FAILS_ASIDE, **ranks(1, **words))
+    assert ended.record.state is RunState.failed, ended.output
+    failure = ended.record.failure
+    assert failure is not None
+    assert (failure.cause, "bad sample" in failure.message) == (Cause.exception, True)
 
 
 def test_state_that_a_loop_was_left_with_is_saved_beside_that_of_its_boundary(
