@@ -5,9 +5,10 @@ Chooses between a new round, a new attempt and the end, and names the failure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
-from hpckit.model.failure import Cause, Failure, Trait, shell_code
+from hpckit.model.failure import Cause, Failure, RankExit, Trait, shell_code
 from hpckit.model.launch import Recovery
 from hpckit.model.parallel.layout import rank_place
 from hpckit.model.run import PRUNED
@@ -62,8 +63,9 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
     A new round if enough nodes are available, otherwise a new attempt, otherwise the end. In all
     cases the budgets of `policy` are those of the whole run.
     """
+    view = replace(view, exits=_without_victims(view))
     failure = view.failure or first_failure(view.exits)
-    end = read_end(view.exits, told=view.cut_short)
+    end = read_end(view.exits, told=view.cut_short or view.dismissed is not None)
     if failure is None and end in _COMPLETE:
         reason = PRUNED if end is RoundOutcome.pruned else returned_early(view.exits)
         return EndAttempt(state=RunState.completed, exit_code=0, reason=reason)
@@ -85,6 +87,18 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
         message = f"{failure.message}; {spent}" if spent else failure.message
         return _failed(view, replace(failure, message=message))
     return _restart(view, failure, policy, ledger, left_out)
+
+
+def _without_victims(view: RoundView) -> Sequence[RankExit]:
+    """Return the exits; a rank that a dismissed notice killed counts as stopped, not as failed."""
+    if view.dismissed is None:
+        return view.exits
+    name = view.dismissed.signal
+    dead = [replace(exit_, signal=name, stopped=True) for exit_ in view.exits]
+    return [
+        victim if name == exit_.signal or exit_.code == shell_code(victim) else exit_
+        for exit_, victim in zip(view.exits, dead, strict=True)
+    ]
 
 
 def why_stay(view: RoundView, policy: Recovery, past: Ledger) -> str | None:

@@ -29,6 +29,8 @@ TIME_LIMIT = "the time limit"
 _WARNING_NAMES = frozenset(number.name for number in WARNINGS)
 _GRACE_AT_MOST_S = 900.0
 """Longest wait for a preemption that only the step has noticed; sites' GraceTime is less."""
+_TO_SAVE_S = 60.0
+"""How long a command may take to save and exit; one that goes on for longer ends by itself."""
 _ANSWER_S = 3.0
 """How long the scheduler may take to explain a signal: the time comes off KillWait."""
 _AT_ONCE = timedelta(seconds=3)
@@ -63,6 +65,7 @@ class Notices:
     told: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     terminated: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _wished: bool = field(default=False, init=False)
+    _unheeded: tuple[StopNotice, float] | None = field(default=None, init=False)
     _heard_at: datetime = field(default=datetime.min.replace(tzinfo=UTC), init=False)
 
     def listen(self) -> None:
@@ -92,7 +95,7 @@ class Notices:
         if self._wished and not self.can_save():
             words = f"{name} was sent long before the time limit, and there is nothing to save yet"
             self.record(events.Warned(at=now(), message=words))
-            self._wished = False
+            self._wished, self._unheeded = False, (StopNotice(signal=name), time.monotonic())
             return
         cause = Cause.notice if self._wished else self._cause_of(name)
         self.notice = StopNotice(signal=name, cause=cause)
@@ -130,6 +133,17 @@ class Notices:
             # Only the step got it: this is how a preemption with a grace period begins.
             return Cause.preempted
         return Cause.notice
+
+    def ended_by_wish(self, ran: timedelta) -> StopNotice | None:
+        """Return the request to save that a round, which `ran` so long, got just before its end.
+
+        hpckit does not pass it on if it can save nothing, but Slurm sends it to every process: a
+        rank that did not expect it yet dies, and a plain command saves and exits with 0.
+        """
+        if self._unheeded is None:
+            return None
+        age_s = time.monotonic() - self._unheeded[1]
+        return self._unheeded[0] if age_s < min(_TO_SAVE_S, ran.total_seconds()) else None
 
     async def learn_why(self) -> None:
         """Find out what the notice meant, if there is one: a signal has many meanings."""

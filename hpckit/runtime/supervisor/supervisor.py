@@ -443,7 +443,7 @@ class _Supervisor:
             attempt=self.attempt.number,
             saved=self.deadline.saved_any,
             notice=notice,
-            dismissed=self.notices.dismissed,
+            dismissed=self.notices.dismissed or self.notices.ended_by_wish(view.ran),
             cancelled=bool(notice and (by_keyboard or self.notices.cancelled)),
             draining=self.drains.nodes,
             slow=self.slow if settings.recovery.on_straggler is StragglerPolicy.move else {},

@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit, StateKept
 from hpckit.model.launch import Recovery
 from hpckit.model.states import RoundAction, RunState
@@ -283,3 +285,31 @@ def test_decide_does_not_repeat_a_crash_of_the_ranks_own() -> None:
     assert isinstance(abort, EndAttempt)
     assert abort.failure is not None
     assert abort.failure.rank == 0
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        {"code": 0, "reason": ExitReason.ended},
+        {"code": -10, "signal": "SIGUSR1", "reason": ExitReason.killed},
+        {"code": 138},
+    ],
+    ids=["saved", "killed", "killed in a shell"],
+)
+def test_a_command_that_ends_by_a_request_to_save_goes_on(ended: dict[str, Any]) -> None:
+    """`scancel -s USR1`: it has not completed, nor failed; a new round begins in the allocation."""
+    exits = (RankExit(rank=0, node="n1", at=NOON, **ended),)
+    asked = view(exits=exits, dismissed=StopNotice(signal="SIGUSR1"))
+    action = decide(asked, Recovery(restarts={"left": 1}))
+    assert isinstance(action, NewRound), action
+    assert action.because.cause is Cause.left
+    unasked = decide(view(exits=exits), Recovery(restarts={}))
+    assert isinstance(unasked, EndAttempt)
+
+
+def test_another_end_than_by_the_request_to_save_keeps_its_cause() -> None:
+    """A rank that raised at the same time has failed."""
+    asked = view(exits=(raised(0), fine(1)), dismissed=StopNotice(signal="SIGUSR1"))
+    action = decide(asked, Recovery(restarts={}))
+    assert isinstance(action, EndAttempt)
+    assert action.state is RunState.failed

@@ -145,6 +145,10 @@ def test_request_to_save_is_only_noted_where_there_is_nothing_to_save() -> None:
     assert (known.notice, known.noticed.is_set()) == (None, False)
     assert isinstance(said[0], events.Warned)
     assert "nothing to save yet" in said[0].message
+    asked = known.ended_by_wish(timedelta(seconds=30))
+    assert asked is not None
+    assert asked.signal == "SIGUSR1"
+    assert known.ended_by_wish(timedelta()) is None  # a round that began since
 
 
 def test_nothing_is_a_notice_once_the_attempt_is_over() -> None:
