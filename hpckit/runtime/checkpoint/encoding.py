@@ -104,7 +104,10 @@ class StateEncoder:
             return {"scalar": [value.dtype.str, base64.b64encode(value.tobytes()).decode()]}
         if type(value) is np.ndarray and _is_exact(value.dtype):
             flat = torch.frombuffer(bytearray(value.tobytes() or b"\0"), dtype=torch.uint8)
-            return {"array": [self.put(path, flat), value.dtype.str, list(value.shape)]}
+            axes = sorted(range(value.ndim), key=lambda axis: -value.strides[axis])
+            if not value.transpose(axes).flags.c_contiguous:
+                axes = list(range(value.ndim))
+            return {"array": [self.put(path, flat), value.dtype.str, list(value.shape), axes]}
         if type(value) is bytes:
             return {"bytes": base64.b64encode(value).decode()}
         if type(value) is complex:
@@ -117,7 +120,10 @@ class StateEncoder:
         key = self.put(path, value)
         if isinstance(value, DTensor) and self.place is not None:
             return {"sharded": [key, self.place(path, value)]}
-        return {"tensor": key}
+        if isinstance(value, DTensor) or value.is_contiguous():
+            return {"tensor": key}
+        # Sums and fused optimizers take the elements in the order in which they lie in memory.
+        return {"strided": [key, list(torch.empty_like(value, device="meta").stride())]}
 
 
 def _is_exact(dtype: np.dtype[Any]) -> bool:
@@ -208,8 +214,8 @@ def encoded_tensors(value: Any) -> Iterator[tuple[str, Mapping[str, Any] | None]
     for kind, content in _keyed(value):
         if kind == "tensor":
             yield content, None
-        elif kind == "sharded":
-            yield content[0], content[1]
+        elif kind != "array":
+            yield content[0], content[1] if kind == "sharded" else None
 
 
 def _keyed(value: Any) -> Iterator[tuple[str, Any]]:
@@ -246,16 +252,26 @@ def _decode_pairs(pairs: list[Any], tensors: Mapping[str, torch.Tensor]) -> dict
 
 
 def _array(content: list[Any], tensors: Mapping[str, torch.Tensor]) -> np.ndarray[Any, Any]:
-    key, dtype, shape = content
+    key, dtype, shape, axes = content
     kind = np.dtype(dtype)
     count = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     data = tensors[key].numpy().tobytes()[:count]
-    return np.frombuffer(bytearray(data), dtype=kind).reshape(shape)
+    array = np.frombuffer(bytearray(data), dtype=kind).reshape(shape)
+    return array.transpose(axes).copy(order="C").transpose(np.argsort(axes))
+
+
+def _strided(content: list[Any], tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    key, strides = content
+    tensor = tensors[key]
+    if isinstance(tensor, DTensor):  # cut like the parameter that it belongs to
+        return tensor
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
 
 
 _LEAVES: Mapping[str, Callable[[Any, Mapping[str, torch.Tensor]], Any]] = {
     "tensor": lambda key, tensors: tensors[key],
     "sharded": lambda content, tensors: tensors[content[0]],
+    "strided": _strided,
     "scalar": lambda content, _: np.frombuffer(base64.b64decode(content[1]), content[0])[0],
     "bytes": lambda content, _: base64.b64decode(content),
     "complex": lambda content, _: complex(*content),
@@ -263,5 +279,5 @@ _LEAVES: Mapping[str, Callable[[Any, Mapping[str, torch.Tensor]], Any]] = {
     "device": lambda name, _: torch.device(name),
 }
 
-_KEYED = frozenset({"tensor", "sharded", "array"})
+_KEYED = frozenset({"tensor", "sharded", "strided", "array"})
 _NESTED = frozenset({*_SEQUENCES, *_MAPPINGS, "defaults"})

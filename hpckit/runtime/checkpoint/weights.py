@@ -20,6 +20,7 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from hpckit.runtime.checkpoint import state, storage
+from hpckit.runtime.checkpoint.encoding import encoded_keys
 from hpckit.runtime.checkpoint.errors import CheckpointError, StateError
 from hpckit.runtime.checkpoint.group import problem_of
 from hpckit.runtime.checkpoint.manifest import Manifest
@@ -86,8 +87,9 @@ def find_weights(folder: Path, manifest: Manifest) -> ModelWeights:
             before = f"{model}." if len(manifest.models) > 1 else ""
             joined = join_model([skeletons[part] for part in parts])
             encoded |= {before + name: one for name, one in joined.items()}
-    tensors = {n: one for n, one in encoded.items() if isinstance(one, dict) and "tensor" in one}
-    keys = {name: one["tensor"] for name, one in sorted(tensors.items())}
+    kinds = {"tensor", "strided"}
+    tensors = {n: one for n, one in encoded.items() if isinstance(one, dict) and kinds & one.keys()}
+    keys = {name: next(encoded_keys(one)) for name, one in sorted(tensors.items())}
     return ModelWeights(
         folder=folder,
         keys=keys,

@@ -85,6 +85,22 @@ def test_encoding_brings_arrays_and_tensors_back_bitwise() -> None:
         assert (array.dtype, array.shape, array.tobytes()) == (one.dtype, one.shape, one.tobytes())
 
 
+def test_encoding_keeps_the_order_in_memory() -> None:
+    """Sums and fused optimizers take elements as they lie there: another order is other bits."""
+    images = torch.randn(4, 3, 5, 7).to(memory_format=torch.channels_last)
+    tensors = [images, torch.randn(3, 5).T, torch.randn(6, 4)[::2, ::2], torch.randn(1, 5)]
+    matrix = np.arange(24.0).reshape(2, 3, 4)
+    arrays = [np.asfortranarray(matrix), matrix.transpose(1, 0, 2), matrix[:, ::2], matrix]
+    back = _decode_state("x", encode_state("x", {"t": tensors, "a": arrays}))
+    for tensor, one in zip(tensors, back["t"], strict=True):
+        assert torch.equal(tensor, one)
+        assert one.stride() == torch.empty_like(tensor).stride()
+    for array, one in zip(arrays, back["a"], strict=True):
+        assert np.array_equal(array, one)
+        assert one.strides == array.copy(order="K").strides
+        assert one.flags.writeable
+
+
 def test_encoding_keeps_like_named_tensors_apart() -> None:
     """Different places that spell the same path do not overwrite each other."""
     state = {"a/b": torch.tensor(1), "a": {"b": torch.tensor(2)}, "#": torch.tensor(3)}
