@@ -144,10 +144,9 @@ def _repeats(division: KnownRuns) -> Sequence[tuple[int, Sequence[str], str]]:
     """Return how many completed runs are launched once more, which runs under way are, and why."""
     going = [run.id for run in division.apart if run.state is not RunState.completed]
     coded, apart = division.changed - len(division.changed_open), len(division.apart) - len(going)
-    alone = "as runs of stages need each other in one launch, and others of this one are new"
     found = (
         (coded, division.changed_open, f"with other code{_differing(division)}"),
-        (apart, going, alone),
+        (apart, going, division.needs),
     )
     return [pair for pair in found if pair[0] or pair[1]]
 

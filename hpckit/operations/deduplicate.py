@@ -81,11 +81,15 @@ class KnownRun:
         }
 
 
+_OF_STAGES = "as runs of stages need each other in one launch, and others of this one are new"
+_OF_SEARCH = "as sweep.sampler=optuna learns from the runs of its own launch alone"
+
+
 @dataclass(slots=True, kw_only=True)
 class KnownRuns:
     """The known runs of a launch: `skipped` have completed, `adopted` wait or run elsewhere.
 
-    `apart` would be known, too, but runs of stages find each other only within one launch.
+    `apart` would be known, too, but runs need each other within one launch, as `needs` says.
     `changed` counts runs that would be known, but their code has changed or cannot be identified,
     `changed_open` are the ids of those that wait or run; `changed_in` is the newest launch with
     such runs, and `changed_files` are those that differ from its code. `elsewhere` are completed
@@ -96,6 +100,7 @@ class KnownRuns:
     skipped: list[KnownRun] = field(default_factory=list)
     adopted: list[KnownRun] = field(default_factory=list)
     apart: list[KnownRun] = field(default_factory=list)
+    needs: str = ""
     changed: int = 0
     changed_open: list[str] = field(default_factory=list)
     changed_in: str = ""
@@ -129,9 +134,11 @@ def divide(prepared: Prepared, context: Context, *, any_code: bool = False) -> K
     """
     found = _Search(prepared=prepared, context=context, any_code=any_code).divide()
     plan = prepared.plan
-    # Runs of stages depend on each other within one launch: skip all of them or none.
-    if plan.stages and found.left(plan.runs):
-        return replace(found, skipped=[], adopted=[], apart=[*found.skipped, *found.adopted])
+    # Runs of stages, or of one search, need each other within one launch: skip all of them or none.
+    needs = _OF_STAGES if plan.stages else _OF_SEARCH if plan.search else ""
+    if needs and found.left(plan.runs):
+        apart = [*found.skipped, *found.adopted]
+        return replace(found, skipped=[], adopted=[], apart=apart, needs=needs)
     return found
 
 

@@ -26,6 +26,7 @@ from hpckit.record.launches import Launch, load_frozen, load_settings
 from hpckit.record.snapshot.changes import changes
 from hpckit.record.snapshot.environment import capture_of
 from hpckit.record.snapshot.git import Git
+from hpckit.record.trials import read_search
 from hpckit.views.launch_view import LaunchView, unconfirmed
 
 _SHOWN = 5
@@ -94,8 +95,8 @@ def _changed_configurations(launch: Launch, runs: Iterable[int]) -> list[str]:
 
 def _signature(launch: Launch, run: int) -> str:
     """Return the signature of a run from its present configuration and the runs it follows."""
-    config = load_frozen(launch, run)
-    own = frozen_signature(config, launch.runs[run].id, searched=launch.searched)
+    search = read_search(launch.paths) if launch.searched else None
+    own = frozen_signature(load_frozen(launch, run), search, run)
     return chained(
         own, digest(launch.runs[index].signature for index in followed(launch.stages, run))
     )

@@ -14,7 +14,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.cluster.gpus_asked import cpus_of_task, gpus_asked
 from hpckit.model.cluster.site import NO_LIMITS, SubmitLimits
 from hpckit.model.command import command_words, invocation
-from hpckit.model.ids import run_id, slug
+from hpckit.model.ids import slug
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, RunSpec, SweepPoint
 from hpckit.planning.checks.config import check_points
@@ -92,9 +92,7 @@ def _run(launch: str, index: int, point: SweepPoint) -> RunSpec:
         launch=launch,
         index=index,
         overrides=point.overrides,
-        signature=frozen_signature(
-            point.config, run_id(launch, index), searched=point.search is not None
-        ),
+        signature=frozen_signature(point.config, point.search, index),
         config=point.config,
         settings=point.settings,
         stage=point.stage,

@@ -12,7 +12,8 @@ from typing import Any
 
 from hpckit.model.cluster.gpus_asked import gpus_asked
 from hpckit.model.launch import LaunchConfig, Resources
-from hpckit.model.plain import from_plain
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.model.search import Search
 from hpckit.values import field_names
 
 LENGTH = 16
@@ -30,6 +31,10 @@ _USUAL = {"device": "auto", "cwd": "run"}
 """Of `runtime`, the keys that count, with the value that most runs have."""
 _BY_NAME = {*field_names(LaunchConfig), "around"} - {"params"}
 """Keys below which the order of keys does not matter: hpckit reads them by name."""
+
+
+_OF_ALL_TRIALS = frozenset({"samples", "max_concurrent", "max_gpus"})
+"""Of `sweep`, these keys say how many trials there are, and how many at a time."""
 
 
 def run_signature(config: Mapping[str, Any]) -> str:
@@ -66,10 +71,13 @@ def _text(value: Any, *, by_name: bool = False) -> str:
     return json.dumps(value, sort_keys=by_name, ensure_ascii=False, separators=(",", ":"))
 
 
-def frozen_signature(config: Mapping[str, Any], run: str, *, searched: bool) -> str:
-    """Return the signature that a run is frozen with.
+def frozen_signature(config: Mapping[str, Any], search: Search | None, number: int) -> str:
+    """Return the signature that a run is frozen with: that of its configuration.
 
-    It is that of its configuration. If that is `searched`, what the run computes is not known yet,
-    so the run's id is hashed as well, which makes the signature unique.
+    If a `search` gives it values when it begins, it is that of what it searches, and of the run's
+    number in it.
     """
-    return run_signature({**config, "run": run} if searched else config)
+    if search is None:
+        return run_signature(config)
+    sweep = {key: value for key, value in config["sweep"].items() if key not in _OF_ALL_TRIALS}
+    return run_signature({**config, "searched": [number, to_plain(search), sweep]})

@@ -180,3 +180,22 @@ def test_run_worse_than_the_median_is_pruned_by_all_its_ranks_together(shell: An
 def _trial(launch: Launch, number: int) -> Any:
     with open_study(launch) as opened:
         return opened.study.trials[number]
+
+
+def test_the_same_adaptive_sweep_is_not_trained_again(shell: Any) -> None:
+    """Launched again it is known as a whole; a larger one learns anew, and says so first."""
+    script = shell.cwd / "report.py"
+    script.write_text(REPORT)
+    command = f"command=[python,{script},'${{params.x}}','${{params.kind}}']"
+    large = [word for word in SEARCH if word != "code.snapshot=false"]
+    small = [word if "samples" not in word else "sweep.samples=2" for word in large]
+    assert shell(*small, command, "--wait").code == 0
+    again = shell(*small, command, "--wait")
+    assert (again.code, len(shell.outputs)) == (0, 1)
+    assert "2 runs skipped" in again.out + again.err
+    other = shell(*small, command, "sweep.seed=2", "--dry-run")
+    assert other.code == 0, other.err
+    larger = shell(*large, command)
+    assert (larger.code, len(shell.outputs)) == (2, 1)
+    assert "2 completed runs would run again" in larger.err
+    assert "sweep.sampler=optuna" in larger.err
