@@ -47,6 +47,7 @@ def run_variables(
     """Return the environment of a run's programs, based on that of its agent."""
     cluster = {**launch.cluster.env, **secrets.cluster}
     around = {**without_agent(environ), **cluster}
+    around.pop("PYTHONINSPECT", None)  # a rank that ends would become a prompt, which fails
     tracked = tracker_variables(settings.tracker, _tracked(launch, index), around)
     merged = {**around, **tracked, **settings.env, **secrets.env}
     search = [*launch.code.python_path, *filter(None, [merged.get("PYTHONPATH")])]

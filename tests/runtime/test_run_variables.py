@@ -1,4 +1,4 @@
-"""Promises of runtime.run_variables on GPUs: ranks see those that their run was given."""
+"""Promises of runtime.run_variables: what ranks see of the shell around, and of GPUs."""
 
 from __future__ import annotations
 
@@ -108,3 +108,11 @@ def test_variables_of_gpus_are_the_same_when_made_twice(desk: Desk) -> None:
     ):
         once = seen(desk, environ, kind, **asked)
         assert counted(seen(desk, once, kind, **asked)) == counted(once)
+
+
+def test_a_rank_does_not_end_as_a_prompt(desk: Desk) -> None:
+    """PYTHONINSPECT of the launching shell would keep each rank, which has no input, and fail it."""
+    shown = seen(desk, {"PYTHONINSPECT": "1"}, ClusterKind.local)
+    assert "PYTHONINSPECT" not in shown
+    own = seen(desk, {}, ClusterKind.local, {"PYTHONINSPECT": "1"})
+    assert own["PYTHONINSPECT"] == "1"
