@@ -8,10 +8,9 @@ from hpckit.context import Context
 from hpckit.errors import HeldError, SchedulerAbsentError, SchedulerAwayError, SchedulerRefusedError
 from hpckit.model.counted import counted
 from hpckit.operations.add_job import alone
-from hpckit.operations.feed import feed
 from hpckit.operations.notices.tell import tell_rest
 from hpckit.operations.resume import Order, Resuming, left_alone, prepare_resume, start_resumed
-from hpckit.operations.service_jobs import keep_backlog_job, queue_auto_resume_job
+from hpckit.operations.service_jobs import feed, keep_backlog_job, queue_auto_resume_job
 from hpckit.operations.started import Started, on_slurm
 from hpckit.operations.submit import slurm_commands
 from hpckit.planning.jobs.service_jobs import AUTO_RESUME_TIME

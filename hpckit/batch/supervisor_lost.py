@@ -19,7 +19,7 @@ from hpckit.model import events
 from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.failure import Cause, Failure
 from hpckit.operations.successor import continue_in_successor
-from hpckit.planning.notices.due import wanted_again
+from hpckit.planning.notices import wanted_again
 from hpckit.planning.recovery.ledger import exhausted, read_ledger
 from hpckit.record.attempts import is_latest
 from hpckit.record.counted_events import counted_events

@@ -14,8 +14,8 @@ from hpckit.errors import SchedulerError
 from hpckit.model.environment.facts import AskedOfNode, EnvironmentComparison, EnvironmentFacts
 from hpckit.model.launch import LaunchConfig, Resources
 from hpckit.operations import check
-from hpckit.operations.environment.collect import collect_facts
-from hpckit.operations.environment.look import (
+from hpckit.operations.environment import (
+    collect_facts,
     compose_asked,
     is_on_slurm,
     look_at_node,
@@ -24,7 +24,7 @@ from hpckit.operations.environment.look import (
 )
 from hpckit.planning.compatibility.judge import judge_environment
 from hpckit.planning.preflight.judge import asked_of_node
-from hpckit.report.environment.page import environment_document, environment_page
+from hpckit.report.environment import environment_document, environment_page
 from hpckit.values import replace
 
 _REFUSED = 2

@@ -31,7 +31,9 @@ _CLUSTER = lazy_pattern(r"\+{0,2}cluster(\.kind)?=")
 
 def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
     """Launch, or with --dry-run print the scripts; returns the exit code of the verb."""
-    request = compose_request(arguments, context, more=_implied(arguments))
+    chosen = any(_CLUSTER.match(word) for word in arguments.overrides)
+    here = ("cluster=local",) if arguments.foreground and not chosen else ()
+    request = compose_request(arguments, context, more=here)
     with gc_paused():
         words, checked = recorded_words(arguments, context), not arguments.no_check
         whole = prepare.prepare(request, words, context, checked=checked, quiet=arguments.json)
@@ -61,12 +63,6 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
     if not may_repeat(division, arguments, context):
         return 2
     return _launch(prepared, division, arguments, context)
-
-
-def _implied(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the overrides that options imply: --foreground implies this machine."""
-    chosen = any(_CLUSTER.match(word) for word in arguments.overrides)
-    return ("cluster=local",) if arguments.foreground and not chosen else ()
 
 
 def _launch(

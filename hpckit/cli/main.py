@@ -152,7 +152,9 @@ def main(argv: Sequence[str] | None = None, context: Context | None = None) -> i
         code = _dispatch(words, context)
         context.stdout.flush()
     except HpckitError as error:
-        show_error(error, context, words)
+        known = known_secrets(context.environ)
+        context.note(f"error: {masked_text(error.message, words, known)}")
+        context.note_more(masked_text(error.hint, words, known))
         if isinstance(error, OutputError):
             forget_output()
         return error.exit_code
@@ -178,13 +180,6 @@ def process_context() -> Context:
         meter=progress_bar,
         output_open=output_open,
     )
-
-
-def show_error(error: HpckitError, context: Context, words: Sequence[str]) -> None:
-    """Write an error and its hint to standard error, with secrets in the words masked."""
-    known = known_secrets(context.environ)
-    context.note(f"error: {masked_text(error.message, words, known)}")
-    context.note_more(masked_text(error.hint, words, known))
 
 
 def verb_module(verb: str) -> ModuleType:

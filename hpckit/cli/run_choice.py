@@ -10,21 +10,11 @@ import argparse
 from hpckit.cli.options import add_filters, filter_of, output_dir
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.model.parallel.words import is_override
+from hpckit.model.parallel.settings import is_override
 from hpckit.patterns import lazy_pattern
 from hpckit.record.launches import Launch
 from hpckit.record.lookup import find
 from hpckit.report.run_filter import RunFilter, causes_named, indices_named
-from hpckit.values import dataclass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunChoice:
-    """A launch, its named runs (None if none is named), and the filters."""
-
-    launch: Launch
-    indices: tuple[int, ...] | None
-    wanted: RunFilter
 
 
 def add_run_choice(parser: argparse.ArgumentParser, *, also: str = "") -> None:
@@ -68,15 +58,20 @@ def take_overrides(arguments: argparse.Namespace) -> tuple[str, ...]:
     return tuple(_SLURM_LIST.sub(r"\1'\2'", override) for override in overrides)
 
 
-def run_choice(arguments: argparse.Namespace, context: Context) -> RunChoice:
-    """Return the choice from the arguments of `add_run_choice`; raises UsageError."""
+def run_choice(
+    arguments: argparse.Namespace, context: Context
+) -> tuple[Launch, tuple[int, ...] | None, RunFilter]:
+    """Return the launch, the runs that are named (None if none is), and the filters.
+
+    Raises UsageError.
+    """
     basic, causes = filter_of(arguments), causes_named(arguments.cause)
     launch, named = _named(arguments, context)
     indices = None
     if arguments.runs is not None:
         indices = indices_named(arguments.runs, len(launch.runs), launch.id)
     wanted = RunFilter(basic=basic, causes=causes, indices=indices, words=_words(arguments))
-    return RunChoice(launch=launch, indices=named, wanted=wanted)
+    return launch, named, wanted
 
 
 def _named(

@@ -25,7 +25,9 @@ def open_standard_streams() -> tuple[TextIO, TextIO]:
     output raises OutputError, and BrokenPipeError if its reader has gone; what cannot be written to
     standard error is dropped, since messages must not end the work.
     """
-    _fill_closed()
+    while (fd := os.open(os.devnull, os.O_RDWR)) < _STANDARD:
+        os.set_inheritable(fd, True)  # noqa: FBT003  # positional-only
+    os.close(fd)
     # If something else has replaced a stream (as tests do), it must receive the output.
     if sys.stdout is sys.__stdout__:
         sys.stdout = _Output.around(sys.stdout, fd=1)
@@ -40,15 +42,6 @@ def forget_output() -> None:
     for fd in (1, 2):
         os.dup2(null, fd)
     os.close(null)
-
-
-def _fill_closed() -> None:
-    while True:
-        fd = os.open(os.devnull, os.O_RDWR)
-        if fd >= _STANDARD:
-            os.close(fd)
-            return
-        os.set_inheritable(fd, True)  # noqa: FBT003  # positional-only
 
 
 class _Stream(io.TextIOWrapper):

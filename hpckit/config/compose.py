@@ -13,11 +13,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hpckit.config.explain import load_config
 from hpckit.config.overrides import parse
-from hpckit.config.points.columns import check_no_points
-from hpckit.config.points.expansion import (
+from hpckit.config.points import (
     Listed,
     Word,
     check_multirun,
+    check_no_points,
     first_point,
     list_points,
     present,

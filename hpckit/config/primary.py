@@ -74,20 +74,15 @@ def import_modules(request: ComposeRequest, folders: Sequence[Path], primary: st
     sys.path.insert(0, str(request.cwd))
     try:
         for name in (name for names in given if isinstance(names, list) for name in names):
-            _import(str(name))
-    finally:
-        sys.path.remove(str(request.cwd))
-
-
-def _import(name: str) -> None:
-    try:
-        import_module(name)
+            import_module(str(name))
     except (Exception, SystemExit) as error:
         raise ConfigError(
             f"imports: {name} cannot be imported: {type(error).__name__}: {first_line(error)}.",
             hint="Name a module as Python imports it from this folder, with what it needs "
             "installed where hpckit is: imports=[myapp.config]",
         ) from error
+    finally:
+        sys.path.remove(str(request.cwd))
 
 
 def document(file: Path) -> Any:

@@ -15,13 +15,13 @@ from omegaconf import OmegaConf
 from hpckit.config.compose import compose_run
 from hpckit.config.explain import load_config
 from hpckit.config.overrides import parse
-from hpckit.config.points.columns import KEY as POINTS
+from hpckit.config.points import KEY as POINTS
 from hpckit.config.request import ComposeRequest
 from hpckit.config.session import Session, open_session
 from hpckit.errors import ConfigError
 from hpckit.model.command import override_value
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.parallel.words import is_override, with_layout_words
+from hpckit.model.parallel.settings import is_override, with_layout_words
 from hpckit.model.plain import MASK, from_plain, leaves, same_value
 from hpckit.model.plan import SecretVariables, SweepPoint
 from hpckit.planning.masking import masked_point
@@ -36,7 +36,9 @@ def recomposed(point: SweepPoint, words: Sequence[str], request: ComposeRequest)
     words set some. What differs has changed. Raises ConfigError.
     """
     own = [word for word in point.overrides if MASK not in word]
-    frozen = _unmasked(point)
+    config, secrets = point.config, point.secrets
+    cluster = {**config["cluster"], "env": {**config["cluster"]["env"], **secrets.cluster}}
+    frozen = {**config, "env": {**config["env"], **secrets.env}, "cluster": cluster}
     values = dict(leaves(frozen))
     with open_session(replace(request, overrides=tuple(own))) as session:
         # A key may have come to the files since, or gone from them.
@@ -74,12 +76,6 @@ def recomposed(point: SweepPoint, words: Sequence[str], request: ComposeRequest)
         secrets=SecretVariables(),
     )
     return masked_point(found, known_secrets(request.environ) | point.secrets.texts)
-
-
-def _unmasked(point: SweepPoint) -> dict[str, Any]:
-    config, secrets = point.config, point.secrets
-    cluster = {**config["cluster"], "env": {**config["cluster"]["env"], **secrets.cluster}}
-    return {**config, "env": {**config["env"], **secrets.env}, "cluster": cluster}
 
 
 def _forced(word: Override, session: Session) -> str:

@@ -14,7 +14,7 @@ from typing import Any, cast
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
 from hpckit.config.overrides import swept_values
-from hpckit.config.points.expansion import Word
+from hpckit.config.points import Word
 from hpckit.config.sweep import Composer
 from hpckit.errors import ConfigError
 from hpckit.model.launch import Sampler, Sweep

@@ -144,19 +144,20 @@ class Session:
         )
         with open_dict(config):
             config.pop("hydra", None)
-        _restore_missing(config, self.loader.declared_missing, overrides)
+        # OmegaConf does not merge a missing value over an existing one, so the schema's own default
+        # would override a file's `partition: ???` (or `command: ???`).
+        for key in self.loader.declared_missing:
+            if not any(_sets(word, key) for word in overrides):
+                OmegaConf.update(config, key, MISSING)
         return config
 
     def defaults(self, overrides: Sequence[str] = ()) -> tuple[str, ...]:
         """Return the files of the composition, in order, without Hydra's own."""
-        paths = [str(default.config_path) for default in self._defaults(overrides)]
-        return tuple(path for path in paths if not path.startswith("hydra/"))
-
-    def _defaults(self, overrides: Sequence[str]) -> Sequence[ResultDefault]:
         listed: Sequence[ResultDefault] = self.loader.compute_defaults_list(
             config_name=self.config_name, overrides=list(overrides), run_mode=RunMode.RUN
         ).defaults
-        return listed
+        paths = [str(default.config_path) for default in listed]
+        return tuple(path for path in paths if not path.startswith("hydra/"))
 
     def groups(self, parent: str = "") -> dict[str, tuple[str, ...]]:
         """Return every group below `parent` with its options, without Hydra's own."""
@@ -232,12 +233,14 @@ def _held(
     defaults: Sequence[ResultDefault], files: IConfigRepository
 ) -> Sequence[tuple[str, str, Any]]:
     """Return the files with their packages and values, without the schema and Hydra's own."""
-    found = ((str(default.config_path), default.package or "") for default in defaults)
-    return [
-        (path, package, _values(files, path))
-        for path, package in found
-        if path != SCHEMA_NAME and not path.startswith("hydra/")
-    ]
+    held = []
+    for default in defaults:
+        path = str(default.config_path)
+        if path != SCHEMA_NAME and not path.startswith("hydra/"):
+            loaded = files.load_config(path)
+            values = {} if loaded is None else OmegaConf.to_container(loaded.config)
+            held.append((path, default.package or "", values))
+    return held
 
 
 def _declared_missing(held: Sequence[tuple[str, str, Any]]) -> frozenset[str]:
@@ -251,25 +254,9 @@ def _declared_missing(held: Sequence[tuple[str, str, Any]]) -> frozenset[str]:
     return frozenset(missing)
 
 
-def _restore_missing(config: DictConfig, missing: frozenset[str], overrides: Sequence[str]) -> None:
-    """Put `???` back at these keys, unless an override sets the key or a mapping around it.
-
-    OmegaConf does not merge a missing value over an existing one, so the schema's own default would
-    override a file's `partition: ???` (or `command: ???`).
-    """
-    for key in missing:
-        if not any(_sets(word, key) for word in overrides):
-            OmegaConf.update(config, key, MISSING)
-
-
 def _sets(word: str, key: str) -> bool:
     name, _, value = word.lstrip("+~").partition("=")
     return name == key or (key.startswith(f"{name}.") and value.startswith("{"))
-
-
-def _values(files: IConfigRepository, path: str) -> Any:
-    loaded = files.load_config(path)
-    return {} if loaded is None else OmegaConf.to_container(loaded.config)
 
 
 def registering(home: type) -> Callable[..., None]:

@@ -77,7 +77,8 @@ class SharedComposition:
         None if a value is refused, or has to be composed: Hydra then reports the error, or composes
         it.
         """
-        if any(_needs_composing(value) for value in given.values()):
+        texts = [value for value in given.values() if isinstance(value, str)]
+        if any("${" in text or text == MISSING for text in texts):
             return None
         try:
             changes = dict(self._changes(given))
@@ -114,10 +115,6 @@ class SharedComposition:
             return self.settings
         made = from_plain(LaunchConfig, {name: values[name] for name in names})
         return replace(self.settings, **{name: getattr(made, name) for name in names})
-
-
-def _needs_composing(value: object) -> bool:
-    return isinstance(value, str) and ("${" in value or value == MISSING)
 
 
 def _place(config: DictConfig, key: str) -> tuple[DictConfig, str] | None:

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from hpckit.config.command import mark_command
 from hpckit.config.explain import load_config
 from hpckit.config.names import dotted_keys, nearest, question
-from hpckit.config.points.expansion import check_multirun, first_point, list_points, present
+from hpckit.config.points import check_multirun, first_point, list_points, present
 from hpckit.config.request import ComposeRequest
 from hpckit.config.resolve import resolve
 from hpckit.config.session import Session, open_session
@@ -66,7 +66,7 @@ def _listed(request: ComposeRequest, session: Session) -> Sequence[Sequence[str]
     if not stages:
         return [present(listed) for listed in list_points(mine, zipped)]
     shared = share_out(words, stages, session, zipped, multirun=request.multirun)
-    return [overrides for stage in shared for overrides in stage.listed]
+    return [overrides for _, listed in shared for overrides in listed]
 
 
 def _masked(config: DictConfig, known: frozenset[str]) -> DictConfig:

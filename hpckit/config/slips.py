@@ -18,8 +18,7 @@ from omegaconf import OmegaConf
 
 from hpckit.config.failures import FAILURES
 from hpckit.config.names import RESOURCES, meant_by
-from hpckit.config.points.columns import KEY
-from hpckit.config.points.expansion import Word
+from hpckit.config.points import KEY, Word
 from hpckit.config.primary import before_hpckit, primary_of
 from hpckit.config.request import ComposeRequest, conf_folders
 from hpckit.config.session import Session, open_session
@@ -189,15 +188,12 @@ def _values(word: Word) -> list[object]:
 def _refuse_half_number(word: Word, number: float) -> None:
     key = word.override.key_or_group
     for given, text in _given(word):
-        if _HALF_NUMBER.match(text) and not is_number(text) and not _is_quoted(given, text):
+        quoted = f"'{text}'" in given or f'"{text}"' in given
+        if _HALF_NUMBER.match(text) and not is_number(text) and not quoted:
             raise ConfigError(
                 f"{given}: {text!r} is not a number, and {key} is {number:g} without it.",
                 hint=f"Write a number; if a text is meant: '{key}=\"{text}\"'",
             )
-
-
-def _is_quoted(line: str, text: str) -> bool:
-    return any(f"{quote}{text}{quote}" in line for quote in "'\"")
 
 
 def _number_without(word: Word, words: Sequence[Word], session: Session) -> float | None:

@@ -16,8 +16,16 @@ from omegaconf import DictConfig, OmegaConf
 from hpckit.config.command import with_command
 from hpckit.config.names import nearest, question
 from hpckit.config.overrides import parse, quote_as_text, refuse_program
-from hpckit.config.points.columns import check_unlike, is_points, read_columns
-from hpckit.config.points.expansion import Listed, Word, check_multirun, list_points, present
+from hpckit.config.points import (
+    Listed,
+    Word,
+    check_multirun,
+    check_unlike,
+    is_points,
+    list_points,
+    present,
+    read_columns,
+)
 from hpckit.config.request import ComposeRequest
 from hpckit.config.resolve import stage_words, without_words
 from hpckit.config.session import Session
@@ -27,20 +35,14 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import SweepPoint
 from hpckit.patterns import lazy_pattern
 from hpckit.planning.stages import StageSettings, read_stages
-from hpckit.values import dataclass, replace
+from hpckit.values import replace
 
 _ADDRESSED = lazy_pattern(r"(?P<stage>[A-Za-z_]\w*):(?P<word>[^=]*(=.*)?)\Z", re.ASCII | re.DOTALL)
 _OF_THE_LAUNCH = ("name", "budget", "sweep", "stages")
 """Keys that belong to the whole launch, whatever a stage sets."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageWords:
-    """The composition of one stage: its overrides, and those of each of its points."""
-
-    stage: StageSettings
-    words: tuple[Word, ...]
-    listed: tuple[tuple[str, ...], ...]
+_Shared = tuple[tuple[Word, ...], list[tuple[str, ...]]]
+"""The overrides of a stage, and those of each of its points."""
 
 
 def read_words(request: ComposeRequest, session: Session) -> tuple[Word, ...]:
@@ -51,7 +53,11 @@ def read_words(request: ComposeRequest, session: Session) -> tuple[Word, ...]:
     for given in with_command(request, session):
         match = _ADDRESSED.match(given)
         stage, text = (None, given) if match is None else (match["stage"], match["word"])
-        _refuse_colon(stage, text)
+        if stage is not None and "=" not in text and not text.startswith("~"):
+            raise ConfigError(
+                f"'{stage}:{text}' is not an override: it has no '='.",
+                hint=f"Write {stage}={text}; for one stage alone: STAGE:KEY=VALUE",
+            )
         try:
             (override,) = parse([text], session.loader)
         except ConfigError as error:
@@ -66,15 +72,6 @@ def read_words(request: ComposeRequest, session: Session) -> tuple[Word, ...]:
         before = given
     check_unlike(found)
     return tuple(found)
-
-
-def _refuse_colon(stage: str | None, text: str) -> None:
-    """Raise ConfigError for `epochs:3`, which is not meant for a stage."""
-    if stage is not None and "=" not in text and not text.startswith("~"):
-        raise ConfigError(
-            f"'{stage}:{text}' is not an override: it has no '='.",
-            hint=f"Write {stage}={text}; for one stage alone: STAGE:KEY=VALUE",
-        )
 
 
 def _with_word_before(error: ConfigError, before: str, given: str) -> ConfigError:
@@ -129,7 +126,7 @@ def share_out(
     zipped: Sequence[Sequence[str]],
     *,
     multirun: bool,
-) -> tuple[StageWords, ...]:
+) -> list[_Shared]:
     """Return the overrides of each stage; raises ConfigError.
 
     Every axis of the sweep spans the points of all swept stages, even if only one stage sets it, so
@@ -139,7 +136,7 @@ def share_out(
     _refuse_swept_stages(words, stages)
     check_multirun(words, multirun=multirun)
     listed = list_points(words, zipped)
-    return tuple(_share(stage, words, listed, session) for stage in stages)
+    return [_share(stage, words, listed, session) for stage in stages]
 
 
 def _share(
@@ -147,7 +144,7 @@ def _share(
     words: Sequence[Word],
     listed: Sequence[Listed],
     session: Session,
-) -> StageWords:
+) -> _Shared:
     own = parse(stage.overrides, session.loader)
     for override in own:
         if override.is_sweep_override():
@@ -163,18 +160,15 @@ def _share(
     before = [place for place, word in taken if word.stage is None]
     behind = [place for place, word in taken if word.stage == stage.name]
     middle = tuple(str(override.input_line) for override in own)
-    return StageWords(
-        stage=stage,
-        words=(
-            *(words[place] for place in before),
-            *(Word(stage=stage.name, override=override) for override in own),
-            *(words[place] for place in behind),
-        ),
-        listed=tuple(
-            present((*(row[place] for place in before), *middle, *(row[place] for place in behind)))
-            for row in (listed[:1] if stage.once else listed)
-        ),
+    given = (
+        *(words[place] for place in before),
+        *(Word(stage=stage.name, override=override) for override in own),
+        *(words[place] for place in behind),
     )
+    return given, [
+        present((*(row[place] for place in before), *middle, *(row[place] for place in behind)))
+        for row in (listed[:1] if stage.once else listed)
+    ]
 
 
 def _refuse_swept_stages(words: Sequence[Word], stages: Sequence[StageSettings]) -> None:
@@ -225,23 +219,25 @@ def staged_points(
     zipped = base.settings.sweep.zip
     shared = share_out(words, stages, session, zipped, multirun=request.multirun)
     return tuple(
-        point for stage in shared for point in _stage_points(stage, base, session, request.environ)
+        point
+        for stage, own in zip(stages, shared, strict=True)
+        for point in _stage_points(stage.name, own, base, session, request.environ)
     )
 
 
 def _stage_points(
-    words: StageWords, base: SweepPoint, session: Session, environ: Mapping[str, str]
+    name: str, own: _Shared, base: SweepPoint, session: Session, environ: Mapping[str, str]
 ) -> list[SweepPoint]:
-    composing = composer(session, words.words, environ)
+    words, listed = own
+    composing = composer(session, words, environ)
     try:
-        found = [point_of(composing, words.words, overrides) for overrides in words.listed]
+        found = [point_of(composing, words, overrides) for overrides in listed]
     except ConfigError as error:
-        name = words.stage.name
         raise ConfigError(
             f"{error.message} (in stage {name})",
             hint=f"{error.hint}\nFor one stage alone: STAGE:KEY=VALUE, such as {name}:seed=1",
         ) from error
-    return [_in_stage(point, words.stage.name, base) for point in found]
+    return [_in_stage(point, name, base) for point in found]
 
 
 def _in_stage(point: SweepPoint, stage: str, base: SweepPoint) -> SweepPoint:

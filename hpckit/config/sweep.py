@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import OverrideType
 from hpckit.config.command import mark_command
 from hpckit.config.explain import load_config
 from hpckit.config.overrides import parse, parse_plain_value
-from hpckit.config.points.expansion import Word, line_of
+from hpckit.config.points import Word, line_of
 from hpckit.config.resolve import Lost, resolve
 from hpckit.config.session import Session
 from hpckit.config.shared_composition import SharedComposition

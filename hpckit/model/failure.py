@@ -282,13 +282,8 @@ def signal_name(number: int) -> str:
 
 def shell_code(exit_record: RankExit) -> int:
     """Return the exit code that a shell would report: 128 + number for a signal, never 0."""
-    if exit_record.signal is not None:
-        return 128 + _signal_number(exit_record.signal)
-    return exit_record.code or 1
-
-
-def _signal_number(name: str) -> int:
-    """Return the number for a name from `signal_name`, or 1 for an unknown name."""
+    if exit_record.signal is None:
+        return exit_record.code or 1
     numbers = {member.name: member.value for member in signal.Signals}
-    rest = name.removeprefix("SIG")
-    return numbers.get(name, int(rest) if rest.isdecimal() else 1)
+    rest = exit_record.signal.removeprefix("SIG")  # a number where `signal_name` has no name
+    return 128 + numbers.get(exit_record.signal, int(rest) if rest.isdecimal() else 1)

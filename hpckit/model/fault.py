@@ -7,7 +7,6 @@ reads the words of a fault.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
 
 from hpckit.values import dataclass
 
@@ -78,7 +77,7 @@ class Fault:
         """The fault as text that parses back to the same fault."""
         target = [] if self.target is FaultTarget.rank else [self.target.value]
         values = [
-            f"{name}={_shown(value)}"
+            f"{name}={'always' if value is None else value}"
             for name, one in self.__dataclass_fields__.items()
             if name not in {"kind", "target"} and (value := getattr(self, name)) != one.default
         ]
@@ -103,7 +102,3 @@ MENDING = frozenset(
     {FaultKind.cont, FaultKind.revive_node, FaultKind.heal_node, FaultKind.start_controller}
 )
 """Kinds that undo another."""
-
-
-def _shown(value: Any) -> str:
-    return "always" if value is None else str(value)

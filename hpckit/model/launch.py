@@ -10,10 +10,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from hpckit.model.outside.notices import Notify
-from hpckit.model.outside.tracker import Tracker
+from hpckit.model.outside import Notify, Tracker
 from hpckit.model.parallel.settings import Parallel
-from hpckit.model.preflight.settings import Preflight
+from hpckit.model.preflight.verdict import Preflight
 from hpckit.model.telemetry.settings import Observe
 from hpckit.values import dataclass, field
 

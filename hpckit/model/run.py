@@ -9,10 +9,10 @@ from typing import Any
 from hpckit.model import events
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.elastic import Satellite
-from hpckit.model.failure import Failure, Trait
-from hpckit.model.parallel.report import LayoutReport
+from hpckit.model.failure import Cause, Failure, Trait
+from hpckit.model.parallel.layout import LayoutReport
 from hpckit.model.preflight.verdict import NodeInspection
-from hpckit.model.states import BaseState, RunState, SlurmState
+from hpckit.model.states import BaseState, RoundAction, RunState, SlurmState
 from hpckit.values import dataclass, field, replace
 
 PRUNED = "pruned"
@@ -153,7 +153,9 @@ def _apply_remark(record: RunRecord, event: events.Event) -> RunRecord:
         case events.StragglerFound():
             return replace(record, stragglers=_with(record.stragglers, event.straggler))
         case events.NodesInspected():
-            return replace(record, preflight=_inspected(record.preflight, event))
+            known = (*record.preflight, *event.inspections)
+            latest = {inspection.node: inspection for inspection in known}
+            return replace(record, preflight=tuple(latest[node] for node in sorted(latest)))
         case events.LayoutReported():
             return replace(record, layout=event.report)
         case events.Warned():
@@ -170,14 +172,6 @@ def _with(known: tuple[Straggler, ...], found: Straggler) -> tuple[Straggler, ..
         if (straggler.rank, straggler.node) != (found.rank, found.node)
     ]
     return tuple(sorted((*others, found), key=lambda one: (one.rank, one.node)))
-
-
-def _inspected(
-    known: tuple[NodeInspection, ...], event: events.NodesInspected
-) -> tuple[NodeInspection, ...]:
-    """Return the latest inspection of each node, by its name."""
-    latest = {inspection.node: inspection for inspection in (*known, *event.inspections)}
-    return tuple(latest[node] for node in sorted(latest))
 
 
 _ENDED_FROM_OUTSIDE = frozenset(
@@ -313,3 +307,46 @@ class RunView:
             state is RunState.failed and self._stopped_from_outside
         )
         return RunState.cancelled if self.record.cancel_requested and stopped else state
+
+
+def missing_final_event(history: Iterable[events.Event]) -> Failure | None:
+    """Return the failure of the latest attempt in these events if it lacks a final event.
+
+    The cause is that of the notice it received, otherwise `launcher_lost`. None if it has a final
+    event, or never began. This function cannot tell whether the attempt is still alive, and Slurm
+    may know better, see planning/recovery/budget.
+    """
+    cause: Cause | None = None
+    for event in history:
+        match event:
+            case events.AttemptStarted():
+                cause = Cause.launcher_lost
+            case events.NoticeHeard() if cause is not None:
+                cause = event.cause
+            case events.AttemptEnded():
+                cause = None
+            case _:
+                pass
+    return None if cause is None else lost(cause)
+
+
+def round_lost(
+    failure: Failure, *, at: datetime, number: int, step: int | None
+) -> events.RoundEnded:
+    """Return the end of a round whose supervisor was lost before it recorded one."""
+    return events.RoundEnded(
+        at=at, round=number, first_step=None, step=step, action=RoundAction.end, failure=failure
+    )
+
+
+def last_round(history: Iterable[events.Event]) -> int:
+    """Return the number of the latest round in these events, or 0."""
+    return max(
+        (event.round for event in history if isinstance(event, events.RoundStarted)), default=0
+    )
+
+
+def lost(cause: Cause) -> Failure:
+    """Return the failure of an attempt whose supervisor was lost for this cause."""
+    message = "the supervisor died before recording the outcome"
+    return Failure(cause=cause, message=message, signature=cause)

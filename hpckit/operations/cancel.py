@@ -133,7 +133,10 @@ def _tell_slurm(
             if why := other_slurm(history.cluster, [*behind, *known], config):
                 message = f"the jobs of {asked.launch.id} cannot be cancelled from here: {why}"
                 raise SchedulerAwayError(message, hint=CANCEL_THERE)
-            others = _other_names(history, [*behind, *known], living)
+            # Jobs of the launch that live under a name that it gave to none.
+            mine, given = {*behind, *known}, {job.name for job in history.jobs}
+            foreign = [name for name in living if name not in given]
+            others = {job: name for name in foreign for job in living[name] & mine}
             require_own_jobs(others, asked.launch.folder, commands)
             # Jobs that wait for others come first, so that the end of those does not start them.
             jobs = [*behind, *_named_jobs(asked, history, living), *jobs, *known]
@@ -141,15 +144,6 @@ def _tell_slurm(
         cancel(list(dict.fromkeys(jobs)), commands)
     if errors:
         raise errors[-1]
-
-
-def _other_names(
-    history: LaunchHistory, jobs: Sequence[str], living: Mapping[str, set[str]]
-) -> dict[str, str]:
-    """Return which of these jobs live under a name that the launch gave to none, with the name."""
-    mine, given = set(jobs), {job.name for job in history.jobs}
-    others = [name for name in living if name not in given]
-    return {job: name for name in others for job in living[name] & mine}
 
 
 def _known_jobs(asked: Cancellation, history: LaunchHistory) -> Iterator[str | None]:

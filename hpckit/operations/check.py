@@ -72,7 +72,8 @@ def check_launch(
     checks = ModelChecks(plan=plan, snapshot=prepared.snapshot, context=context)
     if models is ModelDepth.sure:
         checks = replace(checks, most=1, patience=_SECONDS, fallback=False)
-    costly = models is ModelDepth.everything or _asks_slurm_for_gpus(plan)
+    asks = any(gpus_asked(job.resources) for job in plan.jobs)
+    costly = models is ModelDepth.everything or (asks and plan.cluster.kind is ClusterKind.slurm)
     if (
         models is not ModelDepth.nothing
         and costly
@@ -96,11 +97,6 @@ def check_launch(
         models=tuple(checks.models),
         preemption=preemption_lines(plan, asked.site),
     )
-
-
-def _asks_slurm_for_gpus(plan: LaunchPlan) -> bool:
-    asks = any(gpus_asked(job.resources) for job in plan.jobs)
-    return asks and plan.cluster.kind is ClusterKind.slurm
 
 
 def _warn_of_plain_commands(plan: LaunchPlan, working_dir: Path) -> Iterator[Finding]:

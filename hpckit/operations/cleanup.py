@@ -20,8 +20,7 @@ from hpckit.planning.clean import spared
 from hpckit.record.attempts import attempt_numbers
 from hpckit.record.launches import Launch, checkpoint_base, checkpoint_folder, load_settings
 from hpckit.record.lookup import Selection
-from hpckit.record.origin import why_copy
-from hpckit.record.remove import is_plain, leftovers, size_of
+from hpckit.record.remove import is_plain, leftovers, size_of, why_copy
 from hpckit.record.snapshot.changes import foreign_files
 from hpckit.report.selection import Filter
 from hpckit.runtime.checkpoint import journal

@@ -90,8 +90,10 @@ def templates_of(
     With `folders`, those of a launch started in one of these folders.
     """
     found: list[Path] = []
+    given = option_of(launch, "--config-dir")
+    config_dir = Path(given) if given else None
     for cwd in folders or _working_folders(launch):
-        request = ComposeRequest(config_dir=_config_dir(launch), environ=context.environ, cwd=cwd)
+        request = ComposeRequest(config_dir=config_dir, environ=context.environ, cwd=cwd)
         try:
             these = template_folders(request)
         except ConfigError:
@@ -108,11 +110,6 @@ def _working_folders(launch: Launch) -> list[Path]:
     if here.is_relative_to(launch.paths.code):
         return [here, project / here.relative_to(launch.paths.code)]
     return [here]
-
-
-def _config_dir(launch: Launch) -> Path | None:
-    folder = option_of(launch, "--config-dir")
-    return Path(folder) if folder else None
 
 
 def option_of(launch: Launch, name: str) -> str | None:

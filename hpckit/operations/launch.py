@@ -14,14 +14,12 @@ from hpckit.operations import local
 from hpckit.operations.add_job import alone
 from hpckit.operations.cluster_limits import what_fits
 from hpckit.operations.deduplicate import KnownRuns, divide, record_known, without_known
-from hpckit.operations.feed import is_chained
 from hpckit.operations.next_step import only_a_view, reference
 from hpckit.operations.prepare import Prepared, write
-from hpckit.operations.service_jobs import keep_backlog_job, queue_auto_resume_job
+from hpckit.operations.service_jobs import is_chained, keep_backlog_job, queue_auto_resume_job
 from hpckit.operations.started import Started, on_slurm, on_this_machine
 from hpckit.operations.submit import Submission, slurm_commands
 from hpckit.planning.jobs.service_jobs import SERVICE_HINT, auto_resume_job
-from hpckit.record.launches import Launch
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.script import render_script
 from hpckit.slurm.site_query import PATIENCE as LIMITS
@@ -122,7 +120,11 @@ def start_launch(
     resumes runs when all have ended. `terminal` is the device for a local run in the foreground.
     """
     if prepared.plan.cluster.kind is not ClusterKind.slurm:
-        started = _start_here(prepared, context, terminal)
+        local.require_executor(context.environ)
+        launch = write(prepared, context)
+        with only_a_view(launch, context):
+            executor = local.start_executor(launch, context, terminal=terminal)
+        started = Started(launch=launch, jobs={}, main_jobs=(), where=on_this_machine(executor))
     else:
         started = _start_on_slurm(prepared, context)
         if started.left:
@@ -134,20 +136,15 @@ def start_launch(
     return started
 
 
-def _start_here(prepared: Prepared, context: Context, terminal: str | None) -> Started:
-    local.require_executor(context.environ)
-    launch = write(prepared, context)
-    with only_a_view(launch, context):
-        executor = local.start_executor(launch, context, terminal=terminal)
-    return Started(launch=launch, jobs={}, main_jobs=(), where=on_this_machine(executor))
-
-
 def _start_on_slurm(prepared: Prepared, context: Context) -> Started:
     commands = slurm_commands(prepared.plan.cluster.bin_dir, context)
     launch = write(prepared, context)
+    first: Sequence[JobSpec] = launch.jobs
+    if len(first) > 1:  # those that fit into the queue; the first job is always tried
+        first = what_fits(first, commands, context.heard) or first[:1]
     submission = Submission(
         launch=launch,
-        jobs=_first_jobs(launch, commands, context),
+        jobs=first,
         new=True,
         may_wait=True,
         chained=len(launch.jobs) > 1 and is_chained(launch),
@@ -165,13 +162,6 @@ def _start_on_slurm(prepared: Prepared, context: Context) -> Started:
         where=on_slurm(main_jobs),
         left=left,
     )
-
-
-def _first_jobs(launch: Launch, commands: SlurmCommands, context: Context) -> Sequence[JobSpec]:
-    """Return the jobs that fit into the queue; the first job is always tried."""
-    if len(launch.jobs) == 1:
-        return launch.jobs
-    return what_fits(launch.jobs, commands, context.heard) or launch.jobs[:1]
 
 
 def _with_backlog_job(started: Started, context: Context) -> Started:

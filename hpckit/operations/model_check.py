@@ -211,7 +211,9 @@ class ModelChecks:
                 why = f"its code did not come to a training step within {limit_s:.0f} s"
                 return ModelAnswer(model_unchecked=why)
             finally:
-                _end(process)
+                with contextlib.suppress(ProcessLookupError):  # and what it has started
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
             return _read(said) if code == 0 else ModelAnswer(model_unchecked=self._why(code, log))
 
     def _why(self, code: int, log: IO[str]) -> str:
@@ -259,13 +261,6 @@ def _first_rank(run: RunSpec, world: _World) -> RankInfo:
         num_nodes=world.nodes,
         source=RankSource.agent,
     )
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and what it has started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _read(said: IO[str]) -> ModelAnswer:

@@ -21,16 +21,16 @@ from hpckit.model.counted import counted, listed
 from hpckit.model.finding import Finding, warning
 from hpckit.model.ids import launch_id, slug
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig
-from hpckit.model.outside.notices import Notify
+from hpckit.model.outside import Notify
 from hpckit.model.plan import LaunchPlan, SweepPoint
+from hpckit.operations.avoid_nodes import without_bad_nodes
 from hpckit.operations.cluster_limits import limits_for
-from hpckit.operations.nodes.avoid import without_bad_nodes
 from hpckit.operations.notices.addresses import check_commands, find_destinations
 from hpckit.operations.output_file import is_output_file
 from hpckit.patterns import lazy_pattern
 from hpckit.planning.jobs.arrays import LEARNING
 from hpckit.planning.jobs.shared_jobs import in_order, shares_jobs
-from hpckit.planning.notices.destinations import Destination
+from hpckit.planning.notices import Destination
 from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan, resource_spec
 from hpckit.planning.secrecy import masked_words
 from hpckit.record.durations import durations
@@ -94,7 +94,11 @@ def prepare(
         if gpus:
             word = f"{_GPUS}={gpus}"
             again = replace(request, overrides=(word, *request.overrides), tell=tell)
-            points = tuple(_without(word, point) for point in compose(again))
+            # The record has no word that the user has not typed.
+            points = tuple(
+                replace(point, overrides=tuple(typed for typed in point.overrides if typed != word))
+                for point in compose(again)
+            )
     cluster = points[0].settings.cluster if points else None
     if checked and cluster is not None and cluster.kind is ClusterKind.slurm:
         ask_ahead(_commands(cluster, context), context.heard)
@@ -138,11 +142,6 @@ def with_destinations(prepared: Prepared, context: Context) -> Prepared:
     found = find_destinations(notify, context.environ) if notify.events else ()
     check_commands(notify, found, context.environ)
     return replace(prepared, destinations=found)
-
-
-def _without(word: str, point: SweepPoint) -> SweepPoint:
-    """Return the point without a word that its user has not typed."""
-    return replace(point, overrides=tuple(typed for typed in point.overrides if typed != word))
 
 
 def _gpus_of_nodes(
@@ -296,7 +295,10 @@ def _plan(
     if not points:
         raise ConfigError("the sweep has no points", hint="an axis matched nothing")
     settings = points[0].settings
-    identity = identity or _new_identity(settings, context)
+    if identity is None:
+        at = context.now()
+        name = launch_id(launch_name(settings), created_at=at, token=context.token())
+        identity = LaunchIdentity(id=name, created_at=at)
     plan = plan_points(
         points,
         identity,
@@ -335,12 +337,6 @@ def plan_points(
         return plan
     wanted = {run.signature for run in plan.runs}
     return in_order(plan, durations(Path(plan.folder).parent, slug(plan.name), wanted))
-
-
-def _new_identity(settings: LaunchConfig, context: Context) -> LaunchIdentity:
-    created_at = context.now()
-    name = launch_id(launch_name(settings), created_at=created_at, token=context.token())
-    return LaunchIdentity(id=name, created_at=created_at)
 
 
 def _limits(points: Sequence[SweepPoint], context: Context) -> SubmitLimits:

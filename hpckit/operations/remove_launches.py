@@ -8,8 +8,9 @@ an interrupted removal can still find what is elsewhere.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from hpckit.context import Context
@@ -21,19 +22,28 @@ from hpckit.planning.clean import spared
 from hpckit.record.launches import Launch, load_configs, load_launch, read_launch_history
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.lock import exclusive
-from hpckit.record.origin import why_copy
 from hpckit.record.ownership import check_place
 from hpckit.record.process import alive
-from hpckit.record.remove import begin_removal, is_plain, leftovers, remove, removed_name, size_of
+from hpckit.record.remove import (
+    begin_removal,
+    is_plain,
+    leftovers,
+    remove,
+    removed_name,
+    size_of,
+    why_copy,
+)
 from hpckit.record.trials import asked_config
 from hpckit.runtime.checkpoint.errors import ForeignFolderError
 from hpckit.runtime.checkpoint.folder import check_checkpoint_owner
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import queued_jobs
-from hpckit.values import dataclass, field, replace
+from hpckit.values import dataclass, replace
 from hpckit.views.launch_view import Ask, LaunchView, launch_views, local_executors, unconfirmed
 from hpckit.views.living_ranks import outliving_rank
 
+_Queued = Callable[[str | None], frozenset[str]]
+"""The user's jobs in the queue of the Slurm with this folder of commands."""
 _LOOKS, _LOOK_S = 20, 0.15
 """An executor or supervisor may take three seconds to leave after its runs have ended."""
 
@@ -70,15 +80,17 @@ class LaunchRemoval:
 
 def plan_removals(launches: Sequence[Launch], context: Context) -> list[LaunchRemoval]:
     """Return what is removed with these launches, or why not; query each Slurm once for all."""
-    queues = _Queues(context=context)
+    queued: _Queued = cache(
+        lambda bin_dir: queued_jobs(SlurmCommands(bin_dir=bin_dir, environ=context.environ))
+    )
     views = launch_views([(launch, None) for launch in launches], context, ask=Ask.all_runs)
-    return [_planned(view, queues) for view in views]
+    return [_planned(view, queued, context) for view in views]
 
 
-def _planned(view: LaunchView, queues: _Queues) -> LaunchRemoval:
+def _planned(view: LaunchView, queued: _Queued, context: Context) -> LaunchRemoval:
     launch = view.launch
     try:
-        return replace(_removal(launch), refused=_refusal(view, queues))
+        return replace(_removal(launch), refused=_refusal(view, queued, context))
     except (HpckitError, OSError, ValueError, TypeError) as error:
         why = f"what it keeps outside of its folder cannot be read: {error}"
         return replace(_bare(launch.id, launch.folder), begun=False, refused=why)
@@ -116,7 +128,8 @@ def remove_launch(agreed: LaunchRemoval, context: Context) -> None:
         (now,) = plan_removals([fresh], context)
         if now.refused is not None:
             raise UsageError(now.refused)
-        elsewhere = [part for part in now.parts[1:] if part.path in _paths(agreed)]
+        offered = {part.path for part in agreed.parts}
+        elsewhere = [part for part in now.parts[1:] if part.path in offered]
         _finish(begin_removal(agreed.folder), elsewhere)
 
 
@@ -130,10 +143,6 @@ def _alone(launch: Launch, context: Context) -> Iterator[Launch]:
         if LaunchPaths(launch.folder).launch.exists():
             raise
         raise UsageError("another process has just removed it") from None
-
-
-def _paths(removal: LaunchRemoval) -> set[Path]:
-    return {part.path for part in removal.parts}
 
 
 def _finish(folder: Path, elsewhere: Sequence[RemovalPart]) -> None:
@@ -209,30 +218,13 @@ def _foreign(folder: Path, base: Path) -> str | None:
     return None
 
 
-@dataclass(slots=True, kw_only=True)
-class _Queues:
-    """The user's jobs in the queue of each Slurm, queried once."""
-
-    context: Context
-    known: dict[str | None, frozenset[str]] = field(default_factory=dict)
-
-    def living(self, launch: Launch) -> list[str]:
-        """Return the jobs of a launch that are still in the queue; raises SchedulerError."""
-        ours = list(read_launch_history(launch).accepted.values())
-        bin_dir = launch.cluster.bin_dir
-        if ours and bin_dir not in self.known:
-            commands = SlurmCommands(bin_dir=bin_dir, environ=self.context.environ)
-            self.known[bin_dir] = queued_jobs(commands)
-        return [job for job in ours if job in self.known[bin_dir]]
-
-
-def _refusal(view: LaunchView, queues: _Queues) -> str | None:
+def _refusal(view: LaunchView, queued: _Queued, context: Context) -> str | None:
     """Return why a launch must not be removed: the first reason, and what to do about it."""
     launch = view.launch
     doubtful = unconfirmed(launch)
     if doubtful:
         return f"it is not known whether Slurm accepted {doubtful[0].name}: see `hpckit doctor`"
-    return _open_run(view) or _writer(view, queues.context) or _queued(launch, queues)
+    return _open_run(view) or _writer(view, context) or _left_in_queue(launch, queued)
 
 
 def _open_run(view: LaunchView) -> str | None:
@@ -275,12 +267,13 @@ def _ended(process: tuple[str, int, str], context: Context) -> bool:
     return False
 
 
-def _queued(launch: Launch, queues: _Queues) -> str | None:
+def _left_in_queue(launch: Launch, queued: _Queued) -> str | None:
     """Return which jobs are still in the queue, including those that resume or submit others."""
     if launch.cluster.kind is not ClusterKind.slurm:
         return None
     try:
-        living = queues.living(launch)
+        ours = read_launch_history(launch).accepted.values()
+        living = [job for job in ours if job in queued(launch.cluster.bin_dir)]
     except SchedulerError as error:
         return f"Slurm has not said which of its jobs are left: {error.message}"
     if not living:

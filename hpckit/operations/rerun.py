@@ -55,7 +55,15 @@ def prepare_rerun(
     `overrides` change the frozen configurations. With `exact`, code and Python are the frozen ones,
     not today's: they are the same for all runs of a launch. Writes no launch. Raises UsageError.
     """
-    _check_stages(launch, indices)
+    for index in indices:
+        before = [other for other in with_followed(launch.stages, (index,)) if other != index]
+        earlier = sorted({*before} & {*indices})
+        if earlier:
+            raise UsageError(
+                f"run {index} of {launch.id} follows run {earlier[0]}, and runs of a rerun do not "
+                "wait for each other",
+                hint="rerun runs of one stage, resume the launch, or launch the experiment again",
+            )
     points = [_point(launch, index) for index in indices]
     if overrides:
         made_by = [f"{option}={said}" for option in _MAKING if (said := option_of(launch, option))]
@@ -70,19 +78,6 @@ def prepare_rerun(
         )
         prepared = _prepared(launch, points, source, words, context)
         yield prepared, source[1], _differences(launch, prepared)
-
-
-def _check_stages(launch: Launch, indices: Sequence[int]) -> None:
-    """Refuse runs that depend on each other: the runs of a rerun all start at once."""
-    for index in indices:
-        before = [other for other in with_followed(launch.stages, (index,)) if other != index]
-        earlier = sorted({*before} & {*indices})
-        if earlier:
-            raise UsageError(
-                f"run {index} of {launch.id} follows run {earlier[0]}, and runs of a rerun do not "
-                "wait for each other",
-                hint="rerun runs of one stage, resume the launch, or launch the experiment again",
-            )
 
 
 def _point(launch: Launch, index: int) -> SweepPoint:

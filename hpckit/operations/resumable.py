@@ -73,7 +73,11 @@ def check_unchanged(
     """Raise UsageError if these runs, or their earlier jobs, differ from what was frozen."""
     found = [
         *changes(launch.paths, Git(context.environ)),
-        *_changed_configurations(launch, runs),
+        *(
+            f"the configuration of run {run} was edited"
+            for run in runs
+            if _signature(launch, run) != launch.runs[run].signature
+        ),
         *changed_scripts(launch, earlier, context),
     ]
     if not found:
@@ -83,14 +87,6 @@ def check_unchanged(
         f"what {launch.id} was frozen with has changed: {'; '.join(found[:_SHOWN])}{more}",
         hint="undo that, or start a new launch; --changed-code resumes with what is there now",
     )
-
-
-def _changed_configurations(launch: Launch, runs: Iterable[int]) -> list[str]:
-    return [
-        f"the configuration of run {run} was edited"
-        for run in runs
-        if _signature(launch, run) != launch.runs[run].signature
-    ]
 
 
 def _signature(launch: Launch, run: int) -> str:

@@ -1,15 +1,17 @@
 """Submits the jobs of a frozen launch to Slurm: all of them, or none.
 
 Records an intent before sbatch and its outcome after, and cancels accepted jobs if Slurm refuses a
-later one.
+later one. After a crash, a lost connection or an sbatch that did not answer there is an intent
+alone: the job is found by its name, and adopted, cancelled or closed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 from hpckit.context import Context, Tell
 from hpckit.errors import (
@@ -147,16 +149,13 @@ class Submission:
                     raise
                 runs, retried = self._adopted(deadline), True
         if retried:
-            self._end_others()
+            # An sbatch that did not answer may have submitted a job after all.
+            with contextlib.suppress(SchedulerError):
+                for job in self.jobs:
+                    known = self.accepted[job.index]
+                    found = self._living(find_by_name(job.name, self.commands))
+                    cancel([other for other in found if other != known], self.commands)
         return runs
-
-    def _end_others(self) -> None:
-        """Cancel what an sbatch that did not answer has submitted after all, as far as is known."""
-        with contextlib.suppress(SchedulerError):
-            for job in self.jobs:
-                known = self.accepted[job.index]
-                found = self._living(find_by_name(job.name, self.commands))
-                cancel([other for other in found if other != known], self.commands)
 
     def _adopted(self, deadline: datetime) -> dict[int, str] | None:
         """Return the jobs of the runs if Slurm has all of them; None if one is missing."""
@@ -195,7 +194,8 @@ class Submission:
             try:
                 self.accepted[job.index] = self._submit(job)
             except SchedulerRefusedError as error:
-                if self._later(error):
+                # Other jobs of the launch are queued now: this one may follow later.
+                if self.may_wait and over_limit(error) and (self.accepted or not self.new):
                     self._record(
                         SubmitRefused(
                             at=self._now, job_index=job.index, message=error.message, later=True
@@ -239,10 +239,6 @@ class Submission:
         history = read_launch_history(self.launch)
         living = None if self.living is None else {*self.living, *self.accepted.values()}
         return waits(job, self.launch.stages, history, living)
-
-    def _later(self, error: SchedulerRefusedError) -> bool:
-        """Whether a refused job may be submitted later: other jobs of the launch are queued now."""
-        return self.may_wait and over_limit(error) and (bool(self.accepted) or not self.new)
 
     def _refused(self, error: SchedulerError, job: JobSpec) -> SchedulerError:
         try:
@@ -309,3 +305,53 @@ def submission_of(
     """Return the submission of a job that was added to a launch since that was read."""
     now = load_launch(launch.folder)
     return Submission(launch=now, jobs=(job,), new=False, commands=commands, context=context)
+
+
+class SettledAs(StrEnum):
+    """What was done about such a job. `closed`: Slurm has no such job, and this was recorded."""
+
+    untouched = "untouched"
+    adopted = "adopted"
+    cancelled = "cancelled"
+    closed = "closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnconfirmedJob:
+    """A job of unknown outcome: `jobs` are the ids Slurm knows under its name, oldest first."""
+
+    launch: Launch
+    job: JobSpec
+    jobs: tuple[str, ...]
+
+
+def find_unconfirmed(launches: Iterable[Launch], context: Context) -> Iterator[UnconfirmedJob]:
+    """Yield the unconfirmed jobs of launches; raises SchedulerError."""
+    for launch in launches:
+        for job in unconfirmed(launch):
+            jobs = find_by_name(job.name, _commands(launch, context))
+            yield UnconfirmedJob(launch=launch, job=job, jobs=jobs)
+
+
+def settle(found: UnconfirmedJob, context: Context, *, adopt: bool) -> SettledAs:
+    """Adopt the jobs that Slurm has, or cancel them; raises SchedulerError.
+
+    What may still be being submitted, and Slurm does not have yet, is left alone.
+    """
+    paths = found.launch.paths
+    left = time_left(found.launch, found.job, context.now())
+    if not found.jobs and left != timedelta():
+        soon = "soon" if left is None else f"in {left.total_seconds():.0f} s"
+        context.note(f"{found.job.name} may be being submitted just now: ask again {soon}")
+        return SettledAs.untouched
+    if found.jobs and not adopt:
+        record_event(paths, CancelRequested(at=context.now(), runs=found.job.runs))
+        cancel(found.jobs, _commands(found.launch, context))
+    record_event(paths, submission_outcome(found.job, found.jobs, context.now()))
+    if not found.jobs:
+        return SettledAs.closed
+    return SettledAs.adopted if adopt else SettledAs.cancelled
+
+
+def _commands(launch: Launch, context: Context) -> SlurmCommands:
+    return SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=context.environ)

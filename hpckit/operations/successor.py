@@ -49,25 +49,19 @@ def queue_successor(
     and then the reason is printed on standard error.
     """
     try:
-        return _queued(launch, index, job, slurm_job, context)
+        commands = slurm_commands(launch.cluster.bin_dir, context)
+        what = f"is queueing the next job of {launch.runs[index].id}"
+        with in_turn(launch.paths.run(index).successor_lock, what, context, _TURN):
+            waiting = _waiting(load_launch(launch.folder), index, job, commands, context)
+            if waiting is not None:
+                return waiting
+            with alone(launch, context, patience=PATIENCE) as fresh:
+                added = _next_job(fresh, index, job, slurm_job, context)
+            # Outside that lock: the index is taken, and other processes wait to take theirs.
+            return None if added is None else _submitted(launch, index, added, commands, context)
     except (HpckitError, OSError) as error:
         context.note(f"warning: run {launch.runs[index].id} has no successor: {error}")
         return None
-
-
-def _queued(
-    launch: Launch, index: int, job: JobSpec, slurm_job: str, context: Context
-) -> str | None:
-    commands = slurm_commands(launch.cluster.bin_dir, context)
-    what = f"is queueing the next job of {launch.runs[index].id}"
-    with in_turn(launch.paths.run(index).successor_lock, what, context, _TURN):
-        waiting = _waiting(load_launch(launch.folder), index, job, commands, context)
-        if waiting is not None:
-            return waiting
-        with alone(launch, context, patience=PATIENCE) as fresh:
-            added = _next_job(fresh, index, job, slurm_job, context)
-        # Outside that lock: the index is taken, and other processes wait to take theirs.
-        return None if added is None else _submitted(launch, index, added, commands, context)
 
 
 def _waiting(

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpckit.errors import ConfigError
-from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import MASK, texts
 from hpckit.model.plan import SecretVariables, SweepPoint
 from hpckit.planning.secrecy import SEARCHED_FROM, is_secret, masked_words
@@ -31,11 +30,14 @@ def masked_point(point: SweepPoint, known: frozenset[str] = frozenset()) -> Swee
     overrides = masked_words(point.overrides, secrets.texts)
     if not secrets and stages == point.settings.stages and overrides == point.overrides:
         return point
+    own = {**point.settings.env, **dict.fromkeys(secrets.env, MASK)}
+    theirs = {**point.settings.cluster.env, **dict.fromkeys(secrets.cluster, MASK)}
+    masked = replace(point.settings.cluster, env=theirs)
     return replace(
         point,
         overrides=overrides,
         config=_masked_config(point.config, secrets, stages),
-        settings=_masked_settings(point.settings, secrets, stages),
+        settings=replace(point.settings, env=own, cluster=masked, stages=dict(stages)),
         secrets=secrets,
     )
 
@@ -83,15 +85,6 @@ def _masked_config(
     if stages:
         masked["stages"] = dict(stages)
     return masked
-
-
-def _masked_settings(
-    settings: LaunchConfig, secrets: SecretVariables, stages: Mapping[str, Any]
-) -> LaunchConfig:
-    env = {**settings.env, **dict.fromkeys(secrets.env, MASK)}
-    theirs = {**settings.cluster.env, **dict.fromkeys(secrets.cluster, MASK)}
-    cluster = replace(settings.cluster, env=theirs)
-    return replace(settings, env=env, cluster=cluster, stages=dict(stages))
 
 
 def _masked_stage(stage: Any, secrets: SecretVariables) -> Any:

@@ -5,7 +5,7 @@ Groups runs into jobs and defines what a job asks of Slurm.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import PurePath
 from typing import Any
@@ -54,7 +54,19 @@ def make_plan(
     check_points(points)
     check_stages(points)
     stages = planned_stages(points)
-    runs = tuple(_run(identity.id, index, point) for index, point in enumerate(points))
+    runs = tuple(
+        RunSpec(
+            launch=identity.id,
+            index=index,
+            overrides=point.overrides,
+            signature=frozen_signature(point.config, point.search, index),
+            config=point.config,
+            settings=point.settings,
+            stage=point.stage,
+            secrets=point.secrets,
+        )
+        for index, point in enumerate(points)
+    )
     return LaunchPlan(
         id=identity.id,
         name=launch_name(points[0].settings),
@@ -87,19 +99,6 @@ def launch_name(settings: LaunchConfig) -> str:
     return slug("")
 
 
-def _run(launch: str, index: int, point: SweepPoint) -> RunSpec:
-    return RunSpec(
-        launch=launch,
-        index=index,
-        overrides=point.overrides,
-        signature=frozen_signature(point.config, point.search, index),
-        config=point.config,
-        settings=point.settings,
-        stage=point.stage,
-        secrets=point.secrets,
-    )
-
-
 def _asked(settings: LaunchConfig) -> Asked:
     # A successor waits for the job's end, and a requeued job does not end.
     recovery = settings.recovery
@@ -112,28 +111,19 @@ def _jobs(launch: str, points: Sequence[SweepPoint], limits: SubmitLimits) -> tu
     for index, point in enumerate(points):
         groups.setdefault(asked(point.settings), []).append(index)
     if shares_jobs(points[0].settings):
-        return _shared_jobs(launch, points, groups, limits)
+        # One job for all runs that ask for the same; its elements share the runs.
+        return tuple(
+            merged_job(
+                index,
+                launch,
+                runs,
+                shared_job(len(runs), points[runs[0]].settings, each, limits),
+                requeue=requeue,
+            )
+            for index, ((each, requeue), runs) in enumerate(groups.items())
+        )
     parts = [(key, part) for key, runs in groups.items() for part in chunks(runs, limits)]
     return tuple(job_of_runs(index, launch, runs, key) for index, (key, runs) in enumerate(parts))
-
-
-def _shared_jobs(
-    launch: str,
-    points: Sequence[SweepPoint],
-    groups: Mapping[tuple[ResourceSpec, bool], Sequence[int]],
-    limits: SubmitLimits,
-) -> tuple[JobSpec, ...]:
-    """Return one job for all runs that ask for the same; its elements share the runs."""
-    return tuple(
-        merged_job(
-            index,
-            launch,
-            runs,
-            shared_job(len(runs), points[runs[0]].settings, each, limits),
-            requeue=requeue,
-        )
-        for index, ((each, requeue), runs) in enumerate(groups.items())
-    )
 
 
 def resource_spec(settings: LaunchConfig) -> ResourceSpec:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from hpckit.model.outside.notices import VARIABLE
+from hpckit.model.outside import VARIABLE
 from hpckit.model.plain import MASK
 from hpckit.patterns import lazy_pattern
 

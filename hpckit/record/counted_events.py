@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpckit.model import events
-from hpckit.model.final_event import last_round, missing_final_event, round_lost
 from hpckit.model.history import LaunchHistory
+from hpckit.model.run import last_round, missing_final_event, round_lost
 from hpckit.model.states import RunState
 from hpckit.record.attempts import progress_step, read_attempts
 from hpckit.record.launches import Launch, read_launch_history

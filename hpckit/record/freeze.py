@@ -18,9 +18,8 @@ from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.record.frozen import foreground_asked
 from hpckit.record.layout import CONFIGS_PER_FILE, LaunchPaths
-from hpckit.record.origin import LaunchOrigin, origin_of
 from hpckit.record.ownership import check_place
-from hpckit.record.remove import remove_tree
+from hpckit.record.remove import LaunchOrigin, origin_of, remove_tree
 from hpckit.record.secret_variables import write_secrets
 from hpckit.record.snapshot import collect
 from hpckit.record.snapshot.changes import write_sums
@@ -47,7 +46,9 @@ def freeze(
     """
     folder = Path(plan.folder)
     part = folder.with_name(f".{folder.name}.part")
-    outputs = _first_missing(folder.parent)
+    # The topmost folder that has to be created.
+    missing = [path for path in folder.parents if not path.exists()]
+    outputs = missing[-1] if missing else None
     try:
         make_folder(part, exist_ok=False)
         check_place(part)
@@ -61,7 +62,12 @@ def freeze(
         if outputs is not None and outputs.is_dir():
             _remove_empty(folder.parent, outputs)
         if isinstance(error, OSError):
-            raise _unwritable(folder, error) from error
+            raise UsageError(
+                f"the launch folder {folder} cannot be written: {error.strerror or error}"
+                + (f" ({error.filename})" if error.filename else ""),
+                hint="choose a folder you may write, on a file system all nodes see: "
+                "output_dir=DIR, or set $HPCKIT_OUTPUTS",
+            ) from error
         raise
 
 
@@ -70,21 +76,6 @@ def discard_launch(folder: Path) -> None:
     hidden = folder.with_name(f".{folder.name}.part")
     folder.rename(hidden)
     remove_tree(hidden)
-
-
-def _unwritable(folder: Path, error: OSError) -> UsageError:
-    return UsageError(
-        f"the launch folder {folder} cannot be written: {error.strerror or error}"
-        + (f" ({error.filename})" if error.filename else ""),
-        hint="choose a folder you may write, on a file system all nodes see: output_dir=DIR, or "
-        "set $HPCKIT_OUTPUTS",
-    )
-
-
-def _first_missing(folder: Path) -> Path | None:
-    """Return the topmost folder that has to be created, or None."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    return missing[-1] if missing else None
 
 
 def _remove_empty(folder: Path, top: Path) -> None:

@@ -16,10 +16,10 @@ from hpckit.model.plan import JobSpec
 from hpckit.model.stages import Stage
 from hpckit.patterns import lazy_pattern
 from hpckit.record.layout import LaunchPaths
-from hpckit.record.origin import LaunchOrigin
 from hpckit.record.process import this_host
+from hpckit.record.remove import LaunchOrigin
 from hpckit.record.store import read_json, read_object, read_plain
-from hpckit.values import dataclass
+from hpckit.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +37,12 @@ class RunHead:
 class CodeRecord:
     """The code of a launch, as absolute folders; `project` is where it came from.
 
-    `root` is the snapshot, or the project if there is none; `working_dir` is inside it.
+    `root` is the snapshot, or the project if there is none; `working_dir` is inside it. The entry
+    of launch.json has no root: its paths are relative to it.
     """
 
-    root: str
+    snapshot: bool
+    root: str = ""
     working_dir: str
     python_path: tuple[str, ...]
     project: str
@@ -49,16 +51,6 @@ class CodeRecord:
     def launched_in(self) -> Path:
         """The folder of the project that the launch was made in."""
         return Path(self.project, Path(self.working_dir).relative_to(self.root))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CodeEntry:
-    """The code entry of launch.json: paths relative to the snapshot or the project."""
-
-    snapshot: bool
-    working_dir: str
-    python_path: tuple[str, ...]
-    project: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,13 +120,13 @@ def check_numbers(frozen: FrozenFields, runs: int) -> None:
 
 def code_record(paths: LaunchPaths, record: Mapping[str, Any]) -> CodeRecord:
     """Return the folders of the code; raises TypeError or ValueError if malformed."""
-    entry = from_plain(_CodeEntry, record)
+    entry = from_plain(CodeRecord, record)
     base = paths.code if entry.snapshot else Path(entry.project)
-    return CodeRecord(
+    return replace(
+        entry,
         root=str(base),
         working_dir=str(base / entry.working_dir),
         python_path=tuple(str(base / path) for path in entry.python_path),
-        project=entry.project,
     )
 
 

@@ -13,26 +13,84 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpckit.model.goodput import Goodput
-from hpckit.model.plain import to_plain
+from hpckit.model.failure import Failure
+from hpckit.model.goodput import Goodput, Interruption, MeasuredTimes, TimeParts
+from hpckit.model.parallel.layout import LayoutReport
+from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
-from hpckit.record.index_entries import (
-    VERSION,
-    account_entry,
-    read_account,
-    read_record,
-    record_entry,
-)
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.store import make_folder, read_json, write_text
-from hpckit.values import dataclass, field
+from hpckit.values import dataclass, field, field_names, replace
+
+VERSION = 5
+"""Of the format of entries, which is internal: a change needs another number."""
+
+_RECORD = (
+    *("state", "job", "attempt", "restart_count", "round", "step", "nodes", "exit_code"),
+    *("failure", "supervisor", "started_at", "ended_at", "metrics", "warnings", "reason"),
+    *("total", "layout"),
+)
+"""The fields of a run's entry, in their order."""
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "state": RunState,
+    "nodes": tuple,
+    "failure": partial(from_plain, Failure),
+    "supervisor": tuple,
+    "started_at": datetime.fromisoformat,
+    "ended_at": datetime.fromisoformat,
+    "metrics": dict,
+    "warnings": tuple,
+    "layout": partial(from_plain, LayoutReport),
+}
+"""How those are read that JSON has no type for, unless they are null."""
+_WRITTEN = frozenset({"state", "failure", "started_at", "ended_at", "layout"})
+_ACCOUNT = tuple(name for name in field_names(Goodput) if name != "standstill")
+"""The fields of an account's entry; the standstill is that of the moment."""
+_TIMES: Mapping[str, type] = {"parts": TimeParts, "measured": MeasuredTimes}
+"""Those of them that are lists of durations."""
+
+
+def record_entry(record: RunRecord) -> list[Any]:
+    """Return the entry for a run as of its latest attempt."""
+    values = ((name, getattr(record, name)) for name in _RECORD)
+    return [to_plain(value) if name in _WRITTEN else value for name, value in values]
+
+
+def read_record(base: RunRecord, entry: Sequence[Any]) -> RunRecord:
+    """Return `base` with its latest attempt; raises ValueError, TypeError, KeyError."""
+    told = {
+        name: _READ[name](value) if name in _READ and value is not None else value
+        for name, value in zip(_RECORD, entry, strict=True)
+    }
+    return replace(base, **told | {"job": told["job"] or base.job})
+
+
+def account_entry(account: Goodput) -> list[Any]:
+    """Return the entry for the account of a run."""
+    values = ((name, to_plain(getattr(account, name))) for name in _ACCOUNT)
+    return [list(value.values()) if name in _TIMES else value for name, value in values]
+
+
+def read_account(entry: Sequence[Any]) -> Goodput:
+    """Return the account of an entry; raises as `read_record`."""
+    told = dict(zip(_ACCOUNT, entry, strict=True))
+    for name, kind in _TIMES.items():
+        times = zip(field_names(kind), told[name], strict=True)
+        told[name] = from_plain(kind, dict(times))
+    told |= {name: timedelta(seconds=told[name]) for name in ("writing", "first_wait")}
+    found = told["interruptions"]
+    told["interruptions"] = tuple(from_plain(Interruption, interruption) for interruption in found)
+    return Goodput(**told)
+
 
 LEAST_RUNS = 50
 """Fewer runs are read as fast as an index."""

@@ -44,16 +44,12 @@ class Writer:
     def append(self, event: Event) -> None:
         """Append an event, ordered after all events visible now; raises OSError."""
         for path in _files(self.path.parent):
-            if path != self.path:
-                self._look(path)
+            if path != self.path:  # another process may have added to its file
+                for row, end in read_rows(path, start=self.seen.get(path.name, 0)):
+                    self.number = max(self.number, _number(row))
+                    self.seen[path.name] = end
         append_lines(self.path, {**encode_event(event), "n": self.number + 1})
         self.number += 1
-
-    def _look(self, path: Path) -> None:
-        """Take in the numbers of events added to another process's file."""
-        for row, end in read_rows(path, start=self.seen.get(path.name, 0)):
-            self.number = max(self.number, _number(row))
-            self.seen[path.name] = end
 
 
 _writers: dict[tuple[int, Path], Writer] = {}

@@ -15,8 +15,8 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import Checkpoint, LaunchConfig
-from hpckit.model.parallel.report import LayoutReport
-from hpckit.model.parallel.words import with_layout_words
+from hpckit.model.parallel.layout import LayoutReport
+from hpckit.model.parallel.settings import with_layout_words
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState

@@ -149,7 +149,10 @@ def _try(folder: Path, text: str, what: str, *, passing: bool) -> _Claim | None:
     if not write_first(mine.path, text):
         return None
     if _latest(folder) == mine and not (passing and _has_lower(mine)):
-        _tidy(mine)
+        for number, path in _entries(folder):
+            if number <= mine.number - _KEPT:
+                with suppress(OSError):
+                    path.unlink()
         return mine
     # The listing was so old that this number, or the whole folder, was used and removed since.
     mine.path.unlink(missing_ok=True)
@@ -195,13 +198,6 @@ def _entries(folder: Path) -> list[tuple[int, Path]]:
         return []
     known = [(path.name.removesuffix(_FREE), path) for path in paths]
     return sorted((int(name), path) for name, path in known if name.isdecimal())
-
-
-def _tidy(mine: _Claim) -> None:
-    for number, path in _entries(mine.folder):
-        if number <= mine.number - _KEPT:
-            with suppress(OSError):
-                path.unlink()
 
 
 @contextmanager

@@ -250,18 +250,13 @@ def _not_one(
             f"{reference!r} is an override, and not a launch or run",
             hint="overrides change what `hpckit launch` starts; this verb takes launches and runs",
         )
-    near = _nearest(reference, names)
+    # Launches whose id, or the name it begins with, is similar.
+    known = {**{name: name for name in names}, **{name_of(name): name for name in reversed(names)}}
+    similar = difflib.get_close_matches(reference, known, n=_SHOWN, cutoff=0.6)
+    near = list(dict.fromkeys(known[name] for name in similar))
     hint = "there are none; --output-dir or $HPCKIT_OUTPUTS choose where to look"
     if reference.isdecimal():
         hint = f"run {reference} of the latest launch is .{reference}"
     elif names:
         hint = f"nearest: {', '.join(near)}" if near else f"newest: {', '.join(names[:_SHOWN])}"
     return NotFoundError(f"no launch or run matching {reference!r} in {output_dir}", hint=hint)
-
-
-def _nearest(reference: str, names: Sequence[str]) -> list[str]:
-    """Return the launches whose id, or the name it begins with, is similar to the reference."""
-    by_name = {name_of(name): name for name in reversed(names)}
-    known = {**{name: name for name in names}, **by_name}
-    near = difflib.get_close_matches(reference, known, n=_SHOWN, cutoff=0.6)
-    return list(dict.fromkeys(known[name] for name in near))

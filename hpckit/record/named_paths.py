@@ -143,26 +143,17 @@ class _Named:
         return not _READ.isdisjoint(self.words)
 
     @property
-    def is_written(self) -> bool:
-        """Whether the key suggests something to write."""
-        return not _WRITTEN.isdisjoint(self.words) or not _WRITTEN_LAST.isdisjoint(self.words[-2:])
-
-    @property
     def may_be_path(self) -> bool:
         """Whether the text should be checked: something to read that is written like a path."""
-        text = self.text
-        if not text or len(text) > _LONGEST or self.is_written or text.endswith(".log"):
+        text, words = self.text, self.words
+        written = not (_WRITTEN.isdisjoint(words) and _WRITTEN_LAST.isdisjoint(words[-2:]))
+        if not text or len(text) > _LONGEST or written or text.endswith(".log"):
             return False
         if _NO_PATH.search(text):
             return False
         if text.startswith("/"):
             return self.is_read
         return self.is_read or "/" in text or text in _DATA or _FILE.search(text) is not None
-
-    @property
-    def is_saved_to(self) -> bool:
-        """Whether a folder under this key may be one to write to."""
-        return not _SAVED_TO.isdisjoint(self.words)
 
 
 def _arguments(words: Sequence[str]) -> Iterator[_Named]:
@@ -207,8 +198,8 @@ def _looked_at(named: _Named, project: ProjectFolder) -> Iterator[Finding]:
 
 def _left_behind(named: _Named, path: Path, project: ProjectFolder) -> Iterator[Finding]:
     """Yield a warning for a path that exists here but not where the run starts."""
-    text = named.text
-    if project.in_place or text in project.named or (named.is_saved_to and path.is_dir()):
+    text, saves = named.text, not _SAVED_TO.isdisjoint(named.words)
+    if project.in_place or text in project.named or (saves and path.is_dir()):
         return
     why = project.missing(path)
     if why is not None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpckit.model.launch import Direction
-from hpckit.model.metrics.rows import number_of
+from hpckit.model.metrics import number_of
 from hpckit.model.plain import plain_fields
 from hpckit.model.run import PRUNED
 from hpckit.model.search import Search

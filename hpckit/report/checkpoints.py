@@ -58,23 +58,21 @@ def checkpoints_page(rows: Sequence[CheckpointRow]) -> Page:
     """Return the table of checkpoints, and a line for each problem."""
     if not rows:
         return ["no checkpoints"]
-    table = TextTable(
-        header=_HEADER, rows=tuple(_cells(row) for row in rows), spare=("objects", "attempt")
+    cells = tuple(
+        (
+            row.run,
+            str(row.step),
+            str(row.attempt),
+            "" if row.size is None else size_text(row.size),
+            "" if row.layout is None else str(row.layout),
+            escaped_cell(", ".join(row.objects)),
+            row.state.value,
+            row.name,
+        )
+        for row in rows
     )
+    table = TextTable(header=_HEADER, rows=cells, spare=("objects", "attempt"))
     return [table, *(f"{row.name}: {escaped_cell(row.problem)}" for row in rows if row.problem)]
-
-
-def _cells(row: CheckpointRow) -> tuple[str, ...]:
-    return (
-        row.run,
-        str(row.step),
-        str(row.attempt),
-        "" if row.size is None else size_text(row.size),
-        "" if row.layout is None else str(row.layout),
-        escaped_cell(", ".join(row.objects)),
-        row.state.value,
-        row.name,
-    )
 
 
 def checkpoints_object(rows: Sequence[CheckpointRow]) -> dict[str, Any]:

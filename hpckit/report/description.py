@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -129,7 +129,22 @@ def description_page(about: LaunchDescription, now: datetime) -> Page:
             page.append(f"the first {_SHOWN_RUNS} of them; `hpckit status` lists all")
         return page
     if about.run.attempts:
-        page += ["", _attempts_table(about.run.attempts, now)]
+        header = ("attempt", "job", "nodes", "rounds", "state", "began", "time")
+        attempts = tuple(
+            (
+                str(attempt.attempt),
+                attempt.job or "",
+                compress_nodes(attempt.nodes),
+                str(attempt.rounds),
+                "" if attempt.state is None else attempt.state.value,
+                "" if attempt.started_at is None else local_moment(attempt.started_at),
+                ""
+                if attempt.started_at is None
+                else duration((attempt.ended_at or now) - attempt.started_at),
+            )
+            for attempt in about.run.attempts
+        )
+        page += ["", TextTable(header=header, rows=attempts)]
     return [*page, "\nconfiguration:", config_yaml(about.run.config).rstrip("\n")]
 
 
@@ -179,26 +194,6 @@ def _code(code: CodeDescription) -> str:
     branch = f" on {code.branch}" if code.branch else ""
     changed = {True: ", with changes", False: ", clean", None: ""}[code.dirty]
     return f"{where}, commit {code.commit}{branch}{changed}"
-
-
-def _attempts_table(attempts: Sequence[AttemptDescription], now: datetime) -> TextTable:
-    return TextTable(
-        header=("attempt", "job", "nodes", "rounds", "state", "began", "time"),
-        rows=tuple(
-            (
-                str(attempt.attempt),
-                attempt.job or "",
-                compress_nodes(attempt.nodes),
-                str(attempt.rounds),
-                "" if attempt.state is None else attempt.state.value,
-                "" if attempt.started_at is None else local_moment(attempt.started_at),
-                ""
-                if attempt.started_at is None
-                else duration((attempt.ended_at or now) - attempt.started_at),
-            )
-            for attempt in attempts
-        ),
-    )
 
 
 def description_document(about: LaunchDescription) -> dict[str, Any]:

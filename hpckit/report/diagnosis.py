@@ -15,9 +15,8 @@ from hpckit.model.diagnosis.verdict import (
     VerdictSeverity,
 )
 from hpckit.model.plain import to_plain
-from hpckit.model.telemetry.energy import EnergyBill, launch_bill
 from hpckit.model.telemetry.rank_steps import TimedPhase
-from hpckit.model.telemetry.usage import RunTelemetry
+from hpckit.model.telemetry.usage import EnergyBill, RunTelemetry, launch_bill
 from hpckit.report.escape import escaped_cell, shortened
 from hpckit.report.failures import shown_ranges
 from hpckit.report.rows import RunRow

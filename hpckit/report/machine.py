@@ -11,7 +11,7 @@ from typing import Any
 
 from hpckit.model.goodput import Goodput
 from hpckit.model.plain import plain_fields, to_plain
-from hpckit.model.telemetry.energy import launch_bill
+from hpckit.model.telemetry.usage import launch_bill
 from hpckit.report.diagnosis import energy_object, findings_object
 from hpckit.report.failures import group_failures, group_object
 from hpckit.report.results import ResultRow, Results, account_values

@@ -13,7 +13,7 @@ from datetime import datetime
 from hpckit.model.counted import counted, steps_text
 from hpckit.model.failure import Failure
 from hpckit.model.launch import Direction, Sweep
-from hpckit.model.outside.notices import NoticeKind, UserNotice
+from hpckit.model.outside import NoticeKind, UserNotice
 from hpckit.model.plain import finite
 from hpckit.model.run import PRUNED, RunRecord, RunView
 from hpckit.model.states import RunState

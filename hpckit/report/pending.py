@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from hpckit.model.run import Observation, RunView
-from hpckit.model.standing import Judgement, Standing
-from hpckit.model.states import BaseState
+from hpckit.model.states import BaseState, Judgement, Standing
 from hpckit.values import dataclass
 
 

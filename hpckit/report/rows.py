@@ -16,11 +16,10 @@ from hpckit.model.elastic import Satellite
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, Cause, Failure
 from hpckit.model.goodput import Goodput
 from hpckit.model.moment import span_words
-from hpckit.model.parallel.report import LayoutReport
+from hpckit.model.parallel.layout import LayoutReport
 from hpckit.model.preflight.verdict import NodeInspection
 from hpckit.model.run import Observation, RunRecord, RunView
-from hpckit.model.standing import Judgement, Standing
-from hpckit.model.states import BaseState, RunState
+from hpckit.model.states import BaseState, Judgement, RunState, Standing
 from hpckit.report.pending import pending_note, standing_text
 from hpckit.values import dataclass, replace
 

@@ -14,7 +14,7 @@ from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import counted, ranges, steps_text
 from hpckit.model.goodput import Goodput
 from hpckit.model.moment import duration, local_minute, local_moment, span_words
-from hpckit.model.parallel.report import LayoutReport
+from hpckit.model.parallel.layout import LayoutReport
 from hpckit.model.preflight.verdict import HealthVerdict, NodeInspection
 from hpckit.model.states import RunState, parse_state
 from hpckit.report import results as sweep

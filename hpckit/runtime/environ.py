@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from hpckit.errors import RankInfoError
 from hpckit.model.cluster.nodes import task_counts
-from hpckit.model.outside.notices import VARIABLE as NOTIFY
+from hpckit.model.outside import VARIABLE as NOTIFY
 from hpckit.model.rank import RANK_VARIABLES, TASK_VARIABLES, RankInfo, RankSource
 
 ON_SUPERVISOR_LOST = "HPCKIT_ON_SUPERVISOR_LOST"

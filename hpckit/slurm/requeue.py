@@ -18,7 +18,7 @@ from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.plan import ResourceSpec
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, RequeueOutcome, StateFlag
-from hpckit.planning.nodes.usable import usable_nodes
+from hpckit.planning.nodes import usable_nodes
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.job_limits import is_preempted

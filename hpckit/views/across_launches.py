@@ -72,7 +72,11 @@ def chosen_runs(
         return [(view, view.runs) for view in views]
     kept = (_without(view, again) for view in views)
     chosen = _newest(sorted(kept, key=lambda view: view.launch.created_at, reverse=True))[::-1]
-    _note_code([view.launch for view, _ in chosen], context)
+    launches = [view.launch for view, _ in chosen]
+    identities = {frozen_identity(launch.paths) for launch in launches}
+    lines = frozenset[str]().union(*(recorded_outside(launch.paths) for launch in launches))
+    if len(identities) > 1 or None in identities or len(paths_of(lines)) < len(lines):
+        context.note(f"the code of these {len(launches)} launches differs, or was not recorded")
     return chosen
 
 
@@ -257,11 +261,3 @@ def _newest(views: Sequence[LaunchView]) -> list[ChosenRuns]:
 
 def _signature(view: LaunchView, run: RunView) -> str:
     return view.launch.runs[run.record.index].signature
-
-
-def _note_code(launches: Sequence[Launch], context: Context) -> None:
-    """Print a note if the compared results may come from different code."""
-    identities = {frozen_identity(launch.paths) for launch in launches}
-    lines = frozenset[str]().union(*(recorded_outside(launch.paths) for launch in launches))
-    if len(identities) > 1 or None in identities or len(paths_of(lines)) < len(lines):
-        context.note(f"the code of these {len(launches)} launches differs, or was not recorded")

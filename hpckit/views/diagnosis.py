@@ -15,9 +15,8 @@ from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import SharedJobSpec
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
-from hpckit.model.telemetry.energy import EnergySum
 from hpckit.model.telemetry.rank_steps import timed_phases
-from hpckit.model.telemetry.usage import NodeUsage, RunUsage
+from hpckit.model.telemetry.usage import EnergySum, NodeUsage, RunUsage
 from hpckit.planning.diagnosis.diagnose import diagnosis
 from hpckit.planning.diagnosis.evidence import (
     RunEvidence,

@@ -161,7 +161,8 @@ class _Reading:
     def view(self, answer: SchedulerReply) -> LaunchView:
         """Combine the record and the answer."""
         asked = frozenset(self.jobs if answer.scheduler is Scheduler.answered else ())
-        living = _living(self.executors, self.records)
+        carriers = {_carrier(record, self.executors) for record in self.records} - {None}
+        living = {carrier: alive(*carrier) for carrier in carriers if carrier is not None}
         runs = _read_again(_World(self, answer.observations, asked, living))
         if self.launch.stages:
             runs = _of_stages(runs, self.launch, self.history, self.meant)
@@ -289,7 +290,14 @@ class _World:
         carrier = _carrier(record, reading.executors)
         seen = self.observations.get(record.job or "")
         # An answer from before the attempt began says nothing about its end.
-        early = seen is not None and record.begun and _is_older(seen, record)
+        early = (
+            seen is not None
+            and seen.state.ended
+            and record.begun
+            and not record.state.ended
+            and record.started_at is not None
+            and seen.seen_at < record.started_at
+        )
         present = RunView(
             record=record,
             observation=None if early else seen,
@@ -316,16 +324,6 @@ class _World:
                 )
 
 
-def _is_older(seen: Observation, record: RunRecord) -> bool:
-    """Return whether an end that Slurm reports is from before the present attempt."""
-    return (
-        seen.state.ended
-        and not record.state.ended
-        and record.started_at is not None
-        and seen.seen_at < record.started_at
-    )
-
-
 def _carrier(record: RunRecord, executors: Mapping[int, LocalStarted]) -> RecordedProcess | None:
     """Return the process that manages a run: the executor while it waits, then its supervisor."""
     if record.state.ended:
@@ -334,13 +332,6 @@ def _carrier(record: RunRecord, executors: Mapping[int, LocalStarted]) -> Record
         return record.supervisor
     executor = executors.get(record.index)
     return None if executor is None else (executor.host, executor.pid, executor.started)
-
-
-def _living(
-    executors: Mapping[int, LocalStarted], records: Iterable[RunRecord]
-) -> Mapping[RecordedProcess, bool | None]:
-    carriers = {_carrier(record, executors) for record in records} - {None}
-    return {carrier: alive(*carrier) for carrier in carriers if carrier is not None}
 
 
 def _jobs(

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hpckit.model.metrics.rows import number_of, recorded_step
+from hpckit.model.metrics import number_of, recorded_step
 from hpckit.model.run import RunRecord
 from hpckit.record.launches import Launch
 from hpckit.record.metrics.history import metric_history

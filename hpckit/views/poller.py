@@ -89,7 +89,9 @@ class Poller:
             spent = self.asked_at - began
             self.pause = max(min(self.pause * 2, self.rhythm.longest), spent * _SLOW)
             self.queue_at = seen.asked_at or self.queue_at
-            self._warn(seen.warning)
+            if seen.warning and seen.warning != self.warning:
+                self.context.note(f"warning: {seen.warning}")
+            self.warning = seen.warning
         young = seen.asked_at is None or seen.asked_at >= (self.doubted_at or began)
         for view in seen.runs:
             self._take(view, final=ask is not Ask.nothing and young)
@@ -119,8 +121,3 @@ class Poller:
             final or not self._on_slurm or view.record.state is RunState.completed
         ):
             self.settled.add(index)
-
-    def _warn(self, warning: str) -> None:
-        if warning and warning != self.warning:
-            self.context.note(f"warning: {warning}")
-        self.warning = warning

@@ -126,7 +126,7 @@ def agree(request_for: Callable[..., ComposeRequest], words: list[str]) -> None:
 
 def all_compose(request_for: Callable[..., ComposeRequest], words: list[str]) -> bool:
     """Whether every point of a sweep composes by itself, or the sweep cannot even be listed."""
-    from hpckit.config.points.expansion import Word, list_points, present  # noqa: PLC0415
+    from hpckit.config.points import Word, list_points, present  # noqa: PLC0415
 
     with open_session(request_for()) as session:
         parsed = [Word(override=override) for override in parse(words, session.loader)]

@@ -19,7 +19,7 @@ from integration.project import Project
 from tiers import thorough
 
 from hpckit.model.nodes.incident import IncidentKind, NodeIncident
-from hpckit.record.nodes.history import append_incident
+from hpckit.record.node_history import append_incident
 from hpckit.sandbox import daemons, process
 from hpckit.sandbox.lifecycle import required_options
 from hpckit.testing.nvml.fake_nvml import FakeNvml

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from hpckit.model import events
 from hpckit.model.events import Event, decode_event, encode_event
-from hpckit.model.parallel.layout import Layout, MeshAxis
-from hpckit.model.parallel.report import LayoutReport
+from hpckit.model.parallel.layout import Layout, LayoutReport, MeshAxis
 from hpckit.model.plain import LARGEST, LONGEST_S
 
 KINDS = sorted(

@@ -1,4 +1,4 @@
-"""Promises of model.last_word: how an attempt ended that could not say so."""
+"""Promises of model.run: how an attempt ended that could not say so."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from hpckit.model import events
 from hpckit.model.failure import Cause
-from hpckit.model.final_event import missing_final_event
+from hpckit.model.run import missing_final_event
 from hpckit.model.states import RunState
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

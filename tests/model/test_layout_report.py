@@ -12,8 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.model import events
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.report import LayoutReport, RankLayout, layout_report, run_lengths
+from hpckit.model.parallel.layout import (
+    Layout,
+    LayoutReport,
+    RankLayout,
+    layout_report,
+    run_lengths,
+)
 from hpckit.model.run import RunRecord
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

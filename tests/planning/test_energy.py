@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from hpckit.model.goodput import Goodput, MeasuredTimes, TimeParts
 from hpckit.model.launch import Cluster
-from hpckit.model.telemetry.energy import EnergySum, launch_bill
 from hpckit.model.telemetry.rank_steps import RankSteps
-from hpckit.model.telemetry.usage import NodeUsage
+from hpckit.model.telemetry.usage import EnergySum, NodeUsage, launch_bill
 from hpckit.model.telemetry.vocabulary import (
     GaugeSpread,
     GpuCounter,

@@ -20,8 +20,7 @@ from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.stages import DependencyType, earlier, followed, with_followed
-from hpckit.model.standing import Judgement, Standing
-from hpckit.model.states import RunState, parse_state
+from hpckit.model.states import Judgement, RunState, Standing, parse_state
 from hpckit.planning.jobs.stage_jobs import waits
 from hpckit.planning.plan import LaunchIdentity, make_plan
 from hpckit.planning.recovery.resume import Known, added_jobs_of_stages, choose

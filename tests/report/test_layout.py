@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.report import LayoutReport
+from hpckit.model.parallel.layout import Layout, LayoutReport
 from hpckit.report.text import amount, layout_lines
 
 MILLION = 10**6

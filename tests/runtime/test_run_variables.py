@@ -111,7 +111,7 @@ def test_variables_of_gpus_are_the_same_when_made_twice(desk: Desk) -> None:
 
 
 def test_a_rank_does_not_end_as_a_prompt(desk: Desk) -> None:
-    """PYTHONINSPECT of the launching shell would keep each rank, which has no input, and fail it."""
+    """PYTHONINSPECT of the launching shell would keep each rank, and fail it without input."""
     shown = seen(desk, {"PYTHONINSPECT": "1"}, ClusterKind.local)
     assert "PYTHONINSPECT" not in shown
     own = seen(desk, {}, ClusterKind.local, {"PYTHONINSPECT": "1"})

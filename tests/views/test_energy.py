@@ -13,8 +13,8 @@ from report_launches import gathered
 from hpckit.model import events
 from hpckit.model.launch import Cluster, ClusterKind
 from hpckit.model.states import RunState
-from hpckit.model.telemetry.energy import EnergySum
 from hpckit.model.telemetry.json_form import encode_telemetry
+from hpckit.model.telemetry.usage import EnergySum
 from hpckit.model.telemetry.vocabulary import (
     GaugeSpread,
     GpuCounter,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from hpckit.model import events
 from hpckit.model.failure import Cause
-from hpckit.model.final_event import last_round, lost, missing_final_event, round_lost
 from hpckit.model.plan import JobSpec
+from hpckit.model.run import last_round, lost, missing_final_event, round_lost
 from hpckit.model.states import RequeueOutcome, RunState
 from hpckit.planning.jobs.shared_jobs import EndedAttempt, comes_back
 from hpckit.planning.recovery.ledger import exhausted, read_ledger

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """Do what the verb is for; return the exit code, which is 0 also if there is nothing to do."""
     verb, code = arguments.words[0], 0
     if verb == "node-facts":
-        import_module("hpckit.operations.environment.look").write_node_facts(context)
+        import_module("hpckit.operations.environment").write_node_facts(context)
         return code
     launch, index = load_launch(arguments.folder), arguments.job
     if verb == "local":

@@ -88,16 +88,13 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
         if place == self.cursor:
             return
         self.cursor = place
-        self._scroll_to_cursor()
+        height, first = max(self.size.height - 1, 1), self.scroll_offset.y
+        if place < first:
+            self.scroll_to(y=place, animate=False, immediate=True)
+        elif place >= first + height:
+            self.scroll_to(y=place - height + 1, animate=False, immediate=True)
         self.refresh()
         self.post_message(self.Selected())
-
-    def _scroll_to_cursor(self) -> None:
-        height, first = max(self.size.height - 1, 1), self.scroll_offset.y
-        if self.cursor < first:
-            self.scroll_to(y=self.cursor, animate=False, immediate=True)
-        elif self.cursor >= first + height:
-            self.scroll_to(y=self.cursor - height + 1, animate=False, immediate=True)
 
     def on_click(self, event: events.Click) -> None:
         """Select the run that was clicked."""

@@ -17,7 +17,7 @@ from hpckit.errors import HpckitError
 from hpckit.model.counted import steps_text
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.operations.checkpoints.resume_step import with_resume_steps
+from hpckit.operations.checkpoints import with_resume_steps
 from hpckit.operations.next_step import only_a_view
 from hpckit.operations.notices.unsent import say_unsent
 from hpckit.record.launches import Launch
@@ -61,17 +61,29 @@ def wait(launch: Launch, context: Context, how: Waiting) -> int:
     a message; the runs continue.
     """
     if context.terminal and not how.quiet and not how.follow:
-        views = _watch(launch, context, how)
+        look = Look(indices=how.indices, interval_s=_RECORD_S, rhythm=POLL_BACKOFF, until_over=True)
+        views = follow(launch, look, context)  # as `status --watch`
     else:
         poller = Poller(launch=launch, context=context, indices=how.indices)
         with only_a_view(launch, context), _display(poller, how) as show:
-            _poll(poller, show)
+            while True:
+                began = context.now()
+                poller.look()
+                show()
+                if poller.over:
+                    break
+                spent = (context.now() - began).total_seconds()
+                context.sleep(max(_RECORD_S, spent * _SHARE))
         views = poller.views
     rows = [run_row(view) for view in views]
     if how.follow and len(rows) > 1:
         context.note(count_line([row.state for row in rows]))
     elif not how.quiet and not how.follow:
-        _show_end(launch, rows, context)
+        ended = with_resume_steps(launch, rows, steps=len(rows) <= _JUDGED)
+        page = status_page(launch_head(launch), ended, context.now(), brief=True)
+        if len(ended) == 1:
+            page = [*page, *(f"warning: {warning}" for warning in ended[0].warnings)]
+        show_page(page, context)
     say_unsent(launch, views, context)
     if not how.quiet:
         say = context.note if how.follow else context.say
@@ -92,31 +104,6 @@ def _judged(
         context.note(f"warning: what held the runs back is not known: {error.message}")
         return ()
     return [replace(row, findings=known.get(row.index)) for row in rows]
-
-
-def _watch(launch: Launch, context: Context, how: Waiting) -> Sequence[RunView]:
-    """Show what `status --watch` shows, until the end."""
-    look = Look(indices=how.indices, interval_s=_RECORD_S, rhythm=POLL_BACKOFF, until_over=True)
-    return follow(launch, look, context)
-
-
-def _poll(watch: Poller, show: Callable[[], None]) -> None:
-    while True:
-        began = watch.context.now()
-        watch.look()
-        show()
-        if watch.over:
-            return
-        spent = (watch.context.now() - began).total_seconds()
-        watch.context.sleep(max(_RECORD_S, spent * _SHARE))
-
-
-def _show_end(launch: Launch, rows: Sequence[RunRow], context: Context) -> None:
-    rows = with_resume_steps(launch, rows, steps=len(rows) <= _JUDGED)
-    page = status_page(launch_head(launch), rows, context.now(), brief=True)
-    if len(rows) == 1:
-        page = [*page, *(f"warning: {warning}" for warning in rows[0].warnings)]
-    show_page(page, context)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from hpckit.features.exporting.open_metrics import RunGauges, open_metrics_lines
 from hpckit.features.exporting.trace import trace_text
 from hpckit.model.goodput import Goodput
 from hpckit.model.ids import split_run_id
-from hpckit.model.metrics.rows import MetricValue, number_of
+from hpckit.model.metrics import MetricValue, number_of
 from hpckit.operations.output_file import EXPORT_MARKS, VALUE_COLUMNS, OutputKind
 from hpckit.record.metrics.history import last_live_numbers
 from hpckit.report.escape import escaped_cell, escaped_json, escaped_name, guarded

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from hpckit.model.metrics.rows import JudgedRow, MetricValue, each_value, number_of
+from hpckit.model.metrics import JudgedRow, MetricValue, each_value, number_of
 from hpckit.model.run import RunView
 from hpckit.patterns import lazy_pattern
 from hpckit.record.attempts import attempt_numbers

@@ -29,7 +29,7 @@ from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.operations.answering.one_run import PLAIN_RUN, answered, plain_words, read_answer
 from hpckit.operations.check import check_launch
-from hpckit.operations.environment.look import compose_one, output_overrides
+from hpckit.operations.environment import compose_one, output_overrides
 from hpckit.operations.prepare import prepare
 from hpckit.record.launches import Launch
 from hpckit.record.store import append_lines, make_folder, read_lines

@@ -14,7 +14,7 @@ from statistics import quantiles
 
 from hpckit.features.reporting.document import CurveBand, CurvePoints, MetricCurves, RunCurve
 from hpckit.features.reporting.figure import RunClock, moment_s, run_clock
-from hpckit.model.metrics.rows import MetricValue, RowPlace, each_value, number_of
+from hpckit.model.metrics import MetricValue, RowPlace, each_value, number_of
 from hpckit.model.run import RunView
 from hpckit.record.launches import Launch
 from hpckit.record.metrics.history import metric_history

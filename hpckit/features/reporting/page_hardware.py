@@ -19,7 +19,7 @@ from hpckit.features.reporting.page_parts import (
 )
 from hpckit.features.reporting.words import short_name
 from hpckit.model.counted import counted
-from hpckit.model.telemetry.energy import EnergyBill, launch_bill
+from hpckit.model.telemetry.usage import EnergyBill, launch_bill
 from hpckit.report.escape import escaped_cell, shortened
 from hpckit.report.rows import RunRow
 from hpckit.report.text import percent

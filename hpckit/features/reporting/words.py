@@ -10,7 +10,7 @@ from hpckit.model.goodput import Interruption
 from hpckit.model.launch import Direction
 from hpckit.model.moment import local_moment
 from hpckit.model.states import RunState
-from hpckit.model.telemetry.energy import EnergyBill, launch_bill
+from hpckit.model.telemetry.usage import EnergyBill, launch_bill
 from hpckit.report.account import goodput_lines
 from hpckit.report.best import best_row
 from hpckit.report.diagnosis import VerdictGroup, energy_words

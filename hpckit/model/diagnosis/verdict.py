@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from hpckit.model.parallel.layout import name_rank
-from hpckit.model.telemetry.energy import EnergyBill
 from hpckit.model.telemetry.rank_steps import TimedPhase
-from hpckit.model.telemetry.usage import RunTelemetry
+from hpckit.model.telemetry.usage import EnergyBill, RunTelemetry
 from hpckit.values import dataclass, field
 
 EvidenceValue = float | int | str | None

@@ -1,12 +1,14 @@
-"""What a user may configure of a run's layout: the section `parallel` of the configuration.
+"""What a user may configure of a run's layout, in the section `parallel` and by later overrides.
 
 `scripts/config_reference.py` takes the docstrings below the fields.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field
 
 
@@ -160,3 +162,35 @@ SIZE_WORDS: dict[str, frozenset[SizeWord]] = {
     "pipeline": frozenset({SizeWord.nodes}),
 }
 """The words that each axis takes besides a number."""
+
+
+_GROUP = "parallel"
+_WORD = lazy_pattern(r"[+~]{0,2}[A-Za-z_$][\w.@/$]*=")
+
+
+def is_override(word: str) -> bool:
+    """Whether a word has the form of an override: `seed=1`, `parallel=tensor`, `+x.y=2`."""
+    return _WORD.match(word) is not None
+
+
+def is_layout_word(word: str) -> bool:
+    """Whether an override chooses a layout, or sets a key of it: `parallel.shard=2`."""
+    key, equals, _ = word.partition("=")
+    return bool(equals) and (key == _GROUP or key.startswith(f"{_GROUP}."))
+
+
+def with_layout_words(overrides: Iterable[str], words: Iterable[str]) -> tuple[str, ...]:
+    """Return the overrides of a run after these words: they replace what they make void.
+
+    Example: `seed=1 parallel.shard=2` with `parallel=tensor` is `seed=1 parallel=tensor`.
+    """
+    found = list(overrides)
+    for word in words:
+        key = word.partition("=")[0].lstrip("+")
+        found = [word_before for word_before in found if not _is_void(word_before, key)] + [word]
+    return tuple(found)
+
+
+def _is_void(override: str, key: str) -> bool:
+    own = override.partition("=")[0].lstrip("+")
+    return own == key or (key == _GROUP and is_layout_word(override.lstrip("+")))

@@ -198,7 +198,9 @@ def _read_row(line: Mapping[str, Any]) -> TelemetryRow:
         start=ends.start,
         end=ends.end,
         host=None if host is None else _read_host(host),
-        gpus=() if gpus is None else _read_gpus(gpus),
+        gpus=()
+        if gpus is None
+        else tuple(_read_gpu(gpus, place) for place in range(len(gpus["uuids"]))),
         ranks=_read_ranks(line.get("ranks") or {"rank": []}),
     )
 
@@ -234,10 +236,6 @@ def _read_host(plain: Mapping[str, Any]) -> HostRow:
         gauges=_spreads(HostGauge, plain["gauges"], samples),
         counters=_numbers(HostCounter, plain["counters"]),
     )
-
-
-def _read_gpus(plain: Mapping[str, Any]) -> tuple[GpuRow, ...]:
-    return tuple(_read_gpu(plain, place) for place in range(len(plain["uuids"])))
 
 
 def _read_gpu(plain: Mapping[str, Any], place: int) -> GpuRow:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpckit.config.compose import compose_sections
@@ -13,14 +12,7 @@ from hpckit.record.launches import Launch, load_settings
 
 
 def settings_order(launch: Launch, words: tuple[str, ...], context: Context) -> SettingsOrder:
-    """Return the order for these words; raises ConfigError if they mean nothing."""
-    return SettingsOrder(words=words, change=_settings_change(launch, words, context))
-
-
-def _settings_change(
-    launch: Launch, words: Sequence[str], context: Context
-) -> Callable[[LaunchConfig], LaunchConfig]:
-    """Return the function that applies these words to a run's settings.
+    """Return the order for these words, with the function that applies them to a run's settings.
 
     Files of groups are read from the frozen code. The function raises ConfigError, and so does
     this one if the words mean nothing, also where no run is left that they would be for.
@@ -35,4 +27,4 @@ def _settings_change(
         return known[sections]
 
     change(load_settings(launch, 0)[0])
-    return change
+    return SettingsOrder(words=words, change=change)

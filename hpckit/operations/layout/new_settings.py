@@ -17,8 +17,7 @@ from hpckit.model.counted import ranges
 from hpckit.model.events import SettingsChanged
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.parallel.layout import MeshAxis
-from hpckit.model.parallel.settings import Parallel
-from hpckit.model.parallel.words import is_layout_word
+from hpckit.model.parallel.settings import Parallel, is_layout_word
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import JobSpec, ResourceSpec
 from hpckit.patterns import lazy_pattern
@@ -61,7 +60,10 @@ class NewSettings:
         old, new = self.before.parallel, self.after.parallel
         sizes = {axis.value for axis in MeshAxis}
         names = [name for name in field_names(Parallel) if name not in sizes]
-        more = [f"{key}={_text(value)}" for key, value in _new(old, new, names).items()]
+        more = [
+            f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+            for key, value in _new(old, new, names).items()
+        ]
         return "" if old == new else ", ".join([str(layout_of(self.after)), *more])
 
     @property
@@ -136,10 +138,6 @@ def with_new_resources(job: JobSpec, new: NewSettings | None) -> JobSpec:
         return job
     shared = job.shared_job and replace(job.shared_job, each=new.asked(job.shared_job.each))
     return replace(job, resources=new.asked(job.resources), shared_job=shared)
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def record_settings(

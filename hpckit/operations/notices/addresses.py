@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hpckit.errors import ConfigError
-from hpckit.model.outside.notices import VARIABLE, Notify
-from hpckit.planning.notices.destinations import Destination, Transport, read_destinations
+from hpckit.model.outside import VARIABLE, Notify
+from hpckit.planning.notices import Destination, Transport, read_destinations
 
 _MOST_BYTES = 64 * 1024
 _OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO

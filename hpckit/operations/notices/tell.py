@@ -1,14 +1,17 @@
 """Tells people of what happened: makes each notice once, and sends it within a time limit.
 
-What cannot be sent is kept in the launch folder, and the next verb sends it. Nothing here raises,
-and nothing takes longer than its limit: a run does not fail, or wait, for a notice.
+One process sends a notice, to all destinations at once. What cannot be sent is kept in the launch
+folder, and the next verb sends it. Nothing here raises, and nothing takes longer than its limit: a
+run does not fail, or wait, for a notice.
 """
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from hpckit.context import Context
@@ -17,14 +20,14 @@ from hpckit.model import events
 from hpckit.model.failure import Failure
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
-from hpckit.model.outside.notices import NoticeKind, Notify, UserNotice
+from hpckit.model.outside import NoticeKind, Notify, UserNotice
 from hpckit.model.run import RunRecord, RunView
 from hpckit.operations.next_step import reference
 from hpckit.operations.notices.addresses import find_destinations
-from hpckit.operations.notices.send import hold_back, send_all
 from hpckit.operations.notices.unsent import key_of_end, remarks
-from hpckit.planning.notices.destinations import document
-from hpckit.planning.notices.due import (
+from hpckit.planning.notices import (
+    Destination,
+    document,
     is_over,
     kind_of_end,
     kind_of_rest,
@@ -34,7 +37,15 @@ from hpckit.planning.notices.due import (
 from hpckit.planning.secrecy import masked_text
 from hpckit.record.attempts import latest_attempt, read_attempts
 from hpckit.record.launches import Launch, load_settings, read_launch_history, read_runs
-from hpckit.record.outside.notices import is_kept, keep_notice, unsent_notices
+from hpckit.record.layout import LaunchPaths, NoticePaths
+from hpckit.record.notices import (
+    begin_sending,
+    delivered_to,
+    end_sending,
+    is_kept,
+    keep_notice,
+    unsent_notices,
+)
 from hpckit.record.secret_variables import read_secrets
 from hpckit.report.notice import NoticeWriter
 from hpckit.values import dataclass, field, replace
@@ -210,7 +221,10 @@ class _Telling:
         try:
             destinations = find_destinations(self.notify, self.context.environ)
         except ConfigError as error:
-            hold_back(self.launch.paths, notices, error.message)
+            for files in (self.launch.paths.notice(notice.key) for notice in notices):
+                if begin_sending(files):
+                    said = [error.message]
+                    end_sending(files, delivered_to(files), all_of_them=False, problems=said)
             problems = [error.message] * len(notices)
         else:
             problems = send_all(self.launch.paths, notices, destinations, self.context, deadline)
@@ -274,3 +288,77 @@ def _begun(work: Callable[[], None], context: Context) -> threading.Thread:
 def _join(threads: Sequence[threading.Thread], deadline: float) -> None:
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
+
+
+_TO_RECORD_S = 1.0
+"""Time kept for recording who has a notice."""
+
+_LEAST_S = 0.2
+
+
+def send_all(
+    paths: LaunchPaths,
+    notices: Sequence[UserNotice],
+    destinations: Sequence[Destination],
+    context: Context,
+    deadline: float,
+) -> list[str]:
+    """Send notices, and return what went wrong, without addresses; raises OSError.
+
+    What went wrong is recorded, too. `deadline` is in the time of `time.monotonic`.
+    """
+    mine = [notice for notice in notices if begin_sending(paths.notice(notice.key))]
+    tries = [
+        _Delivery(notice=notice, files=paths.notice(notice.key), destination=to, context=context)
+        for notice in mine
+        for to in destinations
+        if to.place not in delivered_to(paths.notice(notice.key))
+    ]
+    until = deadline - _TO_RECORD_S
+    for attempt_ in tries:
+        attempt_.begin(max(_LEAST_S, until - time.monotonic()))
+    for attempt_ in tries:
+        if attempt_.thread is not None:
+            with suppress(RuntimeError):
+                attempt_.thread.join(max(_LEAST_S, until - time.monotonic()))
+    for notice in mine:
+        files = paths.notice(notice.key)
+        bad = [attempt_ for attempt_ in tries if attempt_.notice == notice and attempt_.problem]
+        failed = {failure.destination.place for failure in bad}
+        has = delivered_to(files) | {destination.place for destination in destinations} - failed
+        why = [failure.said for failure in bad]
+        end_sending(files, has, all_of_them=not failed, problems=why)
+    return [attempt_.said for attempt_ in tries if attempt_.problem]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Delivery:
+    """One notice to one destination. `problem` is empty once it was delivered."""
+
+    notice: UserNotice
+    files: NoticePaths
+    destination: Destination
+    context: Context
+    problem: str = "no answer in time"
+    thread: threading.Thread | None = field(default=None, init=False)
+
+    @property
+    def said(self) -> str:
+        """What went wrong, and with which destination."""
+        return f"{self.destination.name}: {self.problem}"
+
+    def begin(self, limit_s: float) -> None:
+        """Send it in a thread: the resolver, and a slow answer, know no time limit."""
+        # Imported here: most verbs send nothing, and it takes as long as all else they do.
+        transports = importlib.import_module("hpckit.operations.notices.transports")
+
+        def run() -> None:
+            try:
+                transports.deliver(self.destination, self.notice, self.context.environ, limit_s)
+            except transports.DeliveryError as error:
+                self.problem = str(error)
+            else:
+                self.problem = ""
+
+        self.thread = threading.Thread(target=run, name="notice", daemon=True)
+        self.thread.start()

@@ -17,15 +17,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpckit.model.failure import signal_name
-from hpckit.model.outside.notices import VARIABLE, UserNotice
+from hpckit.model.outside import VARIABLE, UserNotice
 from hpckit.operations.notices.addresses import apprise_with
-from hpckit.planning.notices.destinations import (
-    Destination,
-    Transport,
-    WebRequest,
-    document,
-    web_request,
-)
+from hpckit.planning.notices import Destination, Transport, WebRequest, document, web_request
 
 
 class DeliveryError(Exception):

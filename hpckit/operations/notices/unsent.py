@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 
 from hpckit.context import Context
 from hpckit.model.counted import counted
-from hpckit.model.outside.notices import VARIABLE, NoticeKind, Notify
+from hpckit.model.outside import VARIABLE, NoticeKind, Notify
 from hpckit.model.run import RunRecord, RunView
 from hpckit.operations.next_step import reference
-from hpckit.planning.notices.due import kind_of_rest
+from hpckit.planning.notices import kind_of_rest
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.layout import NoticePaths
-from hpckit.record.outside.notices import problems_of, unsent_notices
+from hpckit.record.notices import problems_of, unsent_notices
 from hpckit.report.notice import key_of_launch, key_of_run
 
 _LONGEST_S = 12.0

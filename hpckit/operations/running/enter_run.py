@@ -79,7 +79,12 @@ def enter_run(
         *(str(launch.folder), str(record.index), str(record.attempt), *words),
     ]
     if entrance.job is None:
-        _become(program, context)
+        restore_signals()
+        try:
+            os.execve(program[0], program, dict(context.environ))  # noqa: S606  # no shell is the point
+        except OSError as error:
+            why = f"the Python of the launch cannot be run: {program[0]}: {error}"
+            raise RunError(why) from error
     commands = SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=context.environ)
     resources = load_settings(launch, record.index)[0].resources
     step = overlapping_step(
@@ -91,14 +96,6 @@ def enter_run(
     )
     restore_signals()
     commands.become("srun", *step)
-
-
-def _become(program: list[str], context: Context) -> NoReturn:
-    restore_signals()
-    try:
-        os.execve(program[0], program, dict(context.environ))  # noqa: S606  # no shell is the point
-    except OSError as error:
-        raise RunError(f"the Python of the launch cannot be run: {program[0]}: {error}") from error
 
 
 def _nodes(launch: Launch, view: RunView) -> tuple[str, ...]:

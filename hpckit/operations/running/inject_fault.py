@@ -209,22 +209,16 @@ def _damage_file(fault: Fault, folder: Path, sizes: Mapping[str, int], *, dry: b
         at -= size
     flips = fault.kind is FaultKind.flip
     if not dry:
-        (_flip if flips else _cut)(folder / name, at)
+        with (folder / name).open("r+b") as file:
+            file.seek(at)
+            if flips:
+                (byte,) = file.read(1)
+                file.seek(at)
+                file.write(bytes([byte ^ 1]))
+            else:
+                file.truncate()
     done = f"flipped bit 0 of byte {at}" if flips else f"cut after byte {at}"
     return f"{done} of {size} in {folder.name}/{name}"
-
-
-def _flip(path: Path, at: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        (byte,) = file.read(1)
-        file.seek(at)
-        file.write(bytes([byte ^ 1]))
-
-
-def _cut(path: Path, at: int) -> None:
-    with path.open("r+b") as file:
-        file.truncate(at)
 
 
 def _ask_slurm(fault: Fault, scene: FaultScene) -> str:
@@ -243,15 +237,11 @@ def _ask_slurm(fault: Fault, scene: FaultScene) -> str:
     elif fault.kind is FaultKind.scancel:
         cancel([job], scene.commands())
     else:
-        return _preempt(fault, scene)
+        assert fault.partition is not None, "the grammar asks for a partition"  # noqa: S101
+        seconds = _URGENT_S if fault.seconds is None else fault.seconds
+        urgent = running_job.preempt(scene.nodes, fault.partition, seconds, scene.commands())
+        done = f"job {urgent} in partition {fault.partition} wants {', '.join(scene.nodes)}"
     return done
-
-
-def _preempt(fault: Fault, scene: FaultScene) -> str:
-    assert fault.partition is not None, "the grammar asks for a partition"  # noqa: S101
-    seconds = _URGENT_S if fault.seconds is None else fault.seconds
-    job = running_job.preempt(scene.nodes, fault.partition, seconds, scene.commands())
-    return f"job {job} in partition {fault.partition} wants {', '.join(scene.nodes)}"
 
 
 def _break_sandbox(fault: Fault, scene: FaultScene) -> str:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
 
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
@@ -13,13 +18,13 @@ from hpckit.model.profile import MOST_RANKS, MOST_STEPS, ProfileAnswer, ProfileR
 from hpckit.model.run import RunRecord
 from hpckit.model.telemetry.settings import ProfileTool
 from hpckit.operations.next_step import reference
-from hpckit.planning.profile.summary import summarise
+from hpckit.planning.profile import summarise
 from hpckit.record.attempts import latest_attempt
 from hpckit.record.launches import load_settings, read_runs
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.lookup import Selection
 from hpckit.record.process import this_host
-from hpckit.record.profile.trace_file import TraceTooLargeError, read_trace
+from hpckit.record.store import open_plain
 from hpckit.report.profile import ProfiledRank
 from hpckit.runtime.mailbox import LOOK_S, profile_mailbox
 from hpckit.values import dataclass, replace
@@ -50,7 +55,11 @@ def profile_run(selection: Selection, order: ProfileOrder, context: Context) -> 
     RunError if it ends meanwhile, or its supervisor does not answer.
     """
     launch = selection.launch
-    _check_steps(order)
+    if not 0 < order.steps <= MOST_STEPS:
+        raise UsageError(
+            f"--steps is {order.steps}; a profile has 1 to {MOST_STEPS} steps",
+            hint="5 steps show what each step does; traces grow by megabytes a step",
+        )
     record = running_run(selection, context, "profiled").record
     settings, _ = load_settings(launch, record.index)
     wanted = _wanted(order, settings, record.id)
@@ -110,15 +119,6 @@ def latest_profile(paths: AttemptPaths) -> ProfileAnswer | None:
     answers = map(profile_mailbox(paths).read, names)
     profiled = [answer for answer in answers if answer is not None and answer.refused is None]
     return max(profiled, key=lambda one: one.at, default=None)
-
-
-def _check_steps(order: ProfileOrder) -> None:
-    """Raise UsageError for a number of steps that no profile has."""
-    if not 0 < order.steps <= MOST_STEPS:
-        raise UsageError(
-            f"--steps is {order.steps}; a profile has 1 to {MOST_STEPS} steps",
-            hint="5 steps show what each step does; traces grow by megabytes a step",
-        )
 
 
 def _wanted(order: ProfileOrder, settings: LaunchConfig, run: str) -> tuple[int, ...]:
@@ -238,3 +238,86 @@ def _of_rank(result: RankProfile, paths: AttemptPaths, answer: ProfileAnswer) ->
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         return ProfiledRank(result=result, file=file, problem=f"cannot read {file}: {why}")
     return ProfiledRank(result=result, file=file, summary=summary, problem=result.problem)
+
+
+MOST_BYTES = 1 << 29
+"""Of text that is read of one trace: some millions of events, half a minute, and a gigabyte."""
+
+_CHUNK = 1 << 20
+_LONGEST_HEAD = 1 << 24
+_LIST = '"traceEvents"'
+
+
+class TraceTooLargeError(ValueError):
+    """Raised for a trace of more than `MOST_BYTES`."""
+
+
+def read_trace(path: Path, *, most: int = MOST_BYTES) -> Iterator[dict[str, Any]]:
+    """Yield the events of a trace, a gzip file of JSON in the Chrome trace format, one by one.
+
+    A large one is never in memory as a whole. Raises OSError, ValueError if it is damaged, and
+    TraceTooLargeError if its text is longer than `most` bytes.
+    """
+    with open_plain(path) as packed, gzip.open(packed, "rt", encoding="utf-8") as file:
+        try:
+            yield from _Reader(file, most).events()
+        except (EOFError, zlib.error, RecursionError) as error:
+            raise ValueError(f"it is damaged: {error}") from error
+
+
+@dataclass(slots=True)
+class _Reader:
+    """The part of a trace's text that is in memory, from `at` on."""
+
+    file: IO[str]
+    most: int
+    text: str = ""
+    at: int = 0
+    read: int = 0
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield the objects of the list of events."""
+        self._skip_head()
+        decode = json.JSONDecoder().raw_decode
+        while (mark := self._mark()) != "]":
+            if mark == ",":
+                self.at += 1
+                continue
+            try:
+                event, self.at = decode(self.text, self.at)
+            except json.JSONDecodeError as error:
+                if not self._more():  # an object that goes on in the next chunk
+                    raise ValueError("it is damaged, or was cut off") from error
+                continue
+            if isinstance(event, dict):
+                yield event
+
+    def _skip_head(self) -> None:
+        while (found := self.text.find(_LIST)) < 0:
+            if len(self.text) > _LONGEST_HEAD or not self._more():
+                raise ValueError("it has no list of events")
+        self.at = found + len(_LIST)
+        if self._mark() == ":":
+            self.at += 1
+        if self._mark() != "[":
+            raise ValueError("it has no list of events")
+        self.at += 1
+
+    def _mark(self) -> str:
+        """Return the next character that is no space, and go to it."""
+        while True:
+            while self.at < len(self.text):
+                if not self.text[self.at].isspace():
+                    return self.text[self.at]
+                self.at += 1
+            if not self._more():
+                raise ValueError("it is damaged, or was cut off")
+
+    def _more(self) -> bool:
+        """Read on; return False at the end. What was read before `at` is forgotten."""
+        piece = self.file.read(_CHUNK)
+        self.read += len(piece)
+        if self.read > self.most:
+            raise TraceTooLargeError(f"it has more than {self.most >> 20} MiB of text")
+        self.text, self.at = self.text[self.at :] + piece, 0
+        return bool(piece)

@@ -70,7 +70,14 @@ def command_slips(
     A placeholder that a script fills in itself, such as `--format {epoch}.pt`, gives no warning.
     """
     started = invocation(words)
-    yield from _options_of_launch(words)
+    for word in words[1:]:
+        if word in _OF_LAUNCH:
+            yield warning(
+                "command",
+                word,
+                f"{word} stands behind --, and so is a word of the command",
+                f"if it is meant for hpckit: hpckit launch {word} -- …",
+            )
     if started.code is None:
         yield from _shell_signs(words)
         yield from _placeholders(words, keys)
@@ -81,17 +88,6 @@ def command_slips(
     chosen = _CHOOSES.search(line) is not None
     for command in commands_of(words):
         yield from _launchers(command, resources, chosen=chosen)
-
-
-def _options_of_launch(words: Sequence[str]) -> Iterator[Finding]:
-    for word in words[1:]:
-        if word in _OF_LAUNCH:
-            yield warning(
-                "command",
-                word,
-                f"{word} stands behind --, and so is a word of the command",
-                f"if it is meant for hpckit: hpckit launch {word} -- …",
-            )
 
 
 def _pipes(words: Sequence[str], line: str) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from hpckit.model.command import command_words
 from hpckit.model.counted import ranges
 from hpckit.model.failure import RESTARTABLE
 from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, LaunchConfig, Recovery, Resources
-from hpckit.model.outside.notices import VARIABLE
+from hpckit.model.outside import VARIABLE
 from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.model.plan import SweepPoint
 from hpckit.model.profile import MOST_RANKS as MOST_PROFILED
@@ -48,7 +48,14 @@ def check_points(points: Sequence[SweepPoint]) -> None:
         raise ConfigError(
             "the sweep has no points", hint="an axis such as range(0,0) or glob() matched nothing"
         )
-    _check_shared(points)
+    for key in SHARED_KEYS:
+        first = getattr(points[0].settings, key)
+        if any(getattr(point.settings, key) != first for point in points):
+            raise ConfigError(
+                f"{key} differs between the runs of one launch; they share one folder, one code "
+                "snapshot and one scheduler",
+                hint=f"start one launch for each value of {key}, or sweep another key",
+            )
     check = once_for_all(check_settings)
     for index, point in enumerate(points):
         try:
@@ -88,17 +95,6 @@ def check_settings(settings: LaunchConfig) -> None:
     _check_restarts(settings.recovery)
     _check_lead(settings)
     check_shared_jobs(settings)
-
-
-def _check_shared(points: Sequence[SweepPoint]) -> None:
-    for key in SHARED_KEYS:
-        first = getattr(points[0].settings, key)
-        if any(getattr(point.settings, key) != first for point in points):
-            raise ConfigError(
-                f"{key} differs between the runs of one launch; they share one folder, one code "
-                "snapshot and one scheduler",
-                hint=f"start one launch for each value of {key}, or sweep another key",
-            )
 
 
 def _check_observe(observe: Observe) -> None:

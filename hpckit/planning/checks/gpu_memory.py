@@ -65,29 +65,24 @@ def gpu_memory_findings(
             continue
         kind, room = gpu
         stage = max(model.stages, key=lambda one: _needed(one, model))
-        if _needed(stage, model) > room:
-            yield _finding(plan, model, stage, kind, room)
+        if (needed := _needed(stage, model)) <= room:
+            continue
+        of = f"run {model.run}: " if len(plan.runs) > 1 else ""
+        if model.fallback:
+            of += f"on {counted(model.nodes, 'node')} (parallel.fallback): "
+        states = ", gradients and Adam's state" if model.adam else " and gradients"
+        yield error(
+            "parallel.fallback" if model.fallback else "parallel",
+            model.layout,
+            f"{of}a rank needs {needed / _GIB:.1f} GiB for parameters{states} alone, and a GPU of "
+            f"type {kind} has {room // _GIB} GiB at most",
+            "shard over more ranks (parallel=fsdp, more nodes), or take a GPU with more memory; "
+            "`hpckit plan` counts with other layouts",
+        )
 
 
 def _needed(stage: StageMemory, model: CheckedModel) -> int:
     return stage.total_bytes if model.adam else stage.parameter_bytes + stage.gradient_bytes
-
-
-def _finding(
-    plan: LaunchPlan, model: CheckedModel, stage: StageMemory, kind: str, room: int
-) -> Finding:
-    of = f"run {model.run}: " if len(plan.runs) > 1 else ""
-    if model.fallback:
-        of += f"on {counted(model.nodes, 'node')} (parallel.fallback): "
-    what = "parameters, gradients and Adam's state" if model.adam else "parameters and gradients"
-    return error(
-        "parallel.fallback" if model.fallback else "parallel",
-        model.layout,
-        f"{of}a rank needs {_needed(stage, model) / _GIB:.1f} GiB for {what} alone, and a GPU of "
-        f"type {kind} has {room // _GIB} GiB at most",
-        "shard over more ranks (parallel=fsdp, more nodes), or take a GPU with more memory; "
-        "`hpckit plan` counts with other layouts",
-    )
 
 
 def _gpu_of(resources: ResourceSpec, site: Site) -> tuple[str, int] | None:

@@ -120,7 +120,8 @@ def _lacks(need: _Need, name: str, groups: Sequence[NodeGroup], job: JobSpec) ->
             f"lower {need.key} or resources.nodes, or {_ELSEWHERE}",
         )
     offer = f": {_offer(groups)}" if need.what not in (_CPUS, _MEMORY) else ""
-    has = f"the largest node of partition {name} has {_amount(need, largest)}{offer}"
+    amount = f"{largest:.3f}".rstrip("0").rstrip(".") + (" GB" if need.what == _MEMORY else "")
+    has = f"the largest node of partition {name} has {amount}{offer}"
     shared = job.shared_job
     if shared is not None:
         own = next(
@@ -140,10 +141,6 @@ def _lacks(need: _Need, name: str, groups: Sequence[NodeGroup], job: JobSpec) ->
         f"a node is asked for {_sum(need, job)}; {has}",
         f"lower {_LOWER.get(need.what, need.key)}, or {_ELSEWHERE}",
     )
-
-
-def _amount(need: _Need, count: float) -> str:
-    return f"{count:.3f}".rstrip("0").rstrip(".") + (" GB" if need.what == _MEMORY else "")
 
 
 def _sum(need: _Need, job: JobSpec) -> str:

@@ -58,7 +58,18 @@ def contradictions(resources: ResourceSpec) -> Iterator[Finding]:
             _remedy(given, last),
         )
     yield from _both_wanted_and_not(resources)
-    yield from _stated_twice(resources)
+    for name, value in resources.additional_parameters:
+        field, key = _OURS.get(name.replace("-", "_"), (None, ""))
+        own = field and getattr(resources, field)
+        if own and value is not None and value is not False:
+            second = f"resources.additional_parameters.{name}"
+            yield error(
+                second,
+                value,
+                f"resources.{key} and {second} ({value}) are both set, and sbatch takes the second "
+                "alone",
+                f"put what you want into resources.{key}, and take {second} out",
+            )
     yield from _gpus_twice(resources)
 
 
@@ -77,21 +88,6 @@ def _remedy(given: list[str], last: str) -> str:
     if given[0] == "cpus-per-task":
         return f"take {last} out, or ask for GPUs and leave resources.cpus_per_task out"
     return f"take {last} out" + (", or set resources.mem_gb=null" if given[0] == "mem" else "")
-
-
-def _stated_twice(resources: ResourceSpec) -> Iterator[Finding]:
-    for name, value in resources.additional_parameters:
-        field, key = _OURS.get(name.replace("-", "_"), (None, ""))
-        own = field and getattr(resources, field)
-        if own and value is not None and value is not False:
-            second = f"resources.additional_parameters.{name}"
-            yield error(
-                second,
-                value,
-                f"resources.{key} and {second} ({value}) are both set, and sbatch takes the second "
-                "alone",
-                f"put what you want into resources.{key}, and take {second} out",
-            )
 
 
 def _gpus_twice(resources: ResourceSpec) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from hpckit.model.command import command_words
 from hpckit.model.counted import counted, listed
 from hpckit.model.finding import Finding, warning
 from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig, Sampler
-from hpckit.model.outside.tracker import TrackerKind
+from hpckit.model.outside import TrackerKind
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.settings import SizeWord
 from hpckit.model.plain import leaves

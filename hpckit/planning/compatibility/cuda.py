@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from hpckit.model.counted import counted
-from hpckit.model.environment.facts import EnvironmentComparison, EnvironmentFacts, GpuFacts
+from hpckit.model.environment.facts import EnvironmentComparison
 from hpckit.model.environment.torch_version import OLDEST_TORCH, how_to_get, is_older, text_of
 from hpckit.model.finding import Finding, error, warning
 from hpckit.patterns import lazy_pattern
@@ -30,7 +30,15 @@ def cuda_findings(comparison: EnvironmentComparison) -> Iterator[Finding]:
     """
     yield from _torch(comparison)
     if not comparison.asked.on_cpus:
-        yield from _build(comparison)
+        facts, say = comparison.runs, error if comparison.asked.gpus else warning
+        if facts.torch.cuda == "" and facts.driver.gpus:
+            yield say(
+                "torch CUDA",
+                "none",
+                f"torch {facts.torch.version} on {facts.host} is built without CUDA, and the node "
+                f"has {counted(len(facts.driver.gpus), 'GPU')}: it would compute on CPUs",
+                _INSTALL,
+            )
         yield from _driver(comparison)
         yield from _architectures(comparison)
     yield from _too_few(comparison)
@@ -74,18 +82,6 @@ def _torch(comparison: EnvironmentComparison) -> Iterator[Finding]:
         )
 
 
-def _build(comparison: EnvironmentComparison) -> Iterator[Finding]:
-    facts, say = comparison.runs, error if comparison.asked.gpus else warning
-    if facts.torch.cuda == "" and facts.driver.gpus:
-        yield say(
-            "torch CUDA",
-            "none",
-            f"torch {facts.torch.version} on {facts.host} is built without CUDA, and the "
-            f"node has {counted(len(facts.driver.gpus), 'GPU')}: it would compute on CPUs",
-            _INSTALL,
-        )
-
-
 def _driver(comparison: EnvironmentComparison) -> Iterator[Finding]:
     facts, say = comparison.runs, error if comparison.asked.gpus else warning
     wanted, found = _numbers(facts.torch.cuda), _numbers(facts.driver.version)
@@ -95,12 +91,13 @@ def _driver(comparison: EnvironmentComparison) -> Iterator[Finding]:
     # A compatibility package brings a newer CUDA to an old driver; NVML reports that one.
     if found >= least or (supported and supported[0] >= wanted[0]):
         return
+    dotted = ".".join(f"{part:02d}" if place else str(part) for place, part in enumerate(least))
     yield say(
         "driver",
         facts.driver.version,
         f"the driver on {facts.host} is {facts.driver.version}, and torch "
         f"{facts.torch.version} is built with CUDA {facts.torch.cuda}, which needs "
-        f"{_dotted(least)} or newer",
+        f"{dotted} or newer",
         f"install a torch built with CUDA {_newest(found)}, or ask the site for a newer "
         "driver or for NVIDIA's package cuda-compat",
     )
@@ -117,7 +114,9 @@ def _architectures(comparison: EnvironmentComparison) -> Iterator[Finding]:
     built = facts.torch.architectures
     if not built:
         return
-    for name, capability in sorted({(gpu.name, gpu.capability or "") for gpu in _gpus(facts)}):
+    for name, capability in sorted(
+        {(gpu.name, gpu.capability or "") for gpu in facts.driver.gpus or ()}
+    ):
         if capability and not runs_on(capability, built):
             yield say(
                 "torch architectures",
@@ -160,7 +159,7 @@ def runs_on(capability: str, built: tuple[str, ...]) -> bool:
 
 def _too_few(comparison: EnvironmentComparison) -> Iterator[Finding]:
     facts, asked = comparison.runs, comparison.asked.gpus
-    if facts.driver.gpus is None or any(gpu.mig for gpu in _gpus(facts)):
+    if facts.driver.gpus is None or any(gpu.mig for gpu in facts.driver.gpus):
         return
     found = len(facts.driver.gpus)
     if found < asked:
@@ -188,15 +187,7 @@ def bindings_findings(comparison: EnvironmentComparison) -> Iterator[Finding]:
             )
 
 
-def _gpus(facts: EnvironmentFacts) -> tuple[GpuFacts, ...]:
-    return facts.driver.gpus or ()
-
-
 def _numbers(version: str | None) -> tuple[int, ...]:
     """Return the leading numbers of a version; none of what has none."""
     found = re.match(r"\d+(\.\d+)*", version or "")
     return tuple(map(int, found[0].split("."))) if found else ()
-
-
-def _dotted(numbers: tuple[int, ...]) -> str:
-    return ".".join(f"{one:02d}" if at else str(one) for at, one in enumerate(numbers))

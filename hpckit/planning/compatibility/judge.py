@@ -131,8 +131,25 @@ def _network_findings(comparison: EnvironmentComparison) -> Iterator[Finding]:
     if ports := comparison.runs.network.infiniband_ports:
         yield from _infiniband(comparison.runs, counted(ports, "InfiniBand port"))
     yield from _loopback(comparison)
-    yield from _disabled_on_node(comparison)
-    yield from _efa(comparison)
+    for name in _ON_ONE_NODE:
+        value = comparison.runs.variables.get(name, "")
+        if comparison.asked.gpus > 1 and _is_on(value):
+            yield warning(
+                name,
+                value,
+                f"{name}={value} on {comparison.runs.host}: its {comparison.asked.gpus} GPUs would "
+                "exchange gradients by a slower path",
+                "remove it, unless it works around a fault of this node",
+            )
+    network, host = comparison.runs.network, comparison.runs.host
+    if network.efa_devices and not network.net_plugins:
+        yield warning(
+            "NCCL plugins",
+            "none",
+            f"{host} has {counted(network.efa_devices, 'EFA device')}, and no libnccl-net.so is on "
+            "the library path: NCCL would use sockets",
+            "install aws-ofi-nccl, and put its folder on LD_LIBRARY_PATH (cluster.env or a module)",
+        )
 
 
 def _infiniband(facts: EnvironmentFacts, ports: str) -> Iterator[Finding]:
@@ -173,32 +190,6 @@ def _loopback(comparison: EnvironmentComparison) -> Iterator[Finding]:
         )
 
 
-def _disabled_on_node(comparison: EnvironmentComparison) -> Iterator[Finding]:
-    facts = comparison.runs
-    for name in _ON_ONE_NODE:
-        value = facts.variables.get(name, "")
-        if comparison.asked.gpus > 1 and _is_on(value):
-            yield warning(
-                name,
-                value,
-                f"{name}={value} on {facts.host}: its {comparison.asked.gpus} GPUs would exchange "
-                "gradients by a slower path",
-                "remove it, unless it works around a fault of this node",
-            )
-
-
-def _efa(comparison: EnvironmentComparison) -> Iterator[Finding]:
-    network = comparison.runs.network
-    if network.efa_devices and not network.net_plugins:
-        yield warning(
-            "NCCL plugins",
-            "none",
-            f"{comparison.runs.host} has {counted(network.efa_devices, 'EFA device')}, and no "
-            "libnccl-net.so is on the library path: NCCL would use sockets",
-            "install aws-ofi-nccl, and put its folder on LD_LIBRARY_PATH (cluster.env or a module)",
-        )
-
-
 def _is_on(value: str) -> bool:
     """Return whether a variable that is 0 or 1 is set; NCCL reads it as a number."""
     return value.strip().isdigit() and int(value) != 0
@@ -207,29 +198,15 @@ def _is_on(value: str) -> bool:
 def _host_findings(comparison: EnvironmentComparison) -> Iterator[Finding]:
     """Yield what a run may run out of on its node."""
     facts = comparison.runs
-    yield from _memory(comparison)
-    yield from _open_files(facts)
-    yield from _shared_memory(facts)
-    for system in facts.file_systems:
-        if system.role != FolderRole.shared_memory:
-            yield from _room(system, facts.host)
-    yield from _output_folder(facts)
-    yield from _home(comparison)
-
-
-def _memory(comparison: EnvironmentComparison) -> Iterator[Finding]:
-    granted, asked = comparison.runs.memory_bytes, comparison.asked.memory_bytes
+    granted, asked = facts.memory_bytes, comparison.asked.memory_bytes
     if granted is not None and asked is not None and granted < asked:
         yield warning(
             "memory",
             granted,
-            f"{comparison.runs.host} grants {size_text(granted)} of memory, and "
-            f"resources.mem_gb asks for {size_text(asked)}",
+            f"{facts.host} grants {size_text(granted)} of memory, and resources.mem_gb asks for "
+            f"{size_text(asked)}",
             "lower resources.mem_gb, or choose nodes with more memory",
         )
-
-
-def _open_files(facts: EnvironmentFacts) -> Iterator[Finding]:
     limit = facts.limits.nofile
     if limit is not None and 0 <= limit < LEAST_FILES:
         yield warning(
@@ -239,6 +216,20 @@ def _open_files(facts: EnvironmentFacts) -> Iterator[Finding]:
             f"and NCCL may need {LEAST_FILES} or more",
             "the site raises the hard limit (`ulimit -Hn`; for jobs LimitNOFILE of slurmd)",
         )
+    yield from _shared_memory(facts)
+    for system in facts.file_systems:
+        if system.role != FolderRole.shared_memory:
+            yield from _room(system, facts.host)
+    output = facts.file_system(FolderRole.output)
+    if output is not None and output.writable is False:
+        yield error(
+            output.role,
+            output.path,
+            f"{output.path} (output_dir) cannot be written on {facts.host}",
+            "choose a folder that is yours and that compute nodes mount for writing: output_dir, "
+            "or $HPCKIT_OUTPUTS",
+        )
+    yield from _home(comparison)
 
 
 def _shared_memory(facts: EnvironmentFacts) -> Iterator[Finding]:
@@ -273,18 +264,6 @@ def _room(found: FileSystemFacts, host: str) -> Iterator[Finding]:
                 f"{found.inodes} inodes left ({share:.1%}): soon no file can be made",
                 "remove small files, or choose another folder",
             )
-
-
-def _output_folder(facts: EnvironmentFacts) -> Iterator[Finding]:
-    found = facts.file_system(FolderRole.output)
-    if found is not None and found.writable is False:
-        yield error(
-            found.role,
-            found.path,
-            f"{found.path} (output_dir) cannot be written on {facts.host}",
-            "choose a folder that is yours and that compute nodes mount for writing: output_dir, "
-            "or $HPCKIT_OUTPUTS",
-        )
 
 
 def _home(comparison: EnvironmentComparison) -> Iterator[Finding]:

@@ -14,8 +14,7 @@ from hpckit.model.cluster.gpus_asked import gpus_of
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.goodput import Goodput
 from hpckit.model.launch import ClusterKind, LaunchConfig
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.report import LayoutReport
+from hpckit.model.parallel.layout import Layout, LayoutReport
 from hpckit.model.plan import ResourceSpec
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.patterns import lazy_pattern
@@ -74,10 +73,10 @@ class GpuUse:
 
     `utilization` is the share of time in which any kernel ran, `sm_activity` the share of
     multiprocessors that were busy, `tensor_activity` that of the tensor cores, `dram_activity` the
-    share of the memory's bandwidth: means, with `utilization_peak`. `clock_share` is the mean SM
-    clock over its maximum. `heat_share` and `power_share` are the shares of time in which clocks
-    were lowered for heat, or for the power limit. `ecc_errors` (uncorrected) and `remapped_rows`
-    are how many were added. Bytes per second are means of both directions together.
+    share of the memory's bandwidth: means. `clock_share` is the mean SM clock over its maximum.
+    `heat_share` and `power_share` are the shares of time in which clocks were lowered for heat, or
+    for the power limit. `ecc_errors` (uncorrected) and `remapped_rows` are how many were added.
+    Bytes per second are means of both directions together.
     """
 
     uuid: str
@@ -85,7 +84,6 @@ class GpuUse:
     seconds: float
     samples: int
     utilization: float | None = None
-    utilization_peak: float | None = None
     sm_activity: float | None = None
     tensor_activity: float | None = None
     dram_activity: float | None = None
@@ -144,7 +142,6 @@ class TimeShares:
     restart_s: float = 0.0
     unnoticed_s: float = 0.0
     redone_s: float = 0.0
-    queue_s: float = 0.0
     saves: int = 0
     save_s: float | None = None
     interval_s: float | None = None
@@ -304,7 +301,6 @@ def time_shares(account: Goodput) -> TimeShares:
         restart_s=parts.restart.total_seconds(),
         unnoticed_s=failures * (_seconds(measured.detection) or 0.0),
         redone_s=parts.lost.total_seconds(),
-        queue_s=parts.queue.total_seconds(),
         saves=account.saves,
         save_s=_seconds(measured.stall),
         interval_s=_seconds(measured.interval),

@@ -99,13 +99,13 @@ class StragglerDetector:
             self._latest.setdefault(comparison.of.rank, fresh).append(comparison)
         histories = [tuple(self._latest[comparison.of.rank]) for comparison in compared]
         scatter = _scatter(histories)
-        named = [self._slow_of_late(history, scatter) for history in histories]
+        # Slow in all its latest windows, or else in the last few.
+        few = self.thresholds.least_windows
+        named = [
+            self._named(history, scatter) or self._named(history[-few:], scatter)
+            for history in histories
+        ]
         return [straggler for straggler in named if straggler is not None]
-
-    def _slow_of_late(self, history: Sequence[_Comparison], scatter: float) -> Straggler | None:
-        """Return a rank if it was slow in all its latest windows, or else in the last few."""
-        few = history[-self.thresholds.least_windows :]
-        return self._named(history, scatter) or self._named(few, scatter)
 
     def _named(self, history: Sequence[_Comparison], scatter: float) -> Straggler | None:
         limits = self.thresholds
@@ -224,36 +224,23 @@ class WindowBuilder:
         live = {rank: some for rank, some in self._pending.items() if some}
         if not live:
             return None
-        if self._begin is None:
-            self._begin = min(some[0].first_step for some in live.values())
-        length = self._length(list(live.values()))
-        end = self._begin + length
-        if not self._reached(end, length):
-            return None
-        window = StepWindow(first_step=self._begin, end_step=end, ranks=self._cut(end))
-        self._begin = end
-        self._forget(end)
-        return window
-
-    def _length(self, reports: Sequence[Sequence[RankSteps]]) -> int:
-        """Return the steps of the next window, from the pace of what was reported for it."""
+        begin = self._begin
+        if begin is None:
+            begin = self._begin = min(some[0].first_step for some in live.values())
+        # The steps of the window, from the pace of what was reported for it.
+        reports = live.values()
         paces = [sum(r.seconds for r in some) / sum(r.steps for r in some) for some in reports]
-        return max(self.least_steps, math.ceil(self.least_s / median(paces)))
-
-    def _reached(self, end: int, length: int) -> bool:
-        assert self._begin is not None  # noqa: S101  # called once there is a beginning
-        reach = [max(map(_end, some), default=self._begin) for some in self._pending.values()]
-        return min(reach) >= end or median_high(reach) >= end + _PATIENCE * length
-
-    def _cut(self, end: int) -> tuple[RankSteps, ...]:
-        assert self._begin is not None  # noqa: S101  # likewise
-        parts = (_between(self._pending[rank], self._begin, end) for rank in sorted(self._pending))
-        length = end - self._begin
-        return tuple(part for part in parts if part is not None and part.steps * 2 >= length)
-
-    def _forget(self, end: int) -> None:
+        length = max(self.least_steps, math.ceil(self.least_s / median(paces)))
+        end = begin + length
+        reach = [max(map(_end, some), default=begin) for some in self._pending.values()]
+        if min(reach) < end and median_high(reach) < end + _PATIENCE * length:
+            return None
+        parts = (_between(self._pending[rank], begin, end) for rank in sorted(self._pending))
+        self._begin = end
+        ranks = tuple(part for part in parts if part is not None and part.steps * 2 >= length)
         for rank, some in self._pending.items():
             self._pending[rank] = [steps for steps in some if _end(steps) > end]
+        return StepWindow(first_step=begin, end_step=end, ranks=ranks)
 
 
 def believable(report: RankSteps) -> bool:

@@ -109,10 +109,12 @@ def restarts(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
     lost = (times.restart_s + times.redone_s) / times.running_s
     if not interruptions or lost < limits.restart_share:
         return
+    counts = [f"{count} {cause}" for cause, count in times.failures.items()]
+    counts += [f"{times.planned} planned"] if times.planned else []
     message = (
         f"Restarts took {duration(times.restart_s)} and repeated steps "
         f"{duration(times.redone_s)}: {share(lost)} of {duration(times.running_s)} "
-        f"({_counts(times)})."
+        f"({', '.join(counts)})."
     )
     if _unnoticed(times):
         message += f" It took {duration(times.unnoticed_s)} of this to notice the failures."
@@ -134,12 +136,6 @@ def restarts(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
 def _unnoticed(times: TimeShares) -> bool:
     """Return whether waiting for failures to be noticed is the largest part of what was lost."""
     return times.unnoticed_s > (times.restart_s + times.redone_s) / 2
-
-
-def _counts(times: TimeShares) -> str:
-    words = [f"{count} {cause}" for cause, count in times.failures.items()]
-    words += [f"{times.planned} planned"] if times.planned else []
-    return ", ".join(words)
 
 
 def _cheaper(times: TimeShares, chosen: RunSettings) -> str:

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hpckit.model.goodput import Goodput
 from hpckit.model.launch import Cluster
-from hpckit.model.telemetry.energy import EnergyBill, EnergySum
 from hpckit.model.telemetry.rank_steps import RankSteps
-from hpckit.model.telemetry.usage import NodeUsage, RunTelemetry
+from hpckit.model.telemetry.usage import EnergyBill, EnergySum, NodeUsage, RunTelemetry
 from hpckit.model.telemetry.vocabulary import (
     ClockReason,
     GaugeSpread,
@@ -56,7 +55,6 @@ def _gpu_use(gpu: GpuRow, device: GpuDevice | None, usage: NodeUsage) -> GpuUse:
         seconds=seconds,
         samples=gpu.samples,
         utilization=_mean(busy),
-        utilization_peak=None if busy is None else busy.max,
         sm_activity=_mean(gpu.gauges.get(GpuGauge.sm_share)),
         tensor_activity=_mean(gpu.gauges.get(GpuGauge.tensor_share)),
         dram_activity=_mean(gpu.gauges.get(GpuGauge.dram_share)),

@@ -277,24 +277,15 @@ def _add(found: list[TimeSpan], span: TimeSpan) -> None:
 def _pieces(one: RoundTime, lost: timedelta, blocks: int) -> list[_Piece]:
     """Return the parts of a round's training time, in order; their sums are the account's."""
     stalls = _stalls(one, blocks)
-    free = list(_between(stalls, one.trained))
+    begins = [ZERO, *(end for _, end in stalls)]
+    ends = [*(begin for begin, _ in stalls), one.trained]
     pieces: list[_Piece] = [(begin, end, TimePart.checkpoint) for begin, end in stalls]
-    for begin, end in reversed(free):
+    for begin, end in zip(reversed(begins), reversed(ends), strict=True):
         kept = max(end - begin - lost, ZERO)
         lost -= end - begin - kept
         pieces.append((begin, begin + kept, TimePart.productive))
         pieces.append((begin + kept, end, TimePart.lost))
     return sorted(piece for piece in pieces if piece[1] > piece[0])
-
-
-def _between(
-    stalls: Sequence[tuple[timedelta, timedelta]], whole: timedelta
-) -> Iterator[tuple[timedelta, timedelta]]:
-    at = ZERO
-    for begin, end in stalls:
-        yield at, begin
-        at = end
-    yield at, whole
 
 
 def _stalls(one: RoundTime, blocks: int) -> list[tuple[timedelta, timedelta]]:

@@ -39,7 +39,12 @@ def check_shared_jobs(settings: LaunchConfig) -> None:
     """Raise ConfigError if runs with these settings cannot share a job."""
     if not shares_jobs(settings):
         return
-    for key, value, allowed in _whole(settings):
+    successor = str(settings.recovery.queue_successor).lower()
+    for key, value, allowed in (
+        ("resources.nodes", settings.resources.nodes, 1),
+        ("resources.spare_nodes", settings.resources.spare_nodes, 0),
+        ("recovery.queue_successor", successor, "false"),
+    ):
         if value != allowed:
             raise ConfigError(
                 f"{key} is {value}, and runs that share a job (sweep.runs_per_job="
@@ -56,14 +61,6 @@ def check_shared_jobs(settings: LaunchConfig) -> None:
                 f"{settings.sweep.runs_per_job} runs share it: resources are those of one run",
                 hint="use resources.gpus_per_node, resources.mem_gb or resources.gres",
             )
-
-
-def _whole(settings: LaunchConfig) -> Sequence[tuple[str, object, object]]:
-    return (
-        ("resources.nodes", settings.resources.nodes, 1),
-        ("resources.spare_nodes", settings.resources.spare_nodes, 0),
-        ("recovery.queue_successor", str(settings.recovery.queue_successor).lower(), "false"),
-    )
 
 
 def _check_gpus(settings: LaunchConfig) -> None:

@@ -105,7 +105,10 @@ def added_stage_jobs(
     for stage in stages:
         groups: dict[Hashable, list[int]] = {}
         for run in (index for index in runs if index in stage.runs):
-            behind = _behind(run, stage, stages, carrier)
+            behind = None  # or the added job of the run of the same point in the previous stage
+            if stage.after is DependencyType.aftercorr:
+                before = stages[place_of(stages, run) - 1]
+                behind = carrier.get(before.first + run - stage.first)
             groups.setdefault((asked(run), behind), []).append(run)
         for members in groups.values():
             index = first_index + len(jobs)
@@ -113,16 +116,6 @@ def added_stage_jobs(
             job = job_of_runs(index, launch, members, asked(members[0]))
             jobs.append(replace(job, after=waited_for(job, stages, jobs)))
     return tuple(jobs)
-
-
-def _behind(
-    run: int, stage: Stage, stages: Sequence[Stage], carrier: Mapping[int, int]
-) -> int | None:
-    """Return the added job of the run of the same point in the previous stage."""
-    if stage.after is not DependencyType.aftercorr:
-        return None
-    before = stages[place_of(stages, run) - 1]
-    return carrier.get(before.first + run - stage.first)
 
 
 def check_stages(points: Sequence[SweepPoint]) -> None:

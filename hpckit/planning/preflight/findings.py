@@ -73,13 +73,26 @@ def gpu_findings(
     lets a GPU take.
     """
     for gpu in gpus:
-        yield from _troubles(gpu, node)
-        yield from _memory_errors(gpu, node)
+        for trouble in gpu.troubles:
+            check, verdict, words = _TROUBLES[trouble]
+            yield _finding(check, verdict, gpu, node, words, _TELL)
+        if gpu.ecc_uncorrected:
+            errors = counted(gpu.ecc_uncorrected, "uncorrectable memory error")
+            words = f"has had {errors} since the driver was loaded"
+            yield _finding("ecc", HealthVerdict.crit, gpu, node, words, _TELL)
         yield from _links(gpu, node, usual)
         yield from _power(gpu, node, usual, power_cap_w)
         if not (shared or gpu.mig):
             yield from _others(gpu, node)
-    yield from _xids(xids, node)
+    for xid in dict.fromkeys(xids):
+        if xid.code in FATAL_XIDS | DOUBTFUL_XIDS:
+            yield HealthFinding(
+                check="xid",
+                verdict=HealthVerdict.crit if xid.code in FATAL_XIDS else HealthVerdict.warn,
+                gpu=xid.uuid,
+                message=f"{xid.uuid or 'a GPU'} on {node} reported XID {xid.code}",
+                hint=_TELL,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +127,6 @@ def _most_common(pairs: Iterable[tuple[str, int | None]]) -> dict[str, int]:
     for (name, value), count in counts.items():
         best[name] = max(best.get(name, (0, 0)), (count, value))
     return {name: value for name, (_, value) in best.items()}
-
-
-def _troubles(gpu: GpuHealth, node: str) -> Iterator[HealthFinding]:
-    for trouble in gpu.troubles:
-        check, verdict, words = _TROUBLES[trouble]
-        yield _finding(check, verdict, gpu, node, words, _TELL)
-
-
-def _memory_errors(gpu: GpuHealth, node: str) -> Iterator[HealthFinding]:
-    if gpu.ecc_uncorrected:
-        words = f"has had {counted(gpu.ecc_uncorrected, 'uncorrectable memory error')} since the "
-        words += "driver was loaded"
-        yield _finding("ecc", HealthVerdict.crit, gpu, node, words, _TELL)
 
 
 def _links(gpu: GpuHealth, node: str, usual: UsualValues) -> Iterator[HealthFinding]:
@@ -175,19 +175,6 @@ def _others(gpu: GpuHealth, node: str) -> Iterator[HealthFinding]:
         yield _finding("gpu memory", verdict, gpu, node, words, hint)
 
 
-def _xids(xids: Sequence[XidSeen], node: str) -> Iterator[HealthFinding]:
-    for fromkey in dict.fromkeys(xids):
-        if fromkey.code in FATAL_XIDS | DOUBTFUL_XIDS:
-            verdict = HealthVerdict.crit if fromkey.code in FATAL_XIDS else HealthVerdict.warn
-            yield HealthFinding(
-                check="xid",
-                verdict=verdict,
-                gpu=fromkey.uuid,
-                message=f"{fromkey.uuid or 'a GPU'} on {node} reported XID {fromkey.code}",
-                hint=_TELL,
-            )
-
-
 def _finding(
     check: str, verdict: HealthVerdict, gpu: GpuHealth, node: str, words: str, hint: str
 ) -> HealthFinding:
@@ -211,8 +198,22 @@ def host_findings(health: NodeHealth, node: str, asked: AskedOfNode) -> Iterator
     yield from _shared_memory(health, node)
     yield from _memory(health, node, asked)
     yield from _folder(health, node)
-    yield from _names(health, node, asked)
-    yield from _numa(health, node)
+    if asked.nodes > 1 and health.unresolved:
+        yield HealthFinding(
+            check="names",
+            verdict=HealthVerdict.crit,
+            message=f"{node} does not know the address of {', '.join(health.unresolved)}",
+            hint="its DNS, or its /etc/hosts, lacks what other nodes have",
+        )
+    if health.far_gpus:
+        yield HealthFinding(
+            check="numa",
+            verdict=HealthVerdict.warn,
+            message=f"the job has no CPU on {node} next to GPU {ranges(health.far_gpus)}: data "
+            "takes the way through the other socket",
+            hint="ask Slurm for CPUs next to GPUs (resources.additional_parameters.gres_flags="
+            "enforce-binding), or for whole nodes (resources.exclusive=true)",
+        )
 
 
 def _environment(facts: EnvironmentFacts, asked: AskedOfNode) -> Iterator[HealthFinding]:
@@ -279,28 +280,4 @@ def _folder(health: NodeHealth, node: str) -> Iterator[HealthFinding]:
             message=f"{node} took {health.write_s:.1f} s to write a small file into the run's "
             "folder",
             hint="the file system is overloaded, or its connection there is bad",
-        )
-
-
-def _names(health: NodeHealth, node: str, asked: AskedOfNode) -> Iterator[HealthFinding]:
-    if asked.nodes == 1:
-        return
-    if health.unresolved:
-        yield HealthFinding(
-            check="names",
-            verdict=HealthVerdict.crit,
-            message=f"{node} does not know the address of {', '.join(health.unresolved)}",
-            hint="its DNS, or its /etc/hosts, lacks what other nodes have",
-        )
-
-
-def _numa(health: NodeHealth, node: str) -> Iterator[HealthFinding]:
-    if health.far_gpus:
-        yield HealthFinding(
-            check="numa",
-            verdict=HealthVerdict.warn,
-            message=f"the job has no CPU on {node} next to GPU {ranges(health.far_gpus)}: data "
-            "takes the way through the other socket",
-            hint="ask Slurm for CPUs next to GPUs (resources.additional_parameters.gres_flags="
-            "enforce-binding), or for whole nodes (resources.exclusive=true)",
         )

@@ -11,8 +11,12 @@ from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DeviceKind, LaunchConfig
 from hpckit.model.nodes.incident import shared_cause
 from hpckit.model.preflight.health import HealthReport
-from hpckit.model.preflight.settings import PreflightLevel
-from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict, NodeInspection
+from hpckit.model.preflight.verdict import (
+    HealthFinding,
+    HealthVerdict,
+    NodeInspection,
+    PreflightLevel,
+)
 from hpckit.planning.preflight.findings import gpu_findings, host_findings, usual_values
 from hpckit.planning.preflight.pairs import pair_findings
 from hpckit.planning.preflight.peers import peer_findings

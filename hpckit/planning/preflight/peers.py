@@ -36,19 +36,15 @@ Found = Iterator[tuple[str, HealthFinding]]
 def peer_findings(reports: Sequence[HealthReport], clock_s: float) -> Found:
     """Yield what differs from most other nodes; nothing of nodes that did not answer."""
     answered = [report for report in reports if report.health is not None]
-    yield from _versions(answered)
-    yield from _clocks(answered, clock_s)
-    yield from _speeds(answered)
-
-
-def _versions(reports: Sequence[HealthReport]) -> Found:
     for check, read in _VERSIONS.items():
         values = {
             report.node: value
-            for report in reports
+            for report in answered
             if report.health is not None and (value := read(report.health.environment)) is not None
         }
         yield from _odd_ones(check, values, critical=check in _MUST_AGREE)
+    yield from _clocks(answered, clock_s)
+    yield from _speeds(answered)
 
 
 def _odd_ones(check: str, values: Mapping[str, str], *, critical: bool) -> Found:

@@ -12,9 +12,8 @@ from datetime import UTC, datetime
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.final_event import lost, missing_final_event, round_lost
 from hpckit.model.launch import Recovery
-from hpckit.model.run import RunRecord, RunView
+from hpckit.model.run import RunRecord, RunView, lost, missing_final_event, round_lost
 from hpckit.model.states import BaseState, RunState
 from hpckit.planning.recovery.ledger import Ledger, exhausted, read_ledger
 

@@ -43,11 +43,6 @@ class _Found:
     name: str
     members: int
 
-    @property
-    def unclear(self) -> bool:
-        """Whether nobody is known to be absent."""
-        return not (self.missing or self.other or self.silent)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Names:
@@ -93,7 +88,7 @@ def find_wait(
 def _order(one: _Found) -> tuple[bool, bool, bool, int, float, _Place]:
     waited = one.first.waited_s or 0.0
     return (
-        one.unclear,
+        not (one.missing or one.other or one.silent),  # nobody is known to be absent
         not one.idle,
         not (one.silent or one.other),
         -len(one.waiting),

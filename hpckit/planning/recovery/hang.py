@@ -177,11 +177,8 @@ def _doing(one: RankStack) -> str:
 
 def _signature(stacks: Sequence[RankStack]) -> str:
     """Return a signature that is the same for hangs at the same place, on any rank."""
+    named = [(stack, [*_FRAME.finditer(main_thread(stack.text))][:_FRAMES]) for stack in stacks]
     places = sorted(
-        {(stack.state[:1], *[frame["name"] for frame in _frames(stack)]) for stack in stacks}
+        {(stack.state[:1], *[frame["name"] for frame in frames]) for stack, frames in named}
     )
     return f"{Cause.hang}-{hashlib.sha256(repr(places).encode()).hexdigest()[:12]}"
-
-
-def _frames(one: RankStack) -> list[re.Match[str]]:
-    return list(_FRAME.finditer(main_thread(one.text)))[:_FRAMES]

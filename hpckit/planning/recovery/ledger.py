@@ -61,9 +61,20 @@ class Ledger:
         known = replace(
             self, best_step=ended.step if progressed else self.best_step, ran=self.ran + ran
         )
-        if ended.failure is None:
+        if (failure := ended.failure) is None:
             return known
-        entry = _entry(ended.failure, attempt, ended.at, progressed=progressed)
+        entry = LedgerEntry(
+            attempt=attempt,
+            cause=failure.cause,
+            # What a program printed last may differ each time; its exit code tells enough.
+            signature="-".join(failure.signature.split("-")[:2])
+            if failure.cause is Cause.exit_code
+            else failure.signature,
+            nodes=tuple(failure.node.split(", ")) if failure.node else (),
+            progressed=progressed,
+            at=ended.at,
+            checkpoint=failure.checkpoint,
+        )
         return replace(known, entries=(*self.entries, entry))
 
     def asked_again(self, asked: events.RequeueAsked) -> Ledger:
@@ -157,21 +168,6 @@ class Ledger:
         if not entry.cause.has(Trait.gone):
             return entry.nodes
         return [node for node in entry.nodes if place >= self.returned.get(node, 0)]
-
-
-def _entry(failure: Failure, attempt: int, at: datetime, *, progressed: bool) -> LedgerEntry:
-    return LedgerEntry(
-        attempt=attempt,
-        cause=failure.cause,
-        # What a program printed last may differ each time; a repeated exit code is a repetition.
-        signature="-".join(failure.signature.split("-")[:2])
-        if failure.cause is Cause.exit_code
-        else failure.signature,
-        nodes=tuple(failure.node.split(", ")) if failure.node else (),
-        progressed=progressed,
-        at=at,
-        checkpoint=failure.checkpoint,
-    )
 
 
 @dataclass(slots=True)

@@ -44,8 +44,10 @@ def placed(
     )
     replicas = min(wanted, len(good)) // replica_nodes
     taken = best[: replicas * replica_nodes]
-    kept = _kept(blocks, taken, replicas)
-    places = [node for block in kept for node in block]
+    # The replicas to keep, in their order: those that miss the fewest nodes.
+    missing = [sum(node not in taken for node in block) for block in blocks]
+    kept = sorted(sorted(range(len(blocks)), key=missing.__getitem__)[:replicas])
+    places = [node for at in kept for node in blocks[at]]
     spares = iter(without(taken, frozenset(places)))
     filled = [node if node in taken else next(spares) for node in places]
     return (*filled, *spares)
@@ -87,15 +89,6 @@ class RoundSizes:
         count = self.fitting(len(good))
         block = self.replica_nodes if count % self.replica_nodes == 0 else 1
         return placed(members, good, count, unwelcome, replica_nodes=block)
-
-
-def _kept(
-    blocks: Sequence[tuple[str, ...]], taken: Collection[str], replicas: int
-) -> list[tuple[str, ...]]:
-    """Return the replicas to keep, in their order: those that miss the fewest nodes."""
-    missing = [sum(node not in taken for node in block) for block in blocks]
-    best = sorted(range(len(blocks)), key=missing.__getitem__)[:replicas]
-    return [blocks[place] for place in sorted(best)]
 
 
 def first_nodes(

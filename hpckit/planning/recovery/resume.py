@@ -11,8 +11,7 @@ from datetime import timedelta
 from hpckit.model.plan import JobSpec, ResourceSpec, SharedJobSpec
 from hpckit.model.run import RunView
 from hpckit.model.stages import DependencyType, Stage, followed, kind_of
-from hpckit.model.standing import Judgement, Standing
-from hpckit.model.states import RunState
+from hpckit.model.states import Judgement, RunState, Standing
 from hpckit.planning.jobs.shared_jobs import (
     Asked,
     job_of_runs,
@@ -146,7 +145,9 @@ def added_jobs(
         job = job_of(run)
         asked = job.resources if job.shared_job is None else job.shared_job.each
         resources = _without_dependency(asked) if run in begun else asked
-        groups.setdefault((resources, job.requeue, _wish(job, resources)), []).append(run)
+        # How the runs of a job share jobs, independent of their number.
+        wish = job.shared_job and replace(job.shared_job, each=resources, slots=1, jobs=1)
+        groups.setdefault((resources, job.requeue, wish), []).append(run)
     return tuple(
         job_of_runs(index, launch, members, (resources, requeue))
         if wish is None
@@ -159,11 +160,6 @@ def added_jobs(
         )
         for index, ((resources, requeue, wish), members) in enumerate(groups.items(), first_index)
     )
-
-
-def _wish(job: JobSpec, each: ResourceSpec) -> SharedJobSpec | None:
-    """Return how the runs of a job share jobs, independent of their number."""
-    return None if job.shared_job is None else replace(job.shared_job, each=each, slots=1, jobs=1)
 
 
 def _without_dependency(resources: ResourceSpec) -> ResourceSpec:

@@ -1,6 +1,6 @@
 """Reads the metrics of a run, over all its attempts, with what restarts have undone.
 
-model.metrics.history has the rules. Rows are streamed from their files, twice; a run's last values
+model.metrics has the rules. Rows are streamed from their files, twice; a run's last values
 alone come from the small files beside them, if they tell.
 """
 
@@ -12,13 +12,14 @@ from datetime import datetime
 from typing import Any
 
 from hpckit.model import events
-from hpckit.model.metrics.history import RoundFloors, effective_history
-from hpckit.model.metrics.rows import (
+from hpckit.model.metrics import (
     JudgedRow,
     MetricRow,
+    RoundFloors,
     RoundStart,
     RowPlace,
     Step,
+    effective_history,
     number_of,
     recorded_step,
 )

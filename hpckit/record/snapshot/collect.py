@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from hpckit.errors import SnapshotError
 from hpckit.model.launch import Code
+from hpckit.model.plain import plain_fields
 from hpckit.record.snapshot.git import Git, GitState
 from hpckit.record.snapshot.secrets import (
     holds_private_key,
@@ -133,20 +134,14 @@ def copy(snapshot: CodeSnapshot, folder: Path) -> None:
         if target.parent not in made:
             make_folder(target.parent)
             made.add(target.parent)
-        try:
-            _copy_file(snapshot.root / file.path, target, file)
-        except FileNotFoundError:
+        if file.link is not None:
+            target.symlink_to(file.link)
             continue
+        with suppress(FileNotFoundError):
+            shutil.copyfile(snapshot.root / file.path, target)
+            target.chmod(_READ_ONLY_FOLDER if file.executable else _READ_ONLY_FILE)
     for path, _, _ in os.walk(folder):
         Path(path).chmod(_READ_ONLY_FOLDER)
-
-
-def _copy_file(source: Path, target: Path, file: CodeFile) -> None:
-    if file.link is not None:
-        target.symlink_to(file.link)
-        return
-    shutil.copyfile(source, target)
-    target.chmod(_READ_ONLY_FOLDER if file.executable else _READ_ONLY_FILE)
 
 
 def _root(settings: Code, cwd: Path, git: Git) -> tuple[Path, bool]:
@@ -344,18 +339,13 @@ def _link(path: Path, root: Path) -> str:
 
 def describe_code(snapshot: CodeSnapshot) -> Mapping[str, object]:
     """Return the content of code.json for a snapshot."""
-    git = snapshot.git
     return {
         "v": 1,
         "project": str(snapshot.project),
         "snapshot": snapshot.files is not None,
         "files": len(snapshot.files or ()),
-        "bytes": snapshot.size,
-        "commit": git and git.commit,
-        "branch": git and git.branch,
-        "dirty": git and git.dirty,
+        **plain_fields(snapshot, "bytes=size commit=git.commit branch=git.branch dirty=git.dirty"),
         "left_out": snapshot.left_out,
         "uncounted": sorted(snapshot.uncounted),
-        "points": snapshot.points,
-        "outside": snapshot.outside,
+        **plain_fields(snapshot, "points outside"),
     }

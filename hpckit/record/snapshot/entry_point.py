@@ -100,7 +100,9 @@ def uncallable(source: str, name: str) -> tuple[str, str] | None:
         )
     if decorators:
         return None
-    if isinstance(function, ast.AsyncFunctionDef) or _is_generator(function):
+    if isinstance(function, ast.AsyncFunctionDef) or any(
+        isinstance(node, ast.Yield | ast.YieldFrom) for node in _own_nodes(function)
+    ):
         return (
             "is a coroutine or generator function: calling it runs none of it",
             "make it a plain `def` without `yield`; inside it, asyncio.run() runs a coroutine",
@@ -120,10 +122,6 @@ def _takes_two(arguments: ast.arguments) -> bool:
     wanted = places - len(arguments.defaults)
     named = any(default is None for default in arguments.kw_defaults)
     return wanted <= _GIVEN <= (_GIVEN if arguments.vararg else places) and not named
-
-
-def _is_generator(function: ast.FunctionDef) -> bool:
-    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in _own_nodes(function))
 
 
 def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:

@@ -99,11 +99,12 @@ def code_identity(
         marks = {file.path: _mark(file, snapshot.project, held) for file in counted}
         known = sums_text(snapshot, snapshot.root) if sums is None else sums
         lines = [*counted_sums(known, snapshot.uncounted), *more]
-        return _files_identity("".join(sorted(lines, key=path_in)), marks, places)
+        marked = (f"{path}\0{mark}" for path, mark in sorted(marks.items()) if mark)
+        return f"files:{_digest([''.join(sorted(lines, key=path_in)), *marked, *places])}"
     git = snapshot.git
     if git is None or git.commit is None:
         return None
-    return _checkout_identity(str(snapshot.project), git.commit, git.diff, places)
+    return f"commit:{_digest([str(snapshot.project), git.commit, git.diff, *places])}"
 
 
 def is_frozen_code(snapshot: CodeSnapshot, sums: str, identity: str, paths: LaunchPaths) -> bool:
@@ -145,15 +146,6 @@ def _mark(file: CodeFile, project: Path, held: Collection[str]) -> str:
         return f">{file.link}"
     stat = target.stat()
     return f">{file.link} {stat.st_size} {stat.st_mtime_ns}"
-
-
-def _files_identity(sums: str, marks: Mapping[str, str], places: Sequence[str]) -> str:
-    marked = (f"{path}\0{mark}" for path, mark in sorted(marks.items()) if mark)
-    return f"files:{_digest([sums, *marked, *places])}"
-
-
-def _checkout_identity(project: str, commit: str, diff: str, places: Sequence[str]) -> str:
-    return f"commit:{_digest([project, commit, diff, *places])}"
 
 
 def _digest(parts: Sequence[str]) -> str:

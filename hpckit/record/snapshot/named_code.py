@@ -135,7 +135,7 @@ class Words:
         for _ in range(1 + bool(self.entered)):
             for word in self.found:
                 for path, live in list(self.paths(word)):
-                    if _is_folder(path):
+                    if os.path.isdir(path):  # noqa: PTH112
                         self.bases[path] = self.bases.get(path, False) or (live and word in entered)
 
     def take(self, texts: Iterable[str]) -> None:
@@ -251,10 +251,6 @@ class Words:
             for path, live in self.paths(text) if text else ():
                 if path != ours and not path.endswith("-packages"):
                     yield path, live
-
-
-def _is_folder(path: str) -> bool:
-    return os.path.isdir(path)  # noqa: PTH112
 
 
 def _is_program(path: str, *, given: bool, module: bool) -> bool:

@@ -21,7 +21,7 @@ import psutil
 from hpckit.model.environment.facts import EnvironmentFacts, FolderRole, TorchFacts
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.preflight.health import DeviceSpeed, GpuHealth, NodeHealth
-from hpckit.model.preflight.settings import PreflightLevel
+from hpckit.model.preflight.verdict import PreflightLevel
 from hpckit.observe.environment.machine import read_machine
 from hpckit.observe.environment.torch_probe import read_torch
 from hpckit.observe.nvml.job_gpus import read_gpu_cpus, read_gpu_health

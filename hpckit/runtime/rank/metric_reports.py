@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.errors import NonFiniteLossError
-from hpckit.model.metrics.rows import number_of
+from hpckit.model.metrics import number_of
 from hpckit.model.plain import LARGEST, finite, is_within
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.metrics.log import OWN_KEYS, MetricsLog

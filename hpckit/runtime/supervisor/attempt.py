@@ -17,14 +17,14 @@ from hpckit.errors import RunError
 from hpckit.model import events
 from hpckit.model.ids import run_id
 from hpckit.model.launch import ClusterKind, WorkingFolder
-from hpckit.planning.nodes.standing import KEPT, incidents_of
+from hpckit.planning.nodes import KEPT, incidents_of
 from hpckit.planning.recovery.ledger import Ledger, read_ledger
 from hpckit.record.attempts import is_latest, latest_attempt
 from hpckit.record.counted_events import counted_events
 from hpckit.record.launch_events import merged_events, record_event
 from hpckit.record.launches import Launch, is_cancelled, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths, RunPaths
-from hpckit.record.nodes.history import append_incident, remove_older
+from hpckit.record.node_history import append_incident, remove_older
 from hpckit.record.process import start_mark
 from hpckit.record.snapshot.changes import changed_at_start
 from hpckit.record.snapshot.outside import (

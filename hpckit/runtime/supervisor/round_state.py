@@ -11,8 +11,7 @@ from datetime import timedelta
 from hpckit.model import events
 from hpckit.model.failure import Failure, RankExit
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.report import RankLayout, layout_report
+from hpckit.model.parallel.layout import Layout, RankLayout, layout_report
 from hpckit.planning.fallback import layout_of_world
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.recovery.loss import NodeSilence, given_up, loss

@@ -12,8 +12,12 @@ from cli_world import NOW, make_context
 
 from hpckit.errors import RunError, UsageError
 from hpckit.model.plain import MASK, to_plain
-from hpckit.operations.environment.collect import collect_facts
-from hpckit.operations.environment.look import MOST_BYTES, read_node_facts, write_node_facts
+from hpckit.operations.environment import (
+    MOST_BYTES,
+    collect_facts,
+    read_node_facts,
+    write_node_facts,
+)
 from hpckit.planning.compatibility.judge import chosen_variables
 from hpckit.record.launches import load_launch
 from hpckit.record.store import make_folder

@@ -12,7 +12,7 @@ import pytest
 from cli_world import Said, verb_said
 
 from hpckit.model.nodes.incident import IncidentKind, NodeIncident
-from hpckit.record.nodes.history import append_incident, history_folder
+from hpckit.record.node_history import append_incident, history_folder
 
 NOW = datetime(2026, 1, 10, 12, tzinfo=UTC)
 

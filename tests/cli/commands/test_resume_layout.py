@@ -12,8 +12,7 @@ from tiers import thorough
 
 from hpckit.model import events
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.parallel.settings import Parallel
-from hpckit.model.parallel.words import with_layout_words
+from hpckit.model.parallel.settings import Parallel, with_layout_words
 from hpckit.record.launches import load_frozen, load_launch, load_settings
 
 pytestmark = pytest.mark.slow

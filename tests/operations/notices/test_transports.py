@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from notice_server import NoticeServer, notice_server
 
-from hpckit.model.outside.notices import NoticeKind, UserNotice
+from hpckit.model.outside import NoticeKind, UserNotice
 from hpckit.operations.notices.transports import DeliveryError, deliver
-from hpckit.planning.notices.destinations import read_destinations
+from hpckit.planning.notices import read_destinations
 
 NOTICE = UserNotice(
     key="finished-00001",

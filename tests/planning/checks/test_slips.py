@@ -15,8 +15,7 @@ from hpckit.model.launch import (
     Resources,
     StragglerPolicy,
 )
-from hpckit.model.outside.notices import NoticeKind, Notify
-from hpckit.model.outside.tracker import Tracker, TrackerKind
+from hpckit.model.outside import NoticeKind, Notify, Tracker, TrackerKind
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.model.telemetry.settings import Observe, Profile

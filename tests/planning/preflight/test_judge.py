@@ -14,8 +14,7 @@ from planning.preflight.healthy_nodes import FACTS, FINE, GIB, GPUS, H100, LINK,
 from hpckit.model.environment.facts import DriverFacts, TorchFacts
 from hpckit.model.launch import DeviceKind, LaunchConfig, Resources
 from hpckit.model.preflight.health import HealthReport, NodeHealth, PcieLink, XidSeen
-from hpckit.model.preflight.settings import Preflight, PreflightLevel
-from hpckit.model.preflight.verdict import HealthVerdict, NodeInspection
+from hpckit.model.preflight.verdict import HealthVerdict, NodeInspection, Preflight, PreflightLevel
 from hpckit.model.telemetry.vocabulary import GpuTrouble
 from hpckit.planning.preflight.findings import DOUBTFUL_XIDS, FATAL_XIDS
 from hpckit.planning.preflight.judge import (

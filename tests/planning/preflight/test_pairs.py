@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from planning.preflight.healthy_nodes import FINE, SETTINGS
 
 from hpckit.model.preflight.health import HealthReport, PairRate
-from hpckit.model.preflight.settings import PreflightLevel
-from hpckit.model.preflight.verdict import HealthVerdict
+from hpckit.model.preflight.verdict import HealthVerdict, PreflightLevel
 from hpckit.planning.preflight.judge import asked_of_node, judge_nodes, unhealthy_nodes
 from hpckit.planning.preflight.pairs import (
     faster_pairs,

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from hpckit.cli.commands.look.stacks import stacks_text
 from hpckit.model.diagnosis.collectives import GroupProgress, RankCollectives, RecordedCollective
 from hpckit.model.failure import ExitReason, RankExit, RankStack, StacksAnswer
 from hpckit.model.launch import Recovery
@@ -19,7 +20,6 @@ from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.loss import NodeSilence, loss
 from hpckit.planning.recovery.round_view import EndAttempt, RoundView
 from hpckit.report.failures import failure_words
-from hpckit.report.stacks import stacks_text
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LAYOUT = Layout(replicate=2, pipeline=4)

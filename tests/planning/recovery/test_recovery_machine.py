@@ -18,11 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit, StateKept, ToldBy
-from hpckit.model.final_event import missing_final_event
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import Recovery
 from hpckit.model.plan import JobSpec
-from hpckit.model.run import RunRecord, RunView
+from hpckit.model.run import RunRecord, RunView, missing_final_event
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.recovery.budget import spent
 from hpckit.planning.recovery.decide import decide

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from hpckit.model.plan import JobSpec
 from hpckit.model.run import Observation, RunRecord, RunView
-from hpckit.model.standing import Judgement, Standing
-from hpckit.model.states import RunState, parse_state
+from hpckit.model.states import Judgement, RunState, Standing, parse_state
 from hpckit.planning.recovery.resume import Known, added_jobs, choose, standing_of
 from hpckit.report.pending import standing_text
 

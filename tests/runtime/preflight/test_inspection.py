@@ -12,7 +12,7 @@ import pytest
 from tiers import thorough
 
 from hpckit.model.preflight.health import GpuHealth, NodeHealth, XidSeen
-from hpckit.model.preflight.settings import PreflightLevel
+from hpckit.model.preflight.verdict import PreflightLevel
 from hpckit.model.telemetry.vocabulary import GpuTrouble
 from hpckit.runtime.agent import inspection
 from hpckit.runtime.channel import messages

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from hpckit.model.telemetry.settings import Profile, ProfileTool
-from hpckit.planning.profile.summary import summarise
+from hpckit.operations.running.profile import read_trace
+from hpckit.planning.profile import summarise
 from hpckit.record.layout import RoundPaths
-from hpckit.record.profile.trace_file import read_trace
 from hpckit.runtime.channel import messages
 from hpckit.runtime.rank import profile_tools, step_profiler
 from hpckit.runtime.rank.step_profiler import StepProfiler

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,7 +22,7 @@ from hpckit.model.run import RunView
 from hpckit.operations.running.inject_fault import SANDBOX_VARIABLE, FaultScene, MissedError, strike
 from hpckit.planning.faults import outside_faults, parse_delay, schedule, split_words
 from hpckit.record.launches import Launch, load_settings, read_runs
-from hpckit.record.lookup import Selection, find
+from hpckit.record.lookup import find
 from hpckit.record.store import append_lines
 from hpckit.values import dataclass
 from hpckit.views.awaited_answer import running_run
@@ -65,11 +65,23 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """Inject faults; raises MissedError (exit code 1) if a named fault found nothing to hit."""
     reference, texts = _split(arguments)
     faults = outside_faults(texts)
-    selection = _find(reference, texts, arguments, context)
+    try:
+        selection = find(reference, output_dir(arguments, context), cwd=context.cwd)
+    except NotFoundError as error:
+        if texts or reference is None:
+            raise
+        kinds = f"{reference!r} is neither a launch nor a fault (docs/guides/chaos.md lists faults)"
+        raise NotFoundError(error.message, hint=f"{error.hint}\n{kinds}") from None
     _check(faults, arguments)
+    anyhow = arguments.dry_run or all(fault.kind in MENDING for fault in faults)
+    # Random faults over hours may well begin between two attempts.
+    view = running_run(
+        *(selection, context, "struck by a fault"),
+        otherwise=lambda view: anyhow or (arguments.mtbf is not None and not view.settled),
+    )
     scene = _Stage(
         launch=selection.launch,
-        index=_running(selection, faults, arguments, context),
+        index=view.record.index,
         arguments=arguments,
         context=context,
     )
@@ -108,31 +120,6 @@ def _check(faults: Sequence[Fault], arguments: argparse.Namespace) -> None:
         )
 
 
-def _find(
-    reference: str | None, texts: Sequence[str], arguments: argparse.Namespace, context: Context
-) -> Selection:
-    try:
-        return find(reference, output_dir(arguments, context), cwd=context.cwd)
-    except NotFoundError as error:
-        if texts or reference is None:
-            raise
-        kinds = f"{reference!r} is neither a launch nor a fault (docs/guides/chaos.md lists faults)"
-        raise NotFoundError(error.message, hint=f"{error.hint}\n{kinds}") from None
-
-
-def _running(
-    selection: Selection, faults: Sequence[Fault], arguments: argparse.Namespace, context: Context
-) -> int:
-    """Return the index of the selected run, which must be running now."""
-    anyhow = arguments.dry_run or all(fault.kind in MENDING for fault in faults)
-    # Random faults over hours may well begin between two attempts.
-    view = running_run(
-        *(selection, context, "struck by a fault"),
-        otherwise=lambda view: anyhow or (arguments.mtbf is not None and not view.settled),
-    )
-    return view.record.index
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
     """One run and the faults to inject into it."""
@@ -160,7 +147,9 @@ class _Stage:
         limit = None if self.arguments.limit is None else parse_delay(self.arguments.limit)
         strikes = itertools.takewhile(lambda strike: limit is None or strike[0] <= limit, drawn)
         if self.arguments.dry_run:
-            self._show(strikes if limit else itertools.islice(strikes, _SHOWN), scene)
+            for after, fault in strikes if limit else itertools.islice(strikes, _SHOWN):
+                detail = f"after {after.total_seconds():.1f} s"
+                self._say(self._line(fault, scene.view, "planned", detail, after))
             return 0
         for after, fault in strikes:
             if not self._wait(began + after):
@@ -169,11 +158,6 @@ class _Stage:
             if error is not None and not isinstance(error, MissedError | SchedulerError):
                 raise error
         return 0
-
-    def _show(self, strikes: Iterable[tuple[timedelta, Fault]], scene: FaultScene) -> None:
-        for after, fault in strikes:
-            detail = f"after {after.total_seconds():.1f} s"
-            self._say(self._line(fault, scene.view, "planned", detail, after))
 
     def _scene(self) -> FaultScene:
         view = launch_view(self.launch, self.context, ask=Ask.open_runs, indices=[self.index])

@@ -12,8 +12,8 @@ from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.counted import counted, size_text
-from hpckit.operations.checkpoints.export import export_model
-from hpckit.operations.checkpoints.find import checkpoint_rows, find_checkpoints, one_run, verified
+from hpckit.operations.checkpoints import checkpoint_rows, find_checkpoints, one_run, verified
+from hpckit.operations.export_model import export_model
 from hpckit.record.lookup import Selection
 from hpckit.report.checkpoints import (
     CheckpointRow,

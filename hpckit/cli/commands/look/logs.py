@@ -7,9 +7,8 @@ no rank ever started, those of the agents, the batch script or the local executo
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
 
 from hpckit.cli.options import add_common, add_reference, find_shown, whole
 from hpckit.cli.terminal.log_printer import LogPrinter
@@ -76,7 +75,12 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     choice.check()
     most = None if arguments.tail is None else abs(arguments.tail)
     if arguments.json and not arguments.follow and most is None:
-        context.say_json(_document(choice, choice.logs()))
+        # The full texts.
+        logs = [
+            {**to_plain(log), "path": str(log.path), "text": read_text(log.path)}
+            for log in choice.logs()
+        ]
+        context.say_json({"run": choice.run_id, "logs": logs})
         return 0
     own = selection.launch.stranger is None
     printer = LogPrinter(context=context, as_json=arguments.json, own=own, most=most)
@@ -181,16 +185,6 @@ class _Choice:
         shown = next(iter(ranks.values())).attempt
         blamed = record.failure.rank if record.failure and shown == record.attempt else None
         return blamed if blamed in ranks and blamed is not None else min(ranks)
-
-
-def _document(choice: _Choice, logs: Iterable[LogFile]) -> dict[str, Any]:
-    """Return what `logs --json` prints: the full texts."""
-    return {
-        "run": choice.run_id,
-        "logs": [
-            {**to_plain(log), "path": str(log.path), "text": read_text(log.path)} for log in logs
-        ],
-    }
 
 
 def _follow(choice: _Choice, printer: LogPrinter, context: Context) -> None:

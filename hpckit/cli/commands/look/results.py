@@ -120,7 +120,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         show_page(answer.page, context, paged=True)
         _note_metrics(chosen, context)
     if elsewhere and not arguments.json:
-        context.note(_rest_line(chosen, elsewhere, context))
+        count = counted(sum(map(len, elsewhere.values())), "more run")
+        places = "; ".join(f"{launch} ({ranges(runs)})" for launch, runs in elsewhere.items())
+        command = all_results([view.launch for view, _ in chosen], tuple(elsewhere), context)
+        context.note(f"{count} of this sweep: {places}. All together: `{command}`")
     note_unshown(answer.total, answer.shown, context)
     return 0
 
@@ -234,15 +237,6 @@ def _spans(arguments: argparse.Namespace) -> bool:
     """Whether runs of several launches may be shown."""
     several = arguments.experiment is not None or len(arguments.references) > 1
     return several or arguments.with_reruns
-
-
-def _rest_line(
-    chosen: Sequence[ChosenRuns], elsewhere: Mapping[str, Sequence[int]], context: Context
-) -> str:
-    count = counted(sum(map(len, elsewhere.values())), "more run")
-    places = "; ".join(f"{launch} ({ranges(runs)})" for launch, runs in elsewhere.items())
-    command = all_results([view.launch for view, _ in chosen], tuple(elsewhere), context)
-    return f"{count} of this sweep: {places}. All together: `{command}`"
 
 
 def _csv(results: Results, more: Sequence[str]) -> Iterable[Sequence[Any]]:

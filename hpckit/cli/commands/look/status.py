@@ -34,7 +34,7 @@ from hpckit.model.goodput import Goodput
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plain import to_plain
 from hpckit.model.states import RunState
-from hpckit.operations.checkpoints.resume_step import with_resume_steps
+from hpckit.operations.checkpoints import with_resume_steps
 from hpckit.operations.next_step import reference
 from hpckit.operations.notices.tell import send_kept
 from hpckit.record.lookup import Selection
@@ -50,7 +50,7 @@ from hpckit.report.live_view.live import satellite_lines
 from hpckit.report.machine import status_document
 from hpckit.report.rows import RunRow, run_row, with_standstill
 from hpckit.report.selection import sort_key, sort_rows
-from hpckit.report.text import Page, count_line, status_page
+from hpckit.report.text import count_line, status_page
 from hpckit.values import replace
 from hpckit.views.accounts import accounts
 from hpckit.views.diagnosis import findings
@@ -193,14 +193,19 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
         if auto_resume is not None:
             page += [f"auto-resume job {auto_resume} resumes interrupted runs"]
         page += satellite_lines(shown)
-        page += _goodput(shown, kept, single=single, whole=arguments.goodput)
+        accounted = [kept[row.index] for row in shown if row.index in kept]
+        if single and accounted:
+            page += run_page(shown[0], accounted[0], whole=arguments.goodput)
+        else:
+            page += launch_page(accounted, whole=arguments.goodput)
         page += unmeasured_lines(shown)
         if single and shown:
             page += [*usage_lines(shown[0].findings), *verdict_lines(shown[0].findings)]
         else:
             page += energy_lines(row.findings.energy for row in shown if row.findings is not None)
             page += held_back_line(shown)
-        page += _age(view, now)
+        if view.asked_at is not None and now - view.asked_at > TOLD:
+            page.append(f"queue as of {(now - view.asked_at).total_seconds():.0f} s ago")
         show_page(page, context, paged=True)
     note_unshown(len(rows), len(shown), context)
 
@@ -209,22 +214,6 @@ def _accounts(view: LaunchView, rows: Sequence[RunRow], now: datetime) -> Mappin
     indices = {row.index for row in rows}
     some = [one for one in view.runs if one.record.index in indices]
     return accounts(view.launch, some, now, view.kept)
-
-
-def _goodput(
-    rows: Sequence[RunRow], kept: Mapping[int, Goodput], *, single: bool, whole: bool
-) -> Page:
-    """Return what follows the table; for a single run also its warnings and its history."""
-    known = [kept[row.index] for row in rows if row.index in kept]
-    if single and known:
-        return run_page(rows[0], known[0], whole=whole)
-    return launch_page(known, whole=whole)
-
-
-def _age(view: LaunchView, now: datetime) -> list[str]:
-    """Return the line with the age of Slurm's answer, if that answer is old."""
-    age = timedelta() if view.asked_at is None else now - view.asked_at
-    return [f"queue as of {age.total_seconds():.0f} s ago"] if age > TOLD else []
 
 
 def _rows(view: LaunchView, arguments: argparse.Namespace, context: Context) -> list[RunRow]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 from hpckit.cli.options import (
@@ -117,8 +117,11 @@ def _remove(
     with ExitStack() as locks:
         held: list[tuple[Cleanup, Selection]] = []
         for cleanup in (some for some in found if some.items):
-            with _noted(failed):
+            try:
                 fresh = locks.enter_context(alone(cleanup.launch, context))
+            except HpckitError as error:
+                failed.append(error.message)
+            else:
                 held.append((cleanup, Selection(launch=fresh, index=cleanup.selection.index)))
         # Check again: a run may have been resumed while the user was thinking about it.
         again = look([selection for _, selection in held], request, context)
@@ -134,14 +137,6 @@ def _gone(items: Sequence[Item], agreed: Collection[Path], failed: list[str]) ->
             failed.append(f"{item.path}: {error.strerror or error}")
         else:
             yield item
-
-
-@contextmanager
-def _noted(failed: list[str]) -> Iterator[None]:
-    try:
-        yield
-    except HpckitError as error:
-        failed.append(error.message)
 
 
 def _amount(items: Sequence[Item]) -> str:

@@ -11,7 +11,7 @@ from hpckit.cli.options import add_common, add_flag, output_dir
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.plain import plain_fields
-from hpckit.operations.unconfirmed_jobs import SettledAs, UnconfirmedJob, find_unconfirmed, settle
+from hpckit.operations.submit import SettledAs, UnconfirmedJob, find_unconfirmed, settle
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.lookup import find, list_launches
 
@@ -79,8 +79,12 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 
 def _unconfirmed(arguments: argparse.Namespace, context: Context) -> int:
+    decided = arguments.adopt or arguments.cancel
     settled = [
-        (found, _settled(found, arguments, context))
+        (
+            found,
+            settle(found, context, adopt=arguments.adopt) if decided else SettledAs.untouched,
+        )
         for found in find_unconfirmed(_launches(arguments, context), context)
     ]
     if arguments.json:
@@ -88,14 +92,13 @@ def _unconfirmed(arguments: argparse.Namespace, context: Context) -> int:
     elif not settled:
         context.say("every submission is accounted for")
     else:
-        _say(settled, context, decided=arguments.adopt or arguments.cancel)
+        _say(settled, context, decided=decided)
     return 0
 
 
-def _settled(found: UnconfirmedJob, arguments: argparse.Namespace, context: Context) -> SettledAs:
-    if not (arguments.adopt or arguments.cancel):
-        return SettledAs.untouched
-    return settle(found, context, adopt=arguments.adopt)
+def _document(found: UnconfirmedJob, outcome: SettledAs) -> dict[str, object]:
+    fields = "launch=launch.id dir=launch.folder job_index=job.index job_name=job.name jobs"
+    return plain_fields(found, fields) | {"outcome": outcome}
 
 
 def _launches(arguments: argparse.Namespace, context: Context) -> Iterator[Launch]:
@@ -104,11 +107,6 @@ def _launches(arguments: argparse.Namespace, context: Context) -> Iterator[Launc
         yield from map(load_launch, list_launches(folder))
     else:
         yield find(arguments.overrides[0], folder, cwd=context.cwd).launch
-
-
-def _document(found: UnconfirmedJob, outcome: SettledAs) -> dict[str, object]:
-    fields = "launch=launch.id dir=launch.folder job_index=job.index job_name=job.name jobs"
-    return plain_fields(found, fields) | {"outcome": outcome}
 
 
 def _say(

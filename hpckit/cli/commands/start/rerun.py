@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from hpckit.cli.launch_output import print_scripts, say_checked, say_started
 from hpckit.cli.options import add_common, add_flag
-from hpckit.cli.run_choice import RunChoice, add_run_choice, run_choice, take_overrides
+from hpckit.cli.run_choice import add_run_choice, run_choice, take_overrides
 from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.errors import UsageError
@@ -18,6 +18,8 @@ from hpckit.model.counted import counted, ranges
 from hpckit.model.events import RunsRerun
 from hpckit.operations.next_step import reference
 from hpckit.record.launch_events import record_event
+from hpckit.record.launches import Launch
+from hpckit.report.run_filter import RunFilter
 from hpckit.views.launch_view import Ask, launch_view
 from hpckit.views.scheduler import Scheduler
 
@@ -46,10 +48,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     from hpckit.operations import check, launch, rerun  # noqa: PLC0415
 
     overrides = take_overrides(arguments)
-    chosen = run_choice(arguments, context)
-    indices = _indices(chosen, context)
+    chosen, named, wanted = run_choice(arguments, context)
+    indices = _indices(chosen, named, wanted, context)
     source = rerun.prepare_rerun(
-        chosen.launch,
+        chosen,
         indices,
         arguments.words,
         context,
@@ -59,7 +61,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     with source as (prepared, code, differences):
         _say_differences(code, differences, context)
         more = {
-            "rerun_of": [chosen.launch.runs[index].id for index in indices],
+            "rerun_of": [chosen.runs[index].id for index in indices],
             "exact": arguments.exact,
             "code": code,
             "differences": differences,
@@ -72,20 +74,30 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             if not say_checked(checked, context):
                 return 2
         started = launch.start_launch(prepared, context)
-    told = RunsRerun(at=context.now(), launch=chosen.launch.id, runs=tuple(indices))
+    told = RunsRerun(at=context.now(), launch=chosen.id, runs=tuple(indices))
     record_event(started.launch.paths, told)
     say_started(started, context, as_json=arguments.json, more=more)
     if not arguments.json:
-        name = reference(chosen.launch, context)
+        name = reference(chosen, context)
         context.note(f"with the runs before: `hpckit results {name} --with-reruns`")
     return wait(started.launch, context, Waiting(quiet=arguments.json)) if arguments.wait else 0
 
 
-def _indices(chosen: RunChoice, context: Context) -> tuple[int, ...]:
-    """Return the selected runs; with several runs in the launch, a choice is required."""
-    launch, indices = chosen.launch, chosen.indices
-    if not chosen.wanted.all:
-        return _filtered(chosen, context)
+def _indices(
+    launch: Launch, indices: tuple[int, ...] | None, wanted: RunFilter, context: Context
+) -> tuple[int, ...]:
+    """Return the selected runs; with several runs in the launch, a choice is required.
+
+    Says which runs match the filters, if there are any.
+    """
+    if not wanted.all:
+        view = launch_view(launch, context, ask=Ask.open_runs, indices=indices)
+        if view.scheduler is Scheduler.unreachable:
+            context.note(f"warning: {view.warning}; runs are chosen by our own record")
+        found = tuple(run.record.index for run in wanted.chosen(view.runs, launch.id))
+        of = counted(len(launch.runs), "run")
+        context.note(f"{len(found)} of {of} of {launch.id}: {ranges(found)}")
+        return found
     if indices is None and len(launch.runs) > 1:
         raise UsageError(
             f"{launch.id} has {len(launch.runs)} runs; say which of them to start again",
@@ -93,18 +105,6 @@ def _indices(chosen: RunChoice, context: Context) -> tuple[int, ...]:
             f"--runs 0-{len(launch.runs) - 1}; `hpckit results {launch.id}` lists them",
         )
     return (0,) if indices is None else indices
-
-
-def _filtered(chosen: RunChoice, context: Context) -> tuple[int, ...]:
-    """Return the runs that match the filters, and print which those are."""
-    launch = chosen.launch
-    view = launch_view(launch, context, ask=Ask.open_runs, indices=chosen.indices)
-    if view.scheduler is Scheduler.unreachable:
-        context.note(f"warning: {view.warning}; runs are chosen by our own record")
-    found = tuple(one.record.index for one in chosen.wanted.chosen(view.runs, launch.id))
-    of = counted(len(launch.runs), "run")
-    context.note(f"{len(found)} of {of} of {launch.id}: {ranges(found)}")
-    return found
 
 
 def _say_differences(code: str, differences: Sequence[str] | None, context: Context) -> None:

@@ -72,23 +72,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Resume, or show what would be submitted; returns 0 also if there is nothing to do."""
     words = read_settings_words(take_overrides(arguments))
-    chosen = run_choice(arguments, context)
-    sole = bool(arguments.references) and len(chosen.launch.runs) == 1
-    named = sole or chosen.indices is not None or chosen.wanted.names_cancelled
+    launch, indices, wanted = run_choice(arguments, context)
+    sole = bool(arguments.references) and len(launch.runs) == 1
+    named = sole or indices is not None or wanted.names_cancelled
     order = Order(
-        indices=chosen.indices,
-        wanted=chosen.wanted,
+        indices=indices,
+        wanted=wanted,
         cancelled=arguments.cancelled or named,
         changed_code=arguments.changed_code,
-        settings=_settings_order(words, chosen.launch, context),
+        settings=_settings_order(words, launch, context),
         unchecked=arguments.no_check,
     )
     if arguments.dry_run:
-        resuming = prepare_resume(chosen.launch, order, context)
+        resuming = prepare_resume(launch, order, context)
         _show(resuming, context, as_json=arguments.json)
         check_resume(resuming, context)
         return 0
-    resuming, started = resume(chosen.launch, order, context)
+    resuming, started = resume(launch, order, context)
     _say(resuming, started, context, as_json=arguments.json)
     send_kept(resuming.launch, context)
     if started is None or not arguments.wait:
@@ -145,7 +145,9 @@ def _say(resuming: Resuming, started: Started | None, context: Context, *, as_js
         context.say_json(_document(resuming, started))
         return
     if started is None:
-        _say_nothing_to_do(resuming, context)
+        context.say(f"nothing to resume in {resuming.launch.id}")
+        for line in left_alone(resuming.choice.skipped):
+            context.say(f"  {line}")
         return
     launch, (word, count) = started.launch, what_started(resuming, started)
     context.say(f"{word} {launch.id}: {count} of {counted(len(launch.runs), 'run')}")
@@ -182,9 +184,3 @@ def _tell_frozen_code(resuming: Resuming, context: Context) -> None:
         "the code as it was then"
     )
     context.note_more(f"`hpckit rerun {run}` runs it with today's code, from the start")
-
-
-def _say_nothing_to_do(resuming: Resuming, context: Context) -> None:
-    context.say(f"nothing to resume in {resuming.launch.id}")
-    for line in left_alone(resuming.choice.skipped):
-        context.say(f"  {line}")

@@ -20,7 +20,6 @@ from hpckit.operations.next_step import only_a_view, reference
 from hpckit.operations.notices.tell import send_kept, tell_rest
 from hpckit.operations.resume import (
     Order,
-    Resuming,
     left_alone,
     prepare_resume,
     resume,
@@ -106,14 +105,20 @@ class Watching:
         """Look once and resume what can be resumed; return whether all is over."""
         try:
             seen = prepare_resume(load_launch(self.launch.folder), self.order, self.context)
-            self._see(seen)
+            self.views, self.skipped = seen.views, seen.choice.skipped
+            counts = count_states(view.state for view in seen.views)
+            self._say(", ".join(f"{count} {state}" for state, count in counts.items()))
+            if not self.quiet:
+                say_lasting(self.views, self.noted, self.context.say)
             if not seen.jobs and not waits_for_room(seen.launch):
                 return not seen.choice.open
             done, started = resume(self.launch, self.order, self.context)
         except SchedulerAbsentError:
             raise
         except (SchedulerAwayError, HeldError) as error:
-            self._remark(error.message)
+            if error.message != self.said:
+                self.said = error.message
+                self.context.note(f"warning: {error.message}; still watching")
             return False
         if started is not None:
             self.counts.update(done.choice.resumed)
@@ -121,23 +126,11 @@ class Watching:
             self._say(f"{word} {counted(count, 'run')}: {started.where}")
         return False
 
-    def _see(self, seen: Resuming) -> None:
-        self.views, self.skipped = seen.views, seen.choice.skipped
-        counts = count_states(view.state for view in seen.views)
-        self._say(", ".join(f"{count} {state}" for state, count in counts.items()))
-        if not self.quiet:
-            say_lasting(self.views, self.noted, self.context.say)
-
     def _say(self, text: str) -> None:
         if text != self.said:
             self.said = text
             if not self.quiet:
                 self.context.say(text)
-
-    def _remark(self, text: str) -> None:
-        if text != self.said:
-            self.said = text
-            self.context.note(f"warning: {text}; still watching")
 
 
 def _say_end(watch: Watching, context: Context, *, as_json: bool) -> None:

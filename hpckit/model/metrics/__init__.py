@@ -1,1 +1,0 @@
-"""Which logged values hold after restarts. Reading them is the task of record/metrics."""

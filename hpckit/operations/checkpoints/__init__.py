@@ -1,1 +1,0 @@
-"""Finds, verifies and exports checkpoints. Only a run writes them."""

@@ -1,0 +1,227 @@
+"""The facts of machines for `doctor --env`: of this one, and of a compute node through a launch.
+
+The launch of one run takes the path of every other run; it is removed if the run wrote its facts.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from hpckit import __version__
+from hpckit.config.command import literal_word
+from hpckit.config.compose import compose
+from hpckit.config.request import ComposeRequest, with_something_to_run
+from hpckit.context import Context
+from hpckit.errors import SchedulerError, UsageError
+from hpckit.model.cluster.gpus_asked import cpus_of_task
+from hpckit.model.environment.facts import ClockOffset, EnvironmentFacts, FolderRole, SlurmFacts
+from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.plain import to_plain
+from hpckit.observe.environment.machine import read_machine
+from hpckit.observe.environment.torch_probe import read_torch
+from hpckit.operations.answering.one_run import PLAIN_RUN, answered, plain_words, read_answer
+from hpckit.operations.prepare import Prepared, prepare
+from hpckit.planning.compatibility.judge import chosen_variables
+from hpckit.record.launches import Launch, load_launch
+from hpckit.record.store import make_folder, open_plain, write_json, write_text
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.site_query import PATIENCE
+from hpckit.values import replace
+
+MOST_BYTES = 2**20
+"""Facts take a few thousand bytes; nothing longer is read."""
+
+_FORCED = (
+    *PLAIN_RUN,
+    *("name=environment", "resources.nodes=1", "resources.tasks_per_node=1"),
+)
+"""The run is one process on one node, and nothing is kept of it."""
+_TIMEOUT_MIN = 2
+_WHAT, _DOING = "facts", "looking at a node"
+
+
+def compose_asked(request: ComposeRequest) -> LaunchConfig:
+    """Return the settings that a launch with these words would have; raises ConfigError.
+
+    Words that choose nothing to run get a command, so that no experiment need be complete.
+    """
+    return compose_one(with_something_to_run(request), "doctor --env looks at the node of one")
+
+
+def compose_one(request: ComposeRequest, what: str) -> LaunchConfig:
+    """Return the settings of the only run of these words; `what` says why there is one."""
+    points = compose(request)
+    if len(points) != 1:
+        raise UsageError(
+            f"these words make {len(points)} runs; {what}",
+            hint="leave out -m, values with commas, and stages",
+        )
+    return points[0].settings
+
+
+def prepare_look(
+    request: ComposeRequest,
+    settings: LaunchConfig,
+    words: Sequence[str],
+    context: Context,
+    *,
+    quiet: bool,
+) -> Prepared:
+    """Return the launch that looks at a node of the cluster which `settings` choose."""
+    python = settings.cluster.python or sys.executable
+    cpus = settings.resources.tasks_per_node * cpus_of_task(settings.resources)
+    forced = [*_FORCED, f"resources.cpus_per_task={cpus}"]
+    if settings.entry_point is not None:
+        forced.append("entry_point=null")
+    kept = plain_words(request.overrides, timeout_min=_TIMEOUT_MIN)
+    own = replace(
+        request,
+        overrides=(*kept, *forced),
+        command=(python, "-m", "hpckit", "node-facts"),
+    )
+    return prepare(own, words, context, quiet=quiet)
+
+
+def look_at_node(prepared: Prepared, context: Context) -> tuple[EnvironmentFacts, str, ClockOffset]:
+    """Launch, wait for the facts of the node, and remove the launch.
+
+    Returns the facts, the token that the node was to read, and what is known of clocks. Raises
+    RunError if the run ended without facts: its launch stays, and is named. Ctrl-C leaves the job
+    and says how to cancel it.
+    """
+    folder = Path(prepared.plan.folder)
+    with _token(folder) as token:
+        began = context.now()
+        with answered(prepared, context, read_node_facts, _WHAT, _DOING) as (_, answer):
+            at = answer.value.at
+            clock = ClockOffset(
+                least_s=(at - answer.seen_at).total_seconds(), most_s=(at - began).total_seconds()
+            )
+    return answer.value, token, clock
+
+
+@contextmanager
+def _token(folder: Path) -> Iterator[str]:
+    """Write the token file beside the launch folder to be; remove it in the end."""
+    token, file = secrets.token_hex(TOKEN_BYTES // 8), token_file(folder)
+    try:
+        make_folder(folder.parent)
+        write_text(file, token)
+    except OSError as error:
+        raise UsageError(
+            f"{folder.parent} cannot be written: {error.strerror or error}",
+            hint="choose another folder for launches: output_dir, or $HPCKIT_OUTPUTS",
+        ) from error
+    try:
+        yield token
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def read_node_facts(launch: Launch) -> EnvironmentFacts | None:
+    """Return what the run of this launch wrote; None before it did.
+
+    Raises RunError if the file is not the caller's own, too long, or no facts.
+    """
+    return read_answer(launch.paths.run(0).node_facts, EnvironmentFacts, _WHAT, MOST_BYTES)
+
+
+def is_on_slurm(settings: LaunchConfig) -> bool:
+    """Return whether runs with these settings go to another node."""
+    return settings.cluster.kind is ClusterKind.slurm
+
+
+def output_overrides(folder: str | None, cwd: Path) -> tuple[str, ...]:
+    """Return the override that sets the folder of launches, in Hydra's grammar; none without."""
+    if folder is None:
+        return ()
+    return (f"output_dir={literal_word(str(cwd / Path(folder).expanduser()))}",)
+
+
+def token_file(launch_folder: Path) -> Path:
+    """Return the file in the output folder by which both sides tell that they see the same one."""
+    return launch_folder.parent / f".environment-{launch_folder.name}"
+
+
+def write_node_facts(context: Context) -> None:
+    """Collect the facts of this node and write them into the folder of the run around it.
+
+    Raises UsageError outside of a run, and HpckitError if its launch cannot be read.
+    """
+    environ = context.environ
+    try:
+        folder, index = Path(environ["HPCKIT_LAUNCH_DIR"]), int(environ["HPCKIT_RUN_INDEX"])
+    except (KeyError, ValueError):
+        raise UsageError(
+            "node-facts works inside a run only: HPCKIT_LAUNCH_DIR or HPCKIT_RUN_INDEX is not set",
+            hint="`hpckit doctor --env` starts such a run",
+        ) from None
+    launch: Launch = load_launch(folder)
+    facts = collect_facts(
+        context,
+        output=folder.parent,
+        project=Path(environ.get("HPCKIT_PROJECT") or launch.code.project),
+        bin_dir=launch.cluster.bin_dir,
+        token=token_file(folder),
+    )
+    write_json(launch.paths.run(index).node_facts, to_plain(facts))
+
+
+TOKEN_BYTES = 256
+"""A token file is shorter; nothing longer is read."""
+
+
+def collect_facts(
+    context: Context, *, output: Path, project: Path, bin_dir: str | None, token: Path | None
+) -> EnvironmentFacts:
+    """Return the facts of this machine; takes seconds, most of them to import torch.
+
+    `output` is the folder of launches, `bin_dir` that of Slurm's programs, `token` the token file
+    of the other side.
+    """
+    environ = context.environ
+    torch = read_torch(environ)
+    folders = {FolderRole.output: output, FolderRole.project: project}
+    found = read_machine(
+        environ,
+        folders,
+        hpckit=__version__,
+        torch=torch,
+        variables=chosen_variables(environ),
+        at=context.now(),
+    )
+    return replace(
+        found,
+        slurm=read_slurm(environ, bin_dir),
+        token=None if token is None else read_token(token),
+        at=context.now(),
+    )
+
+
+def read_slurm(environ: Mapping[str, str], bin_dir: str | None) -> SlurmFacts:
+    """Return which Slurm this machine has; all unknown if its programs do not answer."""
+    commands = SlurmCommands(bin_dir=bin_dir, environ=environ, timeout=PATIENCE)
+    if not commands.available("srun"):
+        return SlurmFacts(version="")
+    try:
+        # `slurm 24.11.1`, of Debian `slurm-wlm 22.05.8`
+        version = commands.run("srun", "--version").rpartition(" ")[2].strip() or None
+        options = commands.run_aloud("srun", "--help")
+    except SchedulerError:
+        return SlurmFacts()
+    return SlurmFacts(version=version, container_image="--container-image" in options)
+
+
+def read_token(file: Path) -> str | None:
+    """Return the text of a token file of the caller's own; None without one."""
+    try:
+        with open_plain(file) as opened:
+            own = os.fstat(opened.fileno()).st_uid == os.getuid()
+            return opened.read(TOKEN_BYTES).decode("ascii", "replace") if own else None
+    except OSError:
+        return None

@@ -1,1 +1,0 @@
-"""Collects the facts of login and compute nodes for `doctor --env`."""

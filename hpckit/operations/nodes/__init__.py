@@ -1,1 +1,0 @@
-"""Which nodes a new launch leaves out."""

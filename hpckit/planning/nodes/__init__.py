@@ -1,1 +1,0 @@
-"""Which nodes are good, and which a job could get."""

@@ -1,0 +1,231 @@
+"""When a notice is due, by the record so that whoever looks decides alike; where it goes. Pure.
+
+Reads addresses, and writes what each transport sends.
+An address is a secret. No error, text or `repr` made here holds one.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import NoReturn
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from hpckit.errors import ConfigError
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.outside import NoticeKind, UserNotice
+from hpckit.model.plain import to_plain
+from hpckit.model.run import RunView
+from hpckit.model.states import RoundAction, RunState
+from hpckit.patterns import lazy_pattern
+from hpckit.values import dataclass, field
+
+_FORMS = (
+    "addresses are ntfy://HOST/TOPIC, https://ntfy.sh/TOPIC, https://… or http://… of a web "
+    "hook, exec:COMMAND, or what apprise takes"
+)
+_SCHEME = lazy_pattern(r"([a-z][a-z0-9+.-]{0,20}):", re.IGNORECASE)
+_TOPIC = lazy_pattern(r"/[-_A-Za-z0-9]{1,64}\Z")
+_PLAIN_NTFY = "ntfy+http"
+_NTFY_HOST = "ntfy.sh"
+_SLACK_HOST = "hooks.slack.com"
+_VERSION = 1
+
+_PRIORITIES = {NoticeKind.failed: "high", NoticeKind.stalled: "high"}
+_TAGS = {
+    NoticeKind.failed: "x",
+    NoticeKind.completed: "white_check_mark",
+    NoticeKind.resumed: "arrows_counterclockwise",
+    NoticeKind.stalled: "hourglass",
+    NoticeKind.finished: "checkered_flag",
+}
+
+
+class Transport(StrEnum):
+    """How a notice is sent."""
+
+    ntfy = "ntfy"
+    web_hook = "web hook"
+    command = "exec"
+    apprise = "apprise"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """One address: `place` counts from 1, `scheme` is that of the address.
+
+    `url` is what is asked, without user and password; `words` the command.
+    """
+
+    place: int
+    transport: Transport
+    scheme: str
+    url: str = field(default="", repr=False)
+    words: tuple[str, ...] = field(default=(), repr=False)
+    authorization: str | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The destination in messages, without its address."""
+        return f"destination {self.place} ({self.transport})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebRequest:
+    """What a web server is sent by POST."""
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes
+
+
+def read_destinations(text: str, source: str) -> tuple[Destination, ...]:
+    """Return the destinations of a text with one address per line; `#` begins a comment line.
+
+    Raises ConfigError, which names `source` and the place, and no address.
+    """
+    lines = [line.strip() for line in text.splitlines()]
+    found = [line for line in lines if line and not line.startswith("#")]
+    return tuple(_read(line, place, source) for place, line in enumerate(found, start=1))
+
+
+def _read(line: str, place: int, source: str) -> Destination:
+    where = f"address {place} of {source}"
+    scheme = _SCHEME.match(line)
+    if scheme is None:
+        _refuse(where, "has no scheme")
+    match scheme[1].lower():
+        case "exec":
+            return _command(line[scheme.end() :], place, where)
+        case ("http" | "https" | "ntfy" | "ntfy+http") as name:
+            return _web(line, name, place, where)
+        case name:
+            return Destination(place=place, transport=Transport.apprise, scheme=name, url=line)
+
+
+def _command(text: str, place: int, where: str) -> Destination:
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        _refuse(where, f"is no command: {error}")
+    if not words:
+        _refuse(where, "names no command")
+    return Destination(place=place, transport=Transport.command, scheme="exec", words=words)
+
+
+def _web(line: str, scheme: str, place: int, where: str) -> Destination:
+    try:
+        parts = urlsplit(line)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        _refuse(where, "is no URL")
+    if not host or not line.isprintable() or not line.isascii() or " " in line:
+        _refuse(where, "is no URL: it has no host, or a character that no URL has")
+    is_ntfy = scheme.startswith("ntfy") or host == _NTFY_HOST
+    if is_ntfy and not _TOPIC.match(parts.path):
+        _refuse(where, "names no topic of ntfy: its path is /TOPIC, of letters, digits, - and _")
+    shown = f"[{host}]" if ":" in host else host
+    place_of_host = shown if port is None else f"{shown}:{port}"
+    kept = "http" if scheme in ("http", _PLAIN_NTFY) else "https"
+    query = f"?{parts.query}" if parts.query else ""
+    return Destination(
+        place=place,
+        transport=Transport.ntfy if is_ntfy else Transport.web_hook,
+        scheme=scheme,
+        url=f"{kept}://{place_of_host}{parts.path}{query}",
+        authorization=_authorization(parts),
+    )
+
+
+def _authorization(parts: SplitResult) -> str | None:
+    """Return the header for a user and password, or for a token in place of either."""
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    if not user and not password:
+        return None
+    if not user or not password:
+        return f"Bearer {user or password}"
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _refuse(where: str, why: str) -> NoReturn:
+    raise ConfigError(f"{where} {why}", hint=f"{_FORMS}; the address itself is not shown")
+
+
+def web_request(destination: Destination, notice: UserNotice) -> WebRequest:
+    """Return what to send to a topic of ntfy or to a web hook."""
+    headers: dict[str, str] = {}
+    if destination.authorization is not None:
+        headers["Authorization"] = destination.authorization
+    if destination.transport is Transport.ntfy:
+        headers["Title"] = notice.title.encode("ascii", "replace").decode()
+        headers["Priority"] = _PRIORITIES.get(notice.kind, "default")
+        headers["Tags"] = _TAGS[notice.kind]
+        headers["Content-Type"] = "text/plain; charset=utf-8"
+        body = notice.text.encode(errors="replace")
+    else:
+        text = f"{notice.title}\n{notice.text}"
+        if urlsplit(destination.url).hostname == _SLACK_HOST:
+            text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        headers["Content-Type"] = "application/json"
+        body = json.dumps({"text": text}).encode()
+    return WebRequest(url=destination.url, headers=headers, body=body)
+
+
+def document(notice: UserNotice) -> dict[str, object]:
+    """Return a notice as JSON has it: on a command's standard input, and in its file."""
+    return {"v": _VERSION, **to_plain(notice)}
+
+
+_LEFT = frozenset({RunState.failed, RunState.interrupted, RunState.unknown})
+"""States in which a run is told of as failed once nothing continues it."""
+
+
+def kind_of_end(state: RunState, *, continues: bool) -> NoticeKind | None:
+    """Return what the end of an attempt is told as; `continues` is whether another one follows."""
+    if state is RunState.completed:
+        return NoticeKind.completed
+    if state is RunState.failed:
+        return NoticeKind.failed
+    if state is RunState.interrupted and not continues:
+        return NoticeKind.failed
+    return None
+
+
+def kind_of_rest(state: RunState) -> NoticeKind | None:
+    """Return what a run is told as when nothing continues any run of its launch."""
+    if state is RunState.completed:
+        return NoticeKind.completed
+    return NoticeKind.failed if state in _LEFT else None
+
+
+def kinds_of_event(event: events.Event, attempt: int) -> tuple[NoticeKind, ...]:
+    """Return what an event of a running attempt is told as."""
+    match event:
+        case events.RoundStarted() if attempt > 1 or event.round:
+            return (NoticeKind.resumed,)
+        case events.RoundEnded(failure=Failure(cause=Cause.hang)):
+            return (NoticeKind.stalled,)
+        case _:
+            return ()
+
+
+def wanted_again(told: Iterable[events.Event]) -> bool:
+    """Return whether the supervisor of an attempt decided that a new attempt should follow.
+
+    A supervisor that is cut off loses all other nodes: it decides so, but cannot reach Slurm.
+    """
+    rounds = [event for event in told if isinstance(event, events.RoundEnded)]
+    return bool(rounds) and rounds[-1].action is RoundAction.new_attempt
+
+
+def is_over(view: RunView, *, continues: bool) -> bool:
+    """Return whether a run is over, by the record alone; `continues` as in `kind_of_end`."""
+    record = view.record
+    if record.cancel_requested and not record.begun:
+        return True
+    return view.state.is_final or (view.state is RunState.interrupted and not continues)

@@ -1,1 +1,0 @@
-"""When a notice is due, and where it goes."""

@@ -1,1 +1,0 @@
-"""Sums up a profile of steps."""

@@ -1,1 +1,0 @@
-"""What happened to nodes, over all launches of a user."""

@@ -1,1 +1,0 @@
-"""Notices that wait to be sent."""

@@ -1,1 +1,0 @@
-"""The text of `doctor --env`."""
