@@ -10,7 +10,12 @@ _SUPPORTED = [
     *("busy_share", "memory_used_bytes", "temperature_c", "power_w", "power_limit_w"),
     *("energy_j", "ecc_uncorrected"),
 ]
-_LINK = {"generation": 5, "generation_max": 5, "width": 16, "width_max": 16}
+_LINK = {
+    "pcie_generation": 5,
+    "pcie_generation_max": 5,
+    "pcie_width": 16,
+    "pcie_width_max": 16,
+}
 
 
 def right_answers() -> dict[str, dict[str, Any]]:
@@ -100,7 +105,7 @@ def _inspection(level: str) -> dict[str, Any]:
 
 def _transfers() -> dict[str, Any]:
     return {
-        "idle_link": {**_LINK, "generation": 1},
+        "idle_link": {**_LINK, "pcie_generation": 1},
         "speed": {
             "problem": "",
             "repeats": True,

@@ -18,7 +18,8 @@ from hpckit.model.parallel.layout import LayoutReport
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec
-from hpckit.model.preflight.verdict import HealthVerdict, NodeInspection, PreflightLevel
+from hpckit.model.preflight.health import HealthVerdict, NodeInspection
+from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.model.states import DrainAction, RequeueOutcome, RoundAction, RunState
 from hpckit.values import dataclass
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpckit.model.outside import Notify, Tracker
 from hpckit.model.parallel.settings import Parallel
-from hpckit.model.preflight.verdict import Preflight
+from hpckit.model.preflight.settings import Preflight
 from hpckit.model.telemetry.settings import Observe
 from hpckit.values import dataclass, field
 

@@ -11,7 +11,7 @@ from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.elastic import Satellite
 from hpckit.model.failure import Cause, Failure, Trait
 from hpckit.model.parallel.layout import LayoutReport
-from hpckit.model.preflight.verdict import NodeInspection
+from hpckit.model.preflight.health import NodeInspection
 from hpckit.model.states import BaseState, RoundAction, RunState, SlurmState
 from hpckit.values import dataclass, field, replace
 

@@ -1,4 +1,4 @@
-"""AMD GPUs through amdsmi, behind the same protocol. Only ever tried on a fake of that library.
+"""AMD GPUs through amdsmi, behind the same protocol. Tried on a fake of that library only.
 
 amdsmi comes with ROCm, not from a package index. Values that a GPU does not have it gives as "N/A".
 """
@@ -22,6 +22,8 @@ from hpckit.model.telemetry.vocabulary import (
 )
 from hpckit.observe.gpu_choice import GpuChoice
 from hpckit.values import dataclass, field
+
+UNTRIED = "GPUs of AMD are sampled by code that was never run on AMD hardware"
 
 _MIB = 1024**2
 _MICRO = 1e-6
@@ -203,7 +205,7 @@ class AmdBackend:
 
 
 def open_amd(choice: GpuChoice) -> tuple[AmdBackend | None, str]:
-    """Return the run's GPUs of amdsmi, None without any; and a note for people, mostly empty."""
+    """Return the run's GPUs of amdsmi, None without any; and a note for people."""
     try:
         smi = importlib.import_module("amdsmi")
     except (ImportError, OSError, KeyError, AttributeError):
@@ -217,4 +219,4 @@ def open_amd(choice: GpuChoice) -> tuple[AmdBackend | None, str]:
     if not backend.devices():
         backend.close()
         return None, ""
-    return backend, ""
+    return backend, UNTRIED

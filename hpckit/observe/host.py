@@ -15,8 +15,14 @@ from typing import Any
 import psutil
 
 from hpckit.model.telemetry.vocabulary import HostCounter, HostGauge, HostSample
-from hpckit.observe.infiniband import find_ports, read_ports
-from hpckit.observe.sysfs import folders, read_count, read_fields, read_small
+from hpckit.observe.sysfs import (
+    find_ports,
+    folders,
+    read_count,
+    read_fields,
+    read_ports,
+    read_small,
+)
 from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field
 
@@ -210,11 +216,6 @@ _FIELDS = (
 )
 
 
-def pressure_seconds(text: str) -> dict[str, float]:
-    """Return the totals of a PSI file by `some` and `full`, in seconds."""
-    return {kind: int(total) * _MICRO for kind, total in _TOTAL.findall(text)}
-
-
 def node_pressure(root: Path = Path("/")) -> dict[HostCounter, float]:
     """Return how long processes of this node waited; empty with a kernel without PSI."""
     files = {name: root / "proc/pressure" / name for name in ("cpu", "memory", "io")}
@@ -276,5 +277,9 @@ class JobCgroup:
 def _pressure(
     files: Mapping[str, Path], wanted: tuple[tuple[str, str, HostCounter], ...]
 ) -> dict[HostCounter, float]:
-    totals = {name: pressure_seconds(read_small(file) or "") for name, file in files.items()}
+    # The totals of a PSI file by `some` and `full`, in seconds.
+    totals = {
+        name: {kind: int(us) * _MICRO for kind, us in _TOTAL.findall(read_small(file) or "")}
+        for name, file in files.items()
+    }
     return {counter: totals[name][kind] for name, kind, counter in wanted if kind in totals[name]}

@@ -68,7 +68,11 @@ def due_segments(
     """Return the segments to replace, each with the seconds of its new rows."""
     ordered = sorted(segments, key=lambda one: one.start)
     lengths = {
-        segment: max(segment.row_s, _length_by_age(now - segment.start - SEGMENT))
+        segment: max(
+            segment.row_s,
+            *(row_s for age, row_s in STEPS if now - segment.start - SEGMENT >= age),
+            0.0,
+        )
         for segment in ordered
     }
     for length in _LENGTHS:
@@ -77,10 +81,6 @@ def due_segments(
                 break
             lengths[one] = max(lengths[one], length)
     return {one: row_s for one, row_s in lengths.items() if row_s > one.row_s}
-
-
-def _length_by_age(age: timedelta) -> float:
-    return max((row_s for since, row_s in STEPS if age >= since), default=0.0)
 
 
 def expected_bytes(lengths: Mapping[ClosedSegment, float]) -> float:

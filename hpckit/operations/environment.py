@@ -22,8 +22,8 @@ from hpckit.model.cluster.gpus_asked import cpus_of_task
 from hpckit.model.environment.facts import ClockOffset, EnvironmentFacts, FolderRole, SlurmFacts
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plain import to_plain
-from hpckit.observe.environment.machine import read_machine
-from hpckit.observe.environment.torch_probe import read_torch
+from hpckit.observe.machine import read_machine
+from hpckit.observe.torch_probe import read_torch
 from hpckit.operations.answering.one_run import PLAIN_RUN, answered, plain_words, read_answer
 from hpckit.operations.prepare import Prepared, prepare
 from hpckit.planning.compatibility.judge import chosen_variables

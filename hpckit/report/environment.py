@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hpckit.model.counted import counted, size_text
 from hpckit.model.environment.facts import (
@@ -14,7 +14,7 @@ from hpckit.model.environment.facts import (
     FolderRole,
 )
 from hpckit.model.finding import Finding
-from hpckit.model.plain import plain_fields
+from hpckit.model.plain import plain_fields, to_plain
 from hpckit.report.text import Page, TextTable
 
 
@@ -59,7 +59,8 @@ def environment_document(
     """Return the object of `doctor --env --json`."""
     clock, node, token = comparison.clock, comparison.node, comparison.token
     return {
-        **plain_fields(comparison, "here node asked"),
+        **{side: _machine(getattr(comparison, side)) for side in ("here", "node")},
+        **plain_fields(comparison, "asked"),
         "clock_offset_s": None if clock is None else [clock.least_s, clock.most_s],
         "same_output_folder": None if node is None or token is None else node.token == token,
         "findings": [
@@ -68,6 +69,13 @@ def environment_document(
         ],
         "works": not any(finding.is_error for finding in findings),
     }
+
+
+def _machine(facts: EnvironmentFacts | None) -> Any:
+    plain, names = to_plain(facts), "name memory_bytes capability mig"
+    if facts and facts.driver.gpus:
+        plain["driver"]["gpus"] = [plain_fields(gpu, names) for gpu in facts.driver.gpus]
+    return plain
 
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from hpckit.model.failure import FROZEN_FOLDER_EXIT, Cause, Failure
 from hpckit.model.goodput import Goodput
 from hpckit.model.moment import span_words
 from hpckit.model.parallel.layout import LayoutReport
-from hpckit.model.preflight.verdict import NodeInspection
+from hpckit.model.preflight.health import NodeInspection
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import BaseState, Judgement, RunState, Standing
 from hpckit.report.pending import pending_note, standing_text

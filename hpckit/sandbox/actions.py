@@ -1,4 +1,4 @@
-"""The actions of `hpckit sandbox`: print a line or a table, and errors as one line.
+"""The actions of `hpckit sandbox`, faults and status too: a line or a table, errors as one line.
 
 Exit codes: 0 done (for `status`: up), 1 something failed, 2 wrong usage, 3 `status`: not (all) up.
 """
@@ -12,30 +12,181 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from hpckit.sandbox import faults, lifecycle, status
+from hpckit.sandbox import daemons, lifecycle, network, process
+from hpckit.sandbox.lifecycle import recorded_options, required_options
 from hpckit.sandbox.settings import (
     BIN_DIR,
+    LOG_DIR,
     MAX_NODES,
     PREEMPT_MODES,
     PREEMPT_TYPES,
     SLURM_CONF,
     SUITES,
+    Node,
     Options,
     SandboxError,
 )
 
+Status = dict[str, Any]
+"""The whole sandbox; `state` is one of up, degraded, down.
+
+Of a node its slurmd, its link, and its state in Slurm: None if the controller is silent.
+"""
+
+
+def sandbox_status() -> Status:
+    """Return the state of the processes, the links and the nodes in Slurm."""
+    options = recorded_options()
+    alive = {name: process.recorded_pid(name) is not None for name in _DAEMONS}
+    seen = _nodes(options, answering=alive["slurmctld"]) if options else []
+    return {
+        "state": _judge(options, alive, seen),
+        "options": options.as_dict() if options else None,
+        "daemons": alive,
+        "nodes": seen,
+        "bin_dir": str(BIN_DIR),
+        "slurm_conf": str(SLURM_CONF),
+        "log_dir": str(LOG_DIR),
+    }
+
+
+_DAEMONS = ("munged", "mariadbd", "slurmdbd", "slurmctld")
+
+
+def _nodes(options: Options, *, answering: bool) -> list[Status]:
+    states = daemons.node_states() if answering else {}
+    return [
+        {
+            "name": node.name,
+            "address": node.address,
+            "slurmd": process.recorded_pid(daemons.slurmd_name(node)) is not None,
+            "link": network.link_is_up(node),
+            "state": states.get(node.name),
+        }
+        for node in options.all_nodes()
+    ]
+
+
+def _judge(options: Options | None, alive: dict[str, bool], seen: list[Status]) -> str:
+    if options is None:
+        return "down"
+    whole = all(alive.values()) and all(
+        node["slurmd"] and node["link"] and daemons.is_serving(node["state"] or "") for node in seen
+    )
+    return "up" if whole else "degraded"
+
+
+def format_status(status: Status) -> str:
+    """Return the status as a few lines of text."""
+    if status["options"] is None:
+        return "the sandbox is down"
+    asked = " ".join(f"{key}={value}" for key, value in status["options"].items())
+    lines = [f"the sandbox is {status['state']}: {asked}"]
+    lines += [f"  {name:<10} {_word(alive)}" for name, alive in status["daemons"].items()]
+    lines += [_node_line(node) for node in status["nodes"]]
+    lines.append(f"commands: {status['bin_dir']}   logs: {status['log_dir']}")
+    return "\n".join(lines)
+
+
+def _node_line(node: Status) -> str:
+    link = "link up" if node["link"] else "link down"
+    state = node["state"] or "unknown"
+    return (
+        f"  {node['name']:<10} slurmd {_word(node['slurmd'])}, {link}, {state}, {node['address']}"
+    )
+
+
+def _word(alive: bool) -> str:  # noqa: FBT001 - its only argument
+    return "runs" if alive else "dead"
+
+
+def kill_node(name: str) -> str:
+    """Kill everything on the node at once, as a power loss would."""
+    node = required_options().node(name)
+    killed = daemons.stop_node(node)
+    return f"{name} lost power: {killed} processes died"
+
+
+def revive_node(name: str) -> str:
+    """Start the node's slurmd again and return it to service."""
+    options = required_options()
+    node = options.node(name)
+    network.make_node(node)
+    daemons.start_node(node, options)
+    return _return_to_service(node, "revived")
+
+
+def cut_node(name: str) -> str:
+    """Pull the node's network cable; what runs on it runs on, unheard."""
+    network.set_link(required_options().node(name), up=False)
+    return f"{name} is cut off: its link is down"
+
+
+def heal_node(name: str) -> str:
+    """Plug the cable in again, at full speed; a node whose slurmd lives returns to service."""
+    node = required_options().node(name)
+    network.make_node(node)
+    network.slow_link(node, None)
+    if process.recorded_pid(daemons.slurmd_name(node)) is None:
+        return f"{name}'s link is up; its slurmd is dead, 'revive-node {name}' starts it"
+    return _return_to_service(node, "healed")
+
+
+SLOW_MBIT_PER_S = 50
+"""A link of the sandbox carries some gigabits; this is a link that trained down."""
+
+
+def slow_link(name: str) -> str:
+    """Slow the node's network link down to 50 Mbit/s; what runs on it runs on."""
+    network.slow_link(required_options().node(name), SLOW_MBIT_PER_S)
+    return f"{name}'s link carries {SLOW_MBIT_PER_S} Mbit/s now; 'heal-node {name}' mends it"
+
+
+def stop_controller() -> str:
+    """Stop slurmctld, which saves its state; running jobs run on."""
+    required_options()
+    process.stop_daemon("slurmctld", patience=30.0)
+    return "the controller is stopped"
+
+
+def start_controller() -> str:
+    """Start slurmctld again from its saved state."""
+    options = required_options()
+    daemons.start_slurmctld(options)
+    reachable = [
+        node.name
+        for node in options.all_nodes()
+        if network.link_is_up(node) and process.recorded_pid(daemons.slurmd_name(node)) is not None
+    ]
+    process.wait_until(lambda: daemons.serve(reachable), 20.0, interval=0.3)
+    return "the controller answers"
+
+
+def _return_to_service(node: Node, done: str) -> str:
+    if not daemons.controller_answers():
+        return f"{node.name} {done}; the controller does not answer, 'start-controller' starts it"
+    if not process.wait_until(lambda: daemons.serve([node.name]), 30.0, interval=0.3):
+        state = daemons.node_states().get(node.name)
+        raise SandboxError(
+            f"{node.name} is {state} half a minute after it was {done}: "
+            f"see 'scontrol show node {node.name}'"
+        )
+    return f"{node.name} {done}: {daemons.node_states().get(node.name)}"
+
+
 _LOCKED = Path("/run")  # a folder can be locked too, without a lock file
 _NODE_VERBS: dict[str, Callable[[str], str]] = {
-    "kill-node": faults.kill_node,
-    "revive-node": faults.revive_node,
-    "cut-node": faults.cut_node,
-    "heal-node": faults.heal_node,
-    "slow-link": faults.slow_link,
+    "kill-node": kill_node,
+    "revive-node": revive_node,
+    "cut-node": cut_node,
+    "heal-node": heal_node,
+    "slow-link": slow_link,
 }
 _CONTROLLER_VERBS: dict[str, Callable[[], str]] = {
-    "stop-controller": faults.stop_controller,
-    "start-controller": faults.start_controller,
+    "stop-controller": stop_controller,
+    "start-controller": start_controller,
 }
 
 
@@ -90,8 +241,8 @@ def _up(arguments: argparse.Namespace) -> int:
 
 
 def _status(*, as_json: bool) -> int:
-    seen = status.sandbox_status()
-    print(json.dumps(seen) if as_json else status.format_status(seen))
+    seen = sandbox_status()
+    print(json.dumps(seen) if as_json else format_status(seen))
     return 0 if seen["state"] == "up" else 3
 
 

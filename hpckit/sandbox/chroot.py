@@ -147,8 +147,3 @@ def _refresh_etc(root: Path) -> None:
         if source.exists():
             target.unlink(missing_ok=True)
             shutil.copyfile(source, target)
-
-
-def way_in(options: Options) -> tuple[list[str], list[str]]:
-    """Return the arguments of nsenter, and the command after them, to enter the chroot."""
-    return [f"--mount={MOUNT_NAMESPACE}"], ["chroot", str(options.root)]

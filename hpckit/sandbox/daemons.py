@@ -7,13 +7,14 @@ import shutil
 import socket
 from pathlib import Path
 
-from hpckit.sandbox import chroot, packages, process
+from hpckit.sandbox import packages, process
 from hpckit.sandbox.process import Daemon
 from hpckit.sandbox.settings import (
     BIN_DIR,
     CONF_DIR,
     CONTROLLER,
     LOG_DIR,
+    MOUNT_NAMESPACE,
     MUNGE_DIR,
     MUNGE_SOCKET,
     MYSQL_DIR,
@@ -158,7 +159,9 @@ def _on_node(node: Node, options: Options) -> list[str]:
 
 def _way_in(options: Options) -> tuple[list[str], list[str]]:
     """Return arguments of nsenter, and the command after them, to reach the release's programs."""
-    return ([], []) if packages.is_native(options) else chroot.way_in(options)
+    if packages.is_native(options):
+        return [], []
+    return [f"--mount={MOUNT_NAMESPACE}"], ["chroot", str(options.root)]
 
 
 def _answers(command: str, *arguments: str) -> bool:
@@ -197,11 +200,3 @@ def serve(names: list[str]) -> bool:
             resume = ["update", f"nodename={name}", "state=resume"]
             process.run([str(BIN_DIR / "scontrol"), *resume], check=False, timeout=30.0)
     return all(is_serving(known.get(name, "unknown")) for name in names)
-
-
-def describe_nodes() -> str:
-    """Return all nodes with their states, in one line."""
-    return (
-        ", ".join(f"{name} {state}" for name, state in sorted(node_states().items()))
-        or "none known"
-    )

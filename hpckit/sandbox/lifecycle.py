@@ -9,15 +9,23 @@ import stat
 import sys
 from pathlib import Path
 
-from hpckit.sandbox import chroot, daemons, network, packages, process, slurm_conf
+from hpckit.sandbox import chroot, daemons, network, packages, process
 from hpckit.sandbox.settings import (
+    ACCOUNT,
     BIN_DIR,
     CACHE,
     CLUSTER,
     CONF_DIR,
+    CONTROLLER,
+    CONTROLLER_ADDRESS,
+    CPUS_PER_NODE,
     GPUS_PER_NODE,
     LOG_DIR,
+    MEMORY_MB_PER_NODE,
     MOUNT_NAMESPACE,
+    MUNGE_SOCKET,
+    PID_DIR,
+    PREEMPT_TYPES,
     RECORD,
     RUN,
     SLURM_CONF,
@@ -25,6 +33,81 @@ from hpckit.sandbox.settings import (
     Options,
     SandboxError,
 )
+
+_NODE = (
+    "NodeName={name} NodeAddr={address} NodeHostname={name} CPUs={cpus} Sockets=2 "
+    "CoresPerSocket={cores} ThreadsPerCore=1 RealMemory={memory} Gres=gpu:{gpus} State=UNKNOWN"
+)
+
+
+def slurm_conf(options: Options) -> str:
+    """Return slurm.conf: the controller, the nodes and the partitions `batch` and `urgent`."""
+    suspends, never = options.preempt_mode == "suspend", options.preempt_mode == "off"
+    return _filled(
+        "slurm.conf",
+        cluster=CLUSTER,
+        controller=CONTROLLER,
+        controller_address=CONTROLLER_ADDRESS,
+        munge_socket=MUNGE_SOCKET,
+        cred_expire=options.cred_expire,
+        state=options.release_state,
+        run=RUN,
+        logs=LOG_DIR,
+        slurmd_timeout=options.slurmd_timeout,
+        max_array_size=options.max_array_size,
+        grace=options.grace,
+        preempt_type="preempt/none" if never else PREEMPT_TYPES[options.preempt_by],
+        mode=options.preempt_mode.upper(),
+        # Slurm can only continue what it has suspended if it switches between jobs (GANG).
+        cluster_mode="SUSPEND,GANG" if suspends else options.preempt_mode.upper(),
+        sharing=" OverSubscribe=FORCE:1" if suspends else "",
+        nodes="\n".join(_node_line(node.name, node.address) for node in options.all_nodes()),
+    )
+
+
+def _filled(name: str, **values: object) -> str:
+    return Path(__file__).with_name(f"{name}.template").read_text().format(**values)
+
+
+def _node_line(name: str, address: str) -> str:
+    return _NODE.format(
+        name=name,
+        address=address,
+        cpus=CPUS_PER_NODE,
+        cores=CPUS_PER_NODE // 2,
+        memory=MEMORY_MB_PER_NODE,
+        gpus=GPUS_PER_NODE,
+    )
+
+
+_DEVICES = [Path(f"/dev/fakegpu{index}") for index in range(GPUS_PER_NODE)]
+
+
+def slurmdbd_conf(options: Options) -> str:
+    """Return slurmdbd.conf: one database per release, reached over the sandbox's own socket."""
+    return _filled(
+        "slurmdbd.conf",
+        munge_socket=MUNGE_SOCKET,
+        controller=CONTROLLER,
+        database=options.database,
+        logs=LOG_DIR,
+        run=RUN,
+    )
+
+
+def accounting_commands(users: tuple[str, ...], options: Options) -> list[list[str]]:
+    """Return the sacctmgr commands that register the cluster, the account, its QOS and users."""
+    commands = [["add", "cluster", CLUSTER], ["add", "account", ACCOUNT, f"cluster={CLUSTER}"]]
+    preempted = [f"preemptmode={options.preempt_mode}", f"gracetime={options.grace}"]
+    if options.preempt_mode == "off":
+        preempted = ["preemptmode=cluster"]
+    commands += [
+        ["add", "qos", "urgent", "preempt=normal", "priority=1000"],
+        ["modify", "qos", "normal", "set", *preempted],
+        ["modify", "account", ACCOUNT, "set", "qos=normal,urgent"],
+    ]
+    commands += [["add", "user", user, f"account={ACCOUNT}"] for user in users]
+    return commands
 
 
 def recorded_options() -> Options | None:
@@ -73,7 +156,10 @@ def install(options: Options) -> None:
 def _make_ground(options: Options) -> None:
     """Make what the daemons need: folders, devices, network, names, configuration."""
     daemons.make_folders(options)
-    _make_devices()
+    for device in _DEVICES:
+        if not device.exists():
+            os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+            device.chmod(0o666)
     network.make_bridge()
     for node in options.all_nodes():
         network.make_node(node)
@@ -85,11 +171,14 @@ def _make_ground(options: Options) -> None:
 
 
 def _write_configuration(options: Options) -> None:
+    old = options.release == "22.05"
     texts = {
-        "slurm.conf": slurm_conf.slurm_conf(options),
-        "gres.conf": slurm_conf.gres_conf(),
-        "cgroup.conf": slurm_conf.cgroup_conf(options),
-        "slurmdbd.conf": slurm_conf.slurmdbd_conf(options),
+        "slurm.conf": slurm_conf(options),
+        # Other existing devices as GPUs give real GPU accounting and masks.
+        "gres.conf": f"Name=gpu File=/dev/fakegpu[0-{GPUS_PER_NODE - 1}]\n",
+        # Without cgroups; in 22.05 the only way is not to mount any.
+        "cgroup.conf": f"{'CgroupAutomount=no' if old else 'CgroupPlugin=disabled'}\n",
+        "slurmdbd.conf": slurmdbd_conf(options),
     }
     for name, text in texts.items():
         path = CONF_DIR / name
@@ -110,37 +199,23 @@ def _start_daemons(options: Options) -> None:
 
 def _register_accounts(options: Options) -> None:
     """Register the accounts; idempotent: sacctmgr exits 1, "nothing new", for known ones."""
-    for command in slurm_conf.accounting_commands(_users(), options):
+    people = [entry.pw_name for entry in pwd.getpwall() if 1000 <= entry.pw_uid < 60000]  # noqa: PLR2004
+    for command in accounting_commands(("root", *people), options):
         process.run([str(BIN_DIR / "sacctmgr"), "-i", *command], check=False)
     known = process.run([str(BIN_DIR / "sacctmgr"), "-nP", "show", "assoc", "format=cluster,user"])
     if f"{CLUSTER}|root" not in known.stdout:
         raise SandboxError(f"slurmdbd took no account for root: see {LOG_DIR}/slurmdbd.log")
 
 
-def _users() -> tuple[str, ...]:
-    """Return root and every user with an account on this machine, by user id."""
-    people = [entry.pw_name for entry in pwd.getpwall() if 1000 <= entry.pw_uid < 60000]  # noqa: PLR2004
-    return ("root", *people)
-
-
 def _await_nodes(options: Options) -> None:
     names = [node.name for node in options.all_nodes()]
     if not process.wait_until(lambda: daemons.serve(names), 60.0, interval=0.3):
+        states = sorted(daemons.node_states().items())
+        known = ", ".join(f"{name} {state}" for name, state in states) or "none known"
         raise SandboxError(
-            f"not all nodes came up ({daemons.describe_nodes()}): see {LOG_DIR}/slurmd.*.log; "
+            f"not all nodes came up ({known}): see {LOG_DIR}/slurmd.*.log; "
             "'down', then 'up' starts afresh"
         )
-
-
-def _make_devices() -> None:
-    for device in _devices():
-        if not device.exists():
-            os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-            device.chmod(0o666)
-
-
-def _devices() -> list[Path]:
-    return [Path(f"/dev/fakegpu{index}") for index in range(GPUS_PER_NODE)]
 
 
 def take_down(*, purge: bool = False) -> None:
@@ -149,18 +224,22 @@ def take_down(*, purge: bool = False) -> None:
         _cancel_jobs()
     for namespace in network.namespaces():
         process.kill_in_network_namespace(namespace)
-    for name in _stop_order():
+    # A daemon stops before those it talks to.
+    last = ["slurmctld", "slurmdbd", "mariadbd", "munged"]
+    names = sorted(path.stem for path in PID_DIR.glob("*.json"))
+    for name in (*(name for name in names if name not in last), *last):
         process.stop_daemon(name, patience=30.0)
     network.remove_network()
     network.clean_hosts()
     chroot.close_namespace()
-    for device in _devices():
+    for device in _DEVICES:
         device.unlink(missing_ok=True)
     packages.restore_policy()
     if RUN.exists():
         shutil.rmtree(RUN)
-    if purge:
-        _purge()
+    for folder in (STATE, CACHE) if purge else ():
+        if folder.exists():
+            chroot.remove_chroot(folder)
 
 
 def _cancel_jobs() -> None:
@@ -176,18 +255,6 @@ def _cancel_jobs() -> None:
 def _queue_is_empty() -> bool:
     done = process.run([str(BIN_DIR / "squeue"), "--noheader"], check=False, timeout=20.0)
     return done.returncode != 0 or not done.stdout.strip()
-
-
-def _stop_order() -> list[str]:
-    """Return the order in which to stop: a daemon stops before those it talks to."""
-    last = ["slurmctld", "slurmdbd", "mariadbd", "munged"]
-    return [*(name for name in process.recorded_names() if name not in last), *last]
-
-
-def _purge() -> None:
-    for folder in (STATE, CACHE):
-        if folder.exists():
-            chroot.remove_chroot(folder)
 
 
 def _tell(text: str) -> None:
@@ -248,9 +315,6 @@ def write_wrappers(options: Options) -> None:
     BIN_DIR.mkdir(parents=True, exist_ok=True)
     native = packages.is_native(options)
     for command in COMMANDS:
-        _write_program(BIN_DIR / command, wrapper(command, options, native=native))
-
-
-def _write_program(path: Path, text: str) -> None:
-    path.write_text(text)
-    path.chmod(0o755)
+        path = BIN_DIR / command
+        path.write_text(wrapper(command, options, native=native))
+        path.chmod(0o755)

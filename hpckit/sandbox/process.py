@@ -111,11 +111,6 @@ def recorded_pid(name: str) -> int | None:
     return record["pid"] if alive else None
 
 
-def recorded_names() -> list[str]:
-    """List the names of all processes recorded since the last `down`."""
-    return sorted(path.stem for path in PID_DIR.glob("*.json"))
-
-
 def stop_daemon(name: str, *, patience: float = 15.0) -> None:
     """End a recorded process: TERM, and KILL after `patience` seconds."""
     pid = recorded_pid(name)

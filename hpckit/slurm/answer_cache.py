@@ -23,7 +23,7 @@ from typing import Any
 from hpckit.errors import SchedulerAwayError, SchedulerError
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.record.store import make_folder, read_json, write_text
-from hpckit.values import dataclass, field
+from hpckit.values import dataclass, field, replace
 
 LONGEST = timedelta(minutes=5)
 """While processes need answers, Slurm is asked at least this often, however slow it is."""
@@ -99,8 +99,8 @@ class Answers:
 
     def failed(self, error: SchedulerError, at: datetime, took: timedelta) -> Answers:
         """Return the answers after a failed call."""
-        return Answers(
-            answers=self.answers,
+        return replace(
+            self,
             tried_at=at,
             took=took,
             failures=self.failures + 1,
@@ -227,12 +227,4 @@ def _decode(record: dict[str, Any]) -> Answers:
     answers = {key: from_plain(CachedAnswer, one) for key, one in record["answers"].items()}
     if any(answer.asked_at.tzinfo is None for answer in answers.values()):
         raise ValueError("a moment without a time zone")
-    plain = from_plain(Answers, {**record, "answers": {}})
-    return Answers(
-        answers=answers,
-        tried_at=plain.tried_at,
-        took=plain.took,
-        failures=int(plain.failures),
-        message=str(plain.message),
-        hint=str(plain.hint),
-    )
+    return replace(from_plain(Answers, {**record, "answers": {}}), answers=answers)

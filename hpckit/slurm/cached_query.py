@@ -43,12 +43,8 @@ class AllowedAge:
     now: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobReport:
-    """Observations of jobs, and when squeue was asked (the earliest moment that counts)."""
-
-    observations: Mapping[str, Observation]
-    asked_at: datetime
+JobReport = tuple[Mapping[str, Observation], datetime]
+"""Observations of jobs, and when squeue was asked (the earliest moment that counts)."""
 
 
 def observe_shared(
@@ -69,7 +65,7 @@ def observe_shared(
         began=clock(),
     )
     observations = observe_through(source, jobs, source.began)
-    return JobReport(observations=observations, asked_at=source.asked_at)
+    return observations, source.asked_at
 
 
 def forget(commands: SlurmCommands) -> None:
@@ -118,7 +114,10 @@ class _CachedSource:
         """Return what slurmctld reports for these jobs' arrays."""
         said = self._ask("squeue", (_ALL,), lambda _: {_ALL: ask_queue(self.commands)})[_ALL]
         self.asked_at = said.asked_at
-        return read_squeue(_lines_of(said.text, mains(jobs)), said.asked_at)
+        # Of these jobs alone, so that the rest need not be parsed.
+        wanted = set(mains(jobs))
+        lines = (line for line in said.text.splitlines() if _main(line) in wanted)
+        return read_squeue("\n".join(lines), said.asked_at)
 
     def accounts(self, jobs: Sequence[str]) -> Iterator[Observation]:
         """Yield what the accounting reports for these jobs' arrays."""
@@ -189,12 +188,6 @@ class _CachedSource:
         age = now - one.asked_at
         longest = _FINAL if one.final else allowed
         return -_AHEAD <= age <= longest
-
-
-def _lines_of(text: str, ids: Iterable[str]) -> str:
-    """Return the lines of these jobs, so that the rest need not be parsed."""
-    wanted = set(ids)
-    return "\n".join(line for line in text.splitlines() if _main(line) in wanted)
 
 
 def _all_ended(text: str) -> bool:

@@ -116,12 +116,6 @@ def clean(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _find(program: str, environ: Mapping[str, str], bin_dir: str | None) -> str | None:
-    # Never search PATH when bin_dir is set: a sandbox rehearsal must not reach the production
-    # queue.
-    return shutil.which(program, path=bin_dir or environ.get("PATH", os.defpath))
-
-
 _PLACED = lazy_pattern(r"^#SBATCH --(account|partition|qos)\b", re.MULTILINE)
 
 
@@ -246,7 +240,10 @@ class SlurmCommands:
 
     def _path(self, program: str) -> str | None:
         if program not in self._found:
-            self._found[program] = _find(program, self._environ, self._bin_dir)
+            # Never search PATH when bin_dir is set: a sandbox rehearsal must not reach the
+            # production queue.
+            path = self._bin_dir or self._environ.get("PATH", os.defpath)
+            self._found[program] = shutil.which(program, path=path)
         return self._found[program]
 
 

@@ -286,9 +286,13 @@ def find_by_name(name: str, commands: SlurmCommands) -> tuple[str, ...]:
     """
     lines: list[str] = []
     errors: list[SchedulerError] = []
-    for listing in (_squeue_by_name, _sacct_by_name):
+    for question, words in (
+        (QUEUE, ("--me", "--states=all", "--noheader")),
+        (ACCOUNTS, (f"--starttime={_NAMED_SINCE}", *_JOBS_ALONE)),
+    ):
         with _noted(errors):
-            lines.extend(listing(name, commands).splitlines())
+            named = query_jobs(question, commands, f"--name={name}", *words, only={"name": name})
+            lines.extend(named.splitlines())
     _check_heard(errors)
     found = {_main(one) for line in lines for one in parse_job_ids(line.partition("|")[0].strip())}
     return tuple(sorted(found, key=int))
@@ -345,16 +349,6 @@ def _unless_forgotten(listing: Callable[[], str]) -> str:
         if "invalid job id" in error.message.lower():
             return ""
         raise
-
-
-def _squeue_by_name(name: str, commands: SlurmCommands) -> str:
-    words = ("--me", f"--name={name}", "--states=all", "--noheader")
-    return query_jobs(QUEUE, commands, *words, only={"name": name})
-
-
-def _sacct_by_name(name: str, commands: SlurmCommands) -> str:
-    words = (f"--name={name}", f"--starttime={_NAMED_SINCE}", *_JOBS_ALONE)
-    return query_jobs(ACCOUNTS, commands, *words, only={"name": name})
 
 
 def _main(job: str) -> str:

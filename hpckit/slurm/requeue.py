@@ -103,7 +103,7 @@ def requeue(
     except _NotOursError:
         return RequeueResult(outcome=RequeueOutcome.fenced, message=_FENCED)
     if result.outcome is RequeueOutcome.requeued and wanted:
-        return _leave_out(commands, attempt, wanted, result, exclusion)
+        return leave_out(commands, attempt, wanted, result, exclusion)
     return result
 
 
@@ -130,25 +130,17 @@ def requeue_or_cancel(
 
 
 def leave_out(
-    commands: SlurmCommands, attempt: JobAttempt, wanted: tuple[str, ...], result: RequeueResult
-) -> RequeueResult:
-    """Add `wanted` to a job's excluded nodes, and return the result with them.
-
-    Slurm accepts this only for a job that is queued, or queued again.
-    """
-    return _leave_out(commands, attempt, wanted, result, None)
-
-
-def _leave_out(
     commands: SlurmCommands,
     attempt: JobAttempt,
     wanted: tuple[str, ...],
     result: RequeueResult,
-    exclusion: Exclusion | None,
+    exclusion: Exclusion | None = None,
 ) -> RequeueResult:
-    """Exclude nodes, and return the result with them; `exclusion` is what was found out before.
+    """Add `wanted` to a job's excluded nodes, and return the result with them.
 
-    The Slurm command may be killed by the signal that ends this attempt: then it is run again.
+    Slurm accepts this only for a job that is queued, or queued again. `exclusion` is what was found
+    out before. The Slurm command may be killed by the signal that ends this attempt: then it is run
+    again.
     """
     said = ""
     kept: tuple[str, ...] = ()

@@ -97,18 +97,17 @@ def _partition(said: Mapping[str, str]) -> Partition:
 
 def read_node_groups(text: str) -> tuple[NodeGroup, ...]:
     """Parse `sinfo --exact` with SINFO_FORMAT."""
-    return tuple(
-        NodeGroup(
-            partition=partition,
-            nodes=_count(nodes) or 0,
-            cpus=_count(cpus) or 0,
-            memory_mb=_count(memory) or 0,
-            gres=read_gres(gres),
-            state=state,
-        )
-        for partition, nodes, cpus, memory, gres, state in split_rows(
-            text, SINFO_FORMAT.count("|") + 1
-        )
+    return tuple(_group(*row) for row in split_rows(text, SINFO_FORMAT.count("|") + 1))
+
+
+def _group(partition: str, nodes: str, cpus: str, memory: str, gres: str, state: str) -> NodeGroup:
+    return NodeGroup(
+        partition=partition,
+        nodes=_count(nodes) or 0,
+        cpus=_count(cpus) or 0,
+        memory_mb=_count(memory) or 0,
+        gres=read_gres(gres),
+        state=state,
     )
 
 
@@ -119,18 +118,9 @@ def read_cluster_nodes(text: str) -> tuple[ClusterNode, ...]:
             name=name,
             default=partition.endswith("*"),
             features=_names(features),
-            has=NodeGroup(
-                partition=partition.rstrip("*"),
-                nodes=1,
-                cpus=_count(cpus) or 0,
-                memory_mb=_count(memory) or 0,
-                gres=read_gres(gres),
-                state=state,
-            ),
+            has=_group(partition.rstrip("*"), "1", *has),
         )
-        for name, partition, cpus, memory, gres, state, features in split_rows(
-            text, NODE_FORMAT.count("|") + 1
-        )
+        for name, partition, *has, features in split_rows(text, NODE_FORMAT.count("|") + 1)
     )
 
 

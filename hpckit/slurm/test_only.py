@@ -64,7 +64,8 @@ def _refused(
     nodes: Callable[[], Sequence[NodeGroup] | None],
 ) -> Finding:
     undecided = any(mark in refusal.message.lower() for mark in _UNDECIDED)
-    if undecided and _some_away(nodes()):
+    groups = nodes() if undecided else ()
+    if groups is None or any(not group.usable for group in groups):
         return warning(
             "resources",
             job.name,
@@ -73,7 +74,3 @@ def _refused(
             refusal.hint,
         )
     return error("resources", job.name, refusal.message, refusal.hint)
-
-
-def _some_away(nodes: Sequence[NodeGroup] | None) -> bool:
-    return nodes is None or any(not node.usable for node in nodes)

@@ -61,11 +61,8 @@ def ask_scheduler(
             wish = cached_query.AllowedAge(least=least, not_before=not_before, now=freshness.now)
             heard = cached_query.observe_shared(jobs, programs, context.now, wish)
             if heard is not None:
-                return SchedulerReply(
-                    scheduler=Scheduler.answered,
-                    observations=heard.observations,
-                    asked_at=heard.asked_at,
-                )
+                seen, at = heard
+                return SchedulerReply(scheduler=Scheduler.answered, observations=seen, asked_at=at)
         now = context.now()
         observations = query.observe(jobs, programs, now)
         return SchedulerReply(scheduler=Scheduler.answered, observations=observations, asked_at=now)

@@ -27,7 +27,7 @@ _LEVEL_S = {"fast": 20, "medium": 75}
 
 def lanes_bytes_per_s(link: Mapping[str, Any]) -> float | None:
     """Return what a PCIe link could carry, of generation 3 or later; 0.985 GB/s a lane, doubled."""
-    generation, width = link.get("generation_max"), link.get("width_max")
+    generation, width = link.get("pcie_generation_max"), link.get("pcie_width_max")
     if not generation or not width or generation < 3:  # noqa: PLR2004  # another encoding before
         return None
     return 0.985e9 * 2.0 ** (generation - 3) * width
@@ -140,9 +140,11 @@ def judge_transfers(measured: Mapping[str, Any]) -> Checks:
     links = {"medium's": speed.get("pcie") or {}, "own": link}
     for name, one in links.items():
         checks.equal(
-            f"{name} generation under load", one.get("generation"), one.get("generation_max")
+            f"{name} generation under load",
+            one.get("pcie_generation"),
+            one.get("pcie_generation_max"),
         )
-        checks.equal(f"{name} lanes under load", one.get("width"), one.get("width_max"))
+        checks.equal(f"{name} lanes under load", one.get("pcie_width"), one.get("pcie_width_max"))
     most = lanes_bytes_per_s(link)
     if most is None:
         checks.problems.append(f"no rate is known of this PCIe link: {link}")
@@ -161,8 +163,9 @@ def judge_transfers(measured: Mapping[str, Any]) -> Checks:
     checks.figures.append(
         f"to the GPU {there:.1f} GB/s, back {back:.1f} GB/s, lanes carry {most / _GB:.1f} GB/s; "
         f"within it {copy:.0f} GB/s, {(speed.get('matmul_flops') or 0) / 1e12:.0f} TFLOP/s; PCIe "
-        f"generation {idle.get('generation')} idle, {link.get('generation')} under load, of "
-        f"{link.get('generation_max')}; {link.get('width')} lanes of {link.get('width_max')}"
+        f"generation {idle.get('pcie_generation')} idle, {link.get('pcie_generation')} under load, "
+        f"of {link.get('pcie_generation_max')}; {link.get('pcie_width')} lanes of "
+        f"{link.get('pcie_width_max')}"
     )
     return checks
 

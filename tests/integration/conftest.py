@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from integration.project import Project
 
-from hpckit.sandbox.status import sandbox_status
+from hpckit.sandbox.actions import sandbox_status
 
 PROGRAM = Path(__file__).parents[2] / "scripts" / "slurm-sandbox"
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from hpckit.model.telemetry.vocabulary import GpuDevice, GpuVendor
-from hpckit.observe.gpu_shares import GpuShares, notes_folder
+from hpckit.observe.gpu_thread import GpuShares, notes_folder
 
 WHOLE = GpuDevice(uuid="GPU-a", vendor=GpuVendor.nvidia, index=0, name="H100", slices=7)
 OTHER = """
 import sys, time
 from pathlib import Path
 from hpckit.model.telemetry.vocabulary import GpuDevice, GpuVendor
-from hpckit.observe.gpu_shares import GpuShares
+from hpckit.observe.gpu_thread import GpuShares
 device = GpuDevice(uuid=sys.argv[2], vendor=GpuVendor.nvidia, index=0, name="H100")
 shares = GpuShares(notes=Path(sys.argv[1]))
 shares.count([device], 1.0)

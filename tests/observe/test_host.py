@@ -9,7 +9,7 @@ import pytest
 
 from hpckit.model.telemetry.vocabulary import HostCounter, HostGauge
 from hpckit.observe.host import HostReader, JobCgroup, RaplReader, job_cgroup, node_pressure
-from hpckit.observe.infiniband import find_ports, read_ports
+from hpckit.observe.sysfs import find_ports, read_ports
 
 PRESSURE = """\
 some avg10=1.00 avg60=0.50 avg300=0.10 total=2500000

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.model.nodes.links import FabricPort, GpuLinks, NetworkInterface
-from hpckit.observe.node_links import read_node_links
+from hpckit.model.nodes.links import FabricPort, NetworkInterface
+from hpckit.observe.machine import read_node_links
 from hpckit.testing.nvml.fake_nvml import FakeNvml
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
@@ -85,16 +85,10 @@ def test_gpus_tell_their_nvlinks_and_slots(nvml: FakeNvml, tmp_path: Path) -> No
     nvml.change({"g1.nvlinks_down": 2, "g1.pcie_width_now": 8, "g1.pcie_width": 16})
     put(tmp_path, {"bus/pci/devices/0000:02:00.0/numa_node": "1\n"})
     first, second = read_node_links("n1", {}, tmp_path).gpus or ()
-    assert first == GpuLinks(
-        name="NVIDIA H100 80GB HBM3",
-        capability=9.0,
-        nvlinks=18,
-        nvlinks_down=0,
-        pcie_generation=5,
-        pcie_generation_max=5,
-        pcie_width=16,
-        pcie_width_max=16,
-    )
+    assert (first.name, first.capability_number) == ("NVIDIA H100 80GB HBM3", 9.0)
+    assert (first.nvlinks, first.nvlinks_down, first.numa) == (18, 0, None)
+    assert (first.pcie_generation, first.pcie_generation_max) == (5, 5)
+    assert (first.pcie_width, first.pcie_width_max) == (16, 16)
     assert (second.nvlinks, second.nvlinks_down, second.numa) == (16, 2, 1)
     assert (second.pcie_width, second.pcie_width_max) == (8, 16)
     (only,) = read_node_links("n1", {"CUDA_VISIBLE_DEVICES": "1"}, tmp_path).gpus or ()

@@ -32,7 +32,7 @@ from hpckit.model.telemetry.vocabulary import (
 )
 from hpckit.observe import segments
 from hpckit.observe.aggregate import gpu_rows, host_row
-from hpckit.observe.node_samples import ROWS_A_TOTAL
+from hpckit.observe.sampler import ROWS_A_TOTAL
 from hpckit.observe.segments import (
     COARSEST_S,
     SEGMENT,

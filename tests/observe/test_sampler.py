@@ -26,11 +26,9 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryRow,
 )
 from hpckit.observe.gpu_choice import GpuChoice
-from hpckit.observe.gpu_shares import GpuShares
-from hpckit.observe.gpu_thread import GpuThread, open_gpus
+from hpckit.observe.gpu_thread import GpuShares, GpuThread, open_gpus
 from hpckit.observe.host import HostReader
-from hpckit.observe.node_samples import NodeSamples
-from hpckit.observe.sampler import NodeSampler
+from hpckit.observe.sampler import NodeSampler, NodeSamples
 from hpckit.observe.segments import SegmentWriter
 from hpckit.record.layout import AttemptPaths
 from hpckit.testing.nvml.fake_nvml import FakeNvml

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hpckit.sandbox.lifecycle import slurm_conf
 from hpckit.sandbox.settings import PREEMPT_MODES, PREEMPT_TYPES, Options
-from hpckit.sandbox.slurm_conf import slurm_conf
 from hpckit.slurm.site_parse import read_partitions, read_site_settings
 
 

@@ -86,7 +86,7 @@ def ask_shared(site: Site, jobs: list[str]) -> Mapping[str, Observation]:
     """Ask as those who only show it do."""
     heard = observe_shared(jobs, site.commands, lambda: NOW, AllowedAge(least=timedelta(minutes=1)))
     assert heard is not None
-    return heard.observations
+    return heard[0]
 
 
 ASKED = pytest.mark.parametrize("ask", [ask_live, ask_shared], ids=["live", "shared"])

@@ -56,7 +56,7 @@ class Cluster:
             jobs, self.commands, lambda: self.now, AllowedAge(least=LEAST, **wish)
         )
         assert heard is not None
-        return dict(heard.observations)
+        return dict(heard[0])
 
     def state(self, job: str, **wish: Any) -> str:
         """Return what is said of one job."""
@@ -143,7 +143,7 @@ def test_many_processes_ask_once(cluster: Cluster, tmp_path: Path) -> None:
         "commands = SlurmCommands(bin_dir=sys.argv[1], environ=os.environ)\n"
         "wish = AllowedAge(least=timedelta(minutes=10))\n"
         "heard = observe_shared(['7'], commands, lambda: datetime.now(UTC), wish)\n"
-        "print(heard.observations['7'].state.text)\n"
+        "print(heard[0]['7'].state.text)\n"
     )
     words = [sys.executable, "-c", script, str(squeue.parent)]
     environ = dict(cluster.commands.environ)

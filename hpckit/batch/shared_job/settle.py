@@ -61,11 +61,13 @@ class SharedJobEnds:
         told = tuple(read_events(self._paths(run, number).events))
         ends = [event for event in told if isinstance(event, events.AttemptEnded)]
         end = ends[-1] if ends else self._final_event(run, number, told, code=code)
+        answers = [event.outcome for event in told if isinstance(event, events.RequeueAsked)]
+        began = [event.at for event in told if isinstance(event, events.AttemptStarted)]
         ended = EndedAttempt(
             state=end.state,
             cause=None if end.failure is None else end.failure.cause,
-            again=_asked_again(told),
-            took=_took(told, end.at),
+            again=RequeueOutcome.requeued in answers,
+            took=end.at - began[0] if began else timedelta(),
             stopped=stopped,
         )
         if (
@@ -102,13 +104,3 @@ class SharedJobEnds:
 
     def _paths(self, run: int, number: int) -> AttemptPaths:
         return self.launch.paths.run(run).attempt(number)
-
-
-def _asked_again(told: Sequence[events.Event]) -> bool:
-    answers = [event.outcome for event in told if isinstance(event, events.RequeueAsked)]
-    return RequeueOutcome.requeued in answers
-
-
-def _took(told: Sequence[events.Event], end: datetime) -> timedelta:
-    began = [event.at for event in told if isinstance(event, events.AttemptStarted)]
-    return end - began[0] if began else timedelta()

@@ -1,4 +1,4 @@
-"""The kinds of export that are one text: CSV and JSON lines here, OpenMetrics and traces beside."""
+"""The kinds of export that are one text: CSV, JSON lines and OpenMetrics; traces stand beside."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 import io
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from itertools import groupby
@@ -16,15 +16,16 @@ from typing import Any
 
 from hpckit.errors import UsageError
 from hpckit.features.exporting.exported_run import ExportedRun, Written
-from hpckit.features.exporting.open_metrics import RunGauges, open_metrics_lines
 from hpckit.features.exporting.trace import trace_text
 from hpckit.model.goodput import Goodput
 from hpckit.model.ids import split_run_id
 from hpckit.model.metrics import MetricValue, number_of
+from hpckit.model.states import RunState
 from hpckit.operations.output_file import EXPORT_MARKS, VALUE_COLUMNS, OutputKind
 from hpckit.record.metrics.history import last_live_numbers
 from hpckit.report.escape import escaped_cell, escaped_json, escaped_name, guarded
-from hpckit.report.rows import run_row
+from hpckit.report.rows import RunRow, run_row
+from hpckit.values import field_names
 from hpckit.views.accounts import accounts
 
 
@@ -178,3 +179,117 @@ def _object(launch: str, run: str, one: MetricValue) -> dict[str, Any]:
     value = None if odd else one.value if plain else _text(one.value)
     found = dict(zip(VALUE_COLUMNS, (*own, value, one.undone), strict=True))
     return found | ({"not_finite": str(float(number or 0))} if odd else {})
+
+
+Labels = dict[str, str]
+Sample = tuple[Labels, float]
+
+
+RunGauges = tuple[ExportedRun, RunRow, Mapping[str, float]]
+"""A run, its row with its goodput, and the last value of each metric that was not undone."""
+
+
+def open_metrics_lines(runs: Sequence[RunGauges]) -> Iterator[str]:
+    """Yield the whole exposition, for Prometheus and others; it ends with `# EOF`.
+
+    Labels are the launch and the run, never overrides: each value of a label is a series of its
+    own. All families are gauges or counters, which the textfile collector's older format has, too.
+    """
+    rows = [({"launch": run.launch.id, "run": run.id}, row, metrics) for run, row, metrics in runs]
+    infos = (
+        (labels | {"name": run.launch.name, "stage": row.stage or "", "jobid": row.job or ""}, 1)
+        for (run, *_), (labels, row, _) in zip(runs, rows, strict=True)
+    )
+    yield from _family("hpckit_run_info", "gauge", "What the run is.", infos)
+    yield from _family(
+        "hpckit_run_state",
+        "gauge",
+        "1 for the state that the run is in, 0 for all others.",
+        (
+            (labels | {"state": state.value}, int(row.state is state))
+            for labels, row, _ in rows
+            for state in RunState
+        ),
+    )
+    yield from _family(
+        "hpckit_run_step",
+        "gauge",
+        "The latest step, from 0.",
+        ((labels, row.step) for labels, row, _ in rows if row.step is not None),
+    )
+    yield from _family(
+        "hpckit_run_metric",
+        "gauge",
+        "The last logged value that no restart has undone.",
+        (
+            (labels | {"key": key}, number)
+            for labels, _, metrics in rows
+            for key, number in metrics.items()
+        ),
+    )
+    yield from _account(
+        [(labels, row.goodput) for labels, row, _ in rows if row.goodput is not None]
+    )
+    yield "# EOF\n"
+
+
+def _account(known: Sequence[tuple[Labels, Goodput]]) -> Iterator[str]:
+    yield from _family(
+        "hpckit_run_goodput_ratio",
+        "gauge",
+        "The productive share of the time on the nodes.",
+        ((labels, found.goodput) for labels, found in known if found.goodput is not None),
+    )
+    yield from _family(
+        "hpckit_run_time_seconds",
+        "gauge",
+        "The wall time of the run by what it was spent on. A part may shrink: a restart makes "
+        "productive time lost time.",
+        (
+            (labels | {"part": part}, getattr(found.parts, part).total_seconds())
+            for labels, found in known
+            for part in field_names(found.parts)
+        ),
+    )
+    yield from _family(
+        "hpckit_run_attempts",
+        "counter",
+        "How many attempts have begun.",
+        ((labels, found.attempts) for labels, found in known),
+    )
+    yield from _family(
+        "hpckit_run_failures",
+        "counter",
+        "How many rounds and attempts failed, by cause.",
+        (
+            (labels | {"cause": cause.value}, count)
+            for labels, found in known
+            for cause, count in found.failures.items()
+        ),
+    )
+    yield from _family(
+        "hpckit_run_saved_bytes",
+        "counter",
+        "The size of all checkpoints that were committed.",
+        ((labels, found.saved_bytes) for labels, found in known),
+    )
+
+
+def _family(name: str, kind: str, about: str, samples: Iterable[Sample]) -> Iterator[str]:
+    yield f"# TYPE {name} {kind}\n# HELP {name} {about}\n"
+    suffix = "_total" if kind == "counter" else ""
+    for labels, number in samples:
+        told = ",".join(f'{label}="{_quoted(text)}"' for label, text in labels.items())
+        yield f"{name}{suffix}{{{told}}} {_number(number)}\n"
+
+
+def _quoted(text: str) -> str:
+    return escaped_name(text).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _number(number: float) -> str:
+    if math.isnan(number):
+        return "NaN"
+    if math.isinf(number):
+        return "+Inf" if number > 0 else "-Inf"
+    return repr(number)

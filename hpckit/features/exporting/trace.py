@@ -119,7 +119,9 @@ def _moments(event: events.Event) -> Iterator[_Span]:
     """Yield the saves, failures and notices."""
     match event:
         case events.CheckpointSaved():
-            yield _save(event)
+            began = event.at - timedelta(seconds=_seconds(event.duration_s))
+            about = {"bytes": event.size, "stall_s": _seconds(event.stall_s)}
+            yield _Span(_SAVES, f"save of step {event.step}", began, event.at, about)
         case (
             events.RoundEnded(failure=Failure() as failure)
             | events.AttemptEnded(failure=Failure() as failure)
@@ -131,12 +133,6 @@ def _moments(event: events.Event) -> Iterator[_Span]:
             yield _trouble(event, f"notice: {event.cause.value}", signal=event.signal)
         case _:
             pass
-
-
-def _save(event: events.CheckpointSaved) -> _Span:
-    began = event.at - timedelta(seconds=_seconds(event.duration_s))
-    about = {"bytes": event.size, "stall_s": _seconds(event.stall_s)}
-    return _Span(_SAVES, f"save of step {event.step}", began, event.at, about)
 
 
 def _seconds(recorded: float) -> float:

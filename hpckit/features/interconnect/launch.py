@@ -19,12 +19,12 @@ from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.features.interconnect.judge import judge_interconnect, kept_of, shape_of
 from hpckit.features.interconnect.model import (
+    CommBenchRequest,
     InterconnectMeasurement,
     InterconnectVerdict,
     KeptMeasurement,
     MeasuredShape,
 )
-from hpckit.features.interconnect.request import CommBenchRequest
 from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.operations.answering.one_run import PLAIN_RUN, answered, plain_words, read_answer

@@ -16,6 +16,9 @@ import torch.distributed as dist
 from hpckit import Run
 from hpckit.features.interconnect.judge import below_promise
 from hpckit.features.interconnect.model import (
+    LARGEST,
+    LARGEST_ON_CPU,
+    CommBenchRequest,
     CommOperation,
     InterconnectMeasurement,
     NodeGroupTime,
@@ -24,6 +27,7 @@ from hpckit.features.interconnect.model import (
     SizedTime,
     SlowParts,
     SlowSearch,
+    sizes_between,
 )
 from hpckit.features.interconnect.operations import (
     ELEMENT,
@@ -32,18 +36,11 @@ from hpckit.features.interconnect.operations import (
     exchange,
     prepare_operation,
 )
-from hpckit.features.interconnect.request import (
-    LARGEST,
-    LARGEST_ON_CPU,
-    CommBenchRequest,
-    sizes_between,
-)
 from hpckit.features.interconnect.search import find_slow_parts, search_slow, slow_factor
 from hpckit.model.nodes.links import NodeLinks
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.observe.environment.system import granted_memory
-from hpckit.observe.node_links import read_node_links
-from hpckit.planning.preflight.pairs import Group, Round
+from hpckit.observe.machine import granted_memory, read_node_links
+from hpckit.planning.preflight.peers import Group, Round
 from hpckit.record.layout import RunPaths
 from hpckit.record.process import this_host
 from hpckit.record.store import write_json

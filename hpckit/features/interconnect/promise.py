@@ -16,7 +16,8 @@ from hpckit.features.interconnect.model import (
     PathPromise,
 )
 from hpckit.model.counted import counted
-from hpckit.model.nodes.links import GpuLinks, NodeLinks
+from hpckit.model.environment.facts import GpuFacts
+from hpckit.model.nodes.links import NodeLinks
 from hpckit.values import replace
 
 _GIGA = 1e9
@@ -91,14 +92,16 @@ def _within(links: NodeLinks, measured: InterconnectMeasurement) -> PathPromise:
         (((gpu.nvlinks or 0) + (gpu.nvlinks_down or 0), gpu) for gpu in gpus),
         key=lambda one: one[0],
     )
-    rate = next((gbytes for least, gbytes in _NVLINK if (gpu.capability or 0) >= least), None)
+    rate = next(
+        (gbytes for least, gbytes in _NVLINK if (gpu.capability_number or 0) >= least), None
+    )
     if rate is None:
         return _nothing(path, f"the NVLinks of {gpu.name} are not in our table")
     words = f"{counted(count, 'NVLink')} x {rate:g} GB/s"
     return PathPromise(path=path, bytes_per_s=count * rate * _GIGA, words=words)
 
 
-def _pcie(path: LinkPath, gpus: Sequence[GpuLinks]) -> PathPromise:
+def _pcie(path: LinkPath, gpus: Sequence[GpuFacts]) -> PathPromise:
     """Return the promise of the slots: a narrow one is promised what the GPU could use."""
     found: list[tuple[float, str]] = []
     for links in gpus:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from statistics import median, quantiles
 
 from hpckit.features.interconnect.model import NodeGroupTime, SearchMode, SlowLink, SlowParts
-from hpckit.planning.preflight.pairs import Group, Round, rounds_of
+from hpckit.planning.preflight.peers import Group, Round, rounds_of
 
 GroupTimes = Sequence[NodeGroupTime]
 Search = Generator[Round, GroupTimes, SlowParts]
@@ -180,7 +180,7 @@ def tournament(nodes: Sequence[int]) -> list[Round]:
 SLOW = 1.5
 """A pair is slow that takes at least this many times what healthy pairs take. Our judgement: pairs
 of a quiet network differ by a tenth, and links that are worth a report by a half. Before a training
-(planning.preflight.pairs) a node is judged by the best of its two to four pairs: so few cannot tell
+(planning.preflight.peers) a node is judged by the best of its two to four pairs: so few cannot tell
 nodes from links. The rule here would miss slow nodes there that lie next to each other."""
 _OF_SPREAD = 3.0
 """Where repeats of the same exchange differ, more is needed: this many times their spread."""

@@ -21,6 +21,10 @@ from hpckit.report.text import Page, TextTable
 _MICRO = 1e-6
 _HEADER = ("OPERATION", "SIZES", "LATENCY", "BUS BANDWIDTH", "PROMISE", "EARLIER")
 _SHOWN_HOSTS = 8
+_GPU = (
+    "name capability=capability_number nvlinks nvlinks_down pcie_generation pcie_generation_max "
+    "pcie_width pcie_width_max numa"
+)
 
 
 def interconnect_page(measured: InterconnectMeasurement, verdict: InterconnectVerdict) -> Page:
@@ -138,7 +142,11 @@ def interconnect_document(
             }
             for operation in measured.operations
         ],
-        **plain_fields(measured, "links", "search"),
+        "links": [
+            to_plain(node) | {"gpus": node.gpus and [plain_fields(gpu, _GPU) for gpu in node.gpus]}
+            for node in measured.links
+        ],
+        **plain_fields(measured, "search"),
         "slow_nodes": [hosts[node] for node in found.nodes],
         "slow_links": [[hosts[link.first], hosts[link.second]] for link in found.links],
         "findings": [

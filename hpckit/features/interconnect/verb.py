@@ -14,10 +14,11 @@ from hpckit.cli.options import add_common
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.features.interconnect.model import CommOperation, SearchMode
-from hpckit.features.interconnect.request import (
+from hpckit.features.interconnect.model import (
     SMALLEST,
     CommBenchRequest,
+    CommOperation,
+    SearchMode,
     read_operations,
     read_sizes,
     read_time,

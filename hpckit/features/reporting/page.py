@@ -22,7 +22,6 @@ from hpckit.features.reporting.page_outcome import (
     provenance_section,
     verdicts_section,
 )
-from hpckit.features.reporting.page_sweep import sweep_section
 from hpckit.features.reporting.words import written_words
 from hpckit.model.counted import counted
 from hpckit.model.plain import without_nan
@@ -30,20 +29,27 @@ from hpckit.report.escape import escaped
 
 if TYPE_CHECKING:
     import jinja2
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hpckit.features.reporting.page_parts import (
+    VIRIDIS,
+    Chart,
+    Figure,
+    Section,
+    Table,
+    label,
+    shown,
+    table,
+)
+from hpckit.features.reporting.words import short_name
+from hpckit.report.results import Results, shown_cells, shown_header
+from hpckit.report.text import number
+from hpckit.values import replace
 
 GENERATOR = "hpckit report"
 """What a file has to say at its beginning to be replaced without being named."""
-
-_SECTIONS = (
-    verdicts_section,
-    outcome_section,
-    timeline_section,
-    curves_section,
-    sweep_section,
-    gpus_section,
-    ranks_section,
-    provenance_section,
-)
 
 
 def page_chunks(
@@ -118,3 +124,185 @@ def _script_text(text: str) -> str:
 
 def _own(name: str) -> str:
     return resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
+
+
+_MOST_AXES = 8
+_MOST_CELLS = 16_000
+"""Of all metrics in the table of results."""
+_LEAST_METRICS = 8
+_MOST_TICKS = 12
+_LOG_RATIO = 50.0
+_HEIGHT = 420
+
+
+def sweep_section(document: ReportDocument) -> Section:
+    """Return the table of results, and a line for each run through its values."""
+    results, metric = document.results, _metric(document)
+    no_sweep = ""
+    if not results.overrides:
+        one = "the report has one run" if len(results.rows) == 1 else "no override differs"
+        no_sweep = f"No sweep: {one}."
+    if no_sweep and not results.metrics:
+        return Section(name="sweep", title="Sweep", why_empty=no_sweep)
+    chart = None if no_sweep else _lines(document)
+    kept = _kept_metrics(document)
+    values = {
+        "no_sweep": no_sweep,
+        "chart": chart,
+        "metric": metric,
+        "axes_drawn": _MOST_AXES - 1,
+        "axes_left": len(results.overrides) > _MOST_AXES - 1,
+        "results": _table(replace(results, metrics=kept)),
+        "metrics_left": len(results.metrics) - len(kept),
+    }
+    charts = () if chart is None else (chart,)
+    return Section(name="sweep", title="Sweep", values=values, charts=charts)
+
+
+def _kept_metrics(document: ReportDocument) -> tuple[str, ...]:
+    """Return the metrics that the table has: a thousand runs fit into a report."""
+    results, first = document.results, _metric(document)
+    most = max(_MOST_CELLS // max(len(results.rows), 1), _LEAST_METRICS)
+    kept = set(sorted(results.metrics, key=lambda name: name != first)[:most])
+    return tuple(name for name in results.metrics if name in kept)
+
+
+def _table(results: Results) -> Table:
+    rows = [
+        [*map(shown, line[:-1]), Figure(line[-1], row.wall_s)]
+        for line, row in zip(shown_cells(results), results.rows, strict=True)
+    ]
+    return table(shown_header(results), rows)
+
+
+def _metric(document: ReportDocument) -> str | None:
+    if document.goal is not None:
+        return document.goal.metric
+    return next(iter(document.results.metrics), None)
+
+
+class _Axis(NamedTuple):
+    """An axis: where each run is on it (0 to 1, null without a value), and what stands where."""
+
+    name: str
+    places: tuple[float | None, ...]
+    ticks: tuple[tuple[float, str], ...]
+
+
+def _lines(document: ReportDocument) -> Chart | None:
+    """Return the chart; None if there is no second axis to draw a line to."""
+    rows, metric = document.results.rows, _metric(document)
+    keys = document.results.overrides[: _MOST_AXES - 1]
+    axes = [_axis(key, [row.overrides.get(key) for row in rows]) for key in keys]
+    if metric is not None:
+        axes.append(_axis(metric, [row.metrics.get(metric) for row in rows]))
+    if len(axes) < 2:  # noqa: PLR2004  # a line needs two ends
+        return None
+    names = [label(short_name(document, row.run)) for row in rows]
+    colours = axes[-1].places if metric is not None else tuple(None for _ in rows)
+    return Chart(
+        id="chart-sweep",
+        template="sweep",
+        height=_HEIGHT,
+        values={
+            "names": [label(axis.name, 24) for axis in axes],
+            "ticks": [
+                (place, at, words) for place, axis in enumerate(axes) for at, words in axis.ticks
+            ],
+            "named": len(rows) <= MOST_NAMED,
+            "width": 2.0 if len(rows) <= len(VIRIDIS) * 5 else 1.0,
+            "shades": _shades(names, axes, colours),
+        },
+    )
+
+
+def _axis(name: str, values: Sequence[Any]) -> _Axis:
+    """Return the axis of an override or a metric: of numbers if all are, else of texts."""
+    numbers = [_number(value) for value in values]
+    if all(
+        one is not None for one, value in zip(numbers, values, strict=True) if value is not None
+    ):
+        known = [number_ for number_ in numbers if number_ is not None]
+        if known:
+            return _number_axis(name, numbers, known)
+    texts = [None if value is None else str(value) for value in values]
+    kinds = sorted({text for text in texts if text is not None})
+    last = max(len(kinds) - 1, 1)
+    at = {text: place / last for place, text in enumerate(kinds)}
+    few = kinds if len(kinds) <= _MOST_TICKS else [kinds[0], kinds[-1]]
+    places = tuple(None if text is None else at[text] for text in texts)
+    return _Axis(name, places, tuple((at[text], label(text, 16)) for text in few))
+
+
+def _number_axis(name: str, values: Sequence[float | None], known: Sequence[float]) -> _Axis:
+    low, high = min(known), max(known)
+    log = low > 0 and high / low > _LOG_RATIO
+    begin, end = (math.log(low), math.log(high)) if log else (low, high)
+    width = (end - begin) or 1.0
+
+    def place(value: float) -> float:
+        return round(((math.log(value) if log else value) - begin) / width, 4)
+
+    kinds = sorted(set(known))
+    between = [begin + (end - begin) * part / 4 for part in (1, 2, 3)]
+    between = [math.exp(exponent) for exponent in between] if log else between
+    few = kinds if len(kinds) <= _MOST_TICKS else [low, *between, high]
+    places = tuple(None if value is None else place(value) for value in values)
+    return _Axis(name, places, tuple((place(value), number(value)) for value in few))
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _shades(
+    names: Sequence[str], axes: Sequence[_Axis], colours: Sequence[float | None]
+) -> list[Mapping[str, Any]]:
+    """Return a line for each shade of colour, null without one, with gaps between its runs."""
+    shades: dict[str | None, list[int]] = {}
+    order = _ranks(colours)
+    for place in range(len(names)):
+        rank = order.get(place)
+        shade = None if rank is None else VIRIDIS[min(int(rank * len(VIRIDIS)), len(VIRIDIS) - 1)]
+        shades.setdefault(shade, []).append(place)
+    return [
+        {
+            "colour": shade,
+            "x": [x for _ in some for x in (*range(len(axes)), None)],
+            "y": [y for place in some for y in (*(axis.places[place] for axis in axes), None)],
+            "names": [t for place in some for t in (*[names[place]] * len(axes), "")],
+        }
+        for shade, some in shades.items()
+    ]
+
+
+MOST_NAMED = 200
+"""With more runs, the lines do not show their names: nobody could point at one."""
+
+
+def _ranks(values: Sequence[float | None]) -> dict[int, float]:
+    """Return where each value stands among all, from 0 to 1: so that outliers spoil no colours."""
+    known = sorted((value, place) for place, value in enumerate(values) if value is not None)
+    last = max(len(known) - 1, 1)
+    first: dict[float, float] = {}
+    for rank, (value, _) in enumerate(known):
+        first.setdefault(value, rank / last)
+    return {place: first[value] for value, place in known}
+
+
+_SECTIONS = (
+    verdicts_section,
+    outcome_section,
+    timeline_section,
+    curves_section,
+    sweep_section,
+    gpus_section,
+    ranks_section,
+    provenance_section,
+)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 
+from hpckit.model.telemetry.vocabulary import GpuTrouble
 from hpckit.values import dataclass, field
 
 
@@ -63,12 +64,38 @@ class TorchFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
-    """A GPU: compute `capability` such as `9.0`; `mig`: whether it is divided."""
+    """A GPU of the job, as its driver describes it outside of sampling.
+
+    Compute `capability` such as `9.0`, as a text and as a number; `mig`: whether it is divided.
+    `memory_used_bytes` is without what the driver reserves. `processes` are the ids of processes
+    that compute on it. `ecc_uncorrected` counts memory errors since the driver was loaded.
+    `power_limit_w` is what the driver lets it take now.
+
+    `pci` is the address of its slot, `numa` the node of memory next to that. NVLinks are up or
+    down. Widths of PCIe are lanes; the most is what GPU and host are both able to. The generation
+    is lower while a GPU is idle, the width is not.
+    """
 
     name: str
+    uuid: str = ""
+    index: int = 0
     memory_bytes: int | None = None
+    memory_used_bytes: int | None = None
     capability: str | None = None
+    capability_number: float | None = None
     mig: bool | None = None
+    processes: tuple[int, ...] | None = None
+    ecc_uncorrected: int | None = None
+    troubles: tuple[GpuTrouble, ...] = ()
+    power_limit_w: float | None = None
+    nvlinks: int | None = None
+    nvlinks_down: int | None = None
+    pci: str = ""
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    numa: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

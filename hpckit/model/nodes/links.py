@@ -5,27 +5,8 @@ None is unknown, and never the same as absent: nothing may be concluded from it.
 
 from __future__ import annotations
 
+from hpckit.model.environment.facts import GpuFacts
 from hpckit.values import dataclass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuLinks:
-    """The links of a GPU: NVLinks that are up and down, PCIe generation and width.
-
-    `capability` is its compute capability such as 9.0: NVLinks are as fast as their GPU is new. The
-    current PCIe generation is lower while a GPU is idle; its width is not. `numa` is the node
-    of memory that its PCIe slot belongs to.
-    """
-
-    name: str
-    capability: float | None = None
-    nvlinks: int | None = None
-    nvlinks_down: int | None = None
-    pcie_generation: int | None = None
-    pcie_generation_max: int | None = None
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
-    numa: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +34,7 @@ class NodeLinks:
     """All links of a node, as a process on it sees them; None for `gpus`: nobody could say."""
 
     host: str
-    gpus: tuple[GpuLinks, ...] | None = None
+    gpus: tuple[GpuFacts, ...] | None = None
     ports: tuple[FabricPort, ...] = ()
     interfaces: tuple[NetworkInterface, ...] = ()
     numa_nodes: int | None = None

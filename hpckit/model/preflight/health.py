@@ -1,34 +1,12 @@
-"""What a node tells of its health. None is always unknown: nothing may be concluded from it."""
+"""What a node tells of its health, and the verdict. None is unknown: nothing follows from it."""
 
 from __future__ import annotations
 
-from hpckit.model.environment.facts import EnvironmentFacts
-from hpckit.model.telemetry.vocabulary import GpuTrouble
+from enum import StrEnum
+
+from hpckit.model.environment.facts import EnvironmentFacts, GpuFacts
+from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.values import dataclass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuHealth:
-    """One GPU of the job. Widths of PCIe in lanes; `nvlinks` counts those that are active.
-
-    `memory_used_bytes` is without what the driver reserves. `processes` are the ids of processes
-    that compute on it. `ecc_uncorrected` counts memory errors since the driver was loaded.
-    `power_limit_w` is what the driver lets it take now.
-    """
-
-    uuid: str
-    index: int
-    name: str = ""
-    memory_bytes: int | None = None
-    memory_used_bytes: int | None = None
-    processes: tuple[int, ...] | None = None
-    ecc_uncorrected: int | None = None
-    troubles: tuple[GpuTrouble, ...] = ()
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
-    nvlinks: int | None = None
-    power_limit_w: float | None = None
-    mig: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,28 +18,14 @@ class XidSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PcieLink:
-    """The PCIe link of a GPU during a transfer: its generation, its lanes, and the most of each.
-
-    The most is what GPU and host are both able to.
-    """
-
-    generation: int | None = None
-    generation_max: int | None = None
-    width: int | None = None
-    width_max: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpeed:
     """What a device computed: a GPU by its UUID, or `cpu`.
 
     `matmul_flops` in floating point operations per second, `copy_bytes_s` and the rates between
     host and device in bytes per second. `checksum` is a digest of the exact result of a product of
     matrices of whole numbers, `repeats` whether a second one gave the same. `all_reduce_bytes_s` is
-    the bus bandwidth of a sum over all GPUs of the node. `pcie` is the link while data went to the
-    device. `problem` says what went wrong, if
-    something did.
+    the bus bandwidth of a sum over all GPUs of the node. `pcie` is the GPU's link while data went
+    to it. `problem` says what went wrong, if something did.
     """
 
     device: str
@@ -73,7 +37,7 @@ class DeviceSpeed:
     to_device_bytes_s: float | None = None
     to_host_bytes_s: float | None = None
     all_reduce_bytes_s: float | None = None
-    pcie: PcieLink | None = None
+    pcie: GpuFacts | None = None
     problem: str = ""
 
 
@@ -88,7 +52,7 @@ class NodeHealth:
     """
 
     environment: EnvironmentFacts
-    gpus: tuple[GpuHealth, ...] | None = None
+    gpus: tuple[GpuFacts, ...] | None = None
     unresolved: tuple[str, ...] = ()
     write_s: float | None = None
     write_problem: str = ""
@@ -124,3 +88,49 @@ class HealthReport:
     ahead_most_s: float = 0.0
     problem: str = ""
     pairs: tuple[PairRate, ...] = ()
+
+
+class HealthVerdict(StrEnum):
+    """Whether a node can train."""
+
+    ok = "ok"
+    """nothing was found"""
+    warn = "warn"
+    """it can train; something may cost time, or fail later"""
+    crit = "crit"
+    """it cannot train, or its results cannot be trusted: it is avoided"""
+    unknown = "unknown"
+    """the inspection gave no answer; nothing is concluded from that"""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthFinding:
+    """One thing that is wrong with a node.
+
+    `check` names what was inspected: `ecc`, `nvlink`, `driver`, `shared memory` ... `gpu` is the
+    UUID of the GPU, if it is about one. `hint` says what to do.
+    """
+
+    check: str
+    verdict: HealthVerdict
+    message: str
+    hint: str = ""
+    gpu: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInspection:
+    """The verdict on one node: that of its worst finding."""
+
+    node: str
+    level: PreflightLevel
+    verdict: HealthVerdict
+    findings: tuple[HealthFinding, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """The critical findings in words; empty without any."""
+        crit = [
+            finding.message for finding in self.findings if finding.verdict is HealthVerdict.crit
+        ]
+        return "; ".join(crit)

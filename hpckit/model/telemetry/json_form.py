@@ -101,7 +101,9 @@ def decode_telemetry(line: Mapping[str, Any]) -> TelemetryRecord | None:
         if line.get("kind") == "row":
             return _read_row(line)
         if line.get("kind") == "total":
-            return _read_total(line)
+            lasted = line.get("measured_s")
+            measured_s = None if lasted is None else _number("measured_s", lasted)
+            return TelemetryTotal(row=_read_row(line), measured_s=measured_s)
         kind = _KINDS.get(str(line.get("kind")))
         if kind is None:
             return None
@@ -202,14 +204,6 @@ def _read_row(line: Mapping[str, Any]) -> TelemetryRow:
         if gpus is None
         else tuple(_read_gpu(gpus, place) for place in range(len(gpus["uuids"]))),
         ranks=_read_ranks(line.get("ranks") or {"rank": []}),
-    )
-
-
-def _read_total(line: Mapping[str, Any]) -> TelemetryTotal:
-    measured_s = line.get("measured_s")
-    return TelemetryTotal(
-        row=_read_row(line),
-        measured_s=None if measured_s is None else _number("measured_s", measured_s),
     )
 
 

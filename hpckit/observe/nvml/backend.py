@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from hpckit.model.environment.facts import DriverFacts, GpuFacts
 from hpckit.model.telemetry.vocabulary import (
     GpuDevice,
     GpuSample,
@@ -24,16 +25,16 @@ from hpckit.model.telemetry.vocabulary import (
 )
 from hpckit.observe.gpu_choice import GpuChoice
 from hpckit.observe.nvml.bindings import (
-    RESET_REQUIRED,
     DriverLostError,
     GpuLostError,
+    NvmlCalls,
     NvmlVerdict,
     load_bindings,
     means_no_driver,
     nvml_verdict,
     outdated_bindings,
 )
-from hpckit.observe.nvml.device import NvmlGpu, attach_gpu
+from hpckit.observe.nvml.device import NvmlGpu, attach_gpu, lost_gpu, read_pcie, trouble_of
 from hpckit.values import dataclass, field
 
 _MOST_XIDS = 256
@@ -104,6 +105,19 @@ class NvmlBackend:
         troubles = ((uuid, frozenset({one})) for uuid, one in self._lost.items())
         return *samples, *(GpuSample(uuid=uuid, troubles=found) for uuid, found in troubles)
 
+    def describe(self) -> DriverFacts:
+        """Return the driver and its GPUs, just after `open`; raises DriverLostError."""
+        system = NvmlCalls(nvml=self.nvml, handle=None)
+        cuda = system.ask("cuda", lambda nvml, _: int(nvml.nvmlSystemGetCudaDriverVersion_v2()))
+        gpus = [gpu.describe() for gpu in self._gpus.values()]
+        # Until now no GPU that is lost has told its UUID.
+        gpus += [lost_gpu(name, int(name.split()[-1]), why) for name, why in self._lost.items()]
+        return DriverFacts(
+            version=system.ask("driver", lambda nvml, _: str(nvml.nvmlSystemGetDriverVersion())),
+            cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
+            gpus=tuple(sorted(gpus, key=lambda gpu: gpu.index)),
+        )
+
     def events(self) -> tuple[TelemetryEvent, ...]:
         """Return what happened since the last call."""
         happened, self._happened = tuple(self._happened), []
@@ -155,8 +169,7 @@ class NvmlBackend:
         if uuid not in self._lost:
             self._note(TelemetryEventKind.gpu_lost, uuid=uuid, code=code)
             self._wait(GPU_PAUSE_S)
-        needs_reset = code == RESET_REQUIRED
-        self._lost[uuid] = GpuTrouble.reset_required if needs_reset else GpuTrouble.lost
+        self._lost[uuid] = trouble_of(code)
 
     def _lose_driver(self, code: int) -> None:
         self._away = True
@@ -222,6 +235,49 @@ def open_nvml(*, gpm: bool, choice: GpuChoice) -> tuple[NvmlBackend | None, str]
         backend.close()
         return None, note
     return backend, note
+
+
+def describe_nvml(choice: GpuChoice) -> DriverFacts:
+    """Return NVIDIA's driver and the job's GPUs; all unknown if NVML cannot say.
+
+    Without a driver there are no GPUs, and its version is empty.
+    """
+    try:
+        backend = NvmlBackend(nvml=load_bindings(), gpm=False, choice=choice)
+    except ImportError:
+        return DriverFacts()
+    nvml = backend.nvml
+    try:
+        backend.open()
+        return backend.describe()
+    except (nvml.NVMLError, DriverLostError) as error:
+        code = int(getattr(error, "value", 0) or getattr(error, "code", 0))
+        return DriverFacts(version="", gpus=()) if means_no_driver(nvml, code) else DriverFacts()
+    finally:
+        backend.close()
+
+
+def read_pcie_link(uuid: str) -> GpuFacts | None:
+    """Return what the link of the GPU with this UUID does now; None if NVML cannot say.
+
+    GPUs lower it while they are idle, so ask during a transfer: nothing else is asked.
+
+    ```python
+    read_pcie_link("GPU-3f2a...")  # GpuFacts(pcie_generation=5, pcie_generation_max=5, ...)
+    ```
+    """
+    try:
+        nvml = load_bindings()
+        nvml.nvmlInit()
+    except Exception:  # noqa: BLE001  # no bindings, or no driver
+        return None
+    try:
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        return GpuFacts(name="", uuid=uuid, **read_pcie(NvmlCalls(nvml=nvml, handle=handle)))
+    except (nvml.NVMLError, GpuLostError, DriverLostError):
+        return None
+    finally:
+        nvml.nvmlShutdown()
 
 
 @dataclass(slots=True, kw_only=True)

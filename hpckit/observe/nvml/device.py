@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import compress
 from typing import Any
 
+from hpckit.model.environment.facts import GpuFacts
 from hpckit.model.telemetry.vocabulary import (
     GpuCounter,
     GpuDevice,
@@ -16,7 +17,7 @@ from hpckit.model.telemetry.vocabulary import (
     GpuVendor,
 )
 from hpckit.observe.gpu_choice import GpuChoice
-from hpckit.observe.nvml.bindings import NvmlCalls, raise_if_lost
+from hpckit.observe.nvml.bindings import RESET_REQUIRED, GpuLostError, NvmlCalls, raise_if_lost
 from hpckit.observe.nvml.fields import (
     MEMORY_TEMPERATURE,
     RECOVERY_ACTION,
@@ -29,6 +30,17 @@ from hpckit.values import dataclass, field, replace
 
 _MOST_PARTS = "nvmlDeviceGetMaxMigDeviceCount"
 """Tells how many MIG devices a GPU can have: one for each of its slices."""
+
+_MIG_MODE = "nvmlDeviceGetMigMode"
+_THRESHOLD = "nvmlDeviceGetTemperatureThreshold"
+_MOST_NVLINKS = 18
+"""Of a GPU: Hopper and Blackwell have 18, earlier ones fewer."""
+_PCIE = {
+    "pcie_generation": "nvmlDeviceGetCurrPcieLinkGeneration",
+    "pcie_generation_max": "nvmlDeviceGetMaxPcieLinkGeneration",
+    "pcie_width": "nvmlDeviceGetCurrPcieLinkWidth",
+    "pcie_width_max": "nvmlDeviceGetMaxPcieLinkWidth",
+}
 
 _ADVICE: Mapping[int, GpuTrouble] = {
     1: GpuTrouble.advised_reset,
@@ -93,6 +105,38 @@ class NvmlGpu:
         """Return the GPU and its MIG devices."""
         return self.facts, *(part.facts for part in self.parts)
 
+    def describe(self) -> GpuFacts:
+        """Return what it is and has now: asked outside of sampling; raises DriverLostError."""
+        facts, ask = self.facts, self.calls.call
+        try:
+            sample = self.sample(counters=True, xids=0)[0]
+            capability, mode = ask("nvmlDeviceGetCudaComputeCapability"), ask(_MIG_MODE)
+            used = sample.gauges.get(GpuGauge.memory_used_bytes)
+            errors = sample.counters.get(GpuCounter.ecc_uncorrected)
+            states = [ask("nvmlDeviceGetNvLinkState", link) for link in range(_MOST_NVLINKS)]
+            links = [bool(state) for state in states if state is not None]
+            return GpuFacts(
+                name=facts.name or "unknown",
+                uuid=facts.uuid,
+                index=facts.index,
+                memory_bytes=facts.memory_bytes,
+                memory_used_bytes=None if used is None else int(used),
+                capability=capability and f"{capability[0]}.{capability[1]}",
+                capability_number=capability and capability[0] + capability[1] / 10,
+                mig=None if mode is None else bool(mode[0]),
+                processes=self.calls.ask("processes", _processes),
+                ecc_uncorrected=None if errors is None else int(errors),
+                troubles=tuple(sorted(sample.troubles)),
+                power_limit_w=sample.gauges.get(GpuGauge.power_limit_w),
+                nvlinks=sum(links) if links else None,
+                # A GPU none of whose links is up has no bridge: nothing of it is down.
+                nvlinks_down=links.count(False) if any(links) else 0,
+                pci=facts.pci,
+                **read_pcie(self.calls),
+            )
+        except GpuLostError as error:
+            return lost_gpu(facts.uuid, facts.index, trouble_of(error.code), facts.name)
+
     def close(self) -> None:
         """Free what the driver holds for it."""
         _close((self.gpm, *(part.gpm for part in self.parts)))
@@ -110,6 +154,26 @@ def _troubles(states: Mapping[tuple[int, int], float]) -> frozenset[GpuTrouble]:
     if action:
         found.add(_ADVICE.get(action, GpuTrouble.advised_other))
     return frozenset(found)
+
+
+def trouble_of(code: int) -> GpuTrouble:
+    """Return what the error of a lost GPU says of it."""
+    return GpuTrouble.reset_required if code == RESET_REQUIRED else GpuTrouble.lost
+
+
+def lost_gpu(uuid: str, index: int, trouble: GpuTrouble, name: str = "") -> GpuFacts:
+    """Return all that is known of a GPU that does not answer."""
+    return GpuFacts(uuid=uuid, index=index, name=name, troubles=(trouble,))
+
+
+def read_pcie(calls: NvmlCalls) -> dict[str, Any]:
+    """Return the fields of GpuFacts on its PCIe link, as it is now."""
+    return {name: calls.call(function) for name, function in _PCIE.items()}
+
+
+def _processes(nvml: Any, handle: Any) -> tuple[int, ...]:
+    found = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    return tuple(int(process.pid) for process in found)
 
 
 def attach_gpu(nvml: Any, index: int, *, gpm: bool) -> NvmlGpu:
@@ -142,6 +206,7 @@ def _attached(nvml: Any, index: int, *, gpm: bool) -> NvmlGpu:
 def _facts(calls: NvmlCalls, uuid: str, index: int, supported: tuple[str, ...]) -> GpuDevice:
     nvml = calls.nvml
     memory = calls.call("nvmlDeviceGetMemoryInfo", nvml.nvmlMemory_v2)
+    older = calls.call("nvmlDeviceGetMemoryInfo") if memory is None else memory
     pci = calls.call("nvmlDeviceGetPciInfo")
     return GpuDevice(
         uuid=uuid,
@@ -150,18 +215,13 @@ def _facts(calls: NvmlCalls, uuid: str, index: int, supported: tuple[str, ...]) 
         name=str(calls.call("nvmlDeviceGetName") or ""),
         pci="" if pci is None else str(pci.busId),
         driver=calls.ask("driver", lambda nvml, _: str(nvml.nvmlSystemGetDriverVersion())) or "",
-        memory_bytes=None if memory is None else int(memory.total),
+        memory_bytes=None if older is None else int(older.total),
         memory_reserved_bytes=None if memory is None else int(memory.reserved),
         sm_clock_max_mhz=calls.call("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
-        slowdown_c=_threshold(calls, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
-        shutdown_c=_threshold(calls, nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
+        slowdown_c=calls.call(_THRESHOLD, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+        shutdown_c=calls.call(_THRESHOLD, nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
         supported=tuple(str(name) for name in supported),
     )
-
-
-def _threshold(calls: NvmlCalls, kind: int) -> int | None:
-    found: int | None = calls.call("nvmlDeviceGetTemperatureThreshold", kind)
-    return found
 
 
 @dataclass(slots=True, kw_only=True)
@@ -188,7 +248,7 @@ def _find_parts(whole: NvmlCalls, parent: GpuDevice, *, gpm: bool) -> tuple[MigP
 
     Raises GpuLostError, DriverLostError.
     """
-    mode = whole.call("nvmlDeviceGetMigMode")
+    mode = whole.call(_MIG_MODE)
     if not mode or not mode[0]:
         return ()
     parts = []

@@ -14,9 +14,9 @@ from hpckit.model.environment.facts import (
     EnvironmentComparison,
     EnvironmentFacts,
     FolderRole,
+    GpuFacts,
 )
-from hpckit.model.preflight.health import GpuHealth, NodeHealth, XidSeen
-from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict
+from hpckit.model.preflight.health import HealthFinding, HealthVerdict, NodeHealth, XidSeen
 from hpckit.model.telemetry.vocabulary import GpuTrouble
 from hpckit.planning.compatibility.judge import judge_environment
 from hpckit.values import dataclass
@@ -58,7 +58,7 @@ _TELL = "tell the administrators: only they can reset or exchange it"
 
 
 def gpu_findings(
-    gpus: Sequence[GpuHealth],
+    gpus: Sequence[GpuFacts],
     xids: Sequence[XidSeen],
     node: str,
     usual: UsualValues,
@@ -108,7 +108,7 @@ class UsualValues:
     power_limits_w: Mapping[str, int]
 
 
-def usual_values(gpus: Sequence[GpuHealth]) -> UsualValues:
+def usual_values(gpus: Sequence[GpuFacts]) -> UsualValues:
     """Return what most GPUs of the same name have."""
     return UsualValues(
         nvlinks=_most_common((gpu.name, gpu.nvlinks) for gpu in gpus),
@@ -129,7 +129,7 @@ def _most_common(pairs: Iterable[tuple[str, int | None]]) -> dict[str, int]:
     return {name: value for name, (_, value) in best.items()}
 
 
-def _links(gpu: GpuHealth, node: str, usual: UsualValues) -> Iterator[HealthFinding]:
+def _links(gpu: GpuFacts, node: str, usual: UsualValues) -> Iterator[HealthFinding]:
     links = usual.nvlinks.get(gpu.name)
     if links is not None and gpu.nvlinks is not None and gpu.nvlinks < links:
         words = f"has {counted(gpu.nvlinks, 'active NVLink')}; others of its kind have {links}"
@@ -143,7 +143,7 @@ def _links(gpu: GpuHealth, node: str, usual: UsualValues) -> Iterator[HealthFind
 
 
 def _power(
-    gpu: GpuHealth, node: str, usual: UsualValues, power_cap_w: float | None
+    gpu: GpuFacts, node: str, usual: UsualValues, power_cap_w: float | None
 ) -> Iterator[HealthFinding]:
     limit, others = gpu.power_limit_w, usual.power_limits_w.get(gpu.name)
     if limit is None:
@@ -160,7 +160,7 @@ def _power(
         yield _finding("power", HealthVerdict.warn, gpu, node, words, hint)
 
 
-def _others(gpu: GpuHealth, node: str) -> Iterator[HealthFinding]:
+def _others(gpu: GpuFacts, node: str) -> Iterator[HealthFinding]:
     used, whole = gpu.memory_used_bytes or 0, gpu.memory_bytes or 0
     large = used > max(FOREIGN_BYTES, FOREIGN_SHARE * whole)
     verdict = HealthVerdict.crit if large else HealthVerdict.warn
@@ -176,10 +176,9 @@ def _others(gpu: GpuHealth, node: str) -> Iterator[HealthFinding]:
 
 
 def _finding(
-    check: str, verdict: HealthVerdict, gpu: GpuHealth, node: str, words: str, hint: str
+    check: str, verdict: HealthVerdict, gpu: GpuFacts, node: str, words: str, hint: str
 ) -> HealthFinding:
-    message = f"GPU {gpu.index} on {node} {words}"
-    return HealthFinding(check=check, verdict=verdict, gpu=gpu.uuid, message=message, hint=hint)
+    return HealthFinding(check, verdict, f"GPU {gpu.index} on {node} {words}", hint, gpu.uuid)
 
 
 LEAST_SHARED = 64 * 2**20

@@ -10,15 +10,9 @@ from hpckit.model.environment.facts import AskedOfNode, FolderRole
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DeviceKind, LaunchConfig
 from hpckit.model.nodes.incident import shared_cause
-from hpckit.model.preflight.health import HealthReport
-from hpckit.model.preflight.verdict import (
-    HealthFinding,
-    HealthVerdict,
-    NodeInspection,
-    PreflightLevel,
-)
+from hpckit.model.preflight.health import HealthFinding, HealthReport, HealthVerdict, NodeInspection
+from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.planning.preflight.findings import gpu_findings, host_findings, usual_values
-from hpckit.planning.preflight.pairs import pair_findings
 from hpckit.planning.preflight.peers import peer_findings
 from hpckit.values import replace
 
@@ -88,10 +82,7 @@ def judge_nodes(
             shared=shared,
             power_cap_w=cap,
         )
-    for node, finding in (
-        *peer_findings(reports, settings.preflight.clock_s),
-        *pair_findings(reports),
-    ):
+    for node, finding in peer_findings(reports, settings.preflight.clock_s):
         found[node].append(finding)
     everywhere = _everywhere(reports, found)
     return tuple(

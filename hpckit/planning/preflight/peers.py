@@ -1,4 +1,4 @@
-"""What is wrong with a node by comparison with the others: versions, clocks, speeds. Pure."""
+"""What is wrong with a node beside the others: versions, clocks, speeds, pairs. Pure."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
-from hpckit.model.environment.facts import EnvironmentFacts
-from hpckit.model.preflight.health import DeviceSpeed, HealthReport, PcieLink
-from hpckit.model.preflight.verdict import HealthFinding, HealthVerdict
+from hpckit.model.environment.facts import EnvironmentFacts, GpuFacts
+from hpckit.model.preflight.health import DeviceSpeed, HealthFinding, HealthReport, HealthVerdict
+from hpckit.values import replace
 
-_LEAST_PEERS = 3
+LEAST_PEERS = 3
 """Of two that differ nothing says which one is wrong."""
 SLOW_CRIT = 0.6
 SLOW_WARN = 0.85
 """Share of the median speed of a device's peers. Published spreads of healthy GPUs of one kind are
 below 10 percent; a synchronous run is as slow as its slowest device."""
 _CLOCK_WARN_S = 2.0
+_NTP = "its time service (NTP) does not work"
 
 _VERSIONS: Mapping[str, Callable[[EnvironmentFacts], str | None]] = {
     "hpckit": lambda facts: facts.python.hpckit,
@@ -29,6 +31,7 @@ _VERSIONS: Mapping[str, Callable[[EnvironmentFacts], str | None]] = {
 }
 _MUST_AGREE = frozenset({"hpckit", "torch", "torch CUDA", "torch NCCL"})
 
+T = TypeVar("T")
 Found = Iterator[tuple[str, HealthFinding]]
 """Findings, each with the name of its node."""
 
@@ -45,6 +48,18 @@ def peer_findings(reports: Sequence[HealthReport], clock_s: float) -> Found:
         yield from _odd_ones(check, values, critical=check in _MUST_AGREE)
     yield from _clocks(answered, clock_s)
     yield from _speeds(answered)
+    yield from pair_findings(reports)
+
+
+def slow_ones(
+    rates: Mapping[T, float], warn: float, crit: float
+) -> Iterator[tuple[T, float, HealthVerdict]]:
+    """Yield who is slow: below the share `warn` of the median, with its share, and the verdict."""
+    usual = statistics.median(rates.values()) if len(rates) >= LEAST_PEERS else 0.0
+    for who, rate in rates.items():
+        if rate < warn * usual:
+            verdict = HealthVerdict.crit if rate < crit * usual else HealthVerdict.warn
+            yield who, rate / usual, verdict
 
 
 def _odd_ones(check: str, values: Mapping[str, str], *, critical: bool) -> Found:
@@ -54,11 +69,11 @@ def _odd_ones(check: str, values: Mapping[str, str], *, critical: bool) -> Found
     for node, value in values.items():
         if 2 * most <= len(values):
             words = f"{check} is {value or 'none'} on {node}, and the nodes differ"
-            yield node, _finding(check, HealthVerdict.warn, words, _EQUAL)
+            yield node, HealthFinding(check, HealthVerdict.warn, words, _EQUAL)
         elif value != usual:
             verdict = HealthVerdict.crit if critical else HealthVerdict.warn
             words = f"{check} is {value or 'none'} on {node}, and {usual or 'none'} on most nodes"
-            yield node, _finding(check, verdict, words, _EQUAL)
+            yield node, HealthFinding(check, verdict, words, _EQUAL)
 
 
 _EQUAL = "ranks of one run need the same software: name a Python on a shared file system"
@@ -86,12 +101,15 @@ def _clocks(reports: Sequence[HealthReport], clock_s: float) -> Found:
             surely = max((_ahead(value, *bounds) for bounds in others), key=abs)
         if abs(surely) < min(_CLOCK_WARN_S, clock_s):
             continue
-        crit = most and len(known) >= _LEAST_PEERS and abs(surely) > clock_s
+        crit = most and len(known) >= LEAST_PEERS and abs(surely) > clock_s
         side = "ahead of" if surely > 0 else "behind"
         whose = "those of the other nodes" if most else "that of another node"
         words = f"the clock of {value.node} is {abs(surely):.0f} s {side} {whose}"
         verdict = HealthVerdict.crit if crit else HealthVerdict.warn
-        yield value.node, _finding("clock", verdict, words, "its time service (NTP) does not work")
+        yield (
+            value.node,
+            HealthFinding("clock", verdict, words, _NTP),
+        )
 
 
 def _common_offsets(reports: Sequence[HealthReport]) -> tuple[list[float], int]:
@@ -145,18 +163,12 @@ _RATES: Mapping[str, tuple[str, Callable[[DeviceSpeed], float | None]]] = {
 
 def _slow_ones(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:
     for check, (words, read) in _RATES.items():
-        rates = [(node, one, rate) for node, one in alike if (rate := read(one)) is not None]
-        if len(rates) < _LEAST_PEERS:
-            continue
-        usual = statistics.median(rate for _, _, rate in rates)
-        if not usual:
-            continue
-        for node, one, rate in rates:
-            share = rate / usual
-            if share < SLOW_WARN:
-                verdict = HealthVerdict.crit if share < SLOW_CRIT else HealthVerdict.warn
-                told = f"{one.device} on {node} {words} at {share:.0%} of the speed of its peers"
-                yield node, _device(one, check, verdict, told, _SLOW)
+        found = {place: read(one) for place, (_, one) in enumerate(alike)}
+        rates = {place: rate for place, rate in found.items() if rate is not None}
+        for place, share, verdict in slow_ones(rates, SLOW_WARN, SLOW_CRIT):
+            node, one = alike[place]
+            told = f"{one.device} on {node} {words} at {share:.0%} of the speed of its peers"
+            yield node, _device(one, check, verdict, told, _SLOW)
 
 
 _SLOW = "heat, a power limit, another job or a broken link: every rank would wait for it"
@@ -178,12 +190,12 @@ def _slow_links(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:
                 yield node, _device(one, "pcie", verdict, told, _LINK)
 
 
-_LINKS: Sequence[tuple[str, Callable[[PcieLink], tuple[int | None, int | None]]]] = (
+_LINKS: Sequence[tuple[str, Callable[[GpuFacts], tuple[int | None, int | None]]]] = (
     (
         "runs PCIe at generation {now} of {able}",
-        lambda link: (link.generation, link.generation_max),
+        lambda link: (link.pcie_generation, link.pcie_generation_max),
     ),
-    ("uses {now} of {able} lanes of PCIe", lambda link: (link.width, link.width_max)),
+    ("uses {now} of {able} lanes of PCIe", lambda link: (link.pcie_width, link.pcie_width_max)),
 )
 _LINK = "its card or riser sits badly, or the slot is set to less: tell the administrators"
 
@@ -195,7 +207,7 @@ def _wrong_results(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:
             words = f"{one.device} on {node} computed the same product twice, with two results"
             yield node, _device(one, "checksum", HealthVerdict.crit, words, _WRONG)
     usual, most = Counter(one.checksum for _, one in told).most_common(1)[0] if told else ("", 0)
-    if len(told) < _LEAST_PEERS or 2 * most <= len(told):
+    if len(told) < LEAST_PEERS or 2 * most <= len(told):
         return
     for node, one in told:
         if one.checksum != usual and one.repeats is not False:
@@ -210,8 +222,107 @@ def _device(
     one: DeviceSpeed, check: str, verdict: HealthVerdict, message: str, hint: str
 ) -> HealthFinding:
     gpu = None if one.device == "cpu" else one.device
-    return HealthFinding(check=check, verdict=verdict, message=message, hint=hint, gpu=gpu)
+    return HealthFinding(check, verdict, message, hint, gpu)
 
 
-def _finding(check: str, verdict: HealthVerdict, message: str, hint: str) -> HealthFinding:
-    return HealthFinding(check=check, verdict=verdict, message=message, hint=hint)
+Group = tuple[int, ...]
+Round = tuple[Group, ...]
+"""Groups without a common node, which are measured at the same time."""
+
+_CRIT, _WARN = 0.5, 0.67
+"""Share of the usual speed. Pairs of a quiet network differ by a tenth; many pairs of one run add
+at once, so that a switch may be shared unevenly."""
+_HINT = (
+    "a slow or broken link: `hpckit bench comm --find-slow pairs` on these nodes shows which; "
+    "tell the administrators"
+)
+
+
+def neighbour_rounds(count: int) -> tuple[Round, ...]:
+    """Return the rounds in which each of `count` nodes meets its two neighbours once.
+
+    Pairs of a round have no node in common, and can be measured at the same time. The last node is
+    a neighbour of the first. Empty for fewer than three nodes.
+
+    Example: `neighbour_rounds(4)` is `(((0, 1), (2, 3)), ((0, 3), (1, 2)))`.
+    """
+    if count < LEAST_PEERS:
+        return ()
+    ring = [(place, place + 1) for place in range(count - 1)] + [(0, count - 1)]
+    even, odd = ring[0 : count - 1 : 2], ring[1 : count - 1 : 2]
+    return tuple(rounds_of([*even, *odd, ring[-1]]))
+
+
+def rounds_of(pairs: Sequence[Group]) -> list[Round]:
+    """Return rounds that have each of these pairs once, and no node twice in a round."""
+    rounds: list[list[Group]] = []
+    for pair in pairs:
+        for one in rounds:
+            if not any(set(pair) & set(other) for other in one):
+                one.append(pair)
+                break
+        else:
+            rounds.append([pair])
+    return [tuple(one) for one in rounds]
+
+
+def other_order(count: int) -> tuple[int, ...]:
+    """Return an order of `count` nodes in which nearly all have two other neighbours.
+
+    Example: `other_order(6)` is `(0, 2, 4, 1, 5, 3)`.
+    """
+    odd = [*range(1, count, 2)]
+    if count % 2 == 0 and len(odd) > 1:
+        # The last one meets the first, whose neighbours are 1 and the last number.
+        odd.append(odd.pop(1))
+    return (*range(0, count, 2), *odd)
+
+
+def is_uneven(reports: Sequence[HealthReport]) -> bool:
+    """Return whether some pairs are much slower than others, whichever are usual."""
+    rates = [
+        each.bytes_s for report in reports for each in report.pairs if each.bytes_s is not None
+    ]
+    return bool(rates) and min(rates) < _WARN * max(rates)
+
+
+def pair_findings(reports: Sequence[HealthReport]) -> Found:
+    """Yield nodes that are slow with all their neighbours, or reach none that others reach.
+
+    Each node adds with its two neighbours in the order of nodes; if some are slow, with two others
+    too. What counts is the fastest: a healthy node between two slow ones is fast with the others.
+    """
+    rates = {
+        report.node: [each.bytes_s for each in report.pairs if each.bytes_s is not None]
+        for report in reports
+    }
+    fastest = {node: max(each) for node, each in rates.items() if each}
+    for report in reports:
+        if report.node not in fastest:
+            partners = " and ".join(each.partner for each in report.pairs)
+            # A partner that reached nobody else may be what is broken.
+            if any(each.partner in fastest for each in report.pairs):
+                problem = next((each.problem for each in report.pairs if each.problem), "no answer")
+                words = f"{report.node} could not exchange data with {partners}: {problem}"
+                yield report.node, HealthFinding("network", HealthVerdict.crit, words, _HINT)
+    for node, share, verdict in slow_ones(fastest, _WARN, _CRIT):
+        words = f"{node} adds with other nodes at {share:.0%} of the speed of its peers"
+        yield node, HealthFinding("network", verdict, words, _HINT)
+
+
+def faster_pairs(
+    reports: Sequence[HealthReport], again: Sequence[HealthReport]
+) -> list[HealthReport]:
+    """Return the reports with all pairs of two measurements, of each the better rate."""
+    more = {report.node: report.pairs for report in again}
+    found = []
+    for report in reports:
+        pairs = {each.partner: each for each in report.pairs}
+        for each in more.get(report.node, ()):
+            pairs[each.partner] = max(
+                pairs.get(each.partner, each),
+                each,
+                key=lambda pair: -1.0 if pair.bytes_s is None else pair.bytes_s,
+            )
+        found.append(replace(report, pairs=tuple(pairs.values())))
+    return found

@@ -22,8 +22,8 @@ from hpckit.record.layout import RunPaths
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment
-from hpckit.runtime.preflight import pair_probe
-from hpckit.runtime.preflight.probe import MARK, ProbeOrder
+from hpckit.runtime.preflight.probe import ProbeOrder
+from hpckit.runtime.preflight.speeds import MARK
 
 _END_S = 2.0
 _SHOWN = 200
@@ -58,7 +58,7 @@ async def inspect(
 ) -> messages.Inspected:
     """Return the answer of this node, at the latest when the order's time is over."""
     began_at, began = now(), asyncio.get_running_loop().time()
-    told, problem = await _answer("probe", to_plain(probe), MARK, probe.limit_s)
+    told, problem = await _answer("probe", to_plain(probe), probe.limit_s)
     try:
         health = None if told is None else from_plain(NodeHealth, told)
     except (LookupError, ValueError, TypeError) as error:
@@ -75,7 +75,7 @@ async def inspect(
 
 async def measure_pairs(order: messages.MeasurePairs) -> messages.PairsMeasured:
     """Return how fast this node adds with others, at the latest when the order's time is over."""
-    told, problem = await _answer("pair_probe", to_plain(order), pair_probe.MARK, order.limit_s)
+    told, problem = await _answer("speeds", to_plain(order), order.limit_s)
     try:
         rates = {number: (rate, why) for number, rate, why in told or ()}
     except (ValueError, TypeError):
@@ -87,7 +87,7 @@ async def measure_pairs(order: messages.MeasurePairs) -> messages.PairsMeasured:
     return messages.PairsMeasured(inspection=order.inspection, pairs=tuple(pairs))
 
 
-async def _answer(module: str, order: object, mark: str, limit_s: float) -> tuple[Any, str]:
+async def _answer(module: str, order: object, limit_s: float) -> tuple[Any, str]:
     """Return what a process of `runtime.preflight` answers to an order; None with the problem."""
     words = (sys.executable, "-P", "-m", f"hpckit.runtime.preflight.{module}")
     pipe = asyncio.subprocess.PIPE
@@ -103,9 +103,9 @@ async def _answer(module: str, order: object, mark: str, limit_s: float) -> tupl
         await _end(process, talking)
         return None, f"no answer within {limit_s:g} s"
     said, complained = talking.result()
-    lines = [line for line in said.decode(errors="replace").splitlines() if line.startswith(mark)]
+    lines = [line for line in said.decode(errors="replace").splitlines() if line.startswith(MARK)]
     try:
-        return json.loads(lines[-1].removeprefix(mark)), ""
+        return json.loads(lines[-1].removeprefix(MARK)), ""
     except (LookupError, ValueError):
         last = complained.decode(errors="replace").strip().splitlines()[-1:]
         return None, f"its inspection failed: {''.join(last)[:_SHOWN]}"

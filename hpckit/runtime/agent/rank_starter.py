@@ -16,7 +16,7 @@ from pathlib import Path
 from hpckit.model.cluster.gpus_asked import gpus_asked
 from hpckit.model.counted import ranges
 from hpckit.model.launch import LaunchConfig, NumaBinding
-from hpckit.observe.nvml.job_gpus import read_gpu_cpus
+from hpckit.observe.gpus import read_gpu_cpus
 from hpckit.planning.jobs.cpu_binding import CpuBinding, bind_ranks
 from hpckit.record.store import PRIVATE_FILE
 from hpckit.runtime.agent.nsys import RankStart

@@ -16,7 +16,7 @@ from hpckit.model.goodput import SaveCost
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.preflight.health import NodeHealth, PairRate, XidSeen
-from hpckit.model.preflight.verdict import PreflightLevel
+from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.model.profile import RankProfile
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.settings import ProfileTool

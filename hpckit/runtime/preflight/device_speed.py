@@ -3,6 +3,10 @@
 Run as `python -P -m hpckit.runtime.preflight.device_speed NAME CPUS SECONDS RANK COUNT FILE`, by
 speeds.py. NAME is the UUID of the one visible GPU, or `cpu`. It prints what it measured alone, then
 that again with what all COUNT processes of the node add together, who meet in the file.
+
+With NAME PLACE ORDER it adds with the same device of other nodes, one node after the other. PLACE
+is its number among the node's devices, ORDER a MeasurePairs as JSON. It prints the bandwidth of
+each pair, or why there is none.
 """
 
 from __future__ import annotations
@@ -12,18 +16,21 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from hpckit.model.plain import to_plain
-from hpckit.model.preflight.health import DeviceSpeed, PcieLink
-from hpckit.observe.nvml.job_gpus import read_pcie_link
+from hpckit.model.environment.facts import GpuFacts
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.model.preflight.health import DeviceSpeed
+from hpckit.observe.nvml.backend import read_pcie_link
 from hpckit.observe.sysfs import read_small
+from hpckit.runtime.channel.messages import MeasurePairs
 from hpckit.runtime.preflight.speeds import MARK
 from hpckit.values import replace
 
@@ -37,6 +44,10 @@ _REPEATS = 9
 _LARGEST = 8
 """Whole numbers from -8 to 8: their products, summed 8192 times, are exact in 32 bits of a float,
 so that every right device has the same bits, in whatever order it adds."""
+
+_DONE = "done"
+_POLL_S = 0.05
+_SHOWN = 200
 
 
 def measure(name: str, cpus: int, limit_s: float) -> DeviceSpeed:
@@ -105,7 +116,7 @@ def _copy(device: torch.device, limit_s: float) -> float:
 
 def _transfers(
     device: torch.device, name: str, limit_s: float
-) -> tuple[float, float, PcieLink | None]:
+) -> tuple[float, float, GpuFacts | None]:
     """Return bytes per second to the device and back, and its link while data is under way."""
     host = torch.empty(_TRANSFER_BYTES, dtype=torch.uint8).pin_memory()
     on_device = torch.empty(_TRANSFER_BYTES, dtype=torch.uint8, device=device)
@@ -175,21 +186,71 @@ def finish(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def measure_pairs(
+    order: MeasurePairs, place: int, device: torch.device, store: Store
+) -> Iterator[tuple[int, float | None, str]]:
+    """Yield the number of each pair with its bus bandwidth in bytes per second, or its problem.
+
+    A pair that fails costs its share of the time, and the next one begins all the same.
+    """
+    count = len(order.devices)
+    limit = timedelta(seconds=order.limit_s / max(1, len(order.pairs)))
+    for number, _, is_first in order.pairs:
+        try:
+            dist.init_process_group(
+                backend_of(device),
+                store=PrefixStore(f"pair-{number}", store),
+                rank=place if is_first else count + place,
+                world_size=2 * count,
+                timeout=limit,
+            )
+            yield number, measure_group(device, 2 * count), ""
+        except RuntimeError as error:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            yield number, None, str(error).strip().splitlines()[0][:_SHOWN]
+
+
+def _add_with_others(device: torch.device, place: int, text: str) -> None:
+    order = from_plain(MeasurePairs, json.loads(text))
+    deadline = time.monotonic() + order.limit_s
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    serves = order.serves and place == 0
+    store = TCPStore(
+        order.host,
+        order.port,
+        is_master=serves,
+        timeout=timedelta(seconds=order.limit_s),
+        wait_for_workers=False,
+    )
+    for answer in measure_pairs(order, place, device, store):
+        _tell(answer)
+    store.add(_DONE, 1)
+    # Pairs of other nodes need the store as long as they measure.
+    while serves and time.monotonic() < deadline and store.add(_DONE, 0) < order.everyone:
+        time.sleep(_POLL_S)
+
+
 def main(arguments: list[str]) -> int:
     """Measure and print."""
-    name, cpus, limit, place, count, file = arguments
+    name, first, *more = arguments
+    device = torch.device("cpu" if name == "cpu" else "cuda")
+    if len(more) == 1:
+        _add_with_others(device, int(first), more[0])
+        return 0
+    limit, place, count, file = more
     limit_s = float(limit)
-    speed = measure(name, int(cpus), limit_s)
-    _tell(speed)
+    speed = measure(name, int(first), limit_s)
+    _tell(to_plain(speed))
     if int(count) > 1:
-        device = torch.device("cpu" if name == "cpu" else "cuda")
         rate = all_reduce(device, int(place), int(count), file, limit_s / 2)
-        _tell(replace(speed, all_reduce_bytes_s=rate))
+        _tell(to_plain(replace(speed, all_reduce_bytes_s=rate)))
     return 0
 
 
-def _tell(speed: DeviceSpeed) -> None:
-    sys.stdout.write(MARK + json.dumps(to_plain(speed)) + "\n")
+def _tell(answer: object) -> None:
+    sys.stdout.write(MARK + json.dumps(answer) + "\n")
     sys.stdout.flush()
 
 

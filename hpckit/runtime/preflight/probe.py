@@ -18,22 +18,19 @@ from pathlib import Path
 
 import psutil
 
-from hpckit.model.environment.facts import EnvironmentFacts, FolderRole, TorchFacts
+from hpckit.model.environment.facts import EnvironmentFacts, FolderRole, GpuFacts, TorchFacts
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.model.preflight.health import DeviceSpeed, GpuHealth, NodeHealth
-from hpckit.model.preflight.verdict import PreflightLevel
-from hpckit.observe.environment.machine import read_machine
-from hpckit.observe.environment.torch_probe import read_torch
-from hpckit.observe.nvml.job_gpus import read_gpu_cpus, read_gpu_health
+from hpckit.model.preflight.health import DeviceSpeed, NodeHealth
+from hpckit.model.preflight.settings import PreflightLevel
+from hpckit.observe.gpus import read_driver, read_gpu_cpus
+from hpckit.observe.machine import read_machine
+from hpckit.observe.torch_probe import read_torch
 from hpckit.planning.compatibility.judge import chosen_variables
 from hpckit.planning.jobs.cpu_binding import bind_ranks
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment
-from hpckit.runtime.preflight.speeds import measure_speeds
+from hpckit.runtime.preflight.speeds import MARK, measure_speeds
 from hpckit.values import dataclass
-
-MARK = "hpckit-health:"
-"""What is imported may print, too."""
 
 _AGAIN = 3
 _AGAIN_S = 1.0
@@ -88,39 +85,33 @@ def inspect_node(order: ProbeOrder, environ: Mapping[str, str]) -> NodeHealth:
         left = order.limit_s - (time.monotonic() - began) - _SPARE_S
         names = _device_names(gpus, machine)
         speeds = measure_speeds(environ, names, cpus=order.devices, limit_s=left)
+    near = read_gpu_cpus(environ)
+    free, granted = int(psutil.virtual_memory().available), machine.memory_bytes
     return NodeHealth(
         environment=machine,
         gpus=gpus,
         unresolved=tuple(name for name in order.names if not _is_known(name)),
         write_s=write_s,
         write_problem=problem,
-        available_bytes=_available_memory(machine.memory_bytes),
+        available_bytes=free if granted is None else min(free, granted),
         speeds=speeds,
-        far_gpus=_far_gpus(environ),
+        far_gpus=bind_ranks(near, os.sched_getaffinity(0), len(near)).far,
     )
 
 
-def _settled_gpus(environ: Mapping[str, str]) -> tuple[GpuHealth, ...] | None:
+def _settled_gpus(environ: Mapping[str, str]) -> tuple[GpuFacts, ...] | None:
     """Return the GPUs, looked at again while something on them may be about to end."""
-    gpus = read_gpu_health(environ)
+    gpus = read_driver(environ, lost=True).gpus
     for _ in range(_AGAIN):
-        if not any(_is_busy(gpu) for gpu in gpus or ()):
+        used = (gpu.processes or (gpu.memory_used_bytes or 0) > _BUSY_BYTES for gpu in gpus or ())
+        if not any(used):
             break
         time.sleep(_AGAIN_S)
-        gpus = read_gpu_health(environ)
+        gpus = read_driver(environ, lost=True).gpus
     return gpus
 
 
-def _is_busy(gpu: GpuHealth) -> bool:
-    return bool(gpu.processes) or (gpu.memory_used_bytes or 0) > _BUSY_BYTES
-
-
-def _far_gpus(environ: Mapping[str, str]) -> tuple[int, ...]:
-    near = read_gpu_cpus(environ)
-    return bind_ranks(near, os.sched_getaffinity(0), len(near)).far
-
-
-def _device_names(gpus: tuple[GpuHealth, ...] | None, machine: EnvironmentFacts) -> tuple[str, ...]:
+def _device_names(gpus: tuple[GpuFacts, ...] | None, machine: EnvironmentFacts) -> tuple[str, ...]:
     """Return the UUIDs of the GPUs to compute on; none if torch computes on CPUs here."""
     if not gpus or not machine.torch.cuda:
         return ()
@@ -150,12 +141,6 @@ def _is_known(host: str) -> bool:
         return bool(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError):
         return False
-
-
-def _available_memory(granted: int | None) -> int | None:
-    """Return the bytes of memory that a run could take now, of those that are `granted` to it."""
-    free = int(psutil.virtual_memory().available)
-    return free if granted is None else min(free, granted)
 
 
 def main() -> int:

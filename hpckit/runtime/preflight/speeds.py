@@ -1,7 +1,8 @@
-"""How fast the devices of a node compute, and whether they compute the same: processes of torch.
+"""How fast the devices of a node compute, and add with other nodes; whether results are the same.
 
-One process for each GPU, or one for the CPUs of a node without, all at the same time, as in
-training. This module imports no torch; the processes run `device_speed.py`.
+One process of torch for each GPU, or one for the CPUs of a node without, all at the same time, as
+in training: `device_speed.py`. This module imports no torch. The node's agent runs it as
+`python -P -m hpckit.runtime.preflight.speeds`, with a MeasurePairs as JSON on its standard input.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hpckit.model.plain import from_plain
+from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.preflight.health import DeviceSpeed
+from hpckit.runtime.channel.messages import MeasurePairs
+from hpckit.runtime.environ import environment
+from hpckit.values import replace
 
 MODULE = "hpckit.runtime.preflight.device_speed"
-MARK = "hpckit-speed:"
+MARK = "hpckit-measured:"
+"""Before an answer: what is imported may print, too."""
 _SHOWN = 300
+_SPARE_S = 1.0
 
 
 def measure_speeds(
@@ -43,15 +49,13 @@ def measure_speeds(
         return tuple(end_device(name, process, deadline) for name, process in started)
 
 
-def start_device(
-    environ: Mapping[str, str], words: Sequence[str], module: str = MODULE
-) -> subprocess.Popen[str]:
+def start_device(environ: Mapping[str, str], words: Sequence[str]) -> subprocess.Popen[str]:
     """Start what measures a device; `words` are its arguments, the device's name first."""
     name = words[0]
     own = {**environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     if name != "cpu":
         own["CUDA_VISIBLE_DEVICES"] = name
-    words = [sys.executable, "-P", "-m", module, *words]
+    words = [sys.executable, "-P", "-m", MODULE, *words]
     return subprocess.Popen(
         words,
         env=own,
@@ -65,7 +69,7 @@ def start_device(
 
 def end_device(name: str, process: subprocess.Popen[str], deadline: float) -> DeviceSpeed:
     """Return the last that a process told of a device until then, and end it."""
-    answers, problem = end_process(process, deadline, MARK)
+    answers, problem = end_process(process, deadline)
     try:
         return from_plain(DeviceSpeed, json.loads(answers[-1]))
     except LookupError:
@@ -75,10 +79,8 @@ def end_device(name: str, process: subprocess.Popen[str], deadline: float) -> De
         return DeviceSpeed(device=name, name="", problem=unread)
 
 
-def end_process(
-    process: subprocess.Popen[str], deadline: float, mark: str
-) -> tuple[list[str], str]:
-    """End a process at this time; return its lines with a mark, without it, and its last words."""
+def end_process(process: subprocess.Popen[str], deadline: float) -> tuple[list[str], str]:
+    """End a process at this time; return its answers, and its last words."""
     try:
         said, complained = process.communicate(timeout=max(deadline - time.monotonic(), 0.1))
     except subprocess.TimeoutExpired:
@@ -86,5 +88,46 @@ def end_process(
         said, _ = process.communicate()
         complained = "did not answer in time"
     last = (complained.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
-    lines = [line.removeprefix(mark) for line in said.splitlines() if line.startswith(mark)]
+    lines = [line.removeprefix(MARK) for line in said.splitlines() if line.startswith(MARK)]
     return lines, last[:_SHOWN]
+
+
+Measured = tuple[int, float | None, str]
+"""The number of a pair, its bus bandwidth in bytes per second, and the problem if there is none."""
+
+
+def measure_node(order: MeasurePairs, environ: Mapping[str, str]) -> list[Measured]:
+    """Return what the node's devices measured with each other node, at the latest in time."""
+    deadline = time.monotonic() + order.limit_s
+    text = json.dumps(to_plain(replace(order, limit_s=order.limit_s - _SPARE_S)))
+    started = [
+        start_device(environ, [name, str(place), text]) for place, name in enumerate(order.devices)
+    ]
+    told = [_said(process, deadline) for process in started]
+    return [_together(number, told) for number, _, _ in order.pairs]
+
+
+def _said(process: subprocess.Popen[str], deadline: float) -> dict[int, Measured]:
+    """Return what a device measured by the number of each pair, and end its process."""
+    answers, problem = end_process(process, deadline)
+    found: dict[int, Measured] = {-1: (-1, None, problem)}
+    for number, rate, why in map(json.loads, answers):
+        found[number] = (number, rate, why)
+    return found
+
+
+def _together(number: int, told: Sequence[Mapping[int, Measured]]) -> Measured:
+    """Return a pair's result: one that all devices share, unless one of them has none."""
+    results = [answer.get(number) or (number, *answer[-1][1:]) for answer in told]
+    return next((result for result in results if result[1] is None), results[0])
+
+
+def main() -> int:
+    """Read an order, measure, print."""
+    order = from_plain(MeasurePairs, json.load(sys.stdin))
+    sys.stdout.write(MARK + json.dumps(measure_node(order, environment())) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,15 +15,15 @@ from typing import TypeVar
 from hpckit.model import events
 from hpckit.model.environment.facts import AskedOfNode
 from hpckit.model.failure import Failure, Trait
-from hpckit.model.preflight.health import HealthReport
-from hpckit.model.preflight.verdict import HealthVerdict, NodeInspection, PreflightLevel, limit_s
+from hpckit.model.preflight.health import HealthReport, HealthVerdict, NodeInspection
+from hpckit.model.preflight.settings import PreflightLevel, limit_s
 from hpckit.planning.preflight.judge import (
     asked_of_node,
     inspection_level,
     judge_nodes,
     unhealthy_nodes,
 )
-from hpckit.planning.preflight.pairs import (
+from hpckit.planning.preflight.peers import (
     faster_pairs,
     is_uneven,
     neighbour_rounds,

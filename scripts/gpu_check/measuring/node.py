@@ -6,17 +6,13 @@ import json
 import os
 import threading
 import time
-from contextlib import suppress
 from typing import Any
 
 from gpu_check.scene import NotRunError, Scene, failure_words
 from hpckit.model.plain import to_plain
-from hpckit.observe.nvml.job_gpus import (
-    NvmlSilentError,
-    opened_nvml,
-    read_gpu_health,
-    read_pcie_link,
-)
+from hpckit.observe.gpus import read_driver
+from hpckit.observe.nvml.backend import read_pcie_link
+from hpckit.observe.nvml.bindings import load_bindings
 from hpckit.runtime.preflight.speeds import measure_speeds
 
 _SPEEDS_S = 40.0
@@ -51,7 +47,7 @@ def measure_transfers(scene: Scene) -> dict[str, Any]:
     """Run what a medium inspection runs on the GPU; then read its PCIe link while data flows."""
     if not scene.machine.on_gpu:
         raise NotRunError("torch sees no GPU to copy to")
-    uuid = (read_gpu_health({}) or ())[0].uuid
+    uuid = (read_driver({}).gpus or ())[0].uuid
     measured: dict[str, Any] = {"idle_link": to_plain(read_pcie_link(uuid))}
     speeds = measure_speeds(dict(os.environ), [uuid], cpus=8, limit_s=_SPEEDS_S)
     measured["speed"] = to_plain(speeds[0])
@@ -78,10 +74,11 @@ def _copying(uuid: str) -> dict[str, Any]:
     thread.start()
     began, said = time.monotonic(), list[int]()
     link = None
-    with suppress(NvmlSilentError), opened_nvml() as nvml:
-        while time.monotonic() - began < _COPY_S:
-            link = read_pcie_link(uuid)
-            said += _throughput(nvml)
+    nvml = load_bindings()
+    nvml.nvmlInit()
+    while time.monotonic() - began < _COPY_S:
+        link = read_pcie_link(uuid)
+        said += _throughput(nvml)
     done.set()
     thread.join()
     seconds = time.monotonic() - began

@@ -14,9 +14,9 @@ from gpu_check.recording import RecordingNvml
 from gpu_check.scene import NotRunError, Scene
 from hpckit.model.plain import to_plain
 from hpckit.observe.gpu_choice import GpuChoice
-from hpckit.observe.node_links import read_node_links
-from hpckit.observe.nvml.backend import NvmlBackend
-from hpckit.observe.nvml.job_gpus import read_driver, read_gpu_health, read_pcie_link
+from hpckit.observe.gpus import read_driver
+from hpckit.observe.machine import read_node_links
+from hpckit.observe.nvml.backend import NvmlBackend, read_pcie_link
 
 RECORDED = "nvml.json"
 _SAMPLES = 4
@@ -70,7 +70,7 @@ def measure_nvml(scene: Scene) -> dict[str, Any]:
     recorded["idle"] = nvml.begin()
     measured["loaded"], measured["transfer"] = _under_load(scene, backend)
     recorded["loaded"] = nvml.begin()
-    measured["health"] = [to_plain(one) for one in read_gpu_health({}) or ()]
+    measured["health"] = [to_plain(one) for one in read_driver({}, lost=True).gpus or ()]
     measured["links"] = to_plain(read_node_links("node", {}))
     measured["driver"] = to_plain(read_driver({}))
     recorded["asked once"] = nvml.begin()

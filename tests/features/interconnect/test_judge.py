@@ -23,14 +23,15 @@ from hpckit.features.interconnect.model import (
     SlowSearch,
 )
 from hpckit.features.interconnect.promise import promise_of
+from hpckit.model.environment.facts import GpuFacts
 from hpckit.model.finding import Severity
-from hpckit.model.nodes.links import FabricPort, GpuLinks, NetworkInterface, NodeLinks
+from hpckit.model.nodes.links import FabricPort, NetworkInterface, NodeLinks
 
 GIGA = 1e9
 SIZES = [2**power for power in range(10, 31)]
-H100 = GpuLinks(
+H100 = GpuFacts(
     name="NVIDIA H100 80GB HBM3",
-    capability=9.0,
+    capability_number=9.0,
     nvlinks=18,
     nvlinks_down=0,
     pcie_generation_max=5,
@@ -88,7 +89,7 @@ def judged(
 )
 def test_nvlinks_promise_what_nccl_counts_on(capability: float, links: int, gbytes: float) -> None:
     """Rings of eight A100, H100 and B200: 240, 371 and 722 GB/s."""
-    gpu = replace(H100, capability=capability, nvlinks=links)
+    gpu = replace(H100, capability_number=capability, nvlinks=links)
     one = measured(links=(node("n0", gpus=(gpu,) * 8),))
     promise = promise_of(CommOperation.all_reduce, one)
     assert promise.bytes_per_s is not None

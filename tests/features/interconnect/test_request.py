@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.errors import UsageError
-from hpckit.features.interconnect.model import CommOperation
-from hpckit.features.interconnect.request import (
+from hpckit.features.interconnect.model import (
+    CommOperation,
     read_operations,
     read_sizes,
     read_time,

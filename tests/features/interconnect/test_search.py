@@ -18,7 +18,7 @@ from hpckit.features.interconnect.search import (
     slow_factor,
     tournament,
 )
-from hpckit.planning.preflight.pairs import Group, rounds_of
+from hpckit.planning.preflight.peers import Group, rounds_of
 
 Seconds = Callable[[Group], float]
 

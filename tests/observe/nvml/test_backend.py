@@ -19,7 +19,7 @@ from hpckit.model.telemetry.vocabulary import (
     nameless_gpu,
 )
 from hpckit.observe.gpu_choice import GpuChoice, gpu_choice
-from hpckit.observe.gpu_shares import GpuShares
+from hpckit.observe.gpu_thread import GpuShares
 from hpckit.observe.nvml.backend import NvmlBackend, open_nvml
 from hpckit.observe.nvml.bindings import outdated_bindings
 from hpckit.testing.nvml.fake_nvml import FakeNvml

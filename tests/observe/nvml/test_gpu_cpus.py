@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.observe.nvml.job_gpus import parse_cpus, read_gpu_cpus
+from hpckit.observe.gpus import parse_cpus, read_gpu_cpus
 from hpckit.planning.jobs.cpu_binding import bind_ranks
 from hpckit.testing.nvml.fake_nvml import FakeNvml
 

@@ -15,7 +15,7 @@ from hpckit.model.environment.facts import (
     TorchFacts,
 )
 from hpckit.model.launch import LaunchConfig, Resources
-from hpckit.model.preflight.health import DeviceSpeed, GpuHealth, NodeHealth, PcieLink
+from hpckit.model.preflight.health import DeviceSpeed, NodeHealth
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 GIB = 2**30
@@ -23,7 +23,7 @@ SETTINGS = LaunchConfig(
     entry_point="train:main",
     resources=Resources(nodes=4, tasks_per_node=2, gpus_per_node=2, mem_gb=100),
 )
-H100 = GpuHealth(
+H100 = GpuFacts(
     uuid="GPU-0",
     index=0,
     name="H100",
@@ -59,7 +59,7 @@ FACTS = EnvironmentFacts(
     ),
 )
 FINE = NodeHealth(environment=FACTS, gpus=GPUS, write_s=0.01, available_bytes=190 * GIB)
-LINK = PcieLink(generation=5, generation_max=5, width=16, width_max=16)
+LINK = GpuFacts(name="", pcie_generation=5, pcie_generation_max=5, pcie_width=16, pcie_width_max=16)
 SPEED = DeviceSpeed(
     device="GPU-0",
     name="H100",

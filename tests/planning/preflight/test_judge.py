@@ -11,10 +11,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from planning.preflight.healthy_nodes import FACTS, FINE, GIB, GPUS, H100, LINK, SETTINGS, SPEED
 
-from hpckit.model.environment.facts import DriverFacts, TorchFacts
+from hpckit.model.environment.facts import DriverFacts, GpuFacts, TorchFacts
 from hpckit.model.launch import DeviceKind, LaunchConfig, Resources
-from hpckit.model.preflight.health import HealthReport, NodeHealth, PcieLink, XidSeen
-from hpckit.model.preflight.verdict import HealthVerdict, NodeInspection, Preflight, PreflightLevel
+from hpckit.model.preflight.health import (
+    HealthReport,
+    HealthVerdict,
+    NodeHealth,
+    NodeInspection,
+    XidSeen,
+)
+from hpckit.model.preflight.settings import Preflight, PreflightLevel
 from hpckit.model.telemetry.vocabulary import GpuTrouble
 from hpckit.planning.preflight.findings import DOUBTFUL_XIDS, FATAL_XIDS
 from hpckit.planning.preflight.judge import (
@@ -270,10 +276,10 @@ def speedy(**about: Any) -> NodeHealth:
         ({"checksum": "b"}, HealthVerdict.crit, "checksum"),
         ({"repeats": False}, HealthVerdict.crit, "checksum"),
         ({"matmul_flops": None, "problem": "out of memory"}, HealthVerdict.warn, "compute"),
-        ({"pcie": replace(LINK, generation=3)}, HealthVerdict.crit, "pcie"),
-        ({"pcie": replace(LINK, width=8)}, HealthVerdict.crit, "pcie"),
-        ({"pcie": replace(LINK, generation=4, generation_max=4)}, HealthVerdict.ok, None),
-        ({"pcie": PcieLink()}, HealthVerdict.ok, None),
+        ({"pcie": replace(LINK, pcie_generation=3)}, HealthVerdict.crit, "pcie"),
+        ({"pcie": replace(LINK, pcie_width=8)}, HealthVerdict.crit, "pcie"),
+        ({"pcie": replace(LINK, pcie_generation=4, pcie_generation_max=4)}, HealthVerdict.ok, None),
+        ({"pcie": GpuFacts(name="")}, HealthVerdict.ok, None),
         ({"pcie": None}, HealthVerdict.ok, None),
     ],
 )
@@ -289,7 +295,7 @@ def test_devices_are_compared_with_their_peers(
 
 def test_link_that_is_slow_on_all_nodes_blames_none() -> None:
     """A site may have set its slots to less: worth a word, and no reason to leave its nodes."""
-    slow = speedy(pcie=replace(LINK, generation=4))
+    slow = speedy(pcie=replace(LINK, pcie_generation=4))
     found = judged(slow, health=slow)
     assert {one.verdict for one in found} == {HealthVerdict.warn}
     (first, *_) = found[0].findings

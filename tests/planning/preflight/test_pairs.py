@@ -1,4 +1,4 @@
-"""Promises of planning.preflight.pairs: nodes add with both neighbours, and slow ones are named."""
+"""Promises of planning.preflight.peers: nodes add with both neighbours, and slow ones are named."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planning.preflight.healthy_nodes import FINE, SETTINGS
 
-from hpckit.model.preflight.health import HealthReport, PairRate
-from hpckit.model.preflight.verdict import HealthVerdict, PreflightLevel
+from hpckit.model.preflight.health import HealthReport, HealthVerdict, PairRate
+from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.planning.preflight.judge import asked_of_node, judge_nodes, unhealthy_nodes
-from hpckit.planning.preflight.pairs import (
+from hpckit.planning.preflight.peers import (
     faster_pairs,
     is_uneven,
     neighbour_rounds,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -64,9 +66,10 @@ def test_device_whose_neighbour_does_not_come_tells_its_own_speed(tmp_path: Path
     assert found.matmul_flops is not None
 
 
-def test_answer_that_cannot_be_read_is_told_as_that(tmp_path: Path) -> None:
+def test_answer_that_cannot_be_read_is_told_as_that() -> None:
     """Not by the exit code of a process that ended well."""
-    (tmp_path / "answers.py").write_text(f"print({MARK!r} + '{{}}')")
-    process = start_device({**os.environ, "PYTHONPATH": str(tmp_path)}, ["cpu"], "answers")
+    words = [sys.executable, "-c", f"print({MARK!r} + '{{}}')"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(words, stdout=pipe, stderr=pipe, encoding="utf-8")
     found = end_device("cpu", process, time.monotonic() + 60)
     assert "its answer cannot be read" in found.problem

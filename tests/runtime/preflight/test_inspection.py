@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from tiers import thorough
 
-from hpckit.model.preflight.health import GpuHealth, NodeHealth, XidSeen
-from hpckit.model.preflight.verdict import PreflightLevel
+from hpckit.model.environment.facts import GpuFacts
+from hpckit.model.preflight.health import NodeHealth, XidSeen
+from hpckit.model.preflight.settings import PreflightLevel
 from hpckit.model.telemetry.vocabulary import GpuTrouble
 from hpckit.runtime.agent import inspection
 from hpckit.runtime.channel import messages
@@ -61,7 +62,7 @@ def probe(tmp_path: Path) -> ProbeOrder:
     return ProbeOrder(level=PreflightLevel.fast, limit_s=30, folder=str(tmp_path))
 
 
-def gpus(told: messages.Inspected) -> tuple[GpuHealth, ...]:
+def gpus(told: messages.Inspected) -> tuple[GpuFacts, ...]:
     """Return the GPUs of an answer."""
     found = health(told).gpus
     assert found is not None

@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.model.environment.facts import DriverFacts, FolderRole, GpuFacts
-from hpckit.observe.environment.machine import read_file_systems, read_networks
-from hpckit.observe.environment.system import granted_cpus, granted_memory, read_limits, system_name
-from hpckit.observe.environment.torch_probe import read_torch
-from hpckit.observe.nvml.job_gpus import read_driver
+from hpckit.model.environment.facts import DriverFacts, FolderRole
+from hpckit.observe.gpus import read_driver
+from hpckit.observe.machine import (
+    granted_cpus,
+    granted_memory,
+    read_file_systems,
+    read_limits,
+    read_networks,
+    system_name,
+)
+from hpckit.observe.torch_probe import read_torch
 from hpckit.testing.nvml.fake_nvml import DRIVER, FakeNvml
 
 MIB = 2**20
@@ -188,10 +194,9 @@ def test_driver_and_gpus_come_from_nvml(nvml: FakeNvml) -> None:
     """Versions, memory, capability and MIG of each GPU of the job, and of no other one."""
     nvml.profile("h100", gpus=4)
     found = read_driver({})
-    gpu = GpuFacts(
-        name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 2**30, capability="9.0", mig=False
-    )
-    assert found == DriverFacts(version=DRIVER, cuda="13.0", gpus=(gpu,) * 4)
+    assert (found.version, found.cuda) == (DRIVER, "13.0")
+    told = [(gpu.name, gpu.memory_bytes, gpu.capability, gpu.mig) for gpu in found.gpus or ()]
+    assert told == [("NVIDIA H100 80GB HBM3", 80 * 2**30, "9.0", False)] * 4
     hidden = read_driver({"CUDA_VISIBLE_DEVICES": "1,3"})
     assert len(hidden.gpus or ()) == 2
     nvml.profile("a100", mig=(3, 4))

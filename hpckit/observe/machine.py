@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import platform
+import re
+import resource
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -15,18 +18,28 @@ from hpckit.model.environment.facts import (
     EnvironmentFacts,
     FileSystemFacts,
     FolderRole,
+    GpuFacts,
     NetworkFacts,
+    ProcessLimits,
     PythonFacts,
     TorchFacts,
 )
+from hpckit.model.nodes.links import FabricPort, NetworkInterface, NodeLinks
 from hpckit.model.telemetry.vocabulary import HostGauge
-from hpckit.observe.environment.system import granted_cpus, granted_memory, read_limits, system_name
-from hpckit.observe.infiniband import find_ports, read_ports
+from hpckit.observe.gpus import pci_folder, read_driver
 from hpckit.observe.nvml.bindings import old_distribution
-from hpckit.observe.nvml.job_gpus import read_driver
-from hpckit.observe.sysfs import folders, read_small
+from hpckit.observe.sysfs import (
+    find_ports,
+    folders,
+    is_active,
+    numa_node,
+    read_count,
+    read_ports,
+    read_small,
+)
 from hpckit.patterns import lazy_pattern
 from hpckit.record.process import this_host
+from hpckit.values import replace
 
 _PLUGIN = "libnccl-net*.so*"
 _FABRIC = "libfabric.so*"
@@ -168,3 +181,143 @@ def _mount_points(text: str) -> dict[Path, str]:
             path = _OCTAL.sub(lambda code: chr(int(code[1], 8)), fields[_MOUNT_POINT])
             found[Path(path)] = fields[dash + 1]
     return found
+
+
+_CGROUPS = "sys/fs/cgroup"
+
+
+def system_name(root: Path = Path("/")) -> str:
+    """Return the name of the distribution, such as `Rocky Linux 9.4`; else that of the kernel."""
+    for line in (read_small(root / "etc/os-release") or "").splitlines():
+        name, _, value = line.partition("=")
+        if name == "PRETTY_NAME":
+            return value.strip("\"'")
+    return platform.system()
+
+
+def granted_cpus(root: Path = Path("/")) -> float:
+    """Return how many CPUs this process may use, by its affinity and by quotas of its cgroups."""
+    allowed: float = len(os.sched_getaffinity(0))
+    for folder in _own_cgroups(root):
+        quota, _, period = (read_small(folder / "cpu.max") or "").partition(" ")
+        if quota.isdigit() and period.isdigit() and int(period) > 0:
+            allowed = min(allowed, int(quota) / int(period))
+    return allowed
+
+
+def granted_memory(root: Path = Path("/")) -> int | None:
+    """Return the bytes that this process may use: the node's, or less by its cgroups.
+
+    None if neither can be read.
+    """
+    known = [read_count(folder / "memory.max") for folder in _own_cgroups(root)]
+    known.append(_legacy_limit(root))
+    known.append(_memory_of_node(root))
+    return min((limit for limit in known if limit is not None), default=None)
+
+
+def read_limits() -> ProcessLimits:
+    """Return the limits that a rank started from this process would have.
+
+    These are the soft ones, but of open files the hard one: agents raise the soft one to it.
+    """
+    soft, hard = 0, 1
+    return ProcessLimits(
+        nofile=_limit(resource.RLIMIT_NOFILE, hard),
+        memlock=_limit(resource.RLIMIT_MEMLOCK, soft),
+        nproc=_limit(resource.RLIMIT_NPROC, soft),
+        stack=_limit(resource.RLIMIT_STACK, soft),
+    )
+
+
+def _limit(kind: int, which: int) -> int:
+    value = resource.getrlimit(kind)[which]
+    return -1 if value == resource.RLIM_INFINITY else value
+
+
+def _own_cgroups(root: Path) -> Iterator[Path]:
+    """Yield the folders of this process's cgroup (version 2) and of those around it."""
+    text = read_small(root / "proc/self/cgroup") or ""
+    own = next((line[3:] for line in text.splitlines() if line.startswith("0::")), None)
+    if own is None:
+        return
+    top = root / _CGROUPS
+    folder = top / own.lstrip("/")
+    if ".." in folder.parts:  # in a container: the cgroup is outside of what is shown
+        return
+    yield folder
+    yield from (parent for parent in folder.parents if parent.is_relative_to(top))
+
+
+def _legacy_limit(root: Path) -> int | None:
+    """Return the limit of the memory controller of version 1; its "unlimited" is a huge number."""
+    text = read_small(root / "proc/self/cgroup") or ""
+    own = next((line.split(":", 2)[2] for line in text.splitlines() if ":memory:" in line), None)
+    if own is None or ".." in own:
+        return None
+    limit = read_count(root / _CGROUPS / "memory" / own.lstrip("/") / "memory.limit_in_bytes")
+    return None if limit is None or limit > math.pow(2, 62) else limit
+
+
+def _memory_of_node(root: Path) -> int | None:
+    for line in (read_small(root / "proc/meminfo") or "").splitlines():
+        name, _, value = line.partition(":")
+        words = value.split()
+        if name == "MemTotal" and words and words[0].isdigit():
+            return int(words[0]) * 1024
+    return None
+
+
+_RATE = lazy_pattern(r"(\d+(?:\.\d+)?) Gb/sec")
+"""`400 Gb/sec (4X NDR)`"""
+
+
+def read_node_links(host: str, environ: Mapping[str, str], root: Path = Path("/")) -> NodeLinks:
+    """Return the links of this node and of the job's GPUs; takes milliseconds.
+
+    NVLink and PCIe by NVML, the rest by sysfs. Read after a measurement rather than before: an idle
+    GPU lowers its PCIe generation.
+    """
+    nodes = folders(root / "sys/devices/system/node")
+    driver = read_driver(environ, root)
+    return NodeLinks(
+        host=host,
+        # Without a driver of NVIDIA there may be other GPUs.
+        gpus=None if not driver.version else tuple(_placed(gpu, root) for gpu in driver.gpus or ()),
+        ports=_ports(root),
+        interfaces=_interfaces(root),
+        numa_nodes=sum(bool(re.fullmatch(r"node\d+", node.name)) for node in nodes) or None,
+    )
+
+
+def _placed(gpu: GpuFacts, root: Path) -> GpuFacts:
+    """Return a GPU with the NUMA node of its slot; NVLinks of which it does not know are none."""
+    return replace(gpu, numa=numa_node(pci_folder(root, gpu.pci)), nvlinks=gpu.nvlinks or 0)
+
+
+def _ports(root: Path) -> tuple[FabricPort, ...]:
+    found = []
+    for port in find_ports(root):
+        device = port.parent.parent
+        if is_active(port):
+            rate = _RATE.match(read_small(port / "rate") or "")
+            found.append(
+                FabricPort(
+                    name=f"{device.name}/{port.name}",
+                    gbit_per_s=float(rate[1]) if rate else None,
+                    numa=numa_node(device / "device"),
+                )
+            )
+    return tuple(found)
+
+
+def _interfaces(root: Path) -> tuple[NetworkInterface, ...]:
+    """Return cards that are up; a virtual one has no device, and claims any speed."""
+    found = []
+    for folder in folders(root / "sys/class/net"):
+        if (folder / "device").exists() and read_small(folder / "operstate") == "up":
+            speed = read_count(folder / "speed")
+            known = speed is not None and speed > 0
+            gbit = speed / 1000 if known and speed is not None else None
+            found.append(NetworkInterface(name=folder.name, gbit_per_s=gbit))
+    return tuple(found)

@@ -1,1 +1,0 @@
-"""Facts of this machine for `doctor --env`. They are compared in planning/compatibility."""
