@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch._dynamo  # noqa: F401  # a rank's first optimizer imports it
 
-import hpckit.runtime.model_check.checked_run
+import hpckit.runtime.model_check.process
 import hpckit.runtime.parallel.build
 import hpckit.runtime.rank.checkpointing
 import hpckit.runtime.rank.parallel_run

@@ -15,6 +15,8 @@ import torch.distributed as dist
 
 _LAZY = "TORCH_GLOO_LAZY_INIT"
 """Read by torch (2.8 or newer) whenever a gloo group is made; the only way it offers."""
+OWN = "hpckit"
+"""Describes our groups, apart from those of the user."""
 
 
 def make_cpu_group(timeout: timedelta | None = None) -> Any:
@@ -26,7 +28,7 @@ def make_cpu_group(timeout: timedelta | None = None) -> Any:
     is_users = _LAZY in os.environ
     os.environ.setdefault(_LAZY, "1")
     try:
-        return dist.new_group(backend="gloo", timeout=timeout)
+        return dist.new_group(backend="gloo", timeout=timeout, group_desc=OWN)
     finally:
         if not is_users:
             os.environ.pop(_LAZY, None)

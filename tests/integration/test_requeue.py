@@ -222,8 +222,12 @@ def test_job_with_a_dead_node_is_queued_again_before_slurm_misses_it(queue: Queu
 
 
 def _is_back_before_slurm_misses_a_node(queue: Queue) -> bool:
+    # As the supervisor, it leaves no srun behind. One that waits for the dead node's task kills
+    # step 0 again KillWait + 2 s later: that of the next attempt, which has begun by then (22.05).
+    # Ended at once, it would not hear of the other task's end, and the step tries to tell for 2 s.
     step = "srun --nodes=2 --ntasks=2 --no-kill sleep 300"
-    job = queue.submit("--requeue", "--no-kill", "--nodes=2", run=step)
+    run = f"trap 'sleep 0.3; kill -KILL $!; exit' TERM; {step} & wait"
+    job = queue.submit("--requeue", "--no-kill", "--nodes=2", run=run)
     _, dead = expand_nodes(queue.runs(job).nodes)
     queue.sandbox.act("kill-node", dead)
     try:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from hpckit.runtime.tasks import done_within, start_vital
+from hpckit.runtime.threads import done_within, start_vital
 
 
 def test_cancellation_that_comes_as_the_work_ends_is_not_lost() -> None:

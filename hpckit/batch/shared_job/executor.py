@@ -41,8 +41,7 @@ from hpckit.runtime.environ import job_key
 from hpckit.runtime.fork_server.owner import fork_server
 from hpckit.runtime.forked import Program
 from hpckit.runtime.supervisor.deadline import Deadline
-from hpckit.runtime.tasks import done_within
-from hpckit.runtime.threads import aside
+from hpckit.runtime.threads import aside, done_within
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.requeue import JobAttempt, requeue
 from hpckit.values import dataclass, field

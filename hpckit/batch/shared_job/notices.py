@@ -21,8 +21,7 @@ from hpckit.record.claims import ClaimHolder
 from hpckit.runtime.signals import RANK_NOTICES, WARNINGS, hear_notices
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import pause_s
-from hpckit.runtime.tasks import done_within
-from hpckit.runtime.threads import aside
+from hpckit.runtime.threads import aside, done_within
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.job_limits import JobLimits, LimitsOfJob, ending
 from hpckit.slurm.step import listening_step, step_environment

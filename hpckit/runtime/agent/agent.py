@@ -49,8 +49,7 @@ from hpckit.runtime.left_behind import adopt_orphans, bury_orphans, end_left_beh
 from hpckit.runtime.pauses import SilenceTimer
 from hpckit.runtime.run_variables import run_variables
 from hpckit.runtime.signals import NOTICES
-from hpckit.runtime.tasks import start_vital
-from hpckit.runtime.threads import aside
+from hpckit.runtime.threads import aside, start_vital
 from hpckit.values import dataclass, field, replace
 
 FOLDER_WAIT_S = 30.0

@@ -43,8 +43,7 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.environ import TERMINAL, environment
 from hpckit.runtime.foreground import RELAY_S
 from hpckit.runtime.fork_server.client import ForkServerClient
-from hpckit.runtime.tasks import start_vital
-from hpckit.runtime.threads import aside, aside_within
+from hpckit.runtime.threads import aside, aside_within, start_vital
 from hpckit.values import dataclass, field, replace
 
 _TELL_S = 0.5

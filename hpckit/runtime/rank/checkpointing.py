@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,8 @@ def owns_run(attempt_folder: Path, attempt: int, round_: int) -> bool:
 class StepCheckpoints:
     """The checkpoints of a step loop. All ranks make one at the same time and make the same calls.
 
-    `patience` is how long a save with nothing after it is retried; `weights` is what to begin with.
+    `patience` is how long a save with nothing after it is retried; `weights` is what to begin with;
+    `at_save` is called for its next item at each save.
     """
 
     checkpointer: Checkpointer
@@ -77,6 +78,7 @@ class StepCheckpoints:
     patience: timedelta = timedelta(seconds=60)
     weights: FirstWeights | None = None
     on_weights: Callable[[LoadedWeights], None] = lambda _loaded: None
+    at_save: Iterator[None] = iter(())
     _saved_step: int | None = field(default=None, init=False)
     _prove_at: int | None = field(default=None, init=False)
 
@@ -135,6 +137,7 @@ class StepCheckpoints:
             self.end_flight()
         if self._saved_step == position.step and not within_step:
             return
+        next(self.at_save, None)
         begun = time.monotonic()
         outcome = self.checkpointer.save(
             self.objects,

@@ -52,6 +52,7 @@ class ParallelRun:
     """The names of tied parameters, as plans have them."""
     _tied: MutableMapping[nn.Module, Mapping[str, str]] = field(default_factory=WeakKeyDictionary)
     """By model, the parameters that are one with another, and which: a checkpoint has each once."""
+    _means: int = 0
 
     @property
     def rank(self) -> int:
@@ -240,6 +241,7 @@ class ParallelRun:
         total = torch.as_tensor(value, dtype=torch.float64).detach().to(self.device).clone()
         if self.world_size > 1:  # alone, NCCL would take memory for nothing
             dist.all_reduce(total)
+            self._means += 1
         return float(total) / self.world_size
 
     def _check_batch(

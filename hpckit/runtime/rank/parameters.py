@@ -1,14 +1,17 @@
-"""Checks what is registered, and counts the parameters that this rank holds of it."""
+"""Checks what is registered and what is not, and counts the parameters that this rank holds."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
@@ -16,6 +19,10 @@ from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.channel import messages
 from hpckit.runtime.tensor_parts import local_part
+
+_TRAINERS = (Optimizer, LRScheduler)
+_SAVING_NO_OTHERS = frozenset({"torch", "torchdata", "torchmetrics"})
+"""Packages whose `state_dict` holds no optimizer or scheduler but its own."""
 
 
 def layout_told(
@@ -31,7 +38,7 @@ def layout_told(
     stage, the second one is a copy of it, which is no further part of the model.
     """
     modules = list(registered)
-    found = list(_parameters(modules))
+    found = list(each_parameter(modules))
     copies = _copies(modules, tied)
     return messages.LayoutTold(
         round=0,
@@ -59,7 +66,7 @@ def is_sharded(value: Any) -> bool:
     )
 
 
-def _parameters(registered: Iterable[Any]) -> Iterator[torch.Tensor]:
+def each_parameter(registered: Iterable[Any]) -> Iterator[torch.Tensor]:
     """Yield each parameter once; one that has no shape yet has no elements either."""
     seen: set[int] = set()
     for value in registered:
@@ -104,3 +111,71 @@ def check_state(name: str, value: Any, world_size: int) -> None:
             "updates: the first update after a restart would replace the average",
             hint=f"register it whole: run.state({name}=average), not average.module",
         )
+
+
+def tell_forgotten(registered: Mapping[str, Any], warn: Callable[[str], None]) -> Iterator[None]:
+    """Look for optimizers and schedulers of registered models that a restart would begin afresh.
+
+    The first `next` looks for them, each later one warns of those that have gone on since: one that
+    was only for a warm-up does not. In doubt there is no warning. It waits for no GPU.
+    """
+    found = [(weakref.ref(held), words) for held, words in _forgotten(registered)]
+    before = [_progress(reference) for reference, _ in found]
+    while True:
+        yield
+        for (reference, words), progress in zip(found, before, strict=True):
+            if _progress(reference) not in ([], progress):
+                warn(words)
+
+
+def _forgotten(registered: Mapping[str, Any]) -> Iterator[tuple[Any, str]]:
+    """Yield what is not registered, and the warning of it."""
+    kept = list(registered.values())
+    if not all(_saves_no_others(value) for value in kept):
+        return
+    models = [(name, value) for name, value in registered.items() if isinstance(value, nn.Module)]
+    owners = {id(parameter): name for name, model in models for parameter in model.parameters()}
+    found = [held for held in gc.get_objects() if issubclass(type(held), _TRAINERS)]
+    # Of one within another one, as in SequentialLR, the outer one is to be registered.
+    known = {id(value) for value in [*kept, *(part for held in found for part in _within(held))]}
+    known |= {id(value.param_groups) for value in kept if isinstance(value, Optimizer)}
+    for held in found:
+        if known & {id(held), id(vars(held).get("param_groups"))}:
+            continue
+        name = "scheduler" if isinstance(held, LRScheduler) else "optimizer"
+        groups = getattr(vars(held).get("optimizer", held), "param_groups", ())
+        names = (owners.get(id(parameter)) for group in groups for parameter in group["params"])
+        if (model := next(filter(None, names), None)) is not None:
+            told = f"{type(held).__name__} of `{model}` is not registered: after a restart it "
+            yield held, f"{told}begins afresh; register it, too: run.state({name}=...)"
+
+
+def _saves_no_others(value: Any) -> bool:
+    """Return whether the state of an object is known to hold no optimizer but itself."""
+    parts = value.modules() if isinstance(value, nn.Module) else [value]
+    kinds = {kind for part in parts for kind in type(part).__mro__}
+    saving = [kind for kind in kinds if {"state_dict", "get_extra_state"} & {*vars(kind)}]
+    packages = {kind.__module__.partition(".")[0] for kind in saving}
+    return bool(packages) and packages <= _SAVING_NO_OTHERS
+
+
+def _within(held: Any) -> Iterator[Any]:
+    """Yield optimizers and schedulers that save with this one; a scheduler's optimizer does not."""
+    for name, value in vars(held).items():
+        if name != "optimizer" or isinstance(held, Optimizer):
+            parts = value if isinstance(value, list | tuple) else (value,)
+            yield from (part for part in parts if issubclass(type(part), _TRAINERS))
+
+
+def _progress(reference: weakref.ref[Any]) -> list[Any]:
+    """Return what changes when an optimizer or scheduler, or one within it, goes on."""
+    held, values = reference(), list[Any]()
+    for part in [] if held is None else [held, *_within(held)]:
+        values.append(getattr(part, "last_epoch", None))
+        for state in vars(part).get("state", {}).values():
+            values += state.values() if isinstance(state, dict) else [state]
+    return [
+        (id(value), local_part(value)._version) if isinstance(value, torch.Tensor) else value  # noqa: SLF001  # documented
+        for value in values
+        if isinstance(value, torch.Tensor | int | float)
+    ]

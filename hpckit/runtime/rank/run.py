@@ -28,7 +28,7 @@ from hpckit.runtime.rank.config import Config
 from hpckit.runtime.rank.fault_injector import FaultInjector
 from hpckit.runtime.rank.metric_reports import LossWatch, MetricReports, MetricRows, plain_metric
 from hpckit.runtime.rank.parallel_run import ParallelRun
-from hpckit.runtime.rank.parameters import check_state, layout_told
+from hpckit.runtime.rank.parameters import check_state, layout_told, tell_forgotten
 from hpckit.runtime.rank.save_interval import SaveInterval
 from hpckit.runtime.rank.step_boundary import StepBoundary
 from hpckit.runtime.rank.step_profiler import StepProfiler
@@ -43,7 +43,7 @@ from hpckit.runtime.rank.steps import (
     unknown_position,
     unused_weights,
 )
-from hpckit.runtime.rank.trained_steps import TrainedSteps
+from hpckit.runtime.rank.trained_steps import LoneRanks, TrainedSteps
 from hpckit.runtime.stages import EarlierRun, RunStage
 from hpckit.values import dataclass, field
 
@@ -270,7 +270,8 @@ class Run(ParallelRun):
     def _new_loop(self, total: int, start: int, samples_per_step: int) -> StepLoop:
         trained = TrainedSteps(warn=self._warn) if self.is_main else TrainedSteps()
         trained.watch(self.registered.values())
-        grace_s = self.notice_grace.total_seconds()
+        if self.is_main and self.world_size > 1 and self._made is None:
+            trained.alone = LoneRanks(self.registered.values(), self._warn, lambda: self._means)
         return StepLoop(
             total=total,
             trained=trained,
@@ -280,7 +281,7 @@ class Run(ParallelRun):
                 info=self.info,
                 link=self._link,
                 profile=self._profiler.hear,
-                patience_s=grace_s / 3,
+                patience_s=self.notice_grace.total_seconds() / 3,
             ),
             times=self._times,
             checkpoints=self._checkpoints() if self.registered else None,
@@ -367,9 +368,7 @@ class Run(ParallelRun):
         return checkpointing.StepCheckpoints(
             checkpointer=opened,
             objects=self.registered,
-            save_interval=SaveInterval(
-                settings=self.checkpoint, clock=time.monotonic, known=self.save_cost
-            ),
+            save_interval=SaveInterval(settings=self.checkpoint, known=self.save_cost),
             on_outcome=self._tell_outcome,
             on_attempt=lambda name, others: self._tell(
                 messages.Restoring(checkpoint=name, others=others)
@@ -378,6 +377,7 @@ class Run(ParallelRun):
             patience=timedelta(seconds=self.checkpoint.patience_s),
             weights=self._first_weights(),
             on_weights=self._tell_weights,
+            at_save=tell_forgotten(self.registered, self._warn) if self.is_main else iter(()),
         )
 
     def _begin(self, step: int, total: int) -> None:
@@ -401,8 +401,7 @@ class Run(ParallelRun):
             self._tell(messages.Warn(message=text))
 
     def _tell_weights(self, loaded: LoadedWeights) -> None:
-        left_out = loaded.left_out()
-        if self.is_main and left_out:
+        if self.is_main and (left_out := loaded.left_out()):
             self._warn(f"began with the weights of {loaded.path}, without {left_out}")
 
     def _tell_outcome(self, outcome: SaveOutcome) -> None:
@@ -473,8 +472,7 @@ class Run(ParallelRun):
             self._rows = MetricRows(folder=self.attempt_folder, warn=self._warn)
         mine = {} if self.step in {None, at} else {RUN_STEP: self.step}
         self._rows.write({"step": at, "round": self.round, **mine}, values)
-        report = self._reporting.of(at, values)
-        if report is not None:
+        if (report := self._reporting.of(at, values)) is not None:
             self._tell(report)
         if "loss" in values:
             self._losses.judge(values["loss"], self.step)

@@ -10,6 +10,7 @@ user sets is kept.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -43,7 +44,7 @@ class SaveInterval:
     """
 
     settings: Checkpoint
-    clock: Callable[[], float]
+    clock: Callable[[], float] = time.monotonic
     known: SaveCost | None = None
     _at: float = field(init=False)
     _step: int = field(default=0, init=False)

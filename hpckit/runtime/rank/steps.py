@@ -140,6 +140,7 @@ class StepLoop:
         steps, and NonFiniteLossError if any rank has a `veto`: nothing is saved then, and a run
         without its state has not completed.
         """
+        self.trained.alone.end_step(last=True)
         if self.checkpoints is not None:
             vetoed, waiting = self.boundary.agree_to_end(step, veto=veto, waits=waits)
             if waiting:

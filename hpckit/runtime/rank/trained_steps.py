@@ -2,6 +2,9 @@
 
 The loop came round, but what it asked for may lie in a prefetcher, or in gradients that their
 optimizer has not used. Registered optimizers tell. In doubt a step is not done.
+
+Also whether ranks train the same model, each alone, as without DistributedDataParallel. They do if
+weights change and no collective runs within steps. In doubt they train together.
 """
 
 from __future__ import annotations
@@ -13,9 +16,12 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
+from hpckit.runtime.cpu_group import OWN
+from hpckit.runtime.rank.parameters import each_parameter
 from hpckit.runtime.tensor_parts import local_part
 from hpckit.values import dataclass, field
 
@@ -28,6 +34,16 @@ _SHORT_S = 0.01
 """In less than this nothing is trained."""
 _WATCHED = 64
 """Parameters of an optimizer whose gradients are watched."""
+_LEAST_STEPS = 1000
+"""What is looked at before a warning, unless the loop ends sooner. Some average weights rarely."""
+_OTHER_WAYS = {"horovod", "mpi4py", "deepspeed", "byteps", "bagua", "hivemind", "torchft", "cupy"}
+"""Packages that may connect ranks by other means than torch's process groups."""
+_ALONE = (
+    "its ranks used no collective in {steps} steps: each trains the same model alone. To train "
+    "together: torch.nn.parallel.DistributedDataParallel(model), or run.parallelize(); for one "
+    "process: resources.nodes=1 resources.tasks_per_node=1; if each trains a model of its own on "
+    "purpose, or they average weights later, nothing is wrong"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,6 +147,59 @@ def _version(gradient: Tensor) -> int:
     return local_part(gradient)._version  # noqa: SLF001  # in torch's documentation
 
 
+@dataclass(slots=True)
+class LoneRanks:
+    """Watches the steps of a loop on one rank, up to the first collective: then nothing more.
+
+    `own` counts hpckit's collectives in the user's groups; without `warn` nothing is watched.
+    """
+
+    registered: Iterable[Any] = ()
+    warn: Callable[[str], None] | None = None
+    own: Callable[[], int] = lambda: 0
+    _steps: int = field(default=0, init=False)
+    _before: int = field(default=0, init=False)
+    _versions: list[int] = field(default_factory=list, init=False)
+
+    def begin_step(self) -> None:
+        """Note what was before a step."""
+        if self.warn is not None:
+            self._versions = self._versions if self._steps else self._seen()
+            self._steps, self._before = self._steps + 1, self._count()
+
+    def end_step(self, *, last: bool = False) -> None:
+        """Judge what came since; warn if it is the `last` step, or there have been enough."""
+        if self.warn is None or not self._steps:
+            return
+        if self._count() != self._before or not _OTHER_WAYS.isdisjoint(sys.modules):
+            self.warn = None
+        elif last or self._steps >= _LEAST_STEPS:
+            if self._seen() != self._versions:
+                self.warn(_ALONE.format(steps=self._steps))
+            self.warn = None
+
+    def _seen(self) -> list[int]:
+        """Return numbers that change with the weights that learn and are not shared by ranks."""
+        learn = [found for found in each_parameter(self.registered) if found.requires_grad]
+        alone = [found for found in learn if not (found.is_cpu and found.is_shared())]  # type: ignore[no-untyped-call]
+        return [local_part(found)._version for found in alone]  # noqa: SLF001  # documented
+
+    def _count(self) -> int:
+        """Return how many collectives torch has counted in the user's groups."""
+        try:
+            backends: set[Any] = {
+                group._get_backend(kind)  # noqa: SLF001
+                for group in dist.distributed_c10d._world.pg_map  # noqa: SLF001  # there is no public name
+                if group.group_desc != OWN
+                for kind in group._device_types  # noqa: SLF001
+            }
+            counts = [backend._get_sequence_number_for_group() for backend in backends]  # noqa: SLF001
+        except (AttributeError, RuntimeError):  # another torch, or a backend that counts none
+            counts = []
+        self.warn = self.warn if counts else None
+        return int(sum(counts)) - self.own()
+
+
 @dataclass(slots=True, kw_only=True)
 class TrainedSteps:
     """Follows the registered optimizers of one loop from boundary to boundary.
@@ -142,6 +211,7 @@ class TrainedSteps:
     """
 
     warn: Callable[[str], None] = lambda _text: None
+    alone: LoneRanks = field(default_factory=LoneRanks)
     worked: bool = field(default=False, init=False)
     open: bool = field(default=False, init=False)
     lead: int = field(default=0, init=False)
@@ -166,6 +236,7 @@ class TrainedSteps:
 
     def begin_step(self) -> None:
         """Note that the loop takes a step now."""
+        self.alone.begin_step()
         self._taken_at = time.monotonic()
 
     def end_step(self, step: int) -> None:
@@ -173,6 +244,7 @@ class TrainedSteps:
 
         A step that is not worked on for a while counts as done if the loop itself has its number.
         """
+        self.alone.end_step()
         if self._taken_at is None or not self._optimizers:
             return
         now = time.monotonic()

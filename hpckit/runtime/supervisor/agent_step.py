@@ -23,8 +23,7 @@ from hpckit.runtime.left_behind import end_left_behind
 from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.attempt import Attempt
 from hpckit.runtime.supervisor.patience import patiently
-from hpckit.runtime.tasks import done_within
-from hpckit.runtime.threads import aside, aside_within
+from hpckit.runtime.threads import aside, aside_within, done_within
 from hpckit.values import dataclass, field, replace
 
 _RETURN_S = 20.0

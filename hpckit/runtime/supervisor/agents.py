@@ -26,8 +26,7 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import files_allowed
 from hpckit.runtime.supervisor.callers import SPARE_FILES, AgentListener
 from hpckit.runtime.supervisor.patience import patiently
-from hpckit.runtime.tasks import start_vital
-from hpckit.runtime.threads import aside
+from hpckit.runtime.threads import aside, start_vital
 from hpckit.values import dataclass, field, replace
 
 _LEFT_S = 3 * BEAT_S

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from hpckit.errors import ChannelError
 from hpckit.runtime.channel import tcp
 from hpckit.runtime.descriptors import files_allowed
-from hpckit.runtime.tasks import done_within
+from hpckit.runtime.threads import done_within
 from hpckit.values import dataclass, field
 
 PENDING = 64

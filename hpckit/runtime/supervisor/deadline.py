@@ -18,8 +18,7 @@ from datetime import timedelta
 from hpckit.model.cluster.allocation import AttemptLimits
 from hpckit.patterns import lazy_pattern
 from hpckit.runtime.supervisor.drain_poll import pause_s
-from hpckit.runtime.tasks import done_within
-from hpckit.runtime.threads import aside
+from hpckit.runtime.threads import aside, done_within
 from hpckit.values import dataclass, field
 
 _MARGIN = timedelta(seconds=5)

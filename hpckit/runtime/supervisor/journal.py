@@ -13,7 +13,9 @@ import json
 import math
 import os
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -23,7 +25,7 @@ from hpckit.record.layout import AttemptPaths
 from hpckit.record.metrics.log import unreadable_rows
 from hpckit.record.store import PRIVATE_FILE, append_event, write_text
 from hpckit.runtime.clock import now
-from hpckit.runtime.file_thread import FileThread
+from hpckit.runtime.threads import aside, done_within
 from hpckit.values import dataclass, field
 
 _LEFT_OUT_FIRST = (events.Warned, events.CheckpointSaved, events.NodeDraining)
@@ -39,6 +41,64 @@ _PROGRESS_S, _MOST_PROGRESS_S, _SHARE = 1.0, 30.0, 1 / 20
 """Pauses between two writes of the progress: a share of the attempt's age, within these bounds."""
 _RESERVE = 64 * 1024
 """Bytes kept on the disk for the final events of an attempt: some rounds' ends and its own."""
+
+
+MOST_WAITING = 10_000
+"""Maximum number of waiting operations: minutes of a large run, a few megabytes."""
+
+
+@dataclass(slots=True)
+class FileThread:
+    """Runs file operations in order; a file system that does not answer holds up its thread alone.
+
+    Its thread starts with the first operation. The process may end without waiting for it, so await
+    `settled` first.
+    """
+
+    most: int = MOST_WAITING
+    _works: deque[Callable[[], None]] = field(default_factory=deque, init=False)
+    _latest: dict[str, Callable[[], None]] = field(default_factory=dict, init=False)
+    _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
+    _begun: bool = field(default=False, init=False)
+
+    def put(self, work: Callable[[], None], *, droppable: bool = False) -> bool:
+        """Queue work after all earlier work; return False if it is droppable and the queue is full.
+
+        The work must not raise.
+        """
+        with self._changed:
+            if droppable and len(self._works) >= self.most:
+                return False
+            self._works.append(work)
+            self._wake()
+        return True
+
+    def put_latest(self, name: str, work: Callable[[], None]) -> None:
+        """Run the work when nothing else waits, unless later work of the same name replaces it."""
+        with self._changed:
+            self._latest[name] = work
+            self._wake()
+
+    async def settled(self, limit_s: float) -> bool:
+        """Return whether everything queued so far is done within `limit_s` seconds."""
+        return await done_within(limit_s, aside(lambda: None, partial(self.put_latest, "settled")))
+
+    def _wake(self) -> None:
+        if not self._begun:
+            self._begun = True
+            threading.Thread(target=self._run, name="files", daemon=True).start()
+        self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._works or self._latest):
+                    self._changed.wait()
+                if self._works:
+                    work = self._works.popleft()
+                else:
+                    work = self._latest.pop(next(iter(self._latest)))
+            work()
 
 
 @dataclass(slots=True, kw_only=True)

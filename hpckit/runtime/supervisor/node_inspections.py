@@ -31,8 +31,8 @@ from hpckit.planning.preflight.peers import (
     pair_findings,
 )
 from hpckit.runtime.channel import messages
+from hpckit.runtime.channel.listen import LOOPBACK, is_loopback
 from hpckit.runtime.clock import now
-from hpckit.runtime.supervisor.addresses import master_host
 from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
 from hpckit.values import dataclass, field, replace
 
@@ -282,3 +282,21 @@ def _placed(peers: Sequence[Peer], reports: Sequence[HealthReport]) -> list[_Pla
     able = [(peer, devices[peer.node]) for peer in peers if devices.get(peer.node)]
     fewest = min((len(own) for _, own in able), default=0)
     return [(peer, own[:fewest]) for peer, own in able]
+
+
+def master_host(members: Sequence[Peer]) -> str:
+    """Return the address by which the nodes of a round reach the node of rank 0."""
+    first = members[0]
+    return LOOPBACK if len(members) == 1 else address_of(first, members) or first.node
+
+
+def address_of(member: Peer, members: Sequence[Peer]) -> str:
+    """Return the address by which the other members reach the node of one; empty if none is known.
+
+    The address from which its agent connects is the one that routes between nodes. An agent on
+    this host connects over loopback; then it is the address by which another agent reaches us.
+    """
+    others = (peer.channel.here for peer in members if peer is not member)
+    return next(
+        (address for address in (member.channel.peer, *others) if not is_loopback(address)), ""
+    )

@@ -19,8 +19,7 @@ from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.clock import now
 from hpckit.runtime.signals import NOTICES, WARNINGS, hear_notices
 from hpckit.runtime.supervisor.deadline import Deadline
-from hpckit.runtime.tasks import done_within
-from hpckit.runtime.threads import aside_within
+from hpckit.runtime.threads import aside_within, done_within
 from hpckit.values import dataclass, field, replace
 
 TIME_LIMIT = "the time limit"

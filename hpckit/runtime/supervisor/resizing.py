@@ -33,8 +33,7 @@ from hpckit.runtime.mailbox import resize_mailbox
 from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.round import Round
-from hpckit.runtime.tasks import done_within
-from hpckit.runtime.threads import aside
+from hpckit.runtime.threads import aside, done_within
 from hpckit.values import dataclass, field, replace
 
 LOOK_S = 2.0

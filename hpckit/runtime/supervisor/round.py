@@ -18,15 +18,15 @@ from hpckit.planning.recovery.round_view import RoundView
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.mailbox import write_answer
-from hpckit.runtime.supervisor.addresses import address_of, master_host
 from hpckit.runtime.supervisor.agents import Agents, Peer
 from hpckit.runtime.supervisor.hang_report import StackCollection, is_time_out
 from hpckit.runtime.supervisor.journal import Journal
+from hpckit.runtime.supervisor.node_inspections import address_of, master_host
 from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.pruning import TrialPruner
 from hpckit.runtime.supervisor.round_state import RoundState
 from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
-from hpckit.runtime.tasks import done_within
+from hpckit.runtime.threads import done_within
 from hpckit.values import dataclass, replace
 
 _NOTICE_WAIT_S = 1.0

@@ -61,8 +61,7 @@ from hpckit.runtime.supervisor.resizing import Resizing
 from hpckit.runtime.supervisor.round import Round, answer_stacks
 from hpckit.runtime.supervisor.round_state import RoundState
 from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
-from hpckit.runtime.tasks import done_within
-from hpckit.runtime.threads import aside
+from hpckit.runtime.threads import aside, done_within
 from hpckit.values import replace
 
 _LEAVE_S = 3.0

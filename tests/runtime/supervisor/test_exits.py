@@ -6,7 +6,7 @@ import pytest
 
 from hpckit.model import events
 from hpckit.model.failure import ExitReason, RankExit
-from hpckit.runtime.supervisor.exits import TOLD_SINGLY, RankExits
+from hpckit.runtime.supervisor.round_state import TOLD_SINGLY, RankExits
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 

@@ -18,9 +18,8 @@ from hpckit.model.failure import RankExit
 from hpckit.model.states import RunState
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_event, read_events
-from hpckit.runtime.file_thread import FileThread
 from hpckit.runtime.pauses import SilenceTimer
-from hpckit.runtime.supervisor.journal import Journal, reserve
+from hpckit.runtime.supervisor.journal import FileThread, Journal, reserve
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 END = events.AttemptEnded(at=NOW, state=RunState.interrupted, exit_code=143)
