@@ -129,8 +129,8 @@ def test_a_site_is_learnt_in_six_questions(recorded: Any, tmp_path: Path) -> Non
 def test_what_was_heard_is_not_asked_again(recorded: Any, tmp_path: Path) -> None:
     """A launch that needs the limits first, and all the rest later, asks each question once."""
     heard: Heard = {}
-    ask_ahead(recorded(), heard)
     commands = recorded()
+    ask_ahead(commands, heard)
     first = query_submit_limits(commands, None, None, None, "daemon", heard)
     site = read_site(commands, "daemon", heard=heard)
     assert len((tmp_path / "asked").read_text().splitlines()) == 6

@@ -113,7 +113,7 @@ def test_decide_completes_only_where_every_rank_returned(
     action = decide(ended, policy, Ledger())
     completed = isinstance(action, EndAttempt) and action.state is RunState.completed
     allowed = {ExitReason.returned, ExitReason.pruned} | (
-        set() if ended.cut_short else {ExitReason.ended}
+        set() if ended.cut_short or ended.dismissed else {ExitReason.ended}
     )
     whole = bool(ended.exits) and all(
         one.reason in allowed
