@@ -50,7 +50,8 @@ def nothing_left(
         context.say(f"nothing to launch: {what} known already (--rerun launches anyway)")
         context.note(
             "a run is known by its configuration and its code; the shell's variables, packages and "
-            "data do not count, nor do name, tracker, notices, telemetry and injected faults"
+            "data do not count, nor do name, tracker, notices, telemetry, printed metrics and "
+            "injected faults"
         )
     if not arguments.wait or arguments.dry_run:
         return 0

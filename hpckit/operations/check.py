@@ -6,7 +6,7 @@ jobs. Writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from enum import Enum
 from functools import cache
@@ -17,6 +17,7 @@ from hpckit.model.cluster.gpus_asked import gpus_asked
 from hpckit.model.command import command_words, script_of
 from hpckit.model.finding import CheckReport, Finding, warning
 from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.plain import leaves
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.operations.answering.slurm_check import Asked, as_submitted
 from hpckit.operations.model_check import ModelChecks
@@ -126,6 +127,9 @@ def _warn_of_plain_commands(plan: LaunchPlan, working_dir: Path) -> Iterator[Fin
                 "in the script: run = hpckit.attach(), and run.parallelize(…); or leave parallel "
                 "out, for a script that lays its model out itself",
             )
+        if "+" not in warned:
+            warned.add("+")
+            yield from _added_for_nothing(plan, run, words, script)
         first = alike.setdefault(repr((words, settings.env, settings.resources)), run)
         pairs = zip(first.overrides, run.overrides, strict=False)
         keys = [old.partition("=")[0].lstrip("+") for old, new in pairs if old != new]
@@ -140,6 +144,30 @@ def _warn_of_plain_commands(plan: LaunchPlan, working_dir: Path) -> Iterator[Fin
                 "configuration, these runs are the same",
                 f"hand {keys[0]} on, for example --{keys[0].rpartition('.')[2]} '${{{keys[0]}}}'",
             )
+
+
+def _added_for_nothing(
+    plan: LaunchPlan, run: RunSpec, words: Sequence[str], script: str
+) -> Iterator[Finding]:
+    """Yield a warning for the first key that the user adds and that nothing of the command has.
+
+    Keys that differ between the runs are left to the comparison of runs.
+    """
+    given, values = "\n".join((*words, *run.settings.env.values())), dict(leaves(run.config))
+    for word in run.overrides:
+        key, _, text = word.lstrip("+").partition("=")
+        known = key.partition(".")[0] in _HPCKITS or key in plan.swept or key not in values
+        if known or not word.startswith("+") or text in given or str(values[key]) in given:
+            continue
+        yield warning(
+            "command",
+            script,
+            f"{word} changes nothing: no word and no variable of the command has its value, and "
+            f"{script} does not mention hpckit",
+            f"put it behind `--`, as {script} takes it ({key}={text}, --{key} {text}); or hand it "
+            f"on there: '${{{key}}}'",
+        )
+        return
 
 
 def _reads_nothing(script: Path) -> bool:

@@ -311,6 +311,27 @@ def test_check_warns_of_a_command_that_follows_no_layout(
 
 
 @pytest.mark.parametrize(
+    ("command", "word", "warnings"),
+    [
+        ("train.py --lr 0.2", "+lr=0.5", 1),
+        ("train.py --lr 0.2", "+optim.lr=0.7", 1),
+        ("train.py --lr ${lr}", "+lr=5e-1", 0),
+        ("train.py --lr 0.2", "+env.LR=0.5", 0),
+        ("reads.py", "+lr=0.5", 0),
+    ],
+)
+def test_check_warns_of_an_added_key_that_a_command_does_not_get(
+    shell: Any, command: str, word: str, warnings: int
+) -> None:
+    """Its run would be recorded with a value that it never had."""
+    (shell.cwd / "train.py").write_text("print('DDP by hand')")
+    (shell.cwd / "reads.py").write_text("import hpckit; run = hpckit.attach()")
+    said = shell("check", *COMMAND, f"command=python {command}", word)
+    assert said.code == 0, said.err
+    assert (said.out + said.err).count(f"{word} changes nothing") == warnings
+
+
+@pytest.mark.parametrize(
     ("text", "words", "warnings"),
     [
         ("", ("command=python train.py --lr 0.5",), 1),

@@ -146,7 +146,8 @@ def _note_metrics(chosen: Sequence[ChosenRuns], context: Context) -> None:
             rerun = again
     if rerun:
         context.note(
-            f"no metrics: if the program prints `loss: 0.3`, {rerun}[loss]` takes them from there; "
+            f"no metrics: if the program prints `loss: 0.3`, {rerun}[loss]` runs it again, and "
+            "takes them from there; "
             """or rank 0 appends lines such as {"step": 10, "loss": 0.3} to """
             "$HPCKIT_ATTEMPT_DIR/metrics.jsonl, or calls run.log(...)"
         )
