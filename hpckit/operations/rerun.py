@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from hpckit.config.command import command_override
 from hpckit.config.recomposed import recomposed
 from hpckit.config.request import PRIMARY, ComposeRequest
 from hpckit.context import Context
@@ -52,8 +53,9 @@ def prepare_rerun(
     """Give a rerun, where its code is from, and what changed in the environment, None if unknown.
 
     The code may be in a temporary folder that exists only in the context.
-    `overrides` change the frozen configurations. With `exact`, code and Python are the frozen ones,
-    not today's: they are the same for all runs of a launch. Writes no launch. Raises UsageError.
+    `overrides`, and a command after `--` in the `words`, change the frozen configurations. With
+    `exact`, code and Python are the frozen ones, not today's: they are the same for all runs of a
+    launch. Writes no launch. Raises UsageError.
     """
     for index in indices:
         before = [other for other in with_followed(launch.stages, (index,)) if other != index]
@@ -65,6 +67,8 @@ def prepare_rerun(
                 hint="rerun runs of one stage, resume the launch, or launch the experiment again",
             )
     points = [_point(launch, index) for index in indices]
+    if command := words[words.index("--") + 1 :] if "--" in words else ():
+        overrides = (*overrides, command_override(command))
     if overrides:
         made_by = [f"{option}={said}" for option in _MAKING if (said := option_of(launch, option))]
         words = [*words, *made_by]

@@ -199,6 +199,15 @@ def test_rerun_takes_overrides_wherever_the_configuration_refers_to_them(project
     assert {"lr=2", "+extra=7", "seed=3"} <= set(shown["overrides"])
 
 
+def test_rerun_takes_another_command_behind_dashes(project: Any) -> None:
+    """As launch does: the way to give a plain command another argument."""
+    assert project("launch", "cluster=local", "--wait", "--", "sh", "say.sh", "0.2").code == 0
+    for words in (("--wait",), ("--wait", "runtime.cwd=project")):
+        done = project("rerun", *words, "--", "sh", "say.sh", "it's 0.5")
+        assert done.code == 0, done.err
+    assert said(project) == ["one 0.2", *["one it's 0.5"] * 2]
+
+
 def test_rerun_overrides_reach_the_command_behind_the_dashes(project: Any) -> None:
     """What `--` was followed by refers to values too, also in a rerun of a rerun."""
     words = ("cluster=local", "+params.i=1", "--", "sh", "say.sh", "${params.i}")

@@ -23,11 +23,14 @@ from hpckit.report.run_filter import RunFilter
 from hpckit.views.launch_view import Ask, launch_view
 from hpckit.views.scheduler import Scheduler
 
+TAKES_COMMAND = True
+
 EPILOG = """\
 examples:
   hpckit rerun .3           with today's code
   hpckit rerun .3 --exact   exactly as it was frozen
   hpckit rerun .3 lr=0.01   with another value
+  hpckit rerun .3 -- python train.py --lr 0.01
   hpckit rerun digits --failed
 """
 
