@@ -158,8 +158,7 @@ def _unknown(override: Override, key: str, keys: Sequence[str], groups: _Groups)
     line = str(override.input_line).lstrip("+")
     # Next to a key that exists, `+` may be taken for a slip, too; `++` never is.
     plus = "++" if "Did you mean" in message or meant_by(key) is not None else "+"
-    return ConfigError(
-        message,
-        hint=f"To add a key of your own by that name, write {plus}{line}; what a command is to be "
-        f"given stands behind `--` ({line}), or takes the key from there ('${{{key}}}')",
-    )
+    hint = f"To add a key of your own by that name, write {plus}{line}"
+    if not known_in(key.partition(".")[0]):
+        hint += f"; a command has it behind `--`, as it takes it ({line}), or as '${{{key}}}' there"
+    return ConfigError(message, hint=hint)
