@@ -226,6 +226,12 @@ class RunView:
         return self._by_slurm(self.observation.state)
 
     @property
+    def recorded_state(self) -> RunState:
+        """The state if nobody asked Slurm: cancelled as soon as that was asked before the start."""
+        asked = self.state is RunState.pending and self.record.cancel_requested
+        return RunState.cancelled if asked else self.state
+
+    @property
     def requeued(self) -> bool:
         """Whether Slurm started the run again, or will, since the latest attempt in the record.
 
@@ -259,9 +265,8 @@ class RunView:
         return seen.exit_code if seen is not None and seen.state.ended else None
 
     def _own_end(self, slurm: SlurmState) -> RunState:
-        if self._stopped_from_outside and slurm.ended and slurm.base in _ENDED_FROM_OUTSIDE:
-            return self._cancelled_if_asked(slurm.run_state)
-        return self._cancelled_if_asked(self.record.state)
+        outside = self._stopped_from_outside and slurm.ended and slurm.base in _ENDED_FROM_OUTSIDE
+        return self._cancelled_if_asked(slurm.run_state if outside else self.record.state)
 
     @property
     def _stopped_from_outside(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +13,9 @@ from hpckit.config.recomposed import recomposed
 from hpckit.config.request import PRIMARY, ComposeRequest
 from hpckit.context import Context
 from hpckit.errors import UsageError
+from hpckit.model.counted import listed
 from hpckit.model.ids import launch_id
+from hpckit.model.plain import leaves
 from hpckit.model.plan import SweepPoint
 from hpckit.model.stages import with_followed
 from hpckit.operations.frozen_script import option_of, templates_of
@@ -29,11 +31,14 @@ from hpckit.record.snapshot.identity import code_identity, frozen_identity
 from hpckit.record.snapshot.outside import differing, recorded_outside, unfrozen_words
 from hpckit.record.snapshot.restore import restore
 from hpckit.record.store import read_json
+from hpckit.report.selection import assigned
 from hpckit.slurm.script import render_script
 from hpckit.values import replace
 
 _MAKING = ("--config-dir", "--config-name")
 """Options that say which configuration a launch was made from."""
+
+_SHOWN = 3
 
 
 _Source = tuple[collect.CodeSnapshot, str, tuple[Path, ...] | None, str]
@@ -74,6 +79,7 @@ def prepare_rerun(
         words = [*words, *made_by]
         request = _request(launch, context)
         points = [recomposed(point, overrides, request) for point in points]
+        _say_held(points, overrides, launch.id, context)
     with TemporaryDirectory(prefix="hpckit-") as scratch:
         source = (
             _exact(launch, points, Path(scratch), context)
@@ -82,6 +88,27 @@ def prepare_rerun(
         )
         prepared = _prepared(launch, points, source, words, context)
         yield prepared, source[1], _differences(launch, prepared)
+
+
+def _say_held(
+    points: Iterable[SweepPoint], words: Sequence[str], launch: str, context: Context
+) -> None:
+    """Say which words of the launch hold below a section that a rerun chooses or sets."""
+    given = assigned(words)
+    # The keys of a mapping are set one by one, after earlier words.
+    chosen = (key for key, value in given.items() if not value.startswith("{"))
+    places = tuple(f"{key.partition('@')[2] or key}.".replace("/", ".") for key in chosen)
+    held: dict[str, str] = {}
+    for point in points:
+        there = [f"{leaf}." for leaf, _ in leaves(point.config)]
+        for key, value in assigned(point.overrides).items():
+            place = f"{key.replace('/', '.')}."
+            below = key not in given and place.startswith(places)
+            if below and any(leaf.startswith(place) for leaf in there):
+                held[f"{key}={value}"] = key
+    if held:
+        again = f"rerun with {next(iter(held.values()))}=… to change that"
+        context.note(f"words of {launch} still hold: {listed([*held], _SHOWN)}; {again}")
 
 
 def _point(launch: Launch, index: int) -> SweepPoint:
@@ -118,8 +145,7 @@ def _exact(
     other = differing({*snapshot.outside}, recorded_outside(launch.paths))
     if other:
         context.note(f"warning: {unfrozen_words(other)}; the runs take it as it is now")
-    words = f"as frozen ({origin})"
-    return snapshot, words, None, launch.python
+    return snapshot, f"as frozen ({origin})", None, launch.python
 
 
 def _today(launch: Launch, points: Sequence[SweepPoint], context: Context) -> _Source:

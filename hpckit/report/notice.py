@@ -66,7 +66,7 @@ class NoticeWriter:
 
     def about_launch(self, views: Sequence[RunView], sweep: Sweep) -> UserNotice:
         """Return the notice that all runs of the launch are over."""
-        counts = Counter(view.state for view in views)
+        counts = Counter(view.recorded_state for view in views)
         told = ", ".join(f"{count} {state}" for state, count in counts.items())
         attempts = sum(view.record.attempt for view in views)
         command = f"hpckit status {self.named}"

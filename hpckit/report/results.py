@@ -172,7 +172,9 @@ def differing_keys(sweep: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
 def sort_results(results: Results, key: SortKey) -> Results:
     """Return the results sorted by a column; runs without a value come last, in either order.
 
-    Raises UsageError with the known columns if the column is unknown.
+    By a metric, what completed comes first, then what may go on: a run that failed early may have a
+    better value than those that did all their steps. Raises UsageError with the known columns if
+    the column is unknown.
     """
     more = ("launch", "attempt") if results.spans else ()
     varying = (*results.columns("overrides"), *results.columns("metrics"), *more)
@@ -184,8 +186,11 @@ def sort_results(results: Results, key: SortKey) -> Results:
         row, own = line
         return own[column] if column in own else account_values(row.goodput).get(column)
 
-    rows = (row for row, _ in ordered(lines, value, descending=key.descending))
-    return replace(results, rows=tuple(rows))
+    found = ordered(lines, value, descending=key.descending)
+    if column in results.columns("metrics"):
+        found.sort(key=lambda line: line[0].state.is_final)
+        found.sort(key=lambda line: (value(line) is None, line[0].state is not RunState.completed))
+    return replace(results, rows=tuple(row for row, _ in found))
 
 
 def header(results: Results) -> tuple[str, ...]:

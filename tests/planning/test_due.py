@@ -134,3 +134,12 @@ def test_text_of_a_launch_counts_runs_and_names_the_best() -> None:
     most = WRITER.about_launch(views, Sweep(metric="loss", direction=Direction.maximize))
     assert "best: a-1.0" in most.text
     assert "best" not in WRITER.about_launch(views, Sweep()).text
+
+
+def test_text_of_a_launch_counts_what_was_cancelled_before_it_began() -> None:
+    """Like `status`: nobody asked Slurm, but the wish alone says that such a run will not run."""
+    waiting = {"state": RunState.pending, "attempt": 0, "started_at": None, "job": "7_1"}
+    views = [RunView(record=record(0)), RunView(record=record(1, **waiting, cancel_requested=True))]
+    notice = WRITER.about_launch(views, Sweep())
+    assert notice.title == "a-1 finished: 1 completed, 1 cancelled"
+    assert notice.counts == {"completed": 1, "cancelled": 1}

@@ -132,11 +132,10 @@ def tell_rest(launch: Launch, views: Sequence[RunView], context: Context) -> Non
         if not notify.events:
             return
         telling = _Telling.of(launch, notify, context)
-        kinds = [(kind_of_rest(view.state), view) for view in views]
         made = [
             telling.of_run(kind, replace(view.record, state=view.state), key_of_end(view.record))
-            for kind, view in kinds
-            if kind is not None
+            for view in views
+            if (kind := kind_of_rest(view.state)) is not None
         ]
         if NoticeKind.finished in notify.events:
             made.append(telling.of_launch(views))

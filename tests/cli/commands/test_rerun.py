@@ -262,12 +262,12 @@ def write_site(site: Path, name: str, **words: str) -> None:
     (site / "experiment" / f"{name}.yaml").write_text(text)
 
 
-def launched_from(site: Path, project: Any) -> None:
+def launched_from(site: Path, project: Any, *more: str) -> None:
     """Launch an experiment with lr=0.1 and sgd, of which the files then say lr=0.5 and adam."""
-    for name, more in (("sgd", "momentum: 0.9"), ("adam", "betas: [0.9, 0.99]")):
-        (site / "optimizer" / f"{name}.yaml").write_text(f"name: {name}\n{more}\n")
+    for name, line in (("sgd", "momentum: 0.9"), ("adam", "betas: [0.9, 0.99]")):
+        (site / "optimizer" / f"{name}.yaml").write_text(f"name: {name}\n{line}\n")
     write_site(site, "f", LR="0.1", OPTIMIZER="sgd", AGE="old")
-    words = ("--config-dir", str(site), "experiment=f", "cluster=local", "+extra=1")
+    words = ("--config-dir", str(site), "experiment=f", "cluster=local", "+extra=1", *more)
     done = project("launch", "--wait", *words)
     assert done.code == 0, done.err
     for name in "fg":
@@ -327,6 +327,23 @@ def test_rerun_takes_a_choice_though_the_files_choose_it_by_now(project: Any, si
     config = rerun(project, "optimizer=adam")[0]
     adam = {"name": "adam", "betas": [0.9, 0.99]}
     assert config == {**frozen, "optimizer": adam, "who": "adam", "command": ["true", "0.1-adam"]}
+
+
+def test_rerun_says_which_earlier_words_hold_below_a_choice(project: Any, site: Path) -> None:
+    """Once for all runs; not of what this rerun sets itself, nor of a key beside the section."""
+    launched_from(site, project, "-m", "optimizer.name=x,y", "lr=3")
+    first = project.outputs[0].name
+    said_of_two = project("rerun", first, "--runs", "0-1", "optimizer=adam", "--dry-run").err
+    assert said_of_two.count("still hold") == 1
+    words_said = "optimizer.name=x, optimizer.name=y; rerun with optimizer.name=… to change that"
+    assert f"words of {first} still hold: {words_said}" in said_of_two
+    config = rerun(project, "--runs", "1", "optimizer=adam")[0]
+    assert config["optimizer"] == {"name": "y", "betas": [0.9, 0.99]}
+    said_of_one = project("rerun", f"{first}.1", "optimizer=adam", "--dry-run").err
+    assert f"words of {first} still hold: optimizer.name=y; rerun with" in said_of_one
+    for words in (("optimizer=adam", "optimizer.name=z"), ("optimizer={name: z}",), ("who=1",)):
+        done = project("rerun", f"{first}.1", *words, "--dry-run")
+        assert (done.code, "still hold" in done.err) == (0, False), done.err
 
 
 def test_rerun_takes_another_experiment_as_its_file_is(project: Any, site: Path) -> None:

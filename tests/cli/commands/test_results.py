@@ -148,6 +148,30 @@ def test_results_say_how_many_a_limit_leaves_out(swept: Any) -> None:
     assert "2 more not shown" in said.err
 
 
+def test_results_sort_by_a_metric_among_runs_in_the_same_state(desk: Any, writer: Any) -> None:
+    """The first is the best that completed, not one that failed early; other columns mix states."""
+    launch = desk.freeze(sweep=[(f"+lr=0.{index}",) for index in range(7)])
+    for index, loss in enumerate((0.1, 0.5, 0.2, 0.4, None, 0.3)):
+        attempt = writer(launch=launch, index=index)
+        attempt.start()
+        if loss is not None:
+            attempt.metrics(index, loss=loss)
+        if index == 0:
+            attempt.fail()
+        elif index % 2 or index == 4:
+            attempt.complete()
+    desk.tell(launch, events.CancelRequested(at=launch.created_at, runs=(6,)))
+    for column, order in {
+        "loss": [5, 3, 1, 2, 0, 4, 6],
+        "-loss": [1, 3, 5, 2, 0, 4, 6],
+        "lr": [0, 1, 2, 3, 4, 5, 6],
+        "-lr": [6, 5, 4, 3, 2, 1, 0],
+    }.items():
+        assert [run["index"] for run in read(desk, f"--sort={column}")["runs"]] == order
+        table = csv.DictReader(io.StringIO(desk.say("results", "--csv", f"--sort={column}").out))
+        assert [int(row["index"]) for row in table] == order
+
+
 def test_results_have_causes_once_a_run_failed(swept: Any, writer: Any) -> None:
     """In the table, CSV and JSON; without failed runs there is no such column."""
     assert "cause" not in swept.say("results", "--csv").out

@@ -17,8 +17,6 @@ from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import HpckitError, UsageError
 from hpckit.model.ids import name_of
-from hpckit.model.run import RunView
-from hpckit.model.states import RunState
 from hpckit.record.launches import load_evidence
 from hpckit.record.lookup import empty_reference, list_all
 from hpckit.report.machine import launches_document
@@ -124,7 +122,7 @@ def _line(folder: Path, wanted: Filter, context: Context) -> LaunchLine | None:
     except HpckitError as error:
         context.note(f"warning: {error.message}")
         return None
-    states = [_recorded_state(one) for one in runs]
+    states = [view.recorded_state for view in runs]
     pairs = zip(runs, states, strict=True)
     some = [one for one, state in pairs if wanted.takes(state, one.record.overrides)]
     if not some and not wanted.all:
@@ -134,9 +132,3 @@ def _line(folder: Path, wanted: Filter, context: Context) -> LaunchLine | None:
         counts=count_states(states),
         metrics=tuple(view.record.metrics for view in some),
     )
-
-
-def _recorded_state(view: RunView) -> RunState:
-    """Return a run's state by the record: cancelled as soon as that was asked before its start."""
-    asked = view.state is RunState.pending and view.record.cancel_requested
-    return RunState.cancelled if asked else view.state
