@@ -113,8 +113,7 @@ def _text(group: FailureGroup) -> str:
 
 def failure_words(failure: Failure) -> str:
     """Return a failure as text: its cause, its place, its message."""
-    message = re.sub(r"\n(?=.)", "\n  ", _message(failure))
-    return f"{failure.cause}{_place(failure)}: {message}"
+    return f"{failure.cause}{_place(failure)}: {_message(failure)}"
 
 
 def _hints(failure: Failure, row: RunRow) -> Iterator[str]:
@@ -132,7 +131,8 @@ def _hints(failure: Failure, row: RunRow) -> Iterator[str]:
     if module is not None and "code.snapshot=false" not in row.overrides:
         yield (
             f"  {shortened(module[1], _SHORT)} is looked for in the frozen code, which has what "
-            "git does not ignore,\n  and in what is installed: git add -f your own, or install it\n"
+            "git does not ignore,\n  and in what is installed: git add -f your own, "
+            "install it, or set cluster.python=/path/to/python\n"
         )
     # GPU memory that ran out: the message is often cut before its line.
     memory = _MEMORY.search(failure.message)
@@ -182,9 +182,9 @@ def failure_line(group: FailureGroup, *, ranges_shown: int = _SHOWN_RANGES) -> s
     states = dict.fromkeys(str(row.state) for row in group.rows)
     runs = counted(len(group.rows), "run")
     which = shown_ranges(group.indices, ranges_shown)
-    similar = " (similar messages)" if group.alike else ""
-    words = f"{group.failure.cause}: {_message(group.failure)}{similar}"
-    return f"{runs} {' or '.join(states)} ({which}): {words}"
+    similar = ", with similar messages" if group.alike else ""
+    words = f"{group.failure.cause}: {_message(group.failure)}"
+    return f"{runs} {' or '.join(states)} ({which}){similar}: {words}"
 
 
 def shown_ranges(indices: Iterable[int], most: int = _SHOWN_RANGES) -> str:
@@ -195,7 +195,7 @@ def shown_ranges(indices: Iterable[int], most: int = _SHOWN_RANGES) -> str:
 
 
 def _message(failure: Failure) -> str:
-    return shortened(failure.message, MESSAGE_CHARACTERS)
+    return re.sub(r"\n(?=.)", "\n  ", shortened(failure.message, MESSAGE_CHARACTERS))
 
 
 def _place(failure: Failure) -> str:

@@ -96,7 +96,7 @@ _TEXTS: Mapping[Standing, str] = {
     Standing.completed: "completed",
     Standing.waiting: "it waits already",
     Standing.running: "it is running",
-    Standing.unsettled: "its job has not left Slurm, which may start it again",
+    Standing.unsettled: "it continues by itself, or can be resumed once Slurm is done with its job",
     Standing.unconfirmed: "it is not known whether Slurm accepted it: see `hpckit doctor`",
     Standing.cancelled: "it was cancelled: name the run, or add --cancelled",
     Standing.spent: "{detail}",

@@ -227,9 +227,9 @@ def note(view: RunView) -> str:
         return _queued_note(view, seen)
     if record.state.ended:
         agrees = seen.state.run_state in _AGREEING[record.state]
-        return "" if agrees else f"our record says {record.state}, Slurm {_words(seen)}"
-    ours = "has no end" if record.begun else "never started"
-    return f"our record {ours}, Slurm says {_words(seen)}"
+        return "" if agrees else f"hpckit recorded it as {record.state}, Slurm says {_words(seen)}"
+    missing = "end" if record.begun else "start"
+    return f"hpckit recorded no {missing}, Slurm says {_words(seen)}"
 
 
 def _queued_note(view: RunView, seen: Observation) -> str:
@@ -264,7 +264,7 @@ def _elsewhere(record: RunRecord) -> str:
 def _unseen_note(view: RunView) -> str:
     record = view.record
     if view.asked and not record.state.ended:
-        return f"our record says {record.state}, Slurm no longer knows job {record.job}"
+        return f"hpckit recorded it as {record.state}, Slurm no longer knows job {record.job}"
     if view.alive is False and record.begun:
         return "its supervisor died before recording the outcome"
     return "its local executor is gone; nothing will start it" if view.alive is False else ""

@@ -101,7 +101,7 @@ def test_runs_that_failed_alike_are_one_entry_with_one_traceback() -> None:
     other = replace(BOOM, message="ValueError: loss 9")
     text = "\n".join(failure_texts(rows(GONE, BOOM, BOOM, None, other)))
     assert text.count("Traceback:") == 1
-    assert "3 runs failed (1-2, 4): exception: ValueError: loss 3 (similar messages)" in text
+    assert "3 runs failed (1-2, 4), with similar messages: exception: ValueError: loss 3\n" in text
     assert "  for example run 1 (rank 1 on n2 at step 7)\n    Traceback:" in text
     assert text.index("3 runs failed") < text.index("demo.0 failed: exit_code: ended with")
     assert "hpckit resume demo --failed (the frozen code)" in text
@@ -153,7 +153,7 @@ def test_resume_is_not_offered_where_it_refuses() -> None:
     )
     first, waits = run_row(one), run_row(replace(other, observation=seen, asked=True))
     text = "\n".join(failure_texts([waits]))
-    assert "not resumed (1): its job has not left Slurm, which may start it again" in text
+    assert "not resumed (1): it continues by itself, or can be resumed once Slurm" in text
     assert "hpckit resume" not in text
     text = "\n".join(failure_texts([first, waits]))
     assert "continue: hpckit resume demo.0" in text
@@ -216,6 +216,7 @@ def test_failures_say_where_a_module_is_looked_for() -> None:
     lost = Failure(cause=Cause.exception, message=message, signature="a")
     text = "\n".join(failure_texts(rows(lost)))
     assert "  helper is looked for in the frozen code, which has what git does not ignore" in text
+    assert "cluster.python=/path/to/python" in text, "a login node's may lack torch"
     unfrozen = [replace(row, overrides=("code.snapshot=false",)) for row in rows(lost)]
     assert "git add" not in "\n".join(failure_texts(unfrozen))
 
@@ -237,3 +238,6 @@ def test_further_lines_of_a_message_are_indented() -> None:
     failed = replace(BOOM, message="UsageError: no share\ntake run.share(8)", traceback=None)
     (text, *_) = failure_texts(rows(failed))
     assert "UsageError: no share\n  take run.share(8)\n  whole log:" in text
+    other = replace(failed, message="UsageError: no share\ntake run.share(9)")
+    (text, *_) = failure_texts(rows(failed, other))
+    assert "similar messages: exception: UsageError: no share\n  take run.share(8)\n  for" in text

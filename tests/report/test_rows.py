@@ -96,9 +96,9 @@ def test_note_is_total(state: RunState, base: BaseState) -> None:
 @pytest.mark.parametrize(
     ("view", "part"),
     [
-        (RunView(record=RUNNING, observation=seen("NODE_FAIL")), "has no end, Slurm says NODE"),
-        (RunView(record=WAITING, observation=seen("FAILED")), "never started, Slurm says FAILED"),
-        (RunView(record=RAISED, observation=seen("COMPLETED")), "says failed, Slurm COMPLETED"),
+        (RunView(record=RUNNING, observation=seen("NODE_FAIL")), "recorded no end, Slurm says N"),
+        (RunView(record=WAITING, observation=seen("FAILED")), "no start, Slurm says FAILED"),
+        (RunView(record=RAISED, observation=seen("COMPLETED")), "as failed, Slurm says COMPLETED"),
         (RunView(record=RUNNING, asked=True), "Slurm no longer knows job 7"),
         (RunView(record=RUNNING, observation=seen("SUSPENDED")), "Slurm has suspended its job"),
         (RunView(record=RUNNING, observation=seen("PENDING", restarts=1)), "requeued by Slurm"),

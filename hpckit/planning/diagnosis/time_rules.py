@@ -140,7 +140,7 @@ def _unnoticed(times: TimeShares) -> bool:
 
 def _cheaper(times: TimeShares, chosen: RunSettings) -> str:
     cause = next(iter(times.failures), None)
-    first = "" if cause is None else f"See what failed most ({cause}): {_where(cause)}. "
+    first = "" if cause is None else f"Its most frequent failure was {cause}: {_where(cause)}. "
     if _unnoticed(times):
         return (
             f"{first}Notice it sooner: a hang is sure after runtime.hang_min_s without a step "
@@ -164,8 +164,8 @@ def _cheaper(times: TimeShares, chosen: RunSettings) -> str:
 def _where(cause: str) -> str:
     """Return where one sees why runs failed like that."""
     if Cause(cause).has(Trait.external) and not Cause(cause).planned:
-        return "hpckit report says when and where; logs show nothing of what comes from outside"
-    return "hpckit logs"
+        return "hpckit report shows when and where; it came from outside, so logs do not show why"
+    return "hpckit logs shows why"
 
 
 _HALF_BUSY = 0.5

@@ -281,10 +281,13 @@ class Machine:
                 by = "python " if program.endswith(".py") else "./"
                 cure = f"a file of that name is here: write {by}{program}"
             yield say("command", program, f"there is no program {program} on this machine", cure)
-        elif (meant := in_active_environment(program, self.environ)) not in {None, found}:
+        elif self.plan.cluster.python is None and (  # else the one that was set is meant
+            meant := in_active_environment(program, self.environ)
+        ) not in {None, found}:
             own = f"cluster.python={Path(str(meant)).parent}/python"
             cure = f"install hpckit there, and set {own}; or give the program's path"
-            why = f"{program} of the command is {found}, as hpckit's Python is, not your {meant}"
+            why = f"`{program}` in the command will be {found} (from hpckit's environment), "
+            why += f"not {meant} (from the active one)"
             yield warning("command", program, why, cure)
         started = invocation(words)
         script = script_of(words)

@@ -541,8 +541,10 @@ def test_program_that_is_not_the_active_environments_is_said(shell: Any, tmp_pat
     shell.environ = {**shell.environ, "VIRTUAL_ENV": str(active.parents[1])}
     said = json.loads(shell(*words).out)
     (found,) = (one for one in said["findings"] if one["key"] == "command")
-    assert f"not your {active}" in found["message"]
+    assert f"not {active} (from the active one)" in found["message"]
     assert f"cluster.python={active}" in found["hint"]
+    chosen = shell(*words[:3], f"cluster.python={sys.executable}", *words[3:])
+    assert json.loads(chosen.out)["findings"] == [], "a Python that was set is meant"
     own = str(Path(sys.executable).parents[1])
     shell.environ = {**shell.environ, "VIRTUAL_ENV": own}
     assert json.loads(shell(*words).out)["findings"] == []

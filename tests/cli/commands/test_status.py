@@ -456,7 +456,7 @@ def test_status_shows_an_end_only_slurm_knows(on_slurm: Any, fake_slurm: Any) ->
     run = read(on_slurm)["runs"][0]
     assert (run["state"], run["slurm_state"], run["exit_code"]) == ("failed", "FAILED", 66)
     assert run["failure"]["cause"] == "frozen_folder"
-    assert "our record never started" in on_slurm.say("status").out
+    assert "hpckit recorded no start, Slurm says FAILED" in on_slurm.say("status").out
 
 
 def test_status_shows_where_slurm_disagrees(on_slurm: Any, fake_slurm: Any, writer: Any) -> None:
@@ -468,7 +468,7 @@ def test_status_shows_where_slurm_disagrees(on_slurm: Any, fake_slurm: Any, writ
     attempt.start(job=job)
     attempt.complete()
     assert states(read(on_slurm)) == ["completed"]
-    assert "our record says completed, Slurm FAILED" in on_slurm.say("status").out
+    assert "hpckit recorded it as completed, Slurm says FAILED" in on_slurm.say("status").out
 
 
 def test_status_of_a_job_slurm_forgot_is_unknown(on_slurm: Any, fake_slurm: Any) -> None:

@@ -240,12 +240,17 @@ FEW = times(checkpoint_s=HOUR_S * 0.2, saves=4, save_s=20.0, interval_s=100.0, m
         (saving(0.2).times, {"interval_steps": 10}, "a larger checkpoint.interval_steps", "_min"),
         (saving(0.2).times, {}, "set that higher", "interval_min"),
         (REDONE, {"interval_steps": 10}, "interval_steps than 10", "_min"),
-        (restarting(0.2).times, {}, "logs show nothing of what comes from outside", "hpckit logs"),
+        (
+            restarting(0.2).times,
+            {},
+            "report shows when and where; it came from outside",
+            "hpckit logs",
+        ),
         (QUICK, {}, "spare_nodes=1", "interval"),
         (QUICK, {"spare_nodes": 1}, "containers", "spare"),
         (times(restart_s=HOUR_S * 0.2, planned=3), {}, "Shorten the start", "spare"),
         (QUICK, {"local": True}, "local disk", "spare"),
-        (QUICK, {"local": True}, "(exception): hpckit logs.", "containers"),
+        (QUICK, {"local": True}, "was exception: hpckit logs shows why.", "containers"),
     ],
 )
 def test_remedy_speaks_of_what_the_user_set(
