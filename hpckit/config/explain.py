@@ -160,5 +160,5 @@ def _unknown(override: Override, key: str, keys: Sequence[str], groups: _Groups)
     plus = "++" if "Did you mean" in message or meant_by(key) is not None else "+"
     hint = f"To add a key of your own by that name, write {plus}{line}"
     if not known_in(key.partition(".")[0]):
-        hint += f"; a command has it behind `--`, as it takes it ({line}), or as '${{{key}}}' there"
+        hint += f"; a command gets what stands behind `--`: {line}, or '${{{key}}}' there"
     return ConfigError(message, hint=hint)
