@@ -17,8 +17,10 @@ from notice_server import NoticeServer, notice_server
 from tiers import thorough
 
 from hpckit.cli.main import process_context
-from hpckit.model.events import LocalStarted, RoundEnded
+from hpckit.model.events import CancelRequested, LocalStarted, RoundEnded, Submitted
 from hpckit.model.failure import Cause, Failure
+from hpckit.model.launch import ClusterKind
+from hpckit.model.outside import NoticeKind, Notify
 from hpckit.model.states import RoundAction
 from hpckit.operations.notices.tell import LIMIT_S, attempt_teller, tell_rest
 from hpckit.record.launch_events import merged_events
@@ -110,6 +112,21 @@ def test_run_that_is_blocked_is_over(shell: Any, told: NoticeServer) -> None:
     words = ("notify=ends", *TASK, "experiment=two", "name=x")
     assert run(shell, "launch", "--wait", *words) == 1
     assert titles(told) == ["0 failed", "finished: 1 failed, 1 cancelled"]
+
+
+def test_launch_on_slurm_counts_what_was_cancelled_before_it_began(desk: Any, writer: Any) -> None:
+    """Its supervisor reads the record alone, and the wish says that such a run will not run."""
+    notify = Notify(events=(NoticeKind.finished,))
+    launch = desk.freeze(sweep=[("a=1",), ("a=2",)], kind=ClusterKind.slurm, notify=notify)
+    desk.tell(launch, Submitted(at=launch.created_at, job_index=0, job="7"))
+    attempt = writer(launch=launch, index=0)
+    attempt.start(job="7_0")
+    attempt.complete()
+    desk.tell(launch, CancelRequested(at=launch.created_at, runs=(1,)))
+    context = replace(process_context(), environ={"HPCKIT_NOTIFY": "exec:true"})
+    attempt_teller(launch, 0, notify, context).end()
+    (told,) = (launch.folder / "notices").glob("*.json")
+    assert json.loads(told.read_text())["counts"] == {"completed": 1, "cancelled": 1}
 
 
 def test_nothing_is_told_by_default(shell: Any, told: NoticeServer) -> None:
