@@ -47,7 +47,8 @@ COLUMNS = (
 )
 TAIL = """
 Reachable: Stas Bekman, "Machine Learning Engineering", maximum achievable matmul FLOPS, for A100,
-H100-SXM, B200 and MI300X (hpckit was never run on AMD hardware); the others have that of their generation, or 0.8. Flash: Dao 2023
+H100-SXM, B200 and MI300X (hpckit was never run on AMD hardware); the others have that of their
+generation, or 0.8. Flash: Dao 2023
 (FlashAttention-2) for A100, and Shah et al. 2024 (FlashAttention-3) for what FlashAttention-2
 reaches on H100 and H200; the others are assumed to reach 60 % of the best product, as A100.
 """

@@ -116,7 +116,7 @@ def test_run_that_is_blocked_is_over(shell: Any, told: NoticeServer) -> None:
 
 def test_launch_on_slurm_counts_what_was_cancelled_before_it_began(desk: Any, writer: Any) -> None:
     """Its supervisor reads the record alone, and the wish says that such a run will not run."""
-    notify = Notify(events=(NoticeKind.finished,))
+    notify = Notify(events=[NoticeKind.finished])
     launch = desk.freeze(sweep=[("a=1",), ("a=2",)], kind=ClusterKind.slurm, notify=notify)
     desk.tell(launch, Submitted(at=launch.created_at, job_index=0, job="7"))
     attempt = writer(launch=launch, index=0)
