@@ -14,7 +14,7 @@ from hpckit.context import Context
 from hpckit.errors import HpckitError, NotFoundError, UsageError
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
-from hpckit.planning.printed_metrics import printed_patterns
+from hpckit.planning.printed_metrics import Patterns, printed_patterns, printed_row
 from hpckit.record.frozen import RunHead
 from hpckit.record.launches import (
     Launch,
@@ -23,6 +23,7 @@ from hpckit.record.launches import (
     load_settings,
     read_launch_history,
 )
+from hpckit.record.logs import LogTail, rank_logs, rounds
 from hpckit.record.lookup import Selection, find_evidence, list_launches
 from hpckit.record.snapshot.identity import frozen_identity
 from hpckit.record.snapshot.outside import paths_of, recorded_outside
@@ -217,6 +218,31 @@ def _value_text(config: Any, key: str) -> str | None:
         return None
     plain = isinstance(config, str) and typed_value(config) == config
     return config if plain else json.dumps(config, ensure_ascii=False)
+
+
+def with_printed(chosen: Sequence[ChosenRuns], wanted: Sequence[str]) -> Sequence[ChosenRuns]:
+    """Return the runs with metrics of what their rank 0 printed in its latest attempt.
+
+    `wanted` has names, with commas between them, or expressions as `observe.printed_metrics`.
+    The last value of each counts. Raises ConfigError.
+    """
+    names = (text.split(",") if "(?P<" not in text else [text] for text in wanted)
+    patterns = printed_patterns([*chain.from_iterable(names)])
+    return [
+        (view, [_with_printed(view.launch, run, patterns) for run in runs]) for view, runs in chosen
+    ]
+
+
+def _with_printed(launch: Launch, run: RunView, patterns: Patterns) -> RunView:
+    index, found = run.record.index, dict(run.record.metrics)
+    for number in rounds(launch, index):
+        if (log := rank_logs(launch, index, round_number=number).get(0)) is not None:
+            tail = LogTail(log.path)
+            for line in chain(tail.lines(), tail.rest()):
+                drawn = (part for part in line.split("\r")[::-1] if part.strip())
+                row = printed_row(next(drawn, ""), patterns)
+                found |= {name: value for name, value in row.items() if name != "step"}
+    return replace(run, record=replace(run.record, metrics=found))
 
 
 def unlogged_metrics(launch: Launch, runs: Sequence[RunView]) -> Sequence[str]:

@@ -11,7 +11,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
 
-from hpckit.errors import UsageError
+from hpckit.errors import ConfigError, UsageError
 from hpckit.model import events
 from hpckit.model.telemetry.settings import Observe
 from hpckit.record.launches import load_launch
@@ -314,9 +314,28 @@ def test_results_without_metrics_say_how_to_log_one(swept: Any, desk: Any, write
     attempt.complete()
     said = desk.say("results").err
     assert "$HPCKIT_ATTEMPT_DIR/metrics.jsonl" in said
-    assert f"`hpckit rerun {launch.folder} observe.printed_metrics=[loss]`" in said
+    assert f"`hpckit results {launch.folder} --printed loss`" in said
     desk.environ = {"HPCKIT_OUTPUTS": str(desk.folder)}
-    assert f"`hpckit rerun {launch.id} observe.printed_metrics=[loss]`" in desk.say("results").err
+    assert f"`hpckit results {launch.id} --printed loss`" in desk.say("results").err
+
+
+def test_results_find_metrics_in_what_was_printed(desk: Any, writer: Any) -> None:
+    """Whoever named none before the launch does not have to train again."""
+    launch = desk.freeze(sweep=[("lr=1",), ("lr=2",)])
+    for index in range(2):
+        attempt = writer(launch=launch, index=index)
+        attempt.start()
+        attempt.log(0, f"step 1 loss: 0.9\n\rloss 0.7\rloss: 0.{index + 4} acc 81%\nbye")
+        attempt.complete()
+    assert "loss" not in desk.say("results", "--csv").out
+    answer = json.loads(desk.say("results", "--printed", "loss,acc", "--json").out)
+    assert [run["metrics"] for run in answer["runs"]] == [
+        {"loss": 0.4, "acc": 81},
+        {"loss": 0.5, "acc": 81},
+    ]
+    assert "0.4" in desk.say("results", "--printed", "loss", "--sort", "loss", "--limit", "1").out
+    with pytest.raises(ConfigError, match="regular expression"):
+        desk.say("results", "--printed", "(?P<x")
 
 
 def test_results_name_metrics_that_no_printed_line_had(desk: Any, writer: Any) -> None:

@@ -47,7 +47,13 @@ from hpckit.report.spread import make_spread, over_keys, sort_spread, spread_cel
 from hpckit.report.text import Page, results_page, spread_page
 from hpckit.values import dataclass, replace
 from hpckit.views.accounts import accounts
-from hpckit.views.across_launches import ChosenRuns, chosen_runs, overrides_by_run, unlogged_metrics
+from hpckit.views.across_launches import (
+    ChosenRuns,
+    chosen_runs,
+    overrides_by_run,
+    unlogged_metrics,
+    with_printed,
+)
 from hpckit.views.freshness import Freshness
 
 EPILOG = """\
@@ -79,6 +85,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="one row for runs that differ only in these overrides, such as seed: mean, sample "
         "standard deviation and number of completed runs of each metric",
     )
+    parser.add_argument(
+        "--printed",
+        metavar="NAME[,NAME]",
+        action="append",
+        default=[],
+        help="also the last value behind these names in what rank 0 of each run printed, as by "
+        "observe.printed_metrics",
+    )
     add_filters(parser)
     add_sort(parser, "Columns: index, state, cause, step, time, goodput, an override, a metric")
     parser.add_argument("--descending", action="store_true", help="largest first")
@@ -104,6 +118,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     freshness = Freshness(now=arguments.fresh)
     named, base = (arguments.references, arguments.experiment), output_dir(arguments, context)
     chosen = chosen_runs(*named, base, context, freshness, reruns=arguments.with_reruns)
+    if arguments.printed:
+        chosen = with_printed(chosen, arguments.printed)
     results = _results(chosen, arguments, context)
     answer = (
         _over(chosen, results, arguments) if arguments.over else _each(chosen, results, arguments)
@@ -130,25 +146,24 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 def _note_metrics(chosen: Sequence[ChosenRuns], context: Context) -> None:
     """Name metrics that were to be found in what programs print; if there are none, say how to."""
-    none, rerun = not any(run.record.metrics for _, runs in chosen for run in runs), ""
+    none, nothing = not any(run.record.metrics for _, runs in chosen for run in runs), ""
     for view, runs in chosen:
         done = [run for run in runs if run.state is RunState.completed]
         done = done or [run for run in runs if none and run.state.ended]
         launch, names = reference(view.launch, context), unlogged_metrics(view.launch, done)
-        again = f"`hpckit rerun {launch} observe.printed_metrics="
         if names:
             context.note(
                 f"{view.launch.id}: no line that rank 0 printed matched {', '.join(names)} "
                 f"(observe.printed_metrics). `hpckit logs {launch}` shows the lines, and "
-                f"{again}[NAME]` takes other names"
+                f"`hpckit results {launch} --printed NAME` finds other names in them"
             )
         elif none and done:
-            rerun = again
-    if rerun:
+            nothing = launch
+    if nothing:
         context.note(
-            f"no metrics: if the program prints `loss: 0.3`, {rerun}[loss]` runs it again, and "
-            "takes them from there; "
-            """or rank 0 appends lines such as {"step": 10, "loss": 0.3} to """
+            f"no metrics: if the program prints `loss: 0.3`, `hpckit results {nothing} --printed "
+            "loss` finds the last value, and observe.printed_metrics=[loss] keeps all of them in "
+            """the next launch; or rank 0 appends lines such as {"step": 10, "loss": 0.3} to """
             "$HPCKIT_ATTEMPT_DIR/metrics.jsonl, or calls run.log(...)"
         )
 
