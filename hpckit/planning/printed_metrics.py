@@ -100,9 +100,9 @@ def printed_patterns(wanted: Sequence[str]) -> Patterns:
 def printed_row(line: str, patterns: Patterns) -> dict[str, Any]:
     """Return the metrics in a printed line, and the `step` that stands in it; empty if none are.
 
-    A metric with several values in the line is left out.
+    A metric with several values in the line is left out. Of a line drawn again the latest counts.
     """
-    text = line[:_LONGEST_LINE]
+    text = next((part for part in line.split("\r")[::-1] if part.strip()), "")[:_LONGEST_LINE]
     text = _COLOURS.sub("", text) if "\x1b" in text else text
     small = text.lower()
     values: dict[str, Any] = {}

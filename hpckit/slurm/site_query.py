@@ -90,8 +90,9 @@ def read_nodes(commands: SlurmCommands) -> tuple[NodeGroup, ...] | None:
 
 def ask_ahead(commands: SlurmCommands, heard: Heard) -> None:
     """Begin the queries that every `read_site` with `heard` needs."""
-    for words in (CONFIG, PARTITIONS):
-        _Asking(commands=commands, heard=heard).begin(words)
+    asking = _Asking(commands=commands, heard=heard)
+    asking.begin(CONFIG)
+    asking.begin(PARTITIONS)
 
 
 def read_site(

@@ -239,8 +239,7 @@ def _with_printed(launch: Launch, run: RunView, patterns: Patterns) -> RunView:
         if (log := rank_logs(launch, index, round_number=number).get(0)) is not None:
             tail = LogTail(log.path)
             for line in chain(tail.lines(), tail.rest()):
-                drawn = (part for part in line.split("\r")[::-1] if part.strip())
-                row = printed_row(next(drawn, ""), patterns)
+                row = printed_row(line, patterns)
                 found |= {name: value for name, value in row.items() if name != "step"}
     return replace(run, record=replace(run.record, metrics=found))
 

@@ -106,7 +106,7 @@ async def start_reader(paths: AttemptPaths, number: int, wanted: list[str]) -> P
 
 @dataclass(slots=True, kw_only=True)
 class PrintedLog:
-    """The log of rank 0 in one round; of a line that is drawn again and again the latest counts."""
+    """The log of rank 0 in one round."""
 
     log: Path
     metrics: MetricsLog
@@ -144,8 +144,7 @@ class PrintedLog:
     def _take(self, text: str) -> None:
         rows, at = [], now().isoformat(timespec="milliseconds")
         for line in text.split("\n"):
-            drawn = (part for part in line.split("\r")[::-1] if part.strip())
-            row = printed_row(next(drawn, ""), self.patterns)
+            row = printed_row(line, self.patterns)
             if not row or row == self._last:
                 continue
             self._last = dict(row)
