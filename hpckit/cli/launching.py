@@ -19,11 +19,8 @@ from hpckit.cli.launch_output import (
 )
 from hpckit.cli.terminal.foreground import foreground
 from hpckit.context import Context
-from hpckit.operations import check, launch, prepare
-from hpckit.operations.deduplicate import KnownRuns
-from hpckit.operations.prepare import Prepared
+from hpckit.operations import check, launch
 from hpckit.patterns import lazy_pattern
-from hpckit.planning.checks.slips import check_foreground
 from hpckit.values import replace
 
 _CLUSTER = lazy_pattern(r"\+{0,2}cluster(\.kind)?=")
@@ -31,59 +28,48 @@ _CLUSTER = lazy_pattern(r"\+{0,2}cluster(\.kind)?=")
 
 def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
     """Launch, or with --dry-run print the scripts; returns the exit code of the verb."""
+    options = _options(arguments)
     chosen = any(_CLUSTER.match(word) for word in arguments.overrides)
     here = ("cluster=local",) if arguments.foreground and not chosen else ()
     request = compose_request(arguments, context, more=here)
     with gc_paused():
-        words, checked = recorded_words(arguments, context), not arguments.no_check
-        whole = prepare.prepare(request, words, context, checked=checked, quiet=arguments.json)
-        known = not (arguments.foreground or arguments.rerun)  # the user wants to see the run
-        division, prepared = launch.leave_known_out(
-            whole, context, known=known, any_code=arguments.any_code
-        )
-    if arguments.foreground:
-        check_foreground(whole.plan, request.overrides)
-    say_known(division, context, whole.plan.cluster.kind, dry=arguments.dry_run)
-    if prepared is None:
-        return nothing_left(whole, division, context, arguments)
-    auto_resume = launch.auto_resume_script(prepared) if arguments.auto_resume else None
+        words = recorded_words(arguments, context)
+        planned = launch.plan_launch(request, words, options, context)
+    known, left = planned.known, planned.left
+    say_known(known, context, planned.whole.plan.cluster.kind, dry=arguments.dry_run)
+    if left is None:
+        return nothing_left(planned.whole, known, context, arguments)
+    more = left_out(left, known)
     if arguments.dry_run:
-        if auto_resume is not None:
-            scripts = {**prepared.scripts, len(prepared.plan.jobs): auto_resume}
-            prepared = replace(prepared, scripts=scripts)
-        more = left_out(prepared, division)
-        print_scripts(prepared, context, as_json=arguments.json, more=more)
-        prepare.with_destinations(prepared, context)
-        fits = arguments.no_check or say_checked(check.check_launch(prepared, context), context)
-        if division.repeats and not arguments.changed_code:
-            context.note(WOULD_ASK)
-            return 2
-        return 0 if fits else 2
-    prepared = prepare.with_destinations(prepared, context)
-    if not may_repeat(division, arguments, context):
+        shown = replace(left, scripts=planned.scripts)
+        print_scripts(shown, context, as_json=arguments.json, more=more)
+    elif not may_repeat(known, arguments, context):
         return 2
-    return _launch(prepared, division, arguments, context)
-
-
-def _launch(
-    prepared: Prepared, division: KnownRuns, arguments: argparse.Namespace, context: Context
-) -> int:
-    """Check, start, and wait if asked to."""
-    if not arguments.no_check:
-        depth = check.ModelDepth.nothing if arguments.no_model else check.ModelDepth.sure
-        if not say_checked(check.check_launch(prepared, context, models=depth), context):
-            return 2
-        if arguments.auto_resume:
-            launch.rehearse_auto_resume(prepared, context)
+    checked = launch.check_planned(planned, context)
+    fits = checked is None or say_checked(checked, context)
+    if arguments.dry_run and planned.repeats:
+        context.note(WOULD_ASK)
+        return 2
+    if arguments.dry_run or not fits:
+        return 0 if fits else 2
     if arguments.foreground:
         with foreground(context) as terminal:
-            started = launch.start_launch(prepared, context, terminal=terminal.device)
+            started = launch.start_launch(left, context, terminal=terminal.device)
             return terminal.attend(started.launch)
-    started = launch.start_launch(
-        prepared, context, division=division, auto_resume=arguments.auto_resume
-    )
-    more = left_out(prepared, division)
+    started = launch.start_launch(left, context, known=known, auto_resume=options.auto_resume)
     say_started(started, context, as_json=arguments.json, more=more)
-    if not arguments.wait:
-        return 0
-    return wait_for_all(started.launch, division, context, arguments)
+    return wait_for_all(started.launch, known, context, arguments) if arguments.wait else 0
+
+
+def _options(arguments: argparse.Namespace) -> launch.LaunchOptions:
+    shallow = arguments.no_model or arguments.dry_run
+    depth = check.ModelDepth.nothing if shallow else check.ModelDepth.sure
+    return launch.LaunchOptions(
+        checks=None if arguments.no_check else depth,
+        rerun=arguments.rerun,
+        any_code=arguments.any_code,
+        changed_code=arguments.changed_code,
+        auto_resume=arguments.auto_resume,
+        foreground=arguments.foreground,
+        quiet=arguments.json,
+    )

@@ -19,9 +19,9 @@ from hpckit.model.finding import CheckReport, Finding, warning
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plain import leaves
 from hpckit.model.plan import LaunchPlan, RunSpec
-from hpckit.operations.answering.slurm_check import Asked, as_submitted
 from hpckit.operations.model_check import ModelChecks
 from hpckit.operations.prepare import Prepared
+from hpckit.operations.slurm_check import Asked, as_submitted
 from hpckit.planning.checks.cost import estimate_cost, over_budget
 from hpckit.planning.checks.gpu_memory import gpu_memory_findings
 from hpckit.planning.checks.limits import preemption_findings, preemption_lines

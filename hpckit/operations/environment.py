@@ -24,7 +24,7 @@ from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.observe.machine import read_machine
 from hpckit.observe.torch_probe import read_torch
-from hpckit.operations.answering.one_run import PLAIN_RUN, answered, plain_words, read_answer
+from hpckit.operations.answered_run import PLAIN_RUN, answered, plain_words, read_answer
 from hpckit.operations.prepare import Prepared, prepare
 from hpckit.planning.compatibility.judge import chosen_variables
 from hpckit.record.launches import Launch, load_launch

@@ -2,52 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
+from hpckit.config.request import ComposeRequest
 from hpckit.context import Context
 from hpckit.errors import SchedulerError, SchedulerRefusedError, UsageError
-from hpckit.model.finding import Finding
+from hpckit.model.finding import CheckReport, Finding
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
 from hpckit.operations import local
 from hpckit.operations.add_job import alone
+from hpckit.operations.check import ModelDepth, check_launch
 from hpckit.operations.cluster_limits import what_fits
 from hpckit.operations.deduplicate import KnownRuns, divide, record_known, without_known
 from hpckit.operations.next_step import only_a_view, reference
-from hpckit.operations.prepare import Prepared, write
+from hpckit.operations.prepare import Prepared, prepare, with_destinations, write
 from hpckit.operations.service_jobs import is_chained, keep_backlog_job, queue_auto_resume_job
 from hpckit.operations.started import Started, on_slurm, on_this_machine
 from hpckit.operations.submit import Submission, slurm_commands
+from hpckit.planning.checks.slips import check_foreground
 from hpckit.planning.jobs.service_jobs import SERVICE_HINT, auto_resume_job
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.script import render_script
 from hpckit.slurm.site_query import PATIENCE as LIMITS
 from hpckit.slurm.test_only import rehearse
-from hpckit.values import replace
+from hpckit.values import dataclass, field, replace
 
 _OTHERS = timedelta(minutes=2)
 """How long running supervisors may take to add their successors before a service job is queued."""
 
 
-def leave_known_out(
-    whole: Prepared, context: Context, *, known: bool = True, any_code: bool = False
-) -> tuple[KnownRuns, Prepared | None]:
-    """Return which runs of a launch are known from others, and what is left: None if nothing.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """How to launch: `checks` says how models are looked at, None that nothing is checked.
 
-    Without `known` no run of another launch counts; with `any_code` also those of changed code do.
-    Writes nothing; raises HpckitError.
+    With `rerun` no run of another launch counts as known; with `any_code` those of changed code
+    count, too, and with `changed_code` they run again without a question.
     """
+
+    checks: ModelDepth | None = ModelDepth.sure
+    rerun: bool = False
+    any_code: bool = False
+    changed_code: bool = False
+    auto_resume: bool = False
+    foreground: bool = False
+    quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedLaunch:
+    """A launch before it is checked: as asked for, and without the runs that are known.
+
+    `left` is None if all runs are known. `scripts` are those of its jobs, by index, and of the
+    auto-resume job, whose script has placeholders for Slurm's job ids.
+    """
+
+    options: LaunchOptions
+    whole: Prepared
+    known: KnownRuns
+    left: Prepared | None
+    scripts: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether runs that completed or are under way would start again, and nobody agreed."""
+        return self.known.repeats and not self.options.changed_code
+
+
+def plan_launch(
+    request: ComposeRequest, words: Sequence[str], options: LaunchOptions, context: Context
+) -> PlannedLaunch:
+    """Prepare a launch and leave out what is known from others; writes and submits nothing.
+
+    `words` are the command line as typed, for the record. Raises HpckitError.
+
+    Example:
+        planned = plan_launch(request, words, LaunchOptions(), context)
+        if planned.left is not None and not planned.repeats:
+            started = start_launch(planned.left, context, known=planned.known)
+
+    """
+    checked = options.checks is not None
+    whole = prepare(request, words, context, checked=checked, quiet=options.quiet)
     local.refuse_if_ruled_out(whole.plan.cluster.kind, context.environ)
-    division = divide(whole, context, any_code=any_code) if known else KnownRuns()
-    return division, without_known(whole, division, context)
+    if options.foreground:
+        check_foreground(whole.plan, request.overrides)
+    every = options.foreground or options.rerun  # the user wants to see the run
+    known = KnownRuns() if every else divide(whole, context, any_code=options.any_code)
+    left = without_known(whole, known, context)
+    planned = PlannedLaunch(options=options, whole=whole, known=known, left=left)
+    if left is None:
+        return planned
+    left = with_destinations(left, context)
+    more = {len(left.plan.jobs): _auto_resume_script(left)} if options.auto_resume else {}
+    return replace(planned, left=left, scripts={**left.scripts, **more})
 
 
-def auto_resume_script(prepared: Prepared) -> str:
-    """Return the script of the first auto-resume job, with placeholders for Slurm's job ids.
+def check_planned(planned: PlannedLaunch, context: Context) -> CheckReport | None:
+    """Return the findings about what is left of a launch; None if nothing is to be checked.
 
-    Raises UsageError if the launch is not on Slurm.
+    Raises SchedulerRefusedError if Slurm would refuse the auto-resume job of an acceptable launch.
     """
+    left, options = planned.left, planned.options
+    if left is None or options.checks is None:
+        return None
+    found = check_launch(left, context, models=options.checks)
+    if options.auto_resume and not found.errors:
+        _rehearse_auto_resume(left, context)
+    return found
+
+
+def _auto_resume_script(prepared: Prepared) -> str:
+    """Return the script of the first auto-resume job; raises UsageError if not on Slurm."""
     if prepared.plan.cluster.kind is not ClusterKind.slurm:
         raise UsageError(
             "--auto-resume queues a job, and this launch runs on this machine (cluster.kind is "
@@ -57,7 +124,7 @@ def auto_resume_script(prepared: Prepared) -> str:
     return _first_auto_resume_job(prepared)[1]
 
 
-def rehearse_auto_resume(prepared: Prepared, context: Context) -> None:
+def _rehearse_auto_resume(prepared: Prepared, context: Context) -> None:
     """Raise SchedulerRefusedError if Slurm would refuse the auto-resume job.
 
     Submits nothing. If the job's nodes are only unavailable now, it would wait for them: no error.
@@ -110,14 +177,14 @@ def start_launch(
     prepared: Prepared,
     context: Context,
     *,
-    division: KnownRuns | None = None,
+    known: KnownRuns | None = None,
     auto_resume: bool = False,
     terminal: str | None = None,
 ) -> Started:
     """Freeze a launch and hand it to Slurm or to the local executor; raises HpckitError.
 
-    The runs that `division` leaves out are recorded. With `auto_resume` (Slurm only), a small job
-    resumes runs when all have ended. `terminal` is the device for a local run in the foreground.
+    Runs that are `known` from other launches are recorded. With `auto_resume` (Slurm only), a small
+    job resumes runs when all have ended. `terminal` is the device of a run in the foreground.
     """
     if prepared.plan.cluster.kind is not ClusterKind.slurm:
         local.require_executor(context.environ)
@@ -131,8 +198,8 @@ def start_launch(
             started = _with_backlog_job(started, context)
         if auto_resume:
             started = _with_auto_resume_job(started, context)
-    if division is not None:
-        record_known(division, started.launch, context)
+    if known is not None:
+        record_known(known, started.launch, context)
     return started
 
 

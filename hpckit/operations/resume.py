@@ -16,7 +16,6 @@ from hpckit.model.run import Observation, RunView
 from hpckit.model.states import RunState, Standing
 from hpckit.operations import local
 from hpckit.operations.add_job import add_job, alone
-from hpckit.operations.answering.slurm_check import Asked, as_submitted
 from hpckit.operations.checkpoints import resume_words
 from hpckit.operations.frozen_script import frozen_plan, rendered
 from hpckit.operations.layout.new_settings import (
@@ -28,6 +27,7 @@ from hpckit.operations.layout.new_settings import (
 )
 from hpckit.operations.resumable import check_unchanged, known_of, require_installation, spent_of
 from hpckit.operations.service_jobs import feed, keep_auto_resume_job, keep_backlog_job
+from hpckit.operations.slurm_check import Asked, as_submitted
 from hpckit.operations.started import Started, on_slurm, on_this_machine
 from hpckit.operations.submit import slurm_commands, submission_of
 from hpckit.planning.recovery.resume import (

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from collections import Counter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "hpckit"
-MOST_FILES = 26
 LAZY_IMPORTS = 26
 """Fewer than this: for what is slow or optional, where a verb or a rank first needs it."""
-
-
-def test_no_room_holds_more_files_than_one_reads() -> None:
-    """A folder of more Python files than that is two rooms."""
-    sizes = Counter(file.parent for file in PACKAGE.rglob("*.py"))
-    assert {room: size for room, size in sizes.items() if size > MOST_FILES} == {}
 
 
 def test_imports_inside_functions_stay_rare() -> None:

@@ -27,7 +27,7 @@ from hpckit.features.interconnect.model import (
 )
 from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.operations.answering.one_run import PLAIN_RUN, answered, plain_words, read_answer
+from hpckit.operations.answered_run import PLAIN_RUN, answered, plain_words, read_answer
 from hpckit.operations.check import check_launch
 from hpckit.operations.environment import compose_one, output_overrides
 from hpckit.operations.prepare import prepare

@@ -45,23 +45,23 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """Check and print the findings; returns 2 if the launch would be refused."""
     if show_instead(arguments, context):
         return 0
-    from hpckit.operations import check, deduplicate, local, prepare  # noqa: PLC0415  # they import Hydra
+    from hpckit.operations import check, launch, prepare  # noqa: PLC0415  # they import Hydra
 
     request = compose_request(arguments, context)
     words = recorded_words(arguments, context)
-    prepared = prepare.prepare(request, words, context, checked=True, quiet=arguments.json)
-    prepared = prepare.with_destinations(prepared, context)
-    local.refuse_if_ruled_out(prepared.plan.cluster.kind, context.environ)
-    division = deduplicate.divide(prepared, context)
-    say_known(division, context, prepared.plan.cluster.kind, dry=True)
-    if division.repeats:
-        context.note(WOULD_ASK)
     depth = check.ModelDepth.nothing if arguments.no_model else check.ModelDepth.everything
-    checked = check.check_launch(prepared, context, models=depth)
+    options = launch.LaunchOptions(checks=depth, quiet=arguments.json)
+    planned = launch.plan_launch(request, words, options, context)
+    whole = prepare.with_destinations(planned.whole, context)
+    plan = whole.plan
+    say_known(planned.known, context, plan.cluster.kind, dry=True)
+    if planned.repeats:
+        context.note(WOULD_ASK)
+    checked = check.check_launch(whole, context, models=depth)
     if arguments.json:
-        context.say_json(check_document(prepared.plan, checked))
+        context.say_json(check_document(plan, checked))
     else:
-        for line in check_lines(prepared.plan, checked):
+        for line in check_lines(plan, checked):
             context.say(line)
     return 2 if checked.errors else 0
 

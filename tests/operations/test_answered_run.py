@@ -9,7 +9,7 @@ from cli_world import NOW, make_context
 
 from hpckit.context import Context
 from hpckit.errors import RunError
-from hpckit.operations.answering.one_run import await_answer
+from hpckit.operations.answered_run import await_answer
 
 
 def context(desk: Any) -> Context:
