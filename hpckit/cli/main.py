@@ -89,6 +89,8 @@ _MODULES = {
     **dict.fromkeys(HIDDEN_VERBS, "cli.commands.hidden"),
     "plan": "features.capacity.verb",
     "bench": "features.interconnect.verb",
+    "top": "features.top.verb",
+    "profile": "features.profiling.verb",
     "report": "features.reporting.verb_report",
     "plot": "features.reporting.verb_plot",
     "export": "features.exporting.verb",

@@ -11,7 +11,7 @@ from hpckit.planning.eta import RunDuration, estimate_completion
 from hpckit.record.launch_events import Mark, events_mark
 from hpckit.record.launches import Launch, load_evidence
 from hpckit.report.failures import short_failure_lines
-from hpckit.report.live_view.live import Progress
+from hpckit.report.live import Progress
 from hpckit.report.rows import RunRow, run_row
 from hpckit.values import dataclass, field
 from hpckit.views.poller import PollBackoff, Poller

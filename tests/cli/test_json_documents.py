@@ -26,6 +26,7 @@ from hpckit.cli.commands.start.check import check_document
 from hpckit.features.capacity.machine import plan_object, search_object
 from hpckit.features.interconnect.model import SlowLink
 from hpckit.features.interconnect.text import interconnect_document
+from hpckit.features.profiling.text import profile_object
 from hpckit.model.plain import to_plain
 from hpckit.operations.resume import skipped_document
 from hpckit.report.checkpoints import checkpoints_object
@@ -33,9 +34,8 @@ from hpckit.report.comparison import comparison_document
 from hpckit.report.description import description_document
 from hpckit.report.diagnosis import findings_object
 from hpckit.report.environment import environment_document
-from hpckit.report.live_view.live import live_object
+from hpckit.report.live import live_object
 from hpckit.report.machine import launches_document, results_document, run_object, spread_document
-from hpckit.report.profile import profile_object
 from hpckit.values import is_dataclass
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "json_documents.json"

@@ -15,6 +15,7 @@ from cli_world import make_context
 from waiting import until
 
 from hpckit.context import Context
+from hpckit.features.top.reader import TopReader, TopRequest
 from hpckit.model import events
 from hpckit.operations.running.satellites import GrowOrder, drop_satellites, plan_satellite, regrow
 from hpckit.record.launch_events import record_event
@@ -26,7 +27,6 @@ from hpckit.record.launches import (
     read_runs,
 )
 from hpckit.record.lock import exclusive
-from hpckit.views.top import TopReader, TopRequest
 
 pytestmark = pytest.mark.slow
 

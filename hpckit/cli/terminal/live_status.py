@@ -25,7 +25,7 @@ from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
 from hpckit.record.launches import Launch, read_launch_history
-from hpckit.report.live_view.live import Listed, live_line, live_object, live_page
+from hpckit.report.live import Listed, live_line, live_object, live_page
 from hpckit.report.rows import RunRow
 from hpckit.report.selection import Filter, SortKey, sort_rows
 from hpckit.values import dataclass, field

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from hpckit.errors import RunError, SchedulerRefusedError, UsageError
+from hpckit.features.top.frame import head_lines
 from hpckit.model.cluster.site import NodeGroup
 from hpckit.model.elastic import Satellite
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.operations.running.resize import check_enough_nodes, refused_elsewhere
-from hpckit.report.live_view.live import (
+from hpckit.report.live import (
     Listed,
     Progress,
     live_line,
@@ -23,7 +24,6 @@ from hpckit.report.live_view.live import (
     satellite_lines,
     satellites_line,
 )
-from hpckit.report.live_view.top import head_lines
 from hpckit.report.machine import run_object
 from hpckit.report.rows import LaunchHead, run_row
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from hpckit.features.profiling.operations import read_trace
+from hpckit.features.profiling.summary import summarise
 from hpckit.model.telemetry.settings import Profile, ProfileTool
-from hpckit.operations.running.profile import read_trace
-from hpckit.planning.profile import summarise
 from hpckit.record.layout import RoundPaths
 from hpckit.runtime.channel import messages
 from hpckit.runtime.rank import profile_tools, step_profiler

@@ -46,7 +46,7 @@ from hpckit.report.diagnosis import (
     usage_lines,
     verdict_lines,
 )
-from hpckit.report.live_view.live import satellite_lines
+from hpckit.report.live import satellite_lines
 from hpckit.report.machine import status_document
 from hpckit.report.rows import RunRow, run_row, with_standstill
 from hpckit.report.selection import sort_key, sort_rows

@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 from cli_world import NOW, START, make_context
 
+from hpckit.features.top import metric_curve
+from hpckit.features.top.frame import TopColumn
+from hpckit.features.top.metric_curve import GrowingFile
+from hpckit.features.top.reader import TopReader, TopRequest
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import ClusterKind
@@ -30,11 +34,8 @@ from hpckit.model.telemetry.vocabulary import (
 )
 from hpckit.record import store
 from hpckit.record.launches import Launch
-from hpckit.report.live_view.top import TopColumn
-from hpckit.views import launch_view, metric_curve
-from hpckit.views.metric_curve import GrowingFile
+from hpckit.views import launch_view
 from hpckit.views.scheduler import Scheduler, SchedulerReply
-from hpckit.views.top import TopReader, TopRequest
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 from textual.pilot import Pilot
 
-from hpckit.cli.terminal.top_app import AskCancel, TopApp, TopSource
-from hpckit.cli.terminal.top_table import RunTable
 from hpckit.errors import HpckitError, RunError
+from hpckit.features.top.app import AskCancel, TopApp, TopSource
+from hpckit.features.top.frame import GpuNow, RunActivity, TopDetail, TopFrame, top_rows
+from hpckit.features.top.reader import TopRequest
+from hpckit.features.top.table import RunTable
 from hpckit.model.states import RunState
-from hpckit.report.live_view.top import GpuNow, RunActivity, TopDetail, TopFrame, top_rows
 from hpckit.report.rows import RunRow
-from hpckit.views.top import TopRequest
 
 STATES = (RunState.running, RunState.completed, RunState.failed, RunState.pending)
 EVIL = "[red]x[/red] [@click=app.quit]y[/] \x1b[2J\x1b]0;t\x07 [link=http://a]z"

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hpckit.report.live_view.plot import Curve, plot_lines
+from hpckit.features.top.plot import Curve, plot_lines
 
 
 def dots(lines: list[str]) -> int:

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.planning.profile import Interval, intersection, length, union
+from hpckit.features.profiling.summary import Interval, intersection, length, union
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12)
 

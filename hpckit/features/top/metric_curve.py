@@ -10,13 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hpckit.features.top.plot import Curve, Point
 from hpckit.model.metrics import number_of, recorded_step
 from hpckit.model.run import RunRecord
 from hpckit.record.launches import Launch
 from hpckit.record.metrics.history import metric_history
 from hpckit.record.metrics.log import metrics_size
 from hpckit.record.store import read_rows
-from hpckit.report.live_view.plot import Curve, Point
 from hpckit.values import dataclass, field
 
 

@@ -17,9 +17,9 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from hpckit.features.top.frame import TopColumn, TopRow
+from hpckit.features.top.order import TopOrder, filled_columns, fitting_columns, heading
 from hpckit.report.drawing import STATE_STYLES
-from hpckit.report.live_view.top import TopColumn, TopRow
-from hpckit.report.live_view.top_order import TopOrder, filled_columns, fitting_columns, heading
 
 _LEFT = frozenset({TopColumn.state, TopColumn.overrides})
 """Columns of text; numbers stand at the right."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.planning.profile import Call, length, own_times, union
+from hpckit.features.profiling.summary import Call, length, own_times, union
 
 Tree = tuple[int, list["Tree"], int, bool]
 SPAN = st.integers(0, 5)

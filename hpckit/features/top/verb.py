@@ -18,14 +18,14 @@ from hpckit.cli.terminal.live_status import Look, follow
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import UsageError
+from hpckit.features.top.detail import top_page
+from hpckit.features.top.reader import TopReader, TopRequest
 from hpckit.operations.cancel import cancel_runs, plan_cancellations
 from hpckit.operations.next_step import only_a_view
 from hpckit.record.launches import Launch
 from hpckit.record.lookup import Selection
-from hpckit.report.live_view.top_detail import top_page
 from hpckit.report.selection import Filter
 from hpckit.values import replace
-from hpckit.views.top import TopReader, TopRequest
 
 _ONCE = 50
 """Runs that `--once` lists."""
@@ -94,7 +94,7 @@ def _application(selection: Selection, context: Context) -> None:
 def _app_module() -> ModuleType:
     """Import the application; raises UsageError without Textual."""
     try:
-        return importlib.import_module("hpckit.cli.terminal.top_app")
+        return importlib.import_module("hpckit.features.top.app")
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("hpckit"):
             raise

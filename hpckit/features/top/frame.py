@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+from hpckit.features.top.plot import Point
 from hpckit.model.counted import counted, steps_text, whole_percent
 from hpckit.model.moment import duration, local_clock
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.vocabulary import GpuDevice, GpuGauge, GpuRow
 from hpckit.report.escape import escaped_cell
-from hpckit.report.live_view.live import Progress, satellites_line
-from hpckit.report.live_view.plot import Point
+from hpckit.report.live import Progress, satellites_line
 from hpckit.report.rows import LaunchHead, RunRow, count_states
 from hpckit.report.selection import FAILED, override_cells
 from hpckit.report.text import number, percent, states_text

@@ -1,4 +1,4 @@
-"""Promises of reading a trace in operations.running.profile."""
+"""Promises of reading a trace in features.profiling.operations."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.operations.running import profile as trace_file
-from hpckit.operations.running.profile import TraceTooLargeError, read_trace
+from hpckit.features.profiling import operations as trace_file
+from hpckit.features.profiling.operations import TraceTooLargeError, read_trace
 
 TEXT = st.text(alphabet=st.characters(codec="utf-8"), max_size=20)
 EVENTS = st.lists(st.dictionaries(TEXT, st.one_of(TEXT, st.floats(allow_nan=False))), max_size=6)

@@ -11,6 +11,26 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from hpckit.context import Context
+from hpckit.features.top.detail import (
+    EventNote,
+    caught_up,
+    event_lines,
+    event_words,
+    log_lines,
+    state_changes,
+)
+from hpckit.features.top.frame import (
+    GpuNow,
+    RunActivity,
+    TopDetail,
+    TopFrame,
+    gpu_now,
+    head_lines,
+    mean_step_s,
+    metric_names,
+    top_rows,
+)
+from hpckit.features.top.metric_curve import GrowingFile, MetricCurve, curve_key, load_curve
 from hpckit.model.events import Event, decode_event
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
@@ -22,31 +42,11 @@ from hpckit.record.logs import LogFile, LogKind, other_logs
 from hpckit.record.store import tail
 from hpckit.record.telemetry import telemetry_devices
 from hpckit.report.escape import escaped_cell
-from hpckit.report.live_view.top import (
-    GpuNow,
-    RunActivity,
-    TopDetail,
-    TopFrame,
-    gpu_now,
-    head_lines,
-    mean_step_s,
-    metric_names,
-    top_rows,
-)
-from hpckit.report.live_view.top_detail import (
-    EventNote,
-    caught_up,
-    event_lines,
-    event_words,
-    log_lines,
-    state_changes,
-)
 from hpckit.report.rows import LaunchHead, RunRow
 from hpckit.values import dataclass, field, replace
 from hpckit.views.accounts import accounts
 from hpckit.views.launch_view import launch_head
 from hpckit.views.launch_watch import LaunchWatch
-from hpckit.views.metric_curve import GrowingFile, MetricCurve, curve_key, load_curve
 
 KEPT_LINES = 200
 """Lines of a log, and events, that are kept for a view."""

@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
-from hpckit.model import events
-from hpckit.model.failure import Cause, Failure
-from hpckit.model.states import RoundAction, RunState
-from hpckit.model.telemetry.rank_steps import RankSteps
-from hpckit.model.telemetry.vocabulary import GaugeSpread, GpuDevice, GpuGauge, GpuRow, GpuVendor
-from hpckit.report.live_view.live import Progress
-from hpckit.report.live_view.top import (
+from hpckit.features.top.detail import (
+    caught_up,
+    event_lines,
+    event_words,
+    gpu_lines,
+    log_lines,
+    plot_title,
+    state_changes,
+)
+from hpckit.features.top.frame import (
     GpuNow,
     RunActivity,
     TopColumn,
@@ -26,16 +29,13 @@ from hpckit.report.live_view.top import (
     metric_names,
     top_rows,
 )
-from hpckit.report.live_view.top_detail import (
-    caught_up,
-    event_lines,
-    event_words,
-    gpu_lines,
-    log_lines,
-    plot_title,
-    state_changes,
-)
-from hpckit.report.live_view.top_order import TopOrder, arranged, filled_columns, fitting_columns
+from hpckit.features.top.order import TopOrder, arranged, filled_columns, fitting_columns
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.states import RoundAction, RunState
+from hpckit.model.telemetry.rank_steps import RankSteps
+from hpckit.model.telemetry.vocabulary import GaugeSpread, GpuDevice, GpuGauge, GpuRow, GpuVendor
+from hpckit.report.live import Progress
 from hpckit.report.rows import LaunchHead, RunRow
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

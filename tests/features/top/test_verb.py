@@ -11,8 +11,8 @@ import pytest
 from cli_world import Terminal, make_context
 from pseudo_terminal import Sitting
 
-from hpckit.cli.commands.look import top
 from hpckit.errors import ForeignError, UsageError
+from hpckit.features.top import verb as top
 from hpckit.model.states import RunState
 from hpckit.record.launches import read_launch_events
 from hpckit.record.lookup import find_evidence
@@ -73,8 +73,8 @@ def test_without_textual_one_error_names_the_extra(
     for name in [one for one in sys.modules if one.split(".")[0] == "textual"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "textual", None)
-    for name in ("top_app", "top_table"):
-        monkeypatch.delitem(sys.modules, f"hpckit.cli.terminal.{name}", raising=False)
+    for name in ("app", "table"):
+        monkeypatch.delitem(sys.modules, f"hpckit.features.top.{name}", raising=False)
     monkeypatch.setattr(top, "_on_terminal", lambda _: True)
     with pytest.raises(UsageError, match="hpckit top needs textual") as caught:
         desk.say("top")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.planning.profile import TraceError, summarise
+from hpckit.features.profiling.summary import TraceError, summarise
 
 SECOND = 1e6
 

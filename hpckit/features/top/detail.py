@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from hpckit.features.top.frame import GpuNow, RunActivity, TopColumn, TopDetail, TopFrame
+from hpckit.features.top.order import heading
+from hpckit.features.top.plot import plot_lines
 from hpckit.model import events
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import counted, ranges, steps_text, whole_percent
@@ -18,9 +21,6 @@ from hpckit.model.states import RunState
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.patterns import lazy_pattern
 from hpckit.report.escape import escaped, escaped_cell
-from hpckit.report.live_view.plot import plot_lines
-from hpckit.report.live_view.top import GpuNow, RunActivity, TopColumn, TopDetail, TopFrame
-from hpckit.report.live_view.top_order import heading
 from hpckit.report.rows import LaunchHead, RunRow
 from hpckit.report.text import Page, TextTable, count_line, head_line, number
 from hpckit.values import replace

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from hpckit.errors import UsageError
+from hpckit.features.top.frame import TopColumn, TopRow
 from hpckit.model.states import RunState
 from hpckit.report.escape import escaped_cell
-from hpckit.report.live_view.top import TopColumn, TopRow
 from hpckit.report.selection import Filter, make_filter, ordered, rank
 from hpckit.values import dataclass
 

@@ -24,15 +24,15 @@ from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Footer, Input, Static
 
-from hpckit.cli.terminal.top_table import RunTable
 from hpckit.errors import HpckitError
+from hpckit.features.top.detail import gpu_lines, plot_title
+from hpckit.features.top.frame import TopDetail, TopFrame
+from hpckit.features.top.order import TopOrder, arranged
+from hpckit.features.top.plot import plot_lines
+from hpckit.features.top.reader import TopRequest
+from hpckit.features.top.table import RunTable
 from hpckit.report.escape import escaped
-from hpckit.report.live_view.plot import plot_lines
-from hpckit.report.live_view.top import TopDetail, TopFrame
-from hpckit.report.live_view.top_detail import gpu_lines, plot_title
-from hpckit.report.live_view.top_order import TopOrder, arranged
 from hpckit.values import dataclass
-from hpckit.views.top import TopRequest
 
 LOOK_S = 2.0
 _SHARE = 10
@@ -107,7 +107,7 @@ class TopApp(App[None]):
     """The runs of a launch on a whole terminal."""
 
     ENABLE_COMMAND_PALETTE = False
-    CSS_PATH = "top_app.tcss"
+    CSS_PATH = "app.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("s", "sort", "Sort"),

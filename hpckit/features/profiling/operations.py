@@ -12,20 +12,20 @@ from typing import IO, Any
 
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
+from hpckit.features.profiling.summary import summarise
+from hpckit.features.profiling.text import ProfiledRank
 from hpckit.model.counted import counted, parse_ranges, ranges
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.profile import MOST_RANKS, MOST_STEPS, ProfileAnswer, ProfileRequest, RankProfile
 from hpckit.model.run import RunRecord
 from hpckit.model.telemetry.settings import ProfileTool
 from hpckit.operations.next_step import reference
-from hpckit.planning.profile import summarise
 from hpckit.record.attempts import latest_attempt
 from hpckit.record.launches import load_settings, read_runs
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.lookup import Selection
 from hpckit.record.process import this_host
 from hpckit.record.store import open_plain
-from hpckit.report.profile import ProfiledRank
 from hpckit.runtime.mailbox import LOOK_S, profile_mailbox
 from hpckit.values import dataclass, replace
 from hpckit.views.awaited_answer import ask_run, request_name, running_run

@@ -7,9 +7,9 @@ import argparse
 from hpckit.cli.options import add_common, add_flag, add_reference, find_named
 from hpckit.context import Context
 from hpckit.errors import UsageError
+from hpckit.features.profiling.operations import ProfileOrder, RunProfile, last_profile, profile_run
+from hpckit.features.profiling.text import profile_object, profile_text
 from hpckit.model.telemetry.settings import ProfileTool
-from hpckit.operations.running.profile import ProfileOrder, RunProfile, last_profile, profile_run
-from hpckit.report.profile import profile_object, profile_text
 
 EPILOG = """\
 examples:

@@ -1,1 +1,0 @@
-"""The view models of `top`, drawn in cli/terminal."""
