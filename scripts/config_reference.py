@@ -15,7 +15,7 @@ import itertools
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, EnumType
 from pathlib import Path
 from typing import Any
@@ -51,33 +51,32 @@ Every key that hpckit reads. The [configuration guide](../guides/configuration.m
 them; `hpckit launch --cfg` shows their values for a launch, and `--cfg resources` one section.
 
 The end of a name is its unit: `_s` seconds, `_min` minutes, `_hours` hours, `_gb` gigabytes, `_mb`
-megabytes. *Default* is the value that the shipped configuration gives a launch. If it differs, the
-built-in value follows in brackets: it remains if the group is left out (`~recovery`).
-**Slurm only**: the local executor (`cluster=local`) ignores the key.
+megabytes. A key without a type takes `true` or `false`, or one of the words in its row. *Default*
+is what the shipped configuration sets. The value in brackets is built in, and holds if the group
+is left out (`~recovery`). **(Slurm)**: the local executor (`cluster=local`) ignores the key.
 
 ## The root
 
-These names at the root belong to hpckit: {names}.
+The keys of this table, `stages`, `experiment` and these sections belong to hpckit: {names}.
 Keys of your own need other names. They reach your code untouched.
 """
-SECTIONS = "The sections {names} have tables of their own below."
 STAGES = """\
 ## stages
 
-`stages` maps the name of a stage to its keys. Stages follow each other in this order
+`stages` maps the name of each stage to its keys. Stages follow each other in this order
 ([guide](../guides/stages.md)). A name has small letters, digits and `_`, and begins with a letter.
 """
 RESTARTS = """\
-The causes that `recovery.restarts` takes are {causes}.
-[`hpckit status`](cli/status.md#causes) says what each of them means.
+The causes of `recovery.restarts` are {causes} ([meanings](cli/status.md#causes)).
 """
 OPTIONS = """\
 ## What the shipped options set
 
-A group is chosen with `GROUP=OPTION`, such as `resources=one_gpu`. Files of your own
+`GROUP=OPTION` chooses an option, such as `resources=one_gpu`. Files of your own
 ([how](../guides/configuration.md#your-folder-of-configuration)) add options or replace these.
 """
-TYPES = {str: "text", int: "integer", float: "number", bool: "true or false", Any: "text or list"}
+HEADER = ("| key | type, default | meaning |", "|---|---|---|")
+TYPES = {str: "text", int: "integer", float: "number", Any: "text or list"}
 
 
 def reference() -> str:
@@ -85,9 +84,8 @@ def reference() -> str:
     fields = dataclasses.fields(LaunchConfig)
     hints = typing.get_type_hints(LaunchConfig)
     sections = {one.name: hints[one.name] for one in fields if one.name in _sections(hints)}
-    names = [*(one.name for one in fields), "experiment"]
-    parts = [HEAD.format(names=_listed(names)), *_table(LaunchConfig, "")]
-    parts.append(SECTIONS.format(names=", ".join(f"[`{name}`](#{name})" for name in sections)))
+    names = ", ".join(f"[`{name}`](#{name})" for name in sections)
+    parts = [HEAD.format(names=names), *_table(LaunchConfig, "")]
     for name, kind in sections.items():
         parts += [f"## {name}", inspect.cleandoc(kind.__doc__ or ""), *_table(kind, f"{name}.")]
         if name == "recovery":
@@ -102,14 +100,12 @@ def _sections(hints: Mapping[str, Any]) -> set[str]:
     return {name for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
 
 
-def _listed(names: Any) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
 def _table(kind: type[Any], prefix: str) -> Iterator[str]:
-    yield "\n".join(
-        ["| key | type | default | meaning |", "|---|---|---|---|", *_rows(kind, prefix)]
-    )
+    yield "\n".join([*HEADER, *_rows(kind, prefix)])
 
 
 def _rows(kind: type[Any], prefix: str) -> Iterator[str]:
@@ -125,8 +121,8 @@ def _rows(kind: type[Any], prefix: str) -> Iterator[str]:
             sys.exit(f"{kind.__name__}.{field.name} has no docstring below it")
         meaning = words[field.name] + _allowed(hint)
         if key in SLURM_ONLY:
-            meaning += " **Slurm only.**"
-        yield _row(f"`{key}`", _type(hint), _default(field, key), meaning)
+            meaning += " **(Slurm)**"
+        yield _row(f"`{key}`", f"{_type(hint)}{_default(field, key)}", meaning)
 
 
 def _row(*cells: str) -> str:
@@ -157,31 +153,30 @@ def _assigned(line: ast.stmt) -> str:
 
 
 def _allowed(hint: Any) -> str:
+    hint = next((one for one in typing.get_args(hint) if isinstance(one, EnumType)), hint)
     if not isinstance(hint, EnumType):
         return ""
     words = docstrings(hint)
-    return " " + "; ".join(f"`{name}`: {words[name]}" for name in hint.__members__) + "."
+    return "".join(f" `{name}`: {words[name]}." for name in hint.__members__)
 
 
 def _type(hint: Any) -> str:
-    if isinstance(hint, EnumType):
-        return "one of these"
+    """Return the type with a space behind it, or nothing where the row lists what is allowed."""
+    arguments = [one for one in typing.get_args(hint) if one is not type(None)]
     if isinstance(hint, types.UnionType):
-        inner = [one for one in typing.get_args(hint) if one is not type(None)]
-        return f"{_type(inner[0])} or null"
-    arguments = typing.get_args(hint)
+        return " or ".join(dict.fromkeys(_type(one).strip() for one in arguments)) + " "
     if typing.get_origin(hint) is list:
-        first, *rest = _type(arguments[0]).split(" ", 1)
-        return " ".join(["list of", f"{first}s", *rest])
+        return f"list of {_plural(_type(arguments[0]).strip() or 'words')} "
     if typing.get_origin(hint) is dict:
-        of = "" if arguments[1] is Any else f" of {_plural(_type(arguments[1]))}"
-        return f"mapping{of}"
-    return "mapping" if dataclasses.is_dataclass(hint) else TYPES[hint]
+        return "mapping " + ("" if arguments[1] is Any else f"of {_plural(_type(arguments[1]))} ")
+    if isinstance(hint, EnumType) or hint is bool:
+        return ""
+    return "mapping " if dataclasses.is_dataclass(hint) else f"{TYPES[hint]} "
 
 
 def _plural(words: str) -> str:
-    first, _, rest = words.partition(" ")
-    return f"{first}s {rest}".strip()
+    first, _, rest = words.strip().partition(" ")
+    return f"{first}s {rest}".strip().replace("wordss", "words")
 
 
 def _default(field: dataclasses.Field[Any], key: str) -> str:
@@ -217,39 +212,49 @@ def _yaml(value: Any) -> str:
 
 def _stages() -> Iterator[str]:
     words = docstrings(StageSettings)
-    kinds = {"overrides": "list of texts", "once": "true or false", "after": "one of these"}
-    defaults = {"overrides": "`[]`", "once": "`false`", "after": "see there"}
-    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    values = {"overrides": "list of texts `[]`", "once": "`false`", "after": "see there"}
+    rows = list(HEADER)
     for name in STAGE_KEYS:
         meaning = words[name] + (_allowed(DependencyType) if name == "after" else "")
-        rows.append(_row(f"`stages.NAME.{name}`", kinds[name], defaults[name], meaning))
+        rows.append(_row(f"`stages.NAME.{name}`", values[name], meaning))
     yield "\n".join(rows)
 
 
 def _options(group: str) -> Iterator[str]:
-    rows = ["| option | what it is | what it sets |", "|---|---|---|"]
-    for file in sorted((ROOT / "conf" / group).glob("*.yaml")):
+    files = sorted((ROOT / "conf" / group).glob("*.yaml"))
+    sets = {file.stem: _sets(file, group) for file in files}
+    first = next(iter(sets.values())).strip("`").partition("=")[0]
+    if all(one.replace("'", "") == f"`{first}={name}`" for name, one in sets.items()):
+        yield f"{_listed(sets)} set [`{group}.{first}`](#{group}), which says what they mean."
+        return
+    rows = ["| option | meaning | sets |", "|---|---|---|"]
+    for file in files:
         lines = file.read_text(encoding="utf-8").splitlines()
-        rows.append(_row(f"`{file.stem}`", _comment(lines), _sets(file, group)))
+        rows.append(_row(f"`{file.stem}`", _comment(lines), sets[file.stem]))
     yield "\n".join(rows)
 
 
 def _comment(lines: list[str]) -> str:
+    """Return the first sentence of what an option's file says about it."""
     head = [line for line in lines if not line.startswith("# @package")]
     count = next(index for index, line in enumerate(head) if not line.startswith("#"))
-    return " ".join(line.removeprefix("#").strip() for line in head[:count])
+    text = " ".join(line.removeprefix("#").strip() for line in head[:count])
+    return text.partition(". ")[0].rstrip(".")
 
 
 def _sets(file: Path, group: str) -> str:
-    text = file.read_text(encoding="utf-8")
-    values = yaml.safe_load(text)
-    prefix = "" if "@package _global_" in text else f"{group}."
+    """Return what an option sets of hpckit's keys; its group's name is left out."""
+    values = yaml.safe_load(file.read_text(encoding="utf-8"))
     chosen = [
         f"{k.removeprefix('override /')}={v}"
         for one in values.pop("defaults", ())
         for k, v in one.items()
     ]
-    leaves = [f"{prefix}{key}: {_yaml(value)}" for key, value in _leaves(values)]
+    leaves = [
+        f"{key.removeprefix(f'{group}.')}={_yaml(value).replace(', ', ',')}"
+        for key, value in _leaves(values)
+        if group != "experiment" or key.partition(".")[0] in LaunchConfig.__dataclass_fields__
+    ]
     return ", ".join(f"`{one}`" for one in [*chosen, *leaves])
 
 

@@ -22,35 +22,36 @@ HEAD = """\
 
 # GPUs of `hpckit plan`
 
-What [`hpckit plan`](../guides/plan.md) knows of a GPU. One of yours that is not here, or has
-another network, is described by what differs: `--gpu 'A100-80 network_gb_per_s=12.5'`, or `gpu:` in
-the file of [your cluster](../guides/site.md).
+What [`hpckit plan`](../guides/plan.md) knows of a GPU. To describe another one, or another network,
+give what differs: `--gpu 'A100-80 network_gb_per_s=12.5'`, or `gpu:` in the file of [your
+cluster](../guides/site.md).
 
-TFLOP/s are dense peaks in 16 and in 32 bits (without TF32). *Reachable* is the share of the 16-bit
-peak that the best product of matrices reaches, *flash* the share that flash attention reaches, its
-mask counted. Memory is what the driver reports. Links are of one direction: NVLink or PCIe between
-the GPUs of a node (of a rack for GB200), and a GPU's part of the network between nodes. Watts are
-those of the GPU, and with its part of the node.
+- TFLOP/s are dense peaks in 16 and in 32 bits (without TF32).
+- *Reachable* is the share of the 16-bit peak that the best matrix product reaches, *flash* the
+  share that flash attention reaches, its mask counted.
+- Memory is what the driver reports.
+- Links are of one direction: NVLink or PCIe between the GPUs of a node (of a rack for GB200), and a
+  GPU's part of the network between nodes.
+- W is the power of the GPU, and with its part of the node: of NVIDIA's DGX or NVL72, or with *
+  assumed.
 
 """
 COLUMNS = (
     "GPU",
     "TFLOP/s",
     "reachable, flash",
-    "memory, GiB",
+    "GiB",
     "memory, GB/s",
     "link, GB/s (GPUs)",
     "network, GB/s",
     "W",
-    "numbers from",
-    "W of the node from",
 )
 TAIL = """
-Reachable: Stas Bekman, "Machine Learning Engineering", maximum achievable matmul FLOPS, for A100,
-H100-SXM, B200 and MI300X (hpckit was never run on AMD hardware); the others have that of their
-generation, or 0.8. Flash: Dao 2023
-(FlashAttention-2) for A100, and Shah et al. 2024 (FlashAttention-3) for what FlashAttention-2
-reaches on H100 and H200; the others are assumed to reach 60 % of the best product, as A100.
+Numbers are from the vendors' data sheets, which `gpus.toml` names one by one. Reachable is measured
+for A100, H100-SXM, B200 and MI300X (Stas Bekman, "Machine Learning Engineering"; hpckit was never
+run on AMD hardware). The others have that of their generation, or 0.8. Flash is from Dao 2023 for
+A100, and from Shah et al. 2024 for H100 and H200; the others are assumed to reach 60 % of the best
+product, as A100.
 """
 
 
@@ -69,9 +70,8 @@ def _cells(gpu: GpuSpec) -> Iterator[str]:
     yield f"{gpu.bandwidth / 1e9:g}"
     yield f"{gpu.link / 1e9:g} ({gpu.domain})"
     yield f"{gpu.network / 1e9:g}"
-    yield f"{gpu.power_w:g}, {gpu.node_w:g}"
-    yield gpu.source
-    yield gpu.node_source
+    assumed = "*" if gpu.node_source.startswith("assumed") else ""
+    yield f"{gpu.power_w:g}, {gpu.node_w:g}{assumed}"
 
 
 def main(arguments: list[str]) -> None:

@@ -1,17 +1,18 @@
-"""Writes the tables of docs/explanations/verdicts.md from the rules and their thresholds.
+"""Writes the table of docs/explanations/verdicts.md from the rules and their thresholds.
 
-    python scripts/verdict_tables.py     # writes them between the marks of the page
+    python scripts/verdict_tables.py     # writes it between the marks of the page
 
 A test holds that the page has what this makes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
 from hpckit.planning.diagnosis.diagnose import RULES
-from hpckit.planning.diagnosis.thresholds import DEFAULT, reasons
+from hpckit.planning.diagnosis.thresholds import DEFAULT
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "explanations" / "verdicts.md"
@@ -20,20 +21,19 @@ END = "<!-- The end of what is made. -->\n"
 
 
 def tables() -> str:
-    """Return the table of kinds and that of thresholds."""
-    kinds = ["| kind | what is measured | thresholds | remedy |", "|---|---|---|---|"]
-    for rule in RULES:
-        names = ", ".join(f"`{name}` {_number(getattr(DEFAULT, name))}" for name in rule.thresholds)
-        kinds.append(f"| `{rule.kind}` | {rule.measured} | {names} | {rule.remedy} |")
-    limits = ["| threshold | value | why |", "|---|---|---|"]
-    for field in fields(DEFAULT):
-        value = _number(getattr(DEFAULT, field.name))
-        limits.append(f"| `{field.name}` | {value} | {reasons()[field.name]} |")
-    return "\n".join([*kinds, "", *limits]) + "\n"
+    """Return the table of kinds with their thresholds, and the thresholds of severity."""
+    kinds = ["| kind | measured | thresholds | remedy |", "|---|---|---|---|"]
+    kinds += [
+        f"| `{rule.kind}` | {rule.measured} | {_listed(rule.thresholds)} | {rule.remedy} |"
+        for rule in RULES
+    ]
+    of_rules = {name for rule in RULES for name in rule.thresholds}
+    others = [one.name for one in fields(DEFAULT) if one.name not in of_rules]
+    return "\n".join([*kinds, "", f"Thresholds of the severity: {_listed(others)}."]) + "\n"
 
 
-def _number(value: float) -> str:
-    return f"{value:g}"
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}` {getattr(DEFAULT, name):g}" for name in names)
 
 
 def page_with(text: str, made: str) -> str:

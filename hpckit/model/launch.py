@@ -48,7 +48,7 @@ class WorkingFolder(StrEnum):
     run = "run"
     """a folder of the run itself, which shows the frozen code"""
     code = "code"
-    """the frozen code: read-only, shared by all runs of a launch"""
+    """the frozen code: read-only, shared by all runs"""
     project = "project"
     """the folder that the launch was started from"""
 
@@ -57,9 +57,9 @@ class NumaBinding(StrEnum):
     """On which CPUs ranks run."""
 
     auto = "auto"
-    """those next to their GPU, of the job's; with one GPU for each rank, else `off`"""
+    """those of the job next to their GPU, with one GPU for each rank; else `off`"""
     off = "off"
-    """all that the job has"""
+    """all CPUs of the job"""
 
 
 class DrainPolicy(StrEnum):
@@ -68,18 +68,18 @@ class DrainPolicy(StrEnum):
     move = "move"
     """start a new round with a spare node; stay if there is none"""
     leave = "leave"
-    """as `move`; without a spare node, save and ask for a new attempt"""
+    """like `move`; without a spare node, save and ask for a new attempt"""
     ignore = "ignore"
-    """Slurm is not asked about drains"""
+    """don't ask Slurm about drains"""
 
 
 class StragglerPolicy(StrEnum):
     """What a run does when a rank is slower than its peers."""
 
     warn = "warn"
-    """say so: in `hpckit status`, and among its warnings"""
+    """say so in `hpckit status` and among its warnings"""
     move = "move"
-    """also start a new round with a spare node in place of the slow one, if there is one"""
+    """also start a new round with a spare node, if there is one, instead of the slow one"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,60 +89,59 @@ class Cluster:
     kind: ClusterKind = ClusterKind.auto
     """Where runs go."""
     partition: str | None = None
-    """Partition of runs that name none in `resources.partition`. Null: Slurm's default."""
+    """Partition of runs without `resources.partition`. Null: Slurm's default."""
     partitions: list[str] = field(default_factory=list)
-    """Partitions that exist; another one is refused before submission. Empty: not checked."""
+    """Partitions that exist; others are refused before submission. Empty: not checked."""
     account: str | None = None
-    """Account of runs that name none in `resources.account`. Null: Slurm's default."""
+    """Account of runs without `resources.account`. Null: Slurm's default."""
     qos: str | None = None
-    """QOS of runs that name none in `resources.qos`. Null: Slurm's default."""
+    """QOS of runs without `resources.qos`. Null: Slurm's default."""
     gpus_per_node: int = 0
-    """GPUs of one node. Runs that ask for more are refused. 0: not stated on Slurm, which is asked
-    what its nodes have."""
+    """GPUs of a node. Runs that ask for more are refused. 0 on Slurm: not stated; hpckit asks what
+    its nodes have."""
     nvlink_nodes: int = 1
-    """How many nodes one NVLink domain joins. `parallel.tensor` and `parallel.context` stay within
-    it. 1: NVLink, or whatever joins GPUs, ends at the node."""
+    """Nodes in one NVLink domain. `parallel.tensor` and `parallel.context` stay within it. 1: each
+    node is one."""
     cpus_per_node: int | None = None
-    """CPUs that a node has for ranks. Runs that ask for more are refused. Null: not checked."""
+    """CPUs of a node for ranks. Runs that ask for more are refused. Null: not checked."""
     modules: list[str] = field(default_factory=list)
-    """Environment modules that the batch script loads, for example `[cuda/12.4]`."""
+    """Environment modules that the batch script loads, like `[cuda/12.4]`."""
     setup: list[str] = field(default_factory=list)
-    """Shell lines that the batch script runs before hpckit; one that fails ends the job."""
+    """Shell lines that the batch script runs before hpckit. One that fails ends the job."""
     env: dict[str, str] = field(default_factory=dict)
-    """Variables of the batch script, `setup` and all ranks. Secrets reach ranks only."""
+    """Variables of the batch script, `setup` and all ranks. Only ranks get secrets."""
     python: str | None = None
-    """Path of the Python that runs hpckit on the nodes. Null: the one that launches."""
+    """Python that runs hpckit on the nodes. Null: the one that launches."""
     bin_dir: str | None = None
-    """Folder of sbatch, squeue and the others, if they are not on PATH."""
+    """Folder of sbatch, squeue and the others, if they aren't on PATH."""
     service_partition: str | None = None
-    """Partition of hpckit's own small jobs, which resume and submit runs: one CPU, no GPU. Null:
-    that of the runs."""
+    """Partition of hpckit's own jobs, which resume and submit runs: one CPU, no GPU. Null: the
+    runs' partition."""
     service_qos: str | None = None
-    """QOS of hpckit's own small jobs. Null: that of the runs, or Slurm's default if
-    `service_partition` is set."""
+    """QOS of hpckit's own jobs. Null: the runs' QOS, or Slurm's default with `service_partition`.
+    """
     gpu: str | None = None
-    """What a GPU of this cluster is, for `hpckit plan`: a name of its catalogue, or such a name and
-    what differs, for example `A100-80 network_gb_per_s=12.5`. Null: unknown."""
+    """GPU of this cluster, for `hpckit plan`: a name of its catalogue, also with what differs, like
+    `A100-80 network_gb_per_s=12.5`. Null: unknown."""
     power_cap_w: float | None = None
     """Most power of a GPU, in watts. Preflight warns of GPUs that may take more. Null: the GPU's
-    own."""
+    own limit."""
     power_cap_option: str | None = None
-    """sbatch option by which this site's Slurm takes `power_cap_w`, without `--`, for example
-    `gpu-power`. Slurm itself has none; sites add one as a plugin. Null: Slurm is not asked."""
+    """The site's sbatch option for `power_cap_w`, without `--`, like `gpu-power`. Null: Slurm isn't
+    asked."""
     price_per_gpu_hour: float | None = None
-    """Price of a GPU for an hour, in the site's currency. Null: unknown."""
+    """Price of a GPU hour in the site's currency. Null: unknown."""
     carbon_g_per_kwh: float | None = None
-    """Carbon dioxide of a kilowatt-hour where the site is, in grams. Null: unknown."""
+    """Grams of carbon dioxide per kilowatt-hour at the site. Null: unknown."""
     pue: float | None = None
-    """Power usage effectiveness: energy of the whole site over that of its computers, 1 or more.
-    Null: unknown; accounts of runs count the computers alone, and plans assume 1.1."""
+    """Energy of the site over that of its computers, at least 1. Null: unknown; accounts of runs
+    count only the computers, plans assume 1.1."""
     template: str = "job.sbatch.j2"
-    """Template of the batch script: a file name in a `slurm_templates` folder, or an absolute path.
-    """
+    """Template of the batch script: a file in a `slurm_templates` folder, or an absolute path."""
     srun_args: list[str] = field(default_factory=list)
-    """More arguments for the srun that starts the agents, for example `[--mpi=none]`."""
+    """More arguments for the srun that starts agents, like `[--mpi=none]`."""
     max_parallel: int = 1
-    """How many runs of a launch the local executor runs at a time. Slurm ignores it."""
+    """Runs that the local executor has at a time; Slurm ignores it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,23 +149,23 @@ class Resources:
     """What one run needs, in submitit's words."""
 
     nodes: int = 1
-    """Nodes of a run. The local executor has one."""
+    """Nodes of a run; locally 1."""
     min_nodes: int | None = None
-    """A run that loses nodes may shrink to this many before it needs a new allocation. Null: it may
-    not shrink."""
+    """A run that loses nodes may shrink to this many before it needs a new allocation. Null: it
+    can't shrink."""
     spare_nodes: int = 0
-    """Nodes allocated in addition to `nodes`: one of them replaces a lost node. Locally 0."""
+    """Nodes beyond `nodes`, to replace lost ones; locally 0."""
     tasks_per_node: int = 1
     """Ranks on each node."""
     cpus_per_task: int = 1
-    """CPUs of each rank; also its `OMP_NUM_THREADS`, unless `env` sets that."""
+    """CPUs of each rank; also `OMP_NUM_THREADS`, unless `env` sets it."""
     gpus_per_node: int | None = None
-    """GPUs on each node, for all its ranks together, which see no others. 0: none. Null: none on
-    Slurm, and on this machine all that it has."""
+    """GPUs on each node, for all its ranks together; they see no others. 0: none. Null: none on
+    Slurm, locally all."""
     mem_gb: float | None = None
-    """Memory of each node in gigabytes. Null: Slurm's default."""
+    """Memory of each node. Null: Slurm's default."""
     timeout_min: int | None = None
-    """Time limit in minutes (a day is 1440). Null: the partition's default."""
+    """Time limit; a day is 1440. Null: the partition's default."""
     partition: str | None = None
     """Partition, or several with commas. Null: `cluster.partition`."""
     account: str | None = None
@@ -174,35 +173,35 @@ class Resources:
     qos: str | None = None
     """QOS. Null: `cluster.qos`."""
     constraint: str | None = None
-    """Features that nodes must have, for example `a100` or `'a100|h100'`."""
+    """Features that nodes must have, like `a100` or `'a100|h100'`."""
     nodelist: str | None = None
-    """Nodes that must be part of the allocation."""
+    """Nodes that the allocation must have."""
     exclude: str | None = None
-    """Nodes that must not be part of it, for example `node[07,12]`."""
+    """Nodes that it must not have, like `node[07,12]`."""
     reservation: str | None = None
     """Slurm reservation."""
     switches: str | None = None
-    """Most switches between the nodes (tree topology), and how long to wait for so few: `1`, or
-    `1@60` for an hour, `1@0:30:00`. Null: any."""
+    """Most switches between the nodes (tree topology), and how long to wait for that: `1`, `1@60`
+    (an hour), `1@0:30:00`. Null: any."""
     segment: int | None = None
-    """Nodes of a segment, which lie together in one block (block topology, Slurm 24.05 and later).
-    It divides the nodes that are asked for, spare nodes included; best take a replica's nodes."""
+    """Nodes of a segment, which lie in one block (block topology, from Slurm 24.05). It divides all
+    requested nodes, spares included; best take a replica's nodes."""
     gres: str | None = None
-    """Generic resources of each node, for example `gpu:a100:4`."""
+    """Generic resources of each node, like `gpu:a100:4`."""
     exclusive: bool = False
     """Share the nodes with no other job."""
     dependency: str | None = None
-    """What the jobs wait for, as sbatch writes it, for example `afterok:1234`."""
+    """What the jobs wait for, in sbatch's form, like `afterok:1234`."""
     comment: str | None = None
-    """Comment of the jobs, as squeue and sacct show it."""
+    """Comment of the jobs in squeue and sacct."""
     mail_type: str | None = None
-    """When Slurm sends mail, for example `END,FAIL`."""
+    """When Slurm sends mail, like `END,FAIL`."""
     mail_user: str | None = None
     """Where Slurm sends mail."""
     array_parallelism: int = 256
-    """Most runs of one job array at a time (the `%N` of `--array`)."""
+    """Most runs of a job array at a time (`%N` of `--array`)."""
     additional_parameters: dict[str, Any] = field(default_factory=dict)
-    """More sbatch options, for what has no key here: `{licenses: 'fs:1', contiguous: true}`."""
+    """sbatch options without a key here: `{licenses: 'fs:1', contiguous: true}`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -214,23 +213,22 @@ class Checkpoint:
     """
 
     dir: str | None = None
-    """Folder below which each run has a folder for its checkpoints. Null: the run's own folder."""
+    """Folder with a folder for each run's checkpoints. Null: the run's own folder."""
     keep: int = 3
-    """How many complete checkpoints are kept, at least 2."""
+    """Complete checkpoints that stay, at least 2."""
     interval_steps: int | None = None
     """Steps between two saves."""
     interval_min: float | None = None
-    """Minutes between two saves, unless `interval_steps` is set."""
+    """Minutes between two saves, without `interval_steps`."""
     mtbf_hours: float = 24.0
-    """Expected hours between failures of the run. Fewer: saves are more frequent."""
+    """Expected hours between failures. Fewer: more frequent saves."""
     patience_s: float = 60.0
-    """Seconds during which saving the last state is tried again, before the run fails."""
+    """How long the last save is tried again before the run fails."""
     weights: str | None = None
-    """Weights that a run begins with, as long as it has no checkpoint of its own: a file of
-    safetensors or of `torch.save`, an index of parts, or a folder of these. Absolute, or from `~`
-    on. Null: the model begins as it is built."""
+    """File or folder of weights for a run without a checkpoint ([formats](../guides/weights.md)).
+    Absolute, or from `~`. Null: the model stays as built."""
     weights_strict: bool = True
-    """Refuse `weights` whose names or shapes are not those of the model. False: load what fits."""
+    """Refuse `weights` with other names or shapes than the model's. False: load what fits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -238,30 +236,30 @@ class Recovery:
     """What happens after a failure."""
 
     requeue: bool = False
-    """Let Slurm start the run again: after a preemption, a node failure, at the time limit."""
+    """Let Slurm start the run again after a preemption, a node failure or the time limit."""
     queue_successor: bool = False
-    """Queue the next attempt ahead of time instead of a requeue, which saves Slurm's delay."""
+    """Queue the next attempt ahead of time instead of a requeue; that saves Slurm's delay."""
     restarts: dict[str, int] = field(default_factory=dict)
-    """For each cause, how often the run is started again after it without getting further. A step
-    beyond all earlier ones refills every count. A cause that is not named has none. At its
-    `time_limit` a run is started again only if it has saved its state."""
+    """Restarts after each cause without getting further; none for causes that aren't named. A step
+    beyond all earlier ones refills every count. After `time_limit` a run starts again only if it
+    has saved its state."""
     max_identical_failures: int = 3
-    """After this many failures with the same signature and no progress the run ends."""
+    """Failures with the same signature, without progress, that end the run."""
     node_failures: int = 2
-    """A node that caused this many failures is not used again."""
+    """Failures after which the node that caused them is left out."""
     backoff_s: float = 1.0
-    """Seconds before the second restart without progress, doubled each time. The first is at once.
-    """
+    """Pause before the second restart without progress, doubled each time. The first restart is
+    immediate."""
     max_backoff_s: float = 60.0
-    """Most seconds before a restart."""
+    """Longest pause before a restart."""
     nan_patience: int = 100
     """A loss that is logged as NaN or infinite this many times in a row is a failure. 0: never."""
     on_drain: DrainPolicy = DrainPolicy.move
-    """What a run does when a node it runs on is being drained."""
+    """What a run does when one of its nodes is being drained."""
     on_straggler: StragglerPolicy = StragglerPolicy.warn
     """What a run does when a rank is slower than its peers."""
     regrow: bool = False
-    """Submit a satellite job for each replica that a run loses, when that is worth a restart."""
+    """Submit a satellite job for each lost replica, if that is worth a restart."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -277,35 +275,34 @@ class Runtime:
     cwd: WorkingFolder = WorkingFolder.run
     """Where ranks start."""
     numa_binding: NumaBinding = NumaBinding.auto
-    """On which CPUs ranks, and the data-loader workers that they start, run."""
+    """CPUs of ranks and of their data-loader workers."""
     preload_torch: bool = True
-    """Fork the ranks of functions from a process that has imported torch, one on each node, or one
-    for all runs on this machine or in a shared job. False: each rank imports it."""
+    """Fork ranks of functions from a process that has imported torch: one per node, or one for all
+    runs on this machine or in a shared job. False: each rank imports it."""
     agent_timeout_s: float = 120.0
-    """Seconds until every node has to have reported."""
+    """Seconds until every node must have reported."""
     rendezvous_timeout_s: float = 120.0
-    """Seconds until every rank has to have joined the process group."""
+    """Seconds until every rank must have joined the process group."""
     notice_grace_s: float = 15.0
-    """Seconds that ranks have to save and leave after a notice. Slurm kills after its own
-    `KillWait`, 30 s by default."""
+    """Time for ranks to save and leave after a notice. Slurm kills after its own `KillWait`, 30 s
+    by default."""
     stop_grace_s: float = 10.0
-    """Seconds between SIGTERM and SIGKILL for a rank that has to end."""
+    """Time between SIGTERM and SIGKILL for a rank that has to end."""
     node_timeout_s: float = 6.0
-    """Seconds without a message from a node's agent until the node counts as lost, at least 2.
-    Five times as long if eight or more are silent at once and their kernels still answer."""
+    """A node whose agent is silent for so long is lost; at least 2. Five times as long if eight or
+    more are silent at once and their kernels still answer."""
     save_before_timeout_s: float = 60.0
-    """Seconds before the time limit at which ranks save and leave, until a save has been measured.
-    0: only when Slurm says so."""
+    """Ranks save and leave so long before the time limit, until a save has been measured. 0: only
+    when Slurm says so."""
     drain_poll_interval_s: float = 300.0
-    """About how many seconds between two questions to Slurm whether nodes are being drained. 0:
-    never."""
+    """Approximate time between two questions to Slurm about drains. 0: never."""
     hang_min_s: float = 300.0
-    """Fewest seconds without a new step that count as a hang. 0: hangs are not looked for."""
+    """Least time without a new step that counts as a hang. 0: hangs aren't looked for."""
     hang_factor: float = 10.0
     """How many times its usual step a rank may take."""
     hang_first_s: float = 1800.0
-    """Limit in seconds before the usual step is known (20 steps of a rank after its first one), for
-    the first step, and after the last."""
+    """Limit before the usual step is known (20 steps of a rank after its first), for the first
+    step, and after the last."""
 
 
 class Sampler(StrEnum):
@@ -314,18 +311,18 @@ class Sampler(StrEnum):
     grid = "grid"
     """all combinations of the given values"""
     random = "random"
-    """`samples` points, drawn when the launch is composed"""
+    """`samples` points, drawn at launch"""
     optuna = "optuna"
-    """`samples` points; runs ask an Optuna study, which knows earlier results, as they begin"""
+    """`samples` points; as runs begin, they ask an Optuna study, which knows earlier results"""
 
 
 class Direction(StrEnum):
     """Whether a small or a large value of the metric is good."""
 
     minimize = "minimize"
-    """small values are good"""
+    """small values"""
     maximize = "maximize"
-    """large values are good"""
+    """large values"""
 
 
 class Pruner(StrEnum):
@@ -342,35 +339,35 @@ class Sweep:
     """How the points of a sweep are chosen, and how many of its runs may run at a time."""
 
     max_concurrent: int | None = None
-    """Runs at a time, over all arrays of the launch. Null: no bound; with `optuna` 4."""
+    """Runs at a time, over all arrays. Null: no bound; with `optuna` 4."""
     max_gpus: int | None = None
-    """GPUs that the runs hold together at a time. Null: no bound."""
+    """GPUs that runs hold together at a time. Null: no bound."""
     runs_per_job: int = 1
-    """How many runs share one Slurm job at a time."""
+    """Runs that share one Slurm job at a time."""
     runs_per_gpu: int = 1
-    """How many runs share one GPU; each has to ask for exactly one."""
+    """Runs that share one GPU; each must ask for exactly one."""
     job_timeout_min: int | None = None
-    """Time limit of a shared job in minutes; it is queued again while runs are left. Null: long
-    enough for all its runs."""
+    """Time limit of a shared job, which is queued again while runs are left. Null: long enough for
+    all its runs."""
     mps: bool = True
-    """Share a GPU through CUDA MPS, if the node has it."""
+    """Share a GPU by CUDA MPS, if the node has it."""
     sampler: Sampler = Sampler.grid
     """How the points are chosen."""
     samples: int | None = None
-    """How many points `random` or `optuna` choose."""
+    """Number of points for `random` and `optuna`."""
     seed: int = 0
     """Seed of that choice."""
     metric: str | None = None
     """`optuna`: the metric of `run.log(...)` to optimise."""
     direction: Direction = Direction.minimize
-    """`optuna`: whether small or large values of the metric are good."""
+    """`optuna`: which values of the metric are good."""
     pruner: Pruner = Pruner.none
-    """`optuna`: what ends runs early that promise little."""
+    """`optuna`: what ends unpromising runs early."""
     zip: list[list[str]] = field(default_factory=list)
-    """Groups of swept keys that advance together instead of as a grid, such as `[[lr,batch]]`."""
+    """Groups of swept keys that advance together, like `[[lr,batch]]`."""
     points: str | None = None
-    """A file of points (.csv, .yaml, .jsonl), relative to the working directory; a word of the
-    command line only."""
+    """File of points (.csv, .yaml, .jsonl), relative to the working directory; only on the command
+    line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -378,16 +375,15 @@ class Code:
     """The snapshot of your project."""
 
     snapshot: bool = True
-    """Freeze a copy of the code. False: runs use the project itself, with what you edit meanwhile.
-    """
+    """Freeze a copy of the code. False: runs use the project itself, with your later edits."""
     root: str | None = None
     """Folder to copy. Null: the git checkout around the working directory, else that directory."""
     paths: list[str] = field(default_factory=lambda: [".", "src"])
-    """Folders below `root` that are put on PYTHONPATH."""
+    """Folders below `root` for PYTHONPATH."""
     max_mb: float = 200.0
-    """Most megabytes of a snapshot; a larger one is refused."""
+    """Largest snapshot; a larger one is refused."""
     secrets: list[str] = field(default_factory=list)
-    """Files, folders or globs that are copied although they look like secrets."""
+    """Files, folders or globs to copy although they look like secrets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -395,7 +391,7 @@ class Budget:
     """What a launch may cost at most; beyond it nothing is submitted."""
 
     gpu_hours: float | None = None
-    """GPU-hours of all runs, each for its whole time limit, once. Null: no limit."""
+    """GPU-hours of all runs, each once and for its whole time limit. Null: no limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -406,19 +402,20 @@ class LaunchConfig:
     """
 
     name: str | None = None
-    """Name of the launch, part of its id. Null: from the entry point or the command."""
+    """Name of the launch, part of its id. Null: from the entry point or command."""
     output_dir: str = "outputs"
-    """Where launch folders go, seen by all nodes. `conf/` sets it to `$HPCKIT_OUTPUTS` if set."""
+    """Folder for launch folders. All nodes have to see it."""
     seed: int = 0
-    """Seed of a run, 0 to 4294967295. It seeds Python, NumPy and torch before a function starts."""
+    """Seed of a run, 0 to 4294967295: of Python, NumPy and torch before a function starts."""
     entry_point: str | None = None
-    """Function that each rank calls, `module:function`. Set exactly one of this and `command`."""
+    """Function that each rank calls, `module:function`. Set this or `command`, not both."""
     command: Any = None
-    """Command that each rank runs: a list, or a string, split as a shell does; no shell runs."""
+    """Command that each rank runs: a list, or a string that is split like a shell's. No shell runs.
+    """
     imports: list[str] = field(default_factory=list)
-    """Modules to import before composing: they may store structured configs, register resolvers."""
+    """Modules to import before composing, for structured configs and resolvers."""
     params: dict[str, Any] = field(default_factory=dict)
-    """Values of your own for a command, which takes them as `${params.NAME}`."""
+    """Your own values for a command, which takes them as `${params.NAME}`."""
     env: dict[str, str] = field(default_factory=dict)
     """Environment variables of every rank."""
     cluster: Cluster = field(default_factory=Cluster)
@@ -435,7 +432,7 @@ class LaunchConfig:
     sweep: Sweep = field(default_factory=Sweep)
     budget: Budget = field(default_factory=Budget)
     chaos: list[str] = field(default_factory=list)
-    """Faults to inject, for trying out recovery, for example `['kill step=20 rank=1']`."""
+    """Faults to inject, to try out recovery, like `['kill step=20 rank=1']`."""
     stages: dict[str, Any] = field(default_factory=dict)
     """Parts of a launch that follow each other, by their names."""
 

@@ -23,26 +23,26 @@ class NoticeKind(StrEnum):
     completed = "completed"
     """a run completed"""
     resumed = "resumed"
-    """a run starts again, in the same allocation or in a new one"""
+    """a run starts again"""
     stalled = "stalled"
-    """a run hung, and its ranks were ended"""
+    """a run hung"""
     finished = "finished"
-    """all runs of the launch are over, and nothing starts one again by itself"""
+    """all runs are over, and nothing starts one again by itself"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Notify:
     """Notices that hpckit sends to people or programs.
 
-    Where they go is a secret, so it is not in the configuration: `$HPCKIT_NOTIFY` or a private file
-    names it ([guide](../guides/notify-and-trackers.md#notices)).
+    Addresses are secrets and not in the configuration: `$HPCKIT_NOTIFY` or a private file has them
+    ([guide](../guides/notify-and-trackers.md#notices)).
     """
 
     events: list[NoticeKind] = field(default_factory=list)
-    """What is told, each once. Empty: nothing."""
+    """What is told, each once."""
     file: str | None = None
-    """A file with one address per line, which only you may read; an absolute path, or one with `~`.
-    Null: `$HPCKIT_NOTIFY`, where there is more than one address with line breaks between them."""
+    """File with one address per line, for you alone; absolute, or with `~`. Null: `$HPCKIT_NOTIFY`,
+    with line breaks between several."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +76,7 @@ class TrackerKind(StrEnum):
     """Which tracker the code of a run uses."""
 
     none = "none"
-    """none: no variable is set"""
+    """no variable is set"""
     wandb = "wandb"
     """Weights & Biases"""
     mlflow = "mlflow"
@@ -89,24 +89,24 @@ class TrackerMode(StrEnum):
     online = "online"
     """at once"""
     offline = "offline"
-    """not at all: `wandb sync` does, later"""
+    """only by a later `wandb sync`"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tracker:
     """Variables for a tracker that your own code calls in the ranks.
 
-    They are the same in every attempt of a run. Values that you set in `env` take their place. The
+    They are the same in every attempt of a run. Values in `env` win. The
     [guide](../guides/notify-and-trackers.md#trackers) lists them.
     """
 
     kind: TrackerKind = TrackerKind.none
     """Which tracker your code uses."""
     project: str | None = None
-    """Project of W&B, or experiment of MLflow. Null: `WANDB_PROJECT` or `MLFLOW_EXPERIMENT_NAME` of
-    the shell that launches, else the name of the project's folder."""
+    """W&B project or MLflow experiment. Null: `WANDB_PROJECT` or `MLFLOW_EXPERIMENT_NAME` of the
+    launching shell, else the name of the project's folder."""
     mode: TrackerMode | None = None
-    """Whether W&B sends what rank 0 logs. Null: `WANDB_MODE` of the shell, else W&B's default."""
+    """When W&B sends what rank 0 logs. Null: `WANDB_MODE` of the shell, else W&B's default."""
     uri: str | None = None
-    """Where MLflow's server or store is, without a password. Null: `MLFLOW_TRACKING_URI` of the
-    shell, else MLflow's default."""
+    """MLflow's server or store, without a password. Null: `MLFLOW_TRACKING_URI` of the shell, else
+    MLflow's default."""

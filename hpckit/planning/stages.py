@@ -30,9 +30,9 @@ class StageSettings:
 
     name: str
     overrides: tuple[str, ...]
-    """Overrides for this stage alone, as on a command line: `[resources=cpu, lr=0.1]`."""
+    """Overrides for this stage alone, in command-line form: `[resources=cpu, lr=0.1]`."""
     once: bool
-    """One run for the whole sweep, instead of one for each point."""
+    """One run for the whole sweep, not one for each point."""
     after: DependencyType
     """When a run may begin. Default: `aftercorr` if this stage and the one before are both swept,
     else `afterok`."""

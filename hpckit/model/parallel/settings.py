@@ -29,7 +29,7 @@ class Precision(StrEnum):
     fp32 = "fp32"
     """as the model is built"""
     bf16 = "bf16"
-    """bfloat16 for computing and gathering parameters; gradients are summed in float32"""
+    """bfloat16 to compute and gather parameters; gradients are summed in float32"""
 
 
 class Recompute(StrEnum):
@@ -40,7 +40,7 @@ class Recompute(StrEnum):
     blocks = "blocks"
     """every unit of the plan"""
     selective = "selective"
-    """every unit but for its matrix products, which are kept; attention is computed again"""
+    """every unit, but matrix products are kept; attention is computed again"""
 
 
 def can_compile(recompute: Recompute, *, tensor: int, context: int) -> bool:
@@ -58,18 +58,18 @@ class BatchRule(StrEnum):
     """What becomes of the batch of a step while a run has fewer replicas, or more."""
 
     keep = "keep"
-    """it stays as it is: each replica has more rows, and computes them one part after the other"""
+    """it stays; each replica has more rows, and computes them in parts"""
     scale = "scale"
-    """each data rank keeps its number of rows, so that a step has fewer samples, or more"""
+    """each data rank keeps its number of rows, so a step has fewer samples, or more"""
 
 
 class Reduction(StrEnum):
     """In which order gradients are added."""
 
     fast = "fast"
-    """as the communication library does it: the last bits follow from the number of ranks"""
+    """as the communication library does; the last bits depend on the number of ranks"""
     tree = "tree"
-    """as a fixed binary tree over groups of samples: the bits are the same with fewer replicas"""
+    """as a fixed binary tree; slower, the same bits with fewer replicas"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,58 +97,57 @@ class FallbackLayout:
 class Parallel:
     """How a model and its data are laid out over the ranks of a run.
 
-    The product of the five sizes is the number of ranks. Ranks next to each other differ first in
-    `tensor`, then in `context`, `shard`, `pipeline`, and last in `replicate`. Sizes are numbers, or
-    words for what follows from `resources`: `rest`, `node`, `nodes`.
+    The product of the five sizes is the number of ranks. A size is a number, or a word for what
+    follows from `resources`: `rest`, `node`, `nodes` ([which ranks share
+    what](parallel.md#sizes-and-the-order-of-nodes)).
     """
 
     replicate: int | str = "rest"
-    """Replicas of the model; each takes its own part of the data. A run shrinks along this axis. A
-    number, or `rest`: the ranks that the other axes leave over."""
+    """Replicas of the model; each takes its own part of the data. A run shrinks along this axis.
+    `rest`: ranks that other axes leave over."""
     shard: int | str = 1
-    """Over how many ranks the parameters, gradients and optimizer state of a replica are sharded;
-    each takes its own part of the data (FSDP). A number, `rest`, or `node`: the ranks of a node."""
+    """Ranks over which a replica's parameters, gradients and optimizer state are sharded (FSDP);
+    each takes its own part of the data. Also `rest`, or `node`: the ranks of a node."""
     tensor: int | str = 1
-    """Over how many ranks each matrix is cut; they share their data. A number, or `node`."""
+    """Ranks over which each matrix is cut; they share their data. Also `node`."""
     context: int | str = 1
-    """Over how many ranks each sequence is cut. A number, or `node`."""
+    """Ranks over which each sequence is cut. Also `node`."""
     pipeline: int | str = 1
-    """Into how many groups of layers the model is cut; each rank has one. A number, or `nodes`: one
-    for each node, or on a single node one for each rank."""
+    """Groups into which the layers are cut; each rank has one. Also `nodes`: one per node, or on a
+    single node one per rank."""
     sequence: bool = True
     """With `tensor`: also shard activations between the matrices along the sequence."""
     schedule: str = "1F1B"
-    """With `pipeline`: the order of the microbatches' passes, by torch's names: `GPipe` (all
-    forward, then all backward), `1F1B` (in turn, which needs less memory) or `Interleaved1F1B`
-    (with two groups of layers on each rank, which wait less for each other)."""
+    """With `pipeline`: order of the microbatches' passes, in torch's names. `GPipe`: all forward,
+    then all backward; `1F1B`: in turn, with less memory; `Interleaved1F1B`: two groups of layers
+    per rank, which wait less for each other."""
     microbatches: int | None = None
-    """Into how many parts `run.train_step` cuts each rank's rows of a batch, to compute them one
-    after the other. Null: with `pipeline` twice as many as stages, or what of that divides the
-    rows; else 1."""
+    """Parts into which `run.train_step` cuts each rank's rows, computed one after the other. Null:
+    with `pipeline` twice the stages, or what of that divides the rows; else 1."""
     params: Precision = Precision.fp32
-    """In which type of number the model computes."""
+    """Type of number in which the model computes."""
     recompute: Recompute = Recompute.none
     """What the backward pass computes again, to save memory."""
     batch: BatchRule = BatchRule.keep
-    """What becomes of the batch of a step while replicas are lost. `scale` does not change the
-    learning rate; batch sizes have to be a multiple of the data ranks asked for."""
+    """What happens to a step's batch while replicas are lost
+    ([more](training-step.md#when-replicas-are-lost)). Batch sizes for `scale` must be a multiple of
+    the requested data ranks."""
     reduce: Reduction = Reduction.fast
-    """In which order gradients are added. `tree` is for data parallelism alone, and slower; the
-    replicas asked for, times `microbatches`, have to be a power of two."""
+    """Order in which gradients are added ([limits of
+    `tree`](training-step.md#the-same-bits-with-fewer-replicas))."""
     compile: bool = False
     """Compile every unit of the plan with torch.compile."""
     offload: bool = False
-    """Keep parameters, gradients and optimizer state in the host's memory, and on the GPU only what
-    computes (FSDP's offloading). Slower; on CPUs it saves nothing."""
+    """Keep parameters, gradients and optimizer state in host memory (FSDP's offloading). Slower;
+    saves nothing on CPUs."""
     self_check: bool = True
-    """In the first step, compare on one row: with `tensor` or `context`, what one unit of each
-    class computes with what the whole unit does; with `pipeline`, what the stages compute with what
-    the model's forward does over all units. Not with `compile`."""
+    """Compare parts of the model with the whole in the first step
+    ([how](parallel.md#what-the-first-steps-compare)). Not with `compile`."""
     fallback: list[FallbackLayout] = field(default_factory=list, hash=False)
-    """Layouts in which a run continues while its nodes hold no whole replica, for example
-    `[{replicate: 1, shard: rest}]`. The first that fits the nodes is taken. A layout has the keys
-    `replicate`, `shard`, `tensor`, `context` and `pipeline`, and has to fit `resources.min_nodes`
-    nodes. Other keys of `parallel` stay as they are."""
+    """Layouts for a run whose nodes hold no whole replica
+    ([rules](../guides/elastic.md#when-no-whole-replica-is-left)), like `[{replicate: 1, shard:
+    rest}]`. Keys: `replicate`, `shard`, `tensor`, `context` and `pipeline`; other keys of
+    `parallel` stay."""
 
 
 SCHEDULES = {"GPipe": 1, "1F1B": 1, "Interleaved1F1B": 2}

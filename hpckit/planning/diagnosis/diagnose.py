@@ -34,14 +34,14 @@ RULES = (
         find=time_rules.input_bound,
         measured="share of a step in which ranks wait for the next batch, mean over ranks",
         thresholds=("data_share", "steps", "steps_s"),
-        remedy="more or faster DataLoader workers, data on the node's disk, fewer and larger files",
+        remedy="more or faster workers, data on the node's disk, fewer and larger files",
     ),
     DiagnosisRule(
         kind=VerdictKind.communication_bound,
         find=time_rules.communication_bound,
         measured=(
-            "share of a step spent in collectives, of the rank that waits least; in NCCL's own "
-            "log, sockets between nodes that have InfiniBand"
+            "share of a step in collectives, of the rank that waits least; in NCCL's log, sockets "
+            "between nodes with InfiniBand"
         ),
         thresholds=("waiting_share", "steps", "steps_s"),
         remedy="larger batches, gradient accumulation, overlap, the fast network",
@@ -51,22 +51,22 @@ RULES = (
         find=gpu_rules.compute_bound,
         measured="SM activity of the GPUs in use; without it, their utilization and power",
         thresholds=("high_sm_activity", "high_utilization", "high_power_share", "samples"),
-        remedy="none: nothing is wrong. Lower precision, torch.compile, or more GPUs are faster",
+        remedy="none is needed; lower precision, torch.compile or more GPUs are faster",
     ),
     DiagnosisRule(
         kind=VerdictKind.memory_bound,
         find=gpu_rules.memory_bound,
-        measured="share of the memory's bandwidth that is used, and more than the tensor cores are",
+        measured="used share of memory bandwidth, if larger than that of the tensor cores",
         thresholds=("dram_activity", "samples"),
         remedy="bfloat16, fused kernels, FlashAttention",
     ),
     DiagnosisRule(
         kind=VerdictKind.launch_bound,
         find=gpu_rules.launch_bound,
-        measured="SM activity (without it, utilization) of the GPUs, while ranks do their own work",
+        measured="SM activity (without it, utilization) while ranks do their own work",
         thresholds=("own_share", "low_sm_activity", "low_utilization", "samples", "steps"),
         remedy="larger batches, torch.compile, CUDA graphs, fewer waits for the GPU; more CPUs "
-        "if tasks wait for them",
+        "if tasks wait",
     ),
     DiagnosisRule(
         kind=VerdictKind.gpu_idle,
@@ -78,38 +78,38 @@ RULES = (
     DiagnosisRule(
         kind=VerdictKind.throttled,
         find=hardware_rules.throttled,
-        measured="share of time in which a GPU lowers its clocks for heat, or for its power limit",
+        measured="share of time with lower clocks for heat, or for the power limit",
         thresholds=("heat_share", "power_share", "samples"),
-        remedy="report the node, and leave it out; a low power limit is the site's",
+        remedy="report the node and leave it out; a low power limit is the site's",
     ),
     DiagnosisRule(
         kind=VerdictKind.straggler,
         find=hardware_rules.straggler,
-        measured="a rank's own time a step against the median of its peers', window by window",
+        measured="a rank's own time per step, against the median of its peers'",
         thresholds=(
             *("straggler_excess", "straggler_step_share", "straggler_noise", "window_s"),
             *("window_steps", "windows", "slow_windows", "least_windows"),
         ),
-        remedy="by what its hardware says: leave the node out, or ask for more CPUs",
+        remedy="leave the node out, or ask for more CPUs, as its hardware says",
     ),
     DiagnosisRule(
         kind=VerdictKind.checkpoint_overhead,
         find=time_rules.checkpoint_overhead,
         measured="checkpoint stall, as a share of the time on the nodes",
         thresholds=("checkpoint_share", "saves", "run_s"),
-        remedy="save less often, or leave the interval to hpckit; faster storage",
+        remedy="save less often, or leave that to hpckit; faster storage",
     ),
     DiagnosisRule(
         kind=VerdictKind.restarts,
         find=time_rules.restarts,
-        measured="share of the time on the nodes that went into restarts and repeated steps",
+        measured="restarts and repeated steps, as a share of the time on the nodes",
         thresholds=("restart_share", "run_s"),
         remedy="save more often, start faster, repair what fails most",
     ),
     DiagnosisRule(
         kind=VerdictKind.overallocated,
         find=hardware_rules.overallocated,
-        measured="CPUs that are busy on average, memory at its peak, time of a completed run",
+        measured="mean of busy CPUs, peak memory, time of a completed run",
         thresholds=(
             *("cpu_share", "spare_cores", "memory_share", "spare_memory_gb", "time_share"),
             *("spare_time_s", "samples", "run_s"),
