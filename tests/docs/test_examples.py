@@ -159,6 +159,17 @@ def test_page_commands_run_as_shown(page: str, folder: Path) -> None:
             PROMISES[page](folder)
 
 
+def test_answers_of_the_page_run_as_shown(tmp_path: Path) -> None:
+    """Every command of the questions and answers, one after the other, with the page's script."""
+    (script,) = blocks("faq", "python")
+    (tmp_path / "train.py").write_text(script, encoding="utf-8")
+    lines = commands("faq")
+    said = {" ".join(words[1:3]): start(words, tmp_path) for words in lines}
+    assert len(lines) >= 10
+    found = json.loads(said["results --sort"])["runs"]
+    assert [run["metrics"]["loss"] for run in found] == [0.0144, 0.1351]
+
+
 def test_layout_that_does_not_fit_is_refused_as_the_page_shows(tmp_path: Path) -> None:
     """The command and what it says of the example's heads, line by line."""
     folder = Path(shutil.copytree(example("parallel"), tmp_path / "project"))

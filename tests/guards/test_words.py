@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 from hpckit.model.counted import counted
 from hpckit.model.failure import Cause
 
@@ -79,3 +81,57 @@ def test_pages_are_in_plain_english() -> None:
         if re.search(ODD, line)
     }
     assert found == set()
+
+
+LONGEST = 35
+"""Words of a sentence that a reader from abroad still follows."""
+
+
+def _sentences(text: str) -> list[str]:
+    """Return the sentences of a page's paragraphs, list items and table cells.
+
+    A span of code is one word. A sentence ends at `.`, `!`, `?` or `:`, with its
+    item or cell, and at a blank line.
+    """
+    text = re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"`[^`]+`", "CODE", text)
+    text = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"^(\|.*)$", lambda row: row[1].replace("|", "\n\n"), text, flags=re.MULTILINE)
+    blocks = re.split(r"\n\s*\n|\n(?= *(?:[-*]|\d+\.|#+) )", text)
+    return [one for block in blocks for one in re.split(r"(?<=[.!?:])[)*\"]*\s", block)]
+
+
+def _too_long(text: str) -> list[str]:
+    return [one for one in _sentences(text) if len(re.findall(r"\S*\w\S*", one)) > LONGEST]
+
+
+def test_sentences_of_the_pages_are_short() -> None:
+    """No sentence has more than 35 words, so that a reader from abroad reads it once."""
+    pages = (_ROOT / "README.md", *(_ROOT / "docs").rglob("*.md"))
+    found = {
+        page.relative_to(_ROOT).as_posix(): long
+        for page in pages
+        if (long := _too_long(page.read_text()))
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("word " * 36, 1),
+        ("- " + "word " * 36, 1),
+        ("| a |\n|---|\n| " + "word " * 36 + "|", 1),
+        ("word " * 35 + "\nword " * 5, 1),
+        ("word " * 30 + "end. " + "word " * 30, 0),
+        ("- " + "word " * 30 + "\n- " + "word " * 30, 0),
+        ("| " + "word " * 30 + "| " + "word " * 30 + "|", 0),
+        ("```\n" + "word " * 36 + "\n```", 0),
+        ("`" + "word " * 36 + "`", 0),
+        ("[word](" + "word/" * 36 + ") " + "word " * 34, 0),
+    ],
+)
+def test_long_sentences_are_found_where_they_are(text: str, count: int) -> None:
+    """In paragraphs over several lines, items and cells; neither in code nor in addresses."""
+    assert len(_too_long(text)) == count
