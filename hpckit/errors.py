@@ -28,6 +28,8 @@ Every error says what happened, which value, what is allowed, and in `hint` what
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
 from typing import ClassVar
 
 
@@ -145,3 +147,16 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         seen.append(error)
         yield error
         error = error.__cause__ or error.__context__
+
+
+def import_optional(module: str, what: str, hint: str) -> ModuleType:
+    """Import a module when it is asked for: its libraries are slow to import, and optional.
+
+    Raises UsageError with the hint if one that `what` needs is not installed.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("hpckit"):
+            raise
+        raise UsageError(f"{what} needs {error.name}, which is not installed", hint=hint) from error

@@ -35,8 +35,11 @@ def missing_runs(launch: Launch, index: int) -> tuple[RunRecord, ...]:
 
 def may_begin(launch: Launch, index: int, context: Context) -> bool:
     """Return whether a run may begin, and print why not; waits for a late record."""
-    if not launch.stages or _has_begun(launch, index):
+    if not launch.stages:
         return True
+    attempts = latest_attempt(launch.paths.run(index).attempts)
+    if attempts > read_launch_history(launch).attempts_before(index):
+        return True  # an attempt has begun since the run was last submitted: it may continue
     deadline = context.now() + _PATIENCE
     while lacking := missing_runs(launch, index):
         if context.now() >= deadline:
@@ -49,9 +52,3 @@ def may_begin(launch: Launch, index: int, context: Context) -> bool:
             return False
         context.sleep(_LOOK_S)
     return True
-
-
-def _has_begun(launch: Launch, index: int) -> bool:
-    """Whether an attempt has begun since the run was last submitted: then it may continue."""
-    attempts = latest_attempt(launch.paths.run(index).attempts)
-    return attempts > read_launch_history(launch).attempts_before(index)

@@ -16,10 +16,9 @@ from hpckit.context import Context
 from hpckit.errors import SchedulerError, UsageError
 from hpckit.model.cluster.allocation import AttemptLimits, AttemptRequest, RequeueResult
 from hpckit.model.cluster.nodes import expand_nodes
-from hpckit.model.events import AttemptEnded
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec, SharedJobSpec
-from hpckit.model.states import RequeueOutcome, RunState
+from hpckit.model.states import RequeueOutcome
 from hpckit.operations.running.satellites import GrowOrder, drop_satellites, regrow
 from hpckit.operations.successor import (
     continue_in_successor,
@@ -28,7 +27,7 @@ from hpckit.operations.successor import (
     queue_successor,
     starts_in_vain,
 )
-from hpckit.record.attempts import read_attempts
+from hpckit.record.attempts import has_completed
 from hpckit.record.launches import Launch, load_settings
 from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
 from hpckit.runtime.environ import job_key, without_rank
@@ -53,7 +52,7 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
     settings = in_foreground(load_settings(launch, index)[0], context.environ)
     slurm_job, restarts = job_key(context.environ)
     again = restarts or job.resources.dependency or job.shared_job
-    if again and _has_completed(launch, index):
+    if again and has_completed(launch.paths.run(index)):
         # This start is not needed: a late requeue, or a successor left in the queue.
         context.note(f"run {launch.runs[index].id} is completed already; nothing is left to do")
         return 0
@@ -102,16 +101,6 @@ def _supervise(assignment: Assignment) -> int:
     with ready_agent() as ready:
         agents = replace(assignment.agents, ready=ready)
         return supervise(replace(assignment, agents=agents))
-
-
-def _has_completed(launch: Launch, index: int) -> bool:
-    ends = [
-        event.state
-        for _, told in read_attempts(launch.paths.run(index))
-        for event in told
-        if isinstance(event, AttemptEnded)
-    ]
-    return RunState.completed in ends
 
 
 def _allocation(launch: Launch, index: int, spec: JobSpec, context: Context) -> Allocation | None:

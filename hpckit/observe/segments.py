@@ -28,7 +28,6 @@ from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_lines, json_line, make_folder, write_text
 from hpckit.record.telemetry import (
     closed_segments,
-    has_total,
     later_segments,
     latest_telemetry,
     read_segment,
@@ -217,7 +216,7 @@ def coarsen_segment(file: Path, row_s: float) -> None:
     Its last total stays, with the rows behind it, if no later segment has one: it may be all that
     is known of an attempt.
     """
-    last = not any(map(has_total, later_segments(file)))
+    last = all(segment_end(later).total is None for later in later_segments(file))
     total = complete_total(segment_end(file)) if last else None
     records = coarser_records(lambda: read_segment(file), row_s, total=total)
     text = b"".join(json_line(encode_telemetry(record)) for record in records)

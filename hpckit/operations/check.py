@@ -58,9 +58,7 @@ def check_launch(
     Models are looked at as `models` says, if nothing else is wrong.
     """
     plan = as_submitted(prepared.plan, context.environ)
-    machine = Machine(
-        plan=plan, snapshot=prepared.snapshot, environ=context.environ, split=command_words
-    )
+    machine = Machine(plan=plan, snapshot=prepared.snapshot, environ=context.environ)
     findings = list(machine.findings())
     asked = Asked(plan=plan, scripts=prepared.scripts, context=context)
     if plan.cluster.kind is ClusterKind.slurm:

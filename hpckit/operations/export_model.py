@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
-from hpckit.errors import NotFoundError, UsageError
+from hpckit.errors import NotFoundError, import_optional
 from hpckit.operations.checkpoints import RunCheckpoints
 from hpckit.operations.output_file import OutputKind, check_output_file, replaced_file
 from hpckit.runtime.checkpoint import manifest
@@ -65,12 +64,5 @@ def _chosen(found: RunCheckpoints, step: int | None) -> tuple[CheckpointEntry, M
 
 
 def _weights_module() -> Any:
-    try:
-        return importlib.import_module("hpckit.runtime.checkpoint.weights")
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("hpckit"):
-            raise
-        raise UsageError(
-            f"an export of a model needs {error.name}, which is not installed",
-            hint="pip install '.[train]' in hpckit's checkout; ls and verify need nothing",
-        ) from error
+    hint = "pip install '.[train]' in hpckit's checkout; ls and verify need nothing"
+    return import_optional("hpckit.runtime.checkpoint.weights", "an export of a model", hint)

@@ -9,6 +9,7 @@ from pathlib import Path
 from hpckit.model import events
 from hpckit.model.goodput import StepProgress
 from hpckit.model.plain import LARGEST, from_plain, is_within
+from hpckit.model.states import RunState
 from hpckit.record.frozen import unreadable_file
 from hpckit.record.layout import AttemptPaths, RunPaths
 from hpckit.record.store import read_events, read_json
@@ -69,11 +70,6 @@ def numbers_in(attempts: Path) -> list[int]:
     return [int(name) for name in names if name.isdecimal()]
 
 
-def progress_step(attempt: AttemptPaths) -> int | None:
-    """Return the latest step that an attempt recorded; None if none can be read."""
-    return progress_of(attempt)[0]
-
-
 def progress_of(attempt: AttemptPaths) -> tuple[int | None, int | None]:
     """Return the latest recorded step and the number of steps; None for what is not known."""
     try:
@@ -108,6 +104,13 @@ def told_of(attempt: AttemptPaths, *, without: Collection[str] = ()) -> Iterator
         yield from read_events(attempt.events, without=without)
     except OSError as error:
         raise unreadable_file(attempt.events, str(error)) from error
+
+
+def has_completed(run: RunPaths) -> bool:
+    """Return whether any attempt of a run completed; raises FrozenFolderError."""
+    told = (event for _, attempt in read_attempts(run) for event in attempt)
+    ends = (event.state for event in told if isinstance(event, events.AttemptEnded))
+    return RunState.completed in ends
 
 
 def read_progress(attempt: AttemptPaths) -> StepProgress | None:

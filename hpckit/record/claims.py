@@ -28,10 +28,6 @@ class ClaimHolder:
     pid: int
     started: str
 
-    def precedes(self, other: ClaimHolder) -> bool:
-        """Return whether this is an earlier start of the same job, and therefore over."""
-        return self.job == other.job and self.restart_count < other.restart_count
-
 
 def take_claim(folder: Path, run: int, holder: ClaimHolder) -> bool:
     """Claim a run; return False if it is already claimed. Raises OSError."""
@@ -57,7 +53,8 @@ def held_before(folder: Path, holder: ClaimHolder) -> Iterator[int]:
     """Yield the runs that an earlier start of the holder's own job left claimed."""
     for run in sorted(claimed(folder)):
         with suppress(OSError, ValueError, TypeError):
-            if from_plain(ClaimHolder, read_json(_path(folder, run))).precedes(holder):
+            other = from_plain(ClaimHolder, read_json(_path(folder, run)))
+            if other.job == holder.job and other.restart_count < holder.restart_count:
                 yield run
 
 

@@ -12,7 +12,7 @@ from hpckit.model import events
 from hpckit.model.history import LaunchHistory
 from hpckit.model.run import last_round, missing_final_event, round_lost
 from hpckit.model.states import RunState
-from hpckit.record.attempts import progress_step, read_attempts
+from hpckit.record.attempts import progress_of, read_attempts
 from hpckit.record.launches import Launch, read_launch_history
 from hpckit.record.layout import AttemptPaths
 
@@ -49,5 +49,5 @@ def _final_event(told: Sequence[events.Event], attempt: AttemptPaths) -> Iterato
     if failure is None:
         return
     at = told[-1].at
-    yield round_lost(failure, at=at, number=last_round(told), step=progress_step(attempt))
+    yield round_lost(failure, at=at, number=last_round(told), step=progress_of(attempt)[0])
     yield events.AttemptEnded(at=at, state=RunState.interrupted, exit_code=1, failure=failure)

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from hpckit.errors import HpckitError
 from hpckit.model import events
-from hpckit.model.states import RunState
-from hpckit.record.attempts import read_attempts
+from hpckit.record.attempts import has_completed, read_attempts
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.lookup import list_launches
 
@@ -36,8 +35,12 @@ def durations(output_dir: Path, name: str, wanted: Collection[str]) -> dict[str,
 
 def time_taken(launch: Launch, index: int) -> timedelta | None:
     """Return how long a run took so far, over its ended attempts; None if it has none."""
-    spent = [_attempt_time(told) for _, told in read_attempts(launch.paths.run(index))]
-    known = [time for time in spent if time is not None]
+    known = []
+    for _, told in read_attempts(launch.paths.run(index)):
+        began = [event.at for event in told if isinstance(event, events.AttemptStarted)]
+        ended = [event.at for event in told if isinstance(event, events.AttemptEnded)]
+        if began and ended:
+            known.append(ended[-1] - began[0])
     return sum(known, timedelta()) if known else None
 
 
@@ -52,16 +55,5 @@ def _completed(
             continue
         for run in launch.runs:
             if run.signature in wanted:
-                yield run.signature, _time_to_complete(launch, run.index)
-
-
-def _time_to_complete(launch: Launch, index: int) -> timedelta | None:
-    told = [event for _, attempt in read_attempts(launch.paths.run(index)) for event in attempt]
-    ends = [event.state for event in told if isinstance(event, events.AttemptEnded)]
-    return time_taken(launch, index) if RunState.completed in ends else None
-
-
-def _attempt_time(told: tuple[events.Event, ...]) -> timedelta | None:
-    began = [event.at for event in told if isinstance(event, events.AttemptStarted)]
-    ended = [event.at for event in told if isinstance(event, events.AttemptEnded)]
-    return ended[-1] - began[0] if began and ended else None
+                done = has_completed(launch.paths.run(run.index))
+                yield run.signature, time_taken(launch, run.index) if done else None

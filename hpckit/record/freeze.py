@@ -23,8 +23,8 @@ from hpckit.record.remove import LaunchOrigin, origin_of, remove_tree
 from hpckit.record.secret_variables import write_secrets
 from hpckit.record.snapshot import collect
 from hpckit.record.snapshot.changes import write_sums
-from hpckit.record.snapshot.identity import code_identity, write_signatures
-from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, make_folder, write_json, write_text
+from hpckit.record.snapshot.identity import code_identity
+from hpckit.record.store import PRIVATE_FOLDER, make_folder, write_json, write_new, write_text
 from hpckit.record.trials import write_search
 
 VERSION = 1
@@ -79,12 +79,10 @@ def discard_launch(folder: Path) -> None:
 
 
 def _remove_empty(folder: Path, top: Path) -> None:
-    try:
+    with contextlib.suppress(OSError):
         while folder.is_relative_to(top):
             folder.rmdir()
             folder = folder.parent
-    except OSError:
-        return
 
 
 def _write(
@@ -99,19 +97,19 @@ def _write(
     in_project = any(run.settings.runtime.cwd is WorkingFolder.project for run in plan.runs)
     record = {**collect.describe_code(snapshot), "identity": identity, "in_project": in_project}
     text = json.dumps(to_plain(record), indent=2, ensure_ascii=False)
-    _write_new(paths.code_record, f"{text}\n")
+    write_new(paths.code_record, f"{text}\n")
     if snapshot.git is not None and snapshot.git.diff:
-        paths.code_diff.write_text(snapshot.git.diff, encoding="utf-8", errors="surrogateescape")
-        paths.code_diff.chmod(PRIVATE_FILE)
+        write_new(paths.code_diff, snapshot.git.diff, errors="surrogateescape")
     for index, text in scripts.items():
         write_text(paths.script(index), text)
     unused = foreground_asked(plan.arguments)
-    write_signatures(paths, ("-" if unused else run.signature for run in plan.runs))
+    signatures = ("-" if unused else run.signature for run in plan.runs)
+    write_new(paths.signatures, "".join(f"{signature}\n" for signature in signatures))
     if plan.search is not None:
         write_search(paths, plan.search)
     write_secrets(paths, [run.secrets for run in plan.runs])
     origin = origin_of(paths.folder, Path(plan.folder))
-    write_json(paths.launch, _launch_record(plan, snapshot, origin))
+    write_json(paths.launch, _launch_record(plan, paths, snapshot, origin))
 
 
 def _write_configs(
@@ -124,7 +122,7 @@ def _write_configs(
         if tell is not None:
             tell(start, len(runs))
         part = runs[start : start + CONFIGS_PER_FILE]
-        _write_new(paths.configs(start), "".join(_config_line(run.config, known) for run in part))
+        write_new(paths.configs(start), "".join(_config_line(run.config, known) for run in part))
 
 
 def _config_line(config: Mapping[str, Any], known: dict[int, str]) -> str:
@@ -136,17 +134,8 @@ def _config_line(config: Mapping[str, Any], known: dict[int, str]) -> str:
     return "{" + ", ".join(texts) + "}\n"
 
 
-def _write_new(path: Path, text: str) -> None:
-    r"""Write a file in a folder that is not visible yet: no need for atomic replacement or flush.
-
-    Bytes of arguments that are not UTF-8 are written as JSON escapes (`\udcff`).
-    """
-    path.touch(mode=PRIVATE_FILE)
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")
-
-
 def _launch_record(
-    plan: LaunchPlan, snapshot: collect.CodeSnapshot, origin: LaunchOrigin
+    plan: LaunchPlan, paths: LaunchPaths, snapshot: collect.CodeSnapshot, origin: LaunchOrigin
 ) -> dict[str, object]:
     record: dict[str, object] = to_plain(
         {
@@ -155,7 +144,9 @@ def _launch_record(
             "origin": origin,
             **plain_fields(plan, "arguments", "python", "cluster", "stages", "swept"),
             "searched": plan.search is not None,
-            "jobs": [_job_record(plan, index) for index in range(len(plan.jobs))],
+            "jobs": [
+                {**to_plain(job), "script": paths.script(job.index).name} for job in plan.jobs
+            ],
             "runs": [
                 plain_fields(run, "index", "id", "overrides", "signature", "stage")
                 for run in plan.runs
@@ -169,9 +160,3 @@ def _launch_record(
         }
     )
     return record
-
-
-def _job_record(plan: LaunchPlan, index: int) -> dict[str, object]:
-    job = plan.jobs[index]
-    script = LaunchPaths(Path(plan.folder)).script(job.index).name
-    return {**to_plain(job), "script": script}

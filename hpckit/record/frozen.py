@@ -18,7 +18,7 @@ from hpckit.patterns import lazy_pattern
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.process import this_host
 from hpckit.record.remove import LaunchOrigin
-from hpckit.record.store import read_json, read_object, read_plain
+from hpckit.record.store import read_json, read_plain
 from hpckit.values import dataclass, replace
 
 
@@ -175,24 +175,10 @@ def unreadable_file(path: Path, why: str) -> FrozenFolderError:
 _DIFF_OF = lazy_pattern(r'^diff --git (?:"?a/.*"? )"?b/(.*?)"?$', re.MULTILINE)
 
 
-def read_code_record(paths: LaunchPaths) -> Mapping[str, Any]:
-    """Return code.json; empty if it cannot be read."""
-    return read_object(paths.code_record)
-
-
-def read_environment(paths: LaunchPaths) -> Mapping[str, Any]:
-    """Return environment.json; empty if it cannot be read."""
-    return read_object(paths.environment)
-
-
 def changed_files(paths: LaunchPaths) -> tuple[str, ...]:
     """Return the files that differed from the commit, limited to files that git tracked."""
-    return tuple(dict.fromkeys(_DIFF_OF.findall(read_code_diff(paths))))
-
-
-def read_code_diff(paths: LaunchPaths) -> str:
-    """Return the diff from the commit; empty if there was none or it cannot be read."""
     try:
-        return read_plain(paths.code_diff).decode("utf-8", "surrogateescape")
+        diff = read_plain(paths.code_diff).decode("utf-8", "surrogateescape")
     except OSError:
-        return ""
+        return ()
+    return tuple(dict.fromkeys(_DIFF_OF.findall(diff)))

@@ -59,12 +59,6 @@ _TIMES: Mapping[str, type] = {"parts": TimeParts, "measured": MeasuredTimes}
 """Those of them that are lists of durations."""
 
 
-def record_entry(record: RunRecord) -> list[Any]:
-    """Return the entry for a run as of its latest attempt."""
-    values = ((name, getattr(record, name)) for name in _RECORD)
-    return [to_plain(value) if name in _WRITTEN else value for name, value in values]
-
-
 def read_record(base: RunRecord, entry: Sequence[Any]) -> RunRecord:
     """Return `base` with its latest attempt; raises ValueError, TypeError, KeyError."""
     told = {
@@ -72,12 +66,6 @@ def read_record(base: RunRecord, entry: Sequence[Any]) -> RunRecord:
         for name, value in zip(_RECORD, entry, strict=True)
     }
     return replace(base, **told | {"job": told["job"] or base.job})
-
-
-def account_entry(account: Goodput) -> list[Any]:
-    """Return the entry for the account of a run."""
-    values = ((name, to_plain(getattr(account, name))) for name in _ACCOUNT)
-    return [list(value.values()) if name in _TIMES else value for name, value in values]
 
 
 def read_account(entry: Sequence[Any]) -> Goodput:
@@ -145,8 +133,9 @@ class RunIndex:
         """Keep a run whose latest attempt has ended; `stamp` was taken before reading it."""
         if stamp is None or not record.state.ended or attempt != record.attempt:
             return
-        quiet = self._is_quiet(record)
-        self.kept[str(record.index)] = [attempt, stamp, quiet, record_entry(record)]
+        values = ((name, getattr(record, name)) for name in _RECORD)
+        entry = [to_plain(value) if name in _WRITTEN else value for name, value in values]
+        self.kept[str(record.index)] = [attempt, stamp, self._is_quiet(record), entry]
         self.new += 1
 
     def recall_account(self, run: int, submissions: Iterable[datetime]) -> Goodput | None:
@@ -167,8 +156,9 @@ class RunIndex:
         """Keep the account of a run that is in the index."""
         current = self.kept.get(str(run))
         if current is not None and self.accounts is not None:
-            entry = [*current[:2], _texts(submissions), account_entry(account)]
-            self.accounts[str(run)] = entry
+            values = ((name, to_plain(getattr(account, name))) for name in _ACCOUNT)
+            entry = [list(value.values()) if name in _TIMES else value for name, value in values]
+            self.accounts[str(run)] = [*current[:2], _texts(submissions), entry]
             self.new_accounts += 1
 
     def save(self) -> None:
@@ -200,9 +190,9 @@ class RunIndex:
         return stamp
 
     def _is_quiet(self, record: RunRecord) -> bool:
-        ended_at = record.ended_at
-        completed = record.state is RunState.completed and ended_at is not None
-        return completed and ended_at is not None and self.now - ended_at > QUIET
+        if record.state is not RunState.completed or record.ended_at is None:
+            return False
+        return self.now - record.ended_at > QUIET
 
 
 def open_index(

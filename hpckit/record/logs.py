@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
@@ -91,14 +92,11 @@ def other_logs(
         LogFile(kind=LogKind.batch, path=launch.paths.job_log(spec, job or "")) for spec in specs
     ]
     logs.append(LogFile(kind=LogKind.executor, path=launch.paths.local_log))
-    return tuple(log for log in logs if _holds_anything(log.path))
-
-
-def _holds_anything(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except OSError:
-        return False
+    found = []
+    for log in logs:
+        with suppress(OSError):
+            found += [log] if log.path.stat().st_size else []
+    return tuple(found)
 
 
 def read_text(path: Path) -> str:

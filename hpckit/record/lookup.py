@@ -9,6 +9,7 @@ import difflib
 import os
 import stat
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -69,13 +70,6 @@ def find_evidence(reference: str | None, output_dir: Path, *, cwd: Path | None =
     return _find(reference, output_dir, cwd, load_evidence)
 
 
-def _is_own(path: Path) -> bool:
-    try:
-        return path.lstat().st_uid == os.geteuid()
-    except OSError:
-        return False
-
-
 def find_removed(reference: str, output_dir: Path, *, cwd: Path) -> Path | None:
     """Return the launch folder meant by `reference` whose removal was cut off, if any.
 
@@ -94,8 +88,12 @@ def find_removed(reference: str, output_dir: Path, *, cwd: Path) -> Path | None:
         or LaunchPaths(output_dir / reference).launch.exists()
     ):
         return None
-    own = filter(_is_own, leftovers(output_dir))
-    begun = {name: path for path in own if (name := removed_name(path))}
+    begun: dict[str, Path] = {}
+    for path in leftovers(output_dir):
+        name = removed_name(path)
+        with suppress(OSError):
+            if name and path.lstat().st_uid == os.geteuid():
+                begun[name] = path
     if not begun:
         return None
     live = dict.fromkeys(folder.name for folder in list_launches(output_dir))
@@ -144,9 +142,8 @@ def _age(folder: Path) -> tuple[str, int] | None:
         return None
     if not stat.S_ISREG(written.st_mode):
         return None
-    stamp = _STAMP.search(folder.name)
     moment = datetime.fromtimestamp(written.st_mtime, UTC)
-    return (stamp[1] if stamp else f"{moment:%Y%m%d-%H%M%S}", written.st_mtime_ns)
+    return _stamp(folder.name) or f"{moment:%Y%m%d-%H%M%S}", written.st_mtime_ns
 
 
 def _latest(output_dir: Path) -> Selection:
@@ -176,8 +173,10 @@ def _by_folder(path: Path, load: Callable[[Path], Launch]) -> Selection | None:
     path = path.resolve()
     for folder in (path, *path.parents):
         if LaunchPaths(folder).launch.is_file():
-            launch = load(folder)
-            return Selection(launch=launch, index=_run_of(launch, path.relative_to(folder).parts))
+            launch, parts = load(folder), path.relative_to(folder).parts
+            runs = launch.paths.run(0).folder.parent.name
+            of_run = len(parts) > 1 and parts[0] == runs and parts[1].isdecimal()
+            return _selected(launch, int(parts[1]) if of_run else None)
     return None
 
 
@@ -189,22 +188,13 @@ def _by_folder_and_index(
     folder = (base / text).resolve()
     if not text or index is None or not LaunchPaths(folder).launch.is_file():
         return None
-    launch = load(folder)
-    return Selection(launch=launch, index=_checked(launch, index))
-
-
-def _run_of(launch: Launch, parts: Sequence[str]) -> int | None:
-    runs = launch.paths.run(0).folder.parent.name
-    if len(parts) > 1 and parts[0] == runs and parts[1].isdecimal():
-        return _checked(launch, int(parts[1]))
-    return None
+    return _selected(load(folder), index)
 
 
 def _by_id(reference: str, output_dir: Path, load: Callable[[Path], Launch]) -> Selection:
     text, index = split_run_id(reference)
     if index is not None and not text:
-        latest = _latest(output_dir).launch
-        return Selection(launch=latest, index=_checked(latest, index))
+        return _selected(_latest(output_dir).launch, index)
     # Other users' launches must never get in the way of the caller's own.
     folders = {folder.name: folder for folder in list_launches(output_dir)}
     matches = _matches(text, folders)
@@ -213,8 +203,7 @@ def _by_id(reference: str, output_dir: Path, load: Callable[[Path], Launch]) -> 
         matches = _matches(text, folders)
     if len(matches) != 1:
         raise _not_one(reference, matches, list(folders), output_dir)
-    launch = load(folders[matches[0]])
-    return Selection(launch=launch, index=None if index is None else _checked(launch, index))
+    return _selected(load(folders[matches[0]]), index)
 
 
 def _matches(text: str, names: Collection[str]) -> list[str]:
@@ -227,14 +216,14 @@ def _matches(text: str, names: Collection[str]) -> list[str]:
     return named[:1] or [name for name in names if name.startswith(text)]
 
 
-def _checked(launch: Launch, index: int) -> int:
-    if index >= len(launch.runs):
+def _selected(launch: Launch, index: int | None) -> Selection:
+    if index is not None and index >= len(launch.runs):
         there = "only run 0" if len(launch.runs) == 1 else f"0 to {len(launch.runs) - 1}"
         raise NotFoundError(
             f"launch {launch.id} has no run {index}; it has {there}",
             hint=f"`hpckit status {launch.id}` lists its runs",
         )
-    return index
+    return Selection(launch=launch, index=index)
 
 
 def _not_one(

@@ -9,17 +9,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import json
 import math
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from hpckit.model.nodes.incident import NodeIncident
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.record.store import append_lines, json_line, make_folder, open_plain
+from hpckit.record.store import append_lines, json_line, make_folder, open_plain, parsed_line
 
 _NAME = ".nodes"
 _FORGOTTEN = "forgotten.jsonl"
@@ -126,38 +126,29 @@ def _check_own(folder: Path) -> None:
 
 def _forgotten(file: Path) -> dict[str, datetime]:
     found: dict[str, datetime] = {}
-    for line in _lines(file):
-        try:
-            record = json.loads(line)
-            at = datetime.fromisoformat(record["at"])
-            if at.tzinfo is None:
-                continue
-            found[str(record["node"])] = max(at, found.get(str(record["node"]), at))
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue
+    for record in _records(file):
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            at, node = datetime.fromisoformat(record["at"]), str(record["node"])
+            if at.tzinfo is not None:
+                found[node] = max(at, found.get(node, at))
     return found
 
 
 def _incidents(file: Path) -> Iterator[NodeIncident]:
-    for line in _lines(file):
-        try:
-            found = from_plain(NodeIncident, json.loads(line))
+    for record in _records(file):
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+            found = from_plain(NodeIncident, record)
             if found.at.tzinfo is not None:
                 yield found
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue
 
 
-def _lines(file: Path) -> list[bytes]:
-    """Return the whole lines of a file of ours; of a long one the latest."""
-    try:
-        with open_plain(file) as opened:
-            found = os.fstat(opened.fileno())
-            if found.st_uid != os.getuid():
-                return []
-            begin = max(0, found.st_size - _MOST_BYTES)
-            opened.seek(begin)
-            lines = opened.read(_MOST_BYTES).splitlines()
-            return lines[1:] if begin else lines
-    except OSError:
-        return []
+def _records(file: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the whole lines of a file of ours that can be read; of a long one the latest."""
+    with contextlib.suppress(OSError), open_plain(file) as opened:
+        found = os.fstat(opened.fileno())
+        if found.st_uid != os.getuid():
+            return
+        begin = max(0, found.st_size - _MOST_BYTES)
+        opened.seek(begin)
+        lines = opened.read(_MOST_BYTES).splitlines()[1 if begin else 0 :]
+        yield from filter(None, map(parsed_line, lines))

@@ -30,11 +30,6 @@ def keep_notice(paths: LaunchPaths, key: str, document: object) -> bool:
     return write_first(paths.notice(key).record, text)
 
 
-def is_kept(paths: LaunchPaths, key: str) -> bool:
-    """Return whether the event has a notice already."""
-    return paths.notice(key).record.exists()
-
-
 def unsent_notices(paths: LaunchPaths) -> tuple[UserNotice, ...]:
     """Return the notices that are not sent to everyone, oldest first; unreadable ones are not."""
     found: list[UserNotice] = []

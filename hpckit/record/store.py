@@ -34,12 +34,21 @@ def make_folder(path: Path, *, exist_ok: bool = True) -> Path:
     return path
 
 
-def write_text(path: Path, text: str, *, mode: int = PRIVATE_FILE, lasting: bool = True) -> None:
+def write_text(path: Path, text: str, *, lasting: bool = True) -> None:
     """Replace a whole file atomically: a reader sees the old text or the new text, never a part.
 
     With `lasting=False` the file may be empty after a power loss.
     """
-    write_chunks(path, (text,), mode=mode, lasting=lasting)
+    write_chunks(path, (text,), lasting=lasting)
+
+
+def write_new(path: Path, text: str, *, errors: str = "backslashreplace") -> None:
+    r"""Write a file in a folder that is not visible yet: no need for atomic replacement or flush.
+
+    Bytes of arguments that are not UTF-8 are written as JSON escapes (`\udcff`), by default.
+    """
+    path.touch(mode=PRIVATE_FILE)
+    path.write_text(text, encoding="utf-8", errors=errors)
 
 
 def write_chunks(

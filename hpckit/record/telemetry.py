@@ -22,7 +22,7 @@ from hpckit.model.telemetry.vocabulary import (
 )
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import open_plain, parsed_line, read_lines
-from hpckit.values import dataclass, field, replace
+from hpckit.values import dataclass, replace
 
 _CLOSED = "[0-9]*.jsonl"
 """What closed segments of a node are called: by when they begin."""
@@ -84,14 +84,9 @@ def later_segments(file: Path) -> list[Path]:
     )
 
 
-def has_total(file: Path) -> bool:
-    """Return whether a file has a total that can be read; raises OSError."""
-    return _end_of(file).total is not None
-
-
 def read_segment(file: Path) -> Iterator[TelemetryRecord]:
     """Yield the records of one file, without what this version cannot read; raises OSError."""
-    return _records(read_lines(file))
+    return (record for record in map(decode_telemetry, read_lines(file)) if record is not None)
 
 
 def segment_header(file: Path) -> TelemetrySegment | None:
@@ -109,26 +104,15 @@ def latest_telemetry(attempt: AttemptPaths, node: str) -> LatestTelemetry:
     Usually they are in the newest file. If that has no total, as it has just begun or was closed by
     a later attempt, they are looked for in the closed ones. No file is read whole.
     """
-    found = _FileEnd()
+    found, devices = LatestTelemetry(total=None, devices=()), dict[str, GpuDevice]()
     for file in _newest_first(attempt, node):
-        end = _end_of(file)
+        end = segment_end(file)
         if found.total is None:
-            found.total, found.before = end.total, end.before
-            found.rows += end.rows
-        found.devices = {**end.devices, **found.devices}
-        if found.total is not None and (found.devices or not found.total.row.gpus):
+            found = replace(end, rows=(*end.rows, *found.rows))
+        devices = {device.uuid: device for device in end.devices} | devices
+        if found.total is not None and (devices or not found.total.row.gpus):
             break
-    return found.latest()
-
-
-def segment_end(file: Path) -> LatestTelemetry:
-    """Return the end of one file, as `latest_telemetry` does; raises OSError."""
-    return _end_of(file).latest()
-
-
-def telemetry_devices(attempt: AttemptPaths, node: str) -> tuple[GpuDevice, ...]:
-    """Return the GPUs of a node in an attempt, as latest known; raises OSError."""
-    return latest_telemetry(attempt, node).devices
+    return replace(found, devices=tuple(devices.values()))
 
 
 def _newest_first(attempt: AttemptPaths, node: str) -> Iterator[Path]:
@@ -136,51 +120,37 @@ def _newest_first(attempt: AttemptPaths, node: str) -> Iterator[Path]:
     yield from reversed(closed_segments(attempt, node))
 
 
-@dataclass(slots=True, kw_only=True)
-class _FileEnd:
-    """The last total of a file, the devices beside it, and rows from the end.
-
-    `rows` are the newest first: those behind the total. `before` is the one before it.
-    """
-
-    total: TelemetryTotal | None = None
-    devices: dict[str, GpuDevice] = field(default_factory=dict)
-    rows: list[TelemetryRow] = field(default_factory=list)
-    before: TelemetryRow | None = None
-
-    def latest(self) -> LatestTelemetry:
-        devices, rows = tuple(self.devices.values()), tuple(reversed(self.rows))
-        return LatestTelemetry(total=self.total, devices=devices, rows=rows, before=self.before)
-
-
-def _end_of(file: Path) -> _FileEnd:
-    """Return the end of a file, with the devices at its beginning as well."""
+def segment_end(file: Path) -> LatestTelemetry:
+    """Return the end of one file, with the devices at its beginning as well; raises OSError."""
     with suppress(FileNotFoundError), open_plain(file) as opened:
         end = _last_of(lines_backwards(opened))
         first, devices = _first_of(opened)
-        return replace(end, total=end.total or first, devices={**devices, **end.devices})
-    return _FileEnd()
+        devices |= {device.uuid: device for device in end.devices}
+        return replace(end, total=end.total or first, devices=tuple(devices.values()))
+    return LatestTelemetry(total=None, devices=())
 
 
-def _last_of(lines: Iterable[bytes]) -> _FileEnd:
+def _last_of(lines: Iterable[bytes]) -> LatestTelemetry:
     """Return what comes before the total that is first in lines from the end, and around it."""
-    end = _FileEnd()
+    total: TelemetryTotal | None = None
+    before: TelemetryRow | None = None
+    devices, rows = dict[str, GpuDevice](), list[TelemetryRow]()
     for line in lines:
         if line.startswith(_ROW):
-            if end.total is not None:
-                end.before = _row_of(line) if end.rows else None
+            if total is not None:
+                before = _row_of(line) if rows else None
                 break
-            row = _row_of(line) if len(end.rows) < _MOST_ROWS else None
-            end.rows += [] if row is None else [row]
+            row = _row_of(line) if len(rows) < _MOST_ROWS else None
+            rows += [] if row is None else [row]
             continue
         record = _end_record(line)
         if isinstance(record, GpuDevice):
-            end.devices.setdefault(record.uuid, record)
-        elif end.total is not None:
-            continue
-        elif isinstance(record, TelemetryTotal):
-            end.total = record
-    return end
+            devices.setdefault(record.uuid, record)
+        elif total is None and isinstance(record, TelemetryTotal):
+            total = record
+    return LatestTelemetry(
+        total=total, devices=tuple(devices.values()), rows=tuple(rows[::-1]), before=before
+    )
 
 
 def _row_of(line: bytes) -> TelemetryRow | None:
@@ -222,10 +192,3 @@ def _end_record(line: bytes) -> TelemetryRecord | None:
     """Return the record of a line that is a total or a device; others are not parsed."""
     plain = None if line.startswith(_PASSED) else parsed_line(line)
     return None if plain is None else decode_telemetry(plain)
-
-
-def _records(lines: Iterable[object]) -> Iterator[TelemetryRecord]:
-    for line in lines:
-        record = decode_telemetry(line) if isinstance(line, dict) else None
-        if record is not None:
-            yield record

@@ -48,8 +48,7 @@ def run_page(row: RunRow, account: Goodput, *, whole: bool) -> Page:
 
 def launch_page(accounts: Sequence[Goodput], *, whole: bool) -> Page:
     """Return the goodput of a launch: a line, with `whole` its parts as well."""
-    known = [account for account in accounts if account.stepped]
-    parts = summed_parts(known)
+    parts = summed_parts(account for account in accounts if account.stepped)
     table = [_parts_table(parts)] if whole and parts.wall else []
     return [*goodput_lines(accounts, always=whole), *table]
 
@@ -130,11 +129,10 @@ def _shares_line(account: Goodput) -> str:
 
 
 def _parts_table(parts: TimeParts) -> TextTable:
-    spans = {name: getattr(parts, name) for name in field_names(parts)}
     rows = [
-        (PART_LABELS[name], span_text(span), f"{percent(share):>7}", bar(share))
-        for name, span in spans.items()
-        if (share := span / parts.wall)
+        (label, span_text(span), f"{percent(share):>7}", bar(share))
+        for name, label in PART_LABELS.items()
+        if (share := (span := getattr(parts, name)) / parts.wall)
     ]
     return TextTable(
         header=("part", "time", "of wall", ""),
@@ -184,15 +182,15 @@ def _remarks(account: Goodput) -> Page:
     measured = account.measured
     remarks = []
     if account.saves:
+        costs = []
+        if measured.interval is not None:
+            costs.append(f"one every {span_text(measured.interval)} of training")
+        if measured.stall is not None:
+            costs.append(f"checkpoint stall {span_text(measured.stall)} each")
+        if account.writing_share is not None:
+            costs.append(f"{percent(account.writing_share)} of the time writing")
         saves = f"{counted(account.saves, 'save')}, {size_text(account.saved_bytes)}"
-        every = "" if measured.interval is None else f"one every {span_text(measured.interval)}"
-        each = (
-            "" if measured.stall is None else f"checkpoint stall {span_text(measured.stall)} each"
-        )
-        costs = ", ".join(filter(None, (every and f"{every} of training", each)))
-        share = account.writing_share
-        writing = "" if share is None else f"{percent(share)} of the time writing"
-        remarks.append(f"{saves}: {', '.join(filter(None, (costs, writing)))}")
+        remarks.append(f"{saves}: {', '.join(costs)}")
     if account.interruptions:
         noun = "failures" if account.failures else "interruptions"
         spans = {

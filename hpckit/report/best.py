@@ -40,8 +40,8 @@ def best_first(results: Results, search: Goal) -> Results:
 
 def best_row(rows: Sequence[ResultRow], search: Goal) -> ResultRow | None:
     """Return the best run that counts, None if there is none yet."""
-    counting = [row for row in rows if _counts(row, search)]
-    return min(counting, key=lambda row: _rank(row, search), default=None)
+    best = min(rows, key=lambda row: _rank(row, search), default=None)
+    return None if best is None or _rank(best, search)[0] else best
 
 
 def best_object(row: ResultRow | None, search: Goal) -> dict[str, Any] | None:
@@ -64,18 +64,11 @@ def best_line(row: ResultRow | None, metric: str) -> str:
 
 
 def _rank(row: ResultRow, search: Goal) -> tuple[bool, float, int]:
-    value = _value(row, search)
+    """Return the place of a run: whether it does not count, how good it is, its index."""
+    found = row.metrics.get(search.metric)
+    fit = isinstance(found, int | float) and not isinstance(found, bool)
+    value = number_of(found) if fit else None
     sign = 1.0 if search.direction is Direction.minimize else -1.0
     size = math.inf if value is None else sign * value
-    return not _counts(row, search), size, row.index
-
-
-def _counts(row: ResultRow, search: Goal) -> bool:
     done = row.state is RunState.completed and row.reason != PRUNED
-    return done and _value(row, search) is not None
-
-
-def _value(row: ResultRow, search: Goal) -> float | None:
-    value = row.metrics.get(search.metric)
-    fit = isinstance(value, int | float) and not isinstance(value, bool)
-    return number_of(value) if fit else None
+    return not done or value is None, size, row.index

@@ -51,9 +51,6 @@ class CheckpointRow:
     saved_at: str | None = None
 
 
-_HEADER = ("run", "step", "attempt", "size", "layout", "objects", "state", "checkpoint")
-
-
 def checkpoints_page(rows: Sequence[CheckpointRow]) -> Page:
     """Return the table of checkpoints, and a line for each problem."""
     if not rows:
@@ -71,7 +68,8 @@ def checkpoints_page(rows: Sequence[CheckpointRow]) -> Page:
         )
         for row in rows
     )
-    table = TextTable(header=_HEADER, rows=cells, spare=("objects", "attempt"))
+    header = ("run", "step", "attempt", "size", "layout", "objects", "state", "checkpoint")
+    table = TextTable(header=header, rows=cells, spare=("objects", "attempt"))
     return [table, *(f"{row.name}: {escaped_cell(row.problem)}" for row in rows if row.problem)]
 
 

@@ -132,13 +132,17 @@ def comparison_page(found: RunComparison) -> Page:
     page: list[TextTable | str] = [f"old  {found.old}\nnew  {found.new}"]
     owners = zip(("old", "new"), found.foreign, strict=True)
     page += [f"{side} is {foreign_line(one)}" for side, one in owners if one is not None]
-    for title, keys in (("configuration", found.config), ("resources", found.resources)):
-        page += _section(title, [_key_line(key, len(found.results)) for key in keys])
-    page += _section("code", _code_lines(found.code))
-    page += _section(
-        "environment",
-        [f"{name}: {_value(old)} -> {_value(new)}" for name, old, new in found.environment],
-    )
+    sections = {
+        "configuration": [_key_line(key, len(found.results)) for key in found.config],
+        "resources": [_key_line(key, len(found.results)) for key in found.resources],
+        "code": _code_lines(found.code),
+        "environment": [
+            f"{name}: {_value(old)} -> {_value(new)}" for name, old, new in found.environment
+        ],
+    }
+    for title, lines in sections.items():
+        inside = "".join(f"\n  {line}" for line in lines)
+        page.append(f"\n{title}:{inside or ' the same'}")
     page += ["\nresults:", _results_table(found.results[:_SHOWN_PAIRS])] if found.results else []
     if len(found.results) > _SHOWN_PAIRS:
         page.append(f"… and {len(found.results) - _SHOWN_PAIRS} more pairs; --json has all")
@@ -149,21 +153,12 @@ def comparison_page(found: RunComparison) -> Page:
     return page
 
 
-def _section(title: str, lines: Sequence[str]) -> list[str]:
-    if not lines:
-        return [f"\n{title}: the same"]
-    return ["\n".join([f"\n{title}:", *(f"  {line}" for line in lines)])]
-
-
 def _key_line(one: KeyDifference, pairs: int) -> str:
-    old = "(absent)" if one.only == "new" else _json(one.old)
-    new = "(absent)" if one.only == "old" else _json(one.new)
+    old, new = (json.dumps(to_plain(value), ensure_ascii=False) for value in (one.old, one.new))
+    old = "(absent)" if one.only == "new" else old
+    new = "(absent)" if one.only == "old" else new
     some = f"  ({one.runs} of {pairs} runs)" if one.runs < pairs else ""
     return f"{one.key}: {old} -> {new}{some}"
-
-
-def _json(value: Any) -> str:
-    return json.dumps(to_plain(value), ensure_ascii=False)
 
 
 def _value(text: str | None) -> str:
@@ -183,9 +178,7 @@ def _code_lines(code: CodeDifference) -> list[str]:
     lines += [f"{change}: {path}" for path, change in code.files[:_SHOWN_FILES]]
     if len(code.files) > _SHOWN_FILES:
         lines.append(f"… and {counted(len(code.files) - _SHOWN_FILES, 'more file')}")
-    if not lines:
-        lines.append("the same files, from another folder")
-    return lines
+    return lines or ["the same files, from another folder"]
 
 
 def _results_table(pairs: Sequence[ResultPair]) -> TextTable:
@@ -198,11 +191,9 @@ def _results_table(pairs: Sequence[ResultPair]) -> TextTable:
         for pair in pairs
         for name, values in {"state": pair.states, **pair.metrics}.items()
     ]
-    single = len(pairs) == 1
-    return TextTable(
-        header=("what", "old", "new") if single else ("runs", "what", "old", "new"),
-        rows=tuple(row[1:] if single else row for row in rows),
-    )
+    first = 1 if len(pairs) == 1 else 0
+    header = ("runs", "what", "old", "new")
+    return TextTable(header=header[first:], rows=tuple(row[first:] for row in rows))
 
 
 def comparison_document(found: RunComparison) -> dict[str, Any]:

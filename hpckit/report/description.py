@@ -106,13 +106,9 @@ class LaunchDescription:
 
 def config_yaml(config: Mapping[str, Any]) -> str:
     """Return a configuration as YAML that reads back to the same and is safe for a terminal."""
-    text = _dumped(config, unicode=True)
-    return text if escaped(text) == text else _dumped(config, unicode=False)
-
-
-def _dumped(config: Mapping[str, Any], *, unicode: bool) -> str:
     plain = to_plain(config)
-    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=unicode, width=100))
+    text = str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100))
+    return text if escaped(text) == text else str(yaml.safe_dump(plain, sort_keys=False, width=100))
 
 
 def description_page(about: LaunchDescription, now: datetime) -> Page:
@@ -156,9 +152,10 @@ def _lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
         rows = [("run", run.row.run), ("state", _state(run.row))]
         rows += [("stage", run.row.stage or ""), ("overrides", " ".join(run.overrides))]
         changed = [
-            (" ".join(change.words), local_moment(change.at)) for change in run.settings_changes
+            f"{' '.join(change.words)} since {local_moment(change.at)}"
+            for change in run.settings_changes
         ]
-        rows += [("resumed", "; ".join(f"{words} since {at}" for words, at in changed))]
+        rows += [("resumed", "; ".join(changed))]
         rows += [("program", run.program), ("signature", run.signature)]
     rows += [
         ("name", head.name),

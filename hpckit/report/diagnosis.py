@@ -24,6 +24,7 @@ from hpckit.values import dataclass
 
 _DIGITS = 6
 _SEVERITIES = tuple(VerdictSeverity)
+_COSTLY = frozenset({VerdictSeverity.high, VerdictSeverity.medium})
 _SHOWN_PHASES, _PHASE_NAME = 6, 32
 
 
@@ -42,7 +43,7 @@ def held_back_line(rows: Iterable[RunRow]) -> list[str]:
     runs: dict[VerdictKind, list[int]] = {}
     for row in rows:
         for verdict in () if row.findings is None else row.findings.diagnosis.verdicts:
-            if verdict.severity in {VerdictSeverity.high, VerdictSeverity.medium}:
+            if verdict.severity in _COSTLY:
                 runs.setdefault(verdict.kind, []).append(row.index)
     if not runs:
         return []
@@ -86,16 +87,13 @@ def _weight(one: Verdict) -> tuple[int, float]:
 
 def held_back_lines(rows: Sequence[RunRow]) -> list[str]:
     """Return a line for each kind of what costs runs a tenth of their time or more, worst first."""
-    return [
-        f"held back: {verdict_head(group.worst)}{_among(group, len(rows))}; "
-        f"`hpckit status {group.example.run}` says more"
-        for group in verdict_groups(rows)
-        if group.worst.severity in {VerdictSeverity.high, VerdictSeverity.medium}
-    ]
-
-
-def _among(group: VerdictGroup, total: int) -> str:
-    return "" if total == 1 else f", run .{shown_ranges(row.index for row in group.rows)}"
+    lines = []
+    for group in verdict_groups(rows):
+        if group.worst.severity in _COSTLY:
+            which = f", run .{shown_ranges(row.index for row in group.rows)}" if rows[1:] else ""
+            more = f"`hpckit status {group.example.run}` says more"
+            lines.append(f"held back: {verdict_head(group.worst)}{which}; {more}")
+    return lines
 
 
 def usage_lines(found: RunFindings | None) -> list[str]:
@@ -156,9 +154,11 @@ def energy_words(bill: EnergyBill) -> list[str]:
     if not bill.energy.gpu_s:  # no GPU was measured: what it cost is not known, and not nothing
         return []
     about = "about " if bill.estimated_share > 0 else ""
+    kwh, site = bill.kwh, bill.site_kwh
+    pue = site / kwh if kwh and site is not None and site != kwh else None
     words = [
-        _said(about + "{:.3g} kWh", bill.kwh),
-        _site_words(bill),
+        _said(about + "{:.3g} kWh", kwh),
+        "" if pue is None else f"{site:.3g} kWh with cooling and losses (PUE {pue:.3g})",
         _said("{:.3g} g CO2", bill.carbon_g),
         _said("{:.2f} in the site's currency", bill.price),
         _said("{:.3g} kWh of it for restarts and repeated steps", bill.lost_kwh or None),
@@ -170,12 +170,6 @@ def energy_words(bill: EnergyBill) -> list[str]:
 
 def _said(form: str, value: float | str | None) -> str:
     return "" if value is None else form.format(value)
-
-
-def _site_words(bill: EnergyBill) -> str:
-    if not bill.kwh or bill.site_kwh is None or bill.site_kwh == bill.kwh:
-        return ""
-    return f"{bill.site_kwh:.3g} kWh with cooling and losses (PUE {bill.site_kwh / bill.kwh:.3g})"
 
 
 def findings_object(found: RunFindings | None) -> dict[str, Any]:

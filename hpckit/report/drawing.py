@@ -100,7 +100,6 @@ class FittedTable:
 
 
 def _total(widths: Mapping[int, int]) -> int:
-    """Return the width of a table with columns of these widths."""
     return sum(widths.values()) + _BETWEEN * (len(widths) - 1)
 
 

@@ -41,16 +41,12 @@ def environment_page(comparison: EnvironmentComparison, findings: Sequence[Findi
 
 
 def _table(comparison: EnvironmentComparison, rows: Sequence[_Fact]) -> TextTable:
-    if comparison.node is None:
-        cells = tuple((name, here) for name, here, _ in rows)
-        return TextTable(header=("FACT", "HERE"), rows=cells, flexible=("HERE",))
-    node = comparison.node.host.upper()
-    node = "NODE" if node == "HERE" else node
-    return TextTable(
-        header=("FACT", "HERE", node),
-        rows=tuple((name, here, there or "") for name, here, there in rows),
-        flexible=("HERE", node),
-    )
+    places: tuple[str, ...] = ("HERE",)
+    if comparison.node is not None:
+        node = comparison.node.host.upper()
+        places = ("HERE", "NODE" if node == "HERE" else node)
+    cells = tuple((name, here, there or "")[: 1 + len(places)] for name, here, there in rows)
+    return TextTable(header=("FACT", *places), rows=cells, flexible=places)
 
 
 def environment_document(
@@ -105,6 +101,8 @@ def _fact_rows(comparison: EnvironmentComparison) -> list[_Fact]:
 def _texts(facts: EnvironmentFacts) -> dict[str, str]:
     """Return the facts of a machine as text, by the names of their rows."""
     torch, driver, network, limits = facts.torch, facts.driver, facts.network, facts.limits
+    without = NONE if facts.slurm.version == "" else UNKNOWN
+    containers = {True: "yes", False: "no", None: without}
     return {
         "host": facts.host,
         "system": facts.system,
@@ -128,13 +126,13 @@ def _texts(facts: EnvironmentFacts) -> dict[str, str]:
         "EFA": _known(network.efa_devices, lambda one: str(one or NONE)),
         "NCCL plugins": " ".join(network.net_plugins) or NONE,
         "libfabric": network.libfabric or NONE,
-        "limit nofile": _known(limits.nofile, _count),
-        "limit memlock": _known(limits.memlock, _size),
-        "limit nproc": _known(limits.nproc, _count),
-        "limit stack": _known(limits.stack, _size),
+        "limit nofile": _limit(limits.nofile),
+        "limit memlock": _limit(limits.memlock, size_text),
+        "limit nproc": _limit(limits.nproc),
+        "limit stack": _limit(limits.stack, size_text),
         **{system.role.value: _file_system(system) for system in facts.file_systems},
         "Slurm": _known(facts.slurm.version, str),
-        "srun --container-image": _yes(facts.slurm.container_image, absent=facts.slurm.version),
+        "srun --container-image": containers[facts.slurm.container_image],
         **facts.variables,
     }
 
@@ -173,26 +171,13 @@ def _file_system(found: FileSystemFacts) -> str:
     parts = [found.path, found.kind or "type unknown"]
     if found.size_bytes is not None and found.free_bytes is not None:
         parts.append(f"{size_text(found.free_bytes)} of {size_text(found.size_bytes)} free")
-    if (
-        found.role is not FolderRole.shared_memory
-        and found.inodes
-        and found.free_inodes is not None
-    ):
+    on_disk = found.role is not FolderRole.shared_memory
+    if on_disk and found.inodes and found.free_inodes is not None:
         parts.append(f"{100 * found.free_inodes // found.inodes}% of inodes free")
     if found.writable is False:
         parts.append("not writable")
     return ", ".join(parts)
 
 
-def _count(limit: int) -> str:
-    return "unlimited" if limit < 0 else str(limit)
-
-
-def _size(limit: int) -> str:
-    return "unlimited" if limit < 0 else size_text(limit)
-
-
-def _yes(value: bool | None, *, absent: str | None) -> str:  # noqa: FBT001  # a fact, no switch
-    if value is None:
-        return NONE if absent == "" else UNKNOWN
-    return "yes" if value else "no"
+def _limit(limit: int | None, words: Callable[[int], str] = str) -> str:
+    return "unlimited" if limit is not None and limit < 0 else _known(limit, words)

@@ -230,14 +230,13 @@ def _next_steps(groups: Sequence[FailureGroup]) -> list[str]:
     key = keys.pop() if len(keys) == 1 else ""
     again = f"{gap}  try again: hpckit rerun {f'{one} {key}'.strip()} (today's code)"
     frozen = f"         or: hpckit resume {one} (the frozen code{begins})"
-    mended = any(row in ready and not _fails_again(row.failure) for row in failed)
+    # It is sure that frozen code fails again that loops twice over its steps.
+    twice = "run.steps() was already called"
+    mended = any(
+        row in ready and (row.failure is None or twice not in row.failure.message) for row in failed
+    )
     ours = not key and mended  # resume changes no key of the cluster, and takes the frozen code
     return [again, *([frozen] if ours else []), *refused, *_more(ready)]
-
-
-def _fails_again(failure: Failure | None) -> bool:
-    """Return whether it is sure that the frozen code fails: it loops twice over its steps."""
-    return failure is not None and "run.steps() was already called" in failure.message
 
 
 def _more(rows: Sequence[RunRow]) -> Iterator[str]:

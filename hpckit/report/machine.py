@@ -69,7 +69,13 @@ def results_document(launch: str | None, results: Results) -> dict[str, Any]:
     return {
         "launch": launch,
         **plain_fields(results, "overrides metrics"),
-        "runs": [_result_object(row) for row in results.rows],
+        "runs": [
+            {
+                **_typed_row(replace(row, goodput=None)),
+                "goodput": row.goodput and goodput_object(row.goodput),
+            }
+            for row in results.rows
+        ],
     }
 
 
@@ -77,11 +83,6 @@ def spread_document(launch: str | None, results: SpreadResults) -> dict[str, Any
     """Return the document that `results --over --json` prints."""
     columns = plain_fields(results, "over overrides metrics")
     return {"launch": launch, **columns, "groups": [_typed_row(row) for row in results.rows]}
-
-
-def _result_object(row: ResultRow) -> dict[str, Any]:
-    account = row.goodput and goodput_object(row.goodput)
-    return {**_typed_row(replace(row, goodput=None)), "goodput": account}
 
 
 def _typed_row(row: ResultRow | SpreadRow) -> dict[str, Any]:

@@ -44,7 +44,10 @@ class NoticeWriter:
         values = (f"{escaped(name)} {number(value)}" for name, value in metrics.items())
         verb = "logs" if kind is NoticeKind.failed else "status"
         command = f"hpckit {verb} {self.named}.{record.index}"
-        facts = [why, _cause(failure), _progress(record), record.reason, ", ".join(values)]
+        progress = f"attempt {record.attempt}"
+        if record.step is not None:
+            progress += f", step {steps_text(record.step, record.total)}"
+        facts = [why, _cause(failure), progress, record.reason, ", ".join(values)]
         return UserNotice(
             key=key_of_run(kind, record.index, key),
             kind=kind,
@@ -118,12 +121,6 @@ def _cause(failure: Failure | None) -> str:
     message = escaped(failure.message)
     short = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
     return f"{failure.cause}{f', {where}' if where else ''}: {short}"
-
-
-def _progress(record: RunRecord) -> str:
-    if record.step is None:
-        return f"attempt {record.attempt}"
-    return f"attempt {record.attempt}, step {steps_text(record.step, record.total)}"
 
 
 def _best(views: Sequence[RunView], sweep: Sweep) -> str:

@@ -11,59 +11,37 @@ from collections.abc import Callable, Iterable, Mapping
 
 from hpckit.model.run import Observation, RunView
 from hpckit.model.states import BaseState, Judgement, Standing
-from hpckit.values import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class _Reason:
-    pattern: str
-    words: str
-    lasts: bool = True
-
 
 _CHANGE = "cancel it, and launch it again with what is allowed"
-_REASONS = (
-    _Reason(
-        "DependencyNeverSatisfied",
-        "it never starts: a job that it was to follow ended otherwise. Cancel it, and launch it "
-        "again without resources.dependency",
-    ),
-    _Reason(
-        "JobHeldUser|(?i:job requeued in held state)",
-        "it is held. Let it start: scontrol release {job}",
-    ),
-    _Reason("JobHeldAdmin|JobHoldMaxRequeue", "it is held until an administrator releases it"),
-    _Reason(
-        "(?i:launch failed requeued held)",
-        "its nodes could not start it, and it is held. Let it start: scontrol release {job}",
-    ),
-    _Reason("BadConstraints", f"no node has what it asks for: {_CHANGE}"),
-    _Reason(
-        r"(Partition(Node|Time)Limit)|\w*(PerJob|PerNode|WallDuration\w*)(Limit)?",
-        f"it asks for more than one job may have there: {_CHANGE} (`hpckit check` lists it)",
-    ),
-    _Reason(
-        "Invalid(Account|QOS)|AccountNotAllowed|QOSNotAllowed",
-        f"its account or QOS may not run there: {_CHANGE}",
-    ),
-    _Reason("ReservationDeleted", f"its reservation is gone: {_CHANGE}"),
-    _Reason("Partition(Down|Inactive)", "its partition is down until an administrator starts it"),
-    _Reason(
-        "ReqNodeNotAvail", "nodes that it names, or needs, are down, drained or reserved (sinfo -R)"
-    ),
-    _Reason(r"(Assoc|QOS)Max\w*|Max\w*Per\w+", "your other jobs use all that you may", lasts=False),
-    _Reason(
-        r"(Assoc|QOS)Grp\w*Minutes\w*",
-        "its account or QOS has used up its hours; they come back with time, or never",
-    ),
-    _Reason(r"(Assoc|QOS)Grp\w*", "its account or QOS uses all that it may", lasts=False),
-    _Reason("BeginTime", "its time to begin has not come", lasts=False),
-    _Reason("Dependency", "it waits for the job that it follows", lasts=False),
-    _Reason("Priority", "jobs of higher priority wait as well", lasts=False),
-    _Reason("Resources", "it is next, and waits until what it asks for is free", lasts=False),
-    _Reason("Licenses", "it waits for a licence", lasts=False),
-    _Reason("Reservation", "its reservation has not begun", lasts=False),
-)
+_LASTING = {
+    "DependencyNeverSatisfied": "it never starts: a job that it was to follow ended otherwise. "
+    "Cancel it, and launch it again without resources.dependency",
+    "JobHeldUser|(?i:job requeued in held state)": "it is held. "
+    "Let it start: scontrol release {job}",
+    "JobHeldAdmin|JobHoldMaxRequeue": "it is held until an administrator releases it",
+    "(?i:launch failed requeued held)": "its nodes could not start it, and it is held. "
+    "Let it start: scontrol release {job}",
+    "BadConstraints": f"no node has what it asks for: {_CHANGE}",
+    r"(Partition(Node|Time)Limit)|\w*(PerJob|PerNode|WallDuration\w*)(Limit)?": "it asks for more "
+    f"than one job may have there: {_CHANGE} (`hpckit check` lists it)",
+    "Invalid(Account|QOS)|AccountNotAllowed|QOSNotAllowed": "its account or QOS may not run there: "
+    f"{_CHANGE}",
+    "ReservationDeleted": f"its reservation is gone: {_CHANGE}",
+    "Partition(Down|Inactive)": "its partition is down until an administrator starts it",
+    "ReqNodeNotAvail": "nodes that it names, or needs, are down, drained or reserved (sinfo -R)",
+    r"(Assoc|QOS)Grp\w*Minutes\w*": "its account or QOS has used up its hours; they come back with "
+    "time, or never",
+}
+_PASSING = {
+    r"(Assoc|QOS)Max\w*|Max\w*Per\w+": "your other jobs use all that you may",
+    r"(Assoc|QOS)Grp\w*": "its account or QOS uses all that it may",
+    "BeginTime": "its time to begin has not come",
+    "Dependency": "it waits for the job that it follows",
+    "Priority": "jobs of higher priority wait as well",
+    "Resources": "it is next, and waits until what it asks for is free",
+    "Licenses": "it waits for a licence",
+    "Reservation": "its reservation has not begun",
+}
 
 
 def pending_note(seen: Observation) -> tuple[str, bool] | None:
@@ -75,10 +53,11 @@ def pending_note(seen: Observation) -> tuple[str, bool] | None:
     if seen.state.base is not BaseState.pending:
         return None
     name = seen.reason.partition(",")[0].strip("() ").replace("_", " ")
-    found = next((reason for reason in _REASONS if re.fullmatch(reason.pattern, name)), None)
-    if found is None:
-        return None
-    return f"{name}: {found.words.format(job=seen.job)}", found.lasts
+    for reasons in (_LASTING, _PASSING):
+        for pattern, words in reasons.items():
+            if re.fullmatch(pattern, name):
+                return f"{name}: {words.format(job=seen.job)}", reasons is _LASTING
+    return None
 
 
 def say_lasting(views: Iterable[RunView], noted: set[str], say: Callable[[str], None]) -> None:

@@ -22,7 +22,7 @@ from hpckit.report.escape import escaped, escaped_cell, shortened
 from hpckit.report.failures import failure_texts, shown_ranges
 from hpckit.report.rows import Foreign, LaunchHead, RunRow, count_states
 from hpckit.report.selection import LaunchLine, SortKey, override_cells, sorted_value
-from hpckit.report.spread import SpreadResults, SpreadRow, spread_text
+from hpckit.report.spread import SpreadResults, spread_text
 from hpckit.values import dataclass, replace
 
 _SHOWN, _SHOWN_REASONS = 8, 5
@@ -88,7 +88,7 @@ def status_page(
 
 
 def _brief_table(head: LaunchHead, rows: Sequence[RunRow], now: datetime) -> Page:
-    """Return the rows worth a line, failed ones first, and how many others there are."""
+    """Return the rows worth a line, failed ones first, and what others there are."""
     known = [row for state in _LISTED for row in rows if row.state is state][:_MOST_LISTED]
     indices = {row.index for row in known}
     left = states_text(count_states(row.state for row in rows if row.index not in indices))
@@ -102,17 +102,14 @@ def _note_lines(rows: Sequence[RunRow], now: datetime) -> list[str]:
     for row in rows:
         if row.note or row.expected_start:
             notes.setdefault(row.note or "Slurm: it waits", []).append(row)
-    return [f"note: {_whose(some)}: {note}{_start(some, now)}" for note, some in notes.items()]
-
-
-def _start(rows: Sequence[RunRow], now: datetime) -> str:
-    first = min((row.expected_start for row in rows if row.expected_start), default=None)
-    left = f", in {span_words(first - now)}" if first and first > now else ""
-    return f"; expected to start {local_minute(first)}{left}" if first else ""
-
-
-def _whose(rows: Sequence[RunRow]) -> str:
-    return rows[0].run if len(rows) == 1 else f"runs {shown_ranges(row.index for row in rows)}"
+    lines = []
+    for note, some in notes.items():
+        runs = f"runs {shown_ranges(row.index for row in some)}" if some[1:] else some[0].run
+        first = min((row.expected_start for row in some if row.expected_start), default=None)
+        left = f", in {span_words(first - now)}" if first and first > now else ""
+        start = f"; expected to start {local_minute(first)}{left}" if first else ""
+        lines.append(f"note: {runs}: {note}{start}")
+    return lines
 
 
 def head_line(head: LaunchHead, now: datetime) -> str:
@@ -142,14 +139,6 @@ def states_text(counts: Mapping[RunState, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in counts.items()) or "none"
 
 
-_STATUS_HEADER = (
-    *("run", "stage", "overrides", "state", "cause", "slurm", "job", "attempt", "steps", "nodes"),
-    *("time", "failures", "goodput", "metrics"),
-)
-_STATUS_SPARE = ("nodes", "failures", "attempt", "time", "slurm", "metrics", "goodput", "steps")
-_STATUS_FLEXIBLE = ("metrics", "nodes", "slurm", "state")
-
-
 def runs_table(
     rows: Sequence[RunRow], now: datetime, common: frozenset[str] = frozenset()
 ) -> TextTable:
@@ -160,15 +149,21 @@ def runs_table(
     overrides = override_cells((row.overrides for row in rows), common)
     again = any(row.attempt > 1 or row.round for row in rows)
     lines = (
-        _status_cells(row, words, _attempt(row) if again else "", now)
+        _status_cells(row, words, now, again=again)
         for row, words in zip(rows, overrides, strict=True)
     )
-    return TextTable(
-        header=_STATUS_HEADER, rows=tuple(lines), spare=_STATUS_SPARE, flexible=_STATUS_FLEXIBLE
-    ).filled()
+    header = (
+        *("run", "stage", "overrides", "state", "cause", "slurm", "job", "attempt", "steps"),
+        *("nodes", "time", "failures", "goodput", "metrics"),
+    )
+    spare = ("nodes", "failures", "attempt", "time", "slurm", "metrics", "goodput", "steps")
+    flexible = ("metrics", "nodes", "slurm", "state")
+    return TextTable(header=header, rows=tuple(lines), spare=spare, flexible=flexible).filled()
 
 
-def _status_cells(row: RunRow, overrides: str, attempt: str, now: datetime) -> tuple[str, ...]:
+def _status_cells(row: RunRow, overrides: str, now: datetime, *, again: bool) -> tuple[str, ...]:
+    # How often ranks were restarted in the attempt: `2, restart 1`.
+    attempt = f"{row.attempt}, restart {row.round}" if row.round else str(row.attempt or "")
     waits = f" ({row.reason})" if row.reason and row.state is RunState.pending else ""
     seen = row.slurm_state or ""
     if row.state.is_final and not parse_state(seen).ended:
@@ -181,7 +176,7 @@ def _status_cells(row: RunRow, overrides: str, attempt: str, now: datetime) -> t
         "" if row.failure is None else row.failure.cause.value,
         f"{seen}{waits}" if seen else "",
         row.job or "",
-        attempt,
+        attempt if again else "",
         steps_text(row.step, row.total),
         compress_nodes(row.nodes),
         duration(row.elapsed(now)),
@@ -207,16 +202,10 @@ def percent(share: float | None) -> str:
     return "" if share is None else f"{share:.1%}".replace("%", " %")
 
 
-def _attempt(row: RunRow) -> str:
-    """Return the attempt, and how often its ranks were restarted in it: `2, restart 1`."""
-    return f"{row.attempt}, restart {row.round}" if row.round else str(row.attempt or "")
-
-
-def metrics_text(metrics: Mapping[str, Any], *, shown: int = SHOWN_METRICS) -> str:
+def metrics_text(metrics: Mapping[str, Any]) -> str:
     """Return the first metrics, short: `loss 0.1234, accuracy 0.98`."""
-    few = list(metrics.items())[:shown]
-    words = [f"{shortened(name, NAME_WIDTH)} {number(value)}" for name, value in few]
-    return ", ".join([*words, "…"] if len(metrics) > shown else words)
+    words = [f"{shortened(name, NAME_WIDTH)} {number(metrics[name])}" for name in metrics]
+    return ", ".join(words if len(words) <= SHOWN_METRICS else [*words[:SHOWN_METRICS], "…"])
 
 
 def number(value: Any) -> str:
@@ -232,6 +221,8 @@ def results_page(results: sweep.Results) -> Page:
     overrides, metrics = results.columns("overrides"), results.columns("metrics")
     header = (*sweep.shown_header(results), "failures", "goodput")
     state = header.index("state")
+    # Overrides and the first metric matter most.
+    spare = ("failures", "goodput", "time", "attempt", "steps", *metrics[:0:-1])
     lines = (
         (
             *map(number, line[:state]),
@@ -244,7 +235,7 @@ def results_page(results: sweep.Results) -> Page:
     sheet = TextTable(
         header=header,
         rows=tuple(lines),
-        spare=(*_SPARE, *metrics[:0:-1], "cause", *metrics[:1], *overrides),
+        spare=(*spare, "cause", *metrics[:1], *overrides),
         flexible=("state", *overrides, *metrics),
     ).filled("failures", "goodput", "steps")
     return [sheet, *left_out, *_blocked_lines(results.rows)]
@@ -278,28 +269,15 @@ def spread_page(results: SpreadResults) -> Page:
         (
             row.stage or "",
             *(number(row.overrides.get(name)) for name in results.overrides),
-            _completed(row),
+            str(len(row.runs))
+            + ("" if row.completed == len(row.runs) else f" ({row.completed} completed)"),
             *(spread_text(row.metrics[name], row.completed) for name in results.metrics),
         )
         for row in results.rows
     )
-    return [
-        TextTable(
-            header=("stage", *overrides, "runs", *metrics),
-            rows=rows,
-            spare=metrics[:0:-1],
-            flexible=overrides,
-        ).filled("stage")
-    ]
-
-
-def _completed(row: SpreadRow) -> str:
-    count = len(row.runs)
-    return str(count) if count == row.completed else f"{count} ({row.completed} completed)"
-
-
-_SPARE = ("failures", "goodput", "time", "attempt", "steps")
-"""The columns that `results` leaves out first; overrides and the first metric matter most."""
+    header = ("stage", *overrides, "runs", *metrics)
+    table = TextTable(header=header, rows=rows, spare=metrics[:0:-1], flexible=overrides)
+    return [table.filled("stage")]
 
 
 def launches_page(launches: Sequence[LaunchLine], key: SortKey | None = None) -> Page:

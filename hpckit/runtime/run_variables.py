@@ -26,9 +26,9 @@ from hpckit.observe.gpu_choice import (
     gpu_choice,
 )
 from hpckit.planning.tracker import TrackedRun, tracker_variables
-from hpckit.record.frozen import read_code_record
 from hpckit.record.launches import Launch
 from hpckit.record.layout import LaunchPaths
+from hpckit.record.store import read_object
 from hpckit.runtime.environ import without_agent
 from hpckit.runtime.stages import stage_variables
 
@@ -112,7 +112,7 @@ def _frozen_commit(folder: Path) -> str | None:
 
     An agent reads it before its first round: later its file system may not answer.
     """
-    record = read_code_record(LaunchPaths(folder))
+    record = read_object(LaunchPaths(folder).code_record)
     return record.get("commit") if record.get("snapshot") else None
 
 

@@ -83,23 +83,14 @@ def format_status(status: Status) -> str:
     if status["options"] is None:
         return "the sandbox is down"
     asked = " ".join(f"{key}={value}" for key, value in status["options"].items())
-    lines = [f"the sandbox is {status['state']}: {asked}"]
-    lines += [f"  {name:<10} {_word(alive)}" for name, alive in status["daemons"].items()]
-    lines += [_node_line(node) for node in status["nodes"]]
+    lines, words = [f"the sandbox is {status['state']}: {asked}"], {True: "runs", False: "dead"}
+    lines += [f"  {name:<10} {words[alive]}" for name, alive in status["daemons"].items()]
+    for node in status["nodes"]:
+        link, state = "up" if node["link"] else "down", node["state"] or "unknown"
+        slurmd = f"slurmd {words[node['slurmd']]}, link {link}, {state}, {node['address']}"
+        lines.append(f"  {node['name']:<10} {slurmd}")
     lines.append(f"commands: {status['bin_dir']}   logs: {status['log_dir']}")
     return "\n".join(lines)
-
-
-def _node_line(node: Status) -> str:
-    link = "link up" if node["link"] else "link down"
-    state = node["state"] or "unknown"
-    return (
-        f"  {node['name']:<10} slurmd {_word(node['slurmd'])}, {link}, {state}, {node['address']}"
-    )
-
-
-def _word(alive: bool) -> str:  # noqa: FBT001 - its only argument
-    return "runs" if alive else "dead"
 
 
 def kill_node(name: str) -> str:
@@ -207,7 +198,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.action == "status":
         return _status(as_json=arguments.json)
     if arguments.action == "env":
-        return _env()
+        required_options()
+        print(f'export PATH="{BIN_DIR}:$PATH"\nexport SLURM_CONF="{SLURM_CONF}"')
+        return 0
     with _sole_use():
         return _change(arguments)
 
@@ -244,13 +237,6 @@ def _status(*, as_json: bool) -> int:
     seen = sandbox_status()
     print(json.dumps(seen) if as_json else format_status(seen))
     return 0 if seen["state"] == "up" else 3
-
-
-def _env() -> int:
-    lifecycle.required_options()
-    print(f'export PATH="{BIN_DIR}:$PATH"')
-    print(f'export SLURM_CONF="{SLURM_CONF}"')
-    return 0
 
 
 @contextlib.contextmanager

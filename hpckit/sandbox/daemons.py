@@ -8,18 +8,14 @@ import socket
 from pathlib import Path
 
 from hpckit.sandbox import packages, process
-from hpckit.sandbox.process import Daemon
 from hpckit.sandbox.settings import (
     BIN_DIR,
-    CONF_DIR,
     CONTROLLER,
-    LOG_DIR,
     MOUNT_NAMESPACE,
     MUNGE_DIR,
     MUNGE_SOCKET,
     MYSQL_DIR,
     MYSQL_SOCKET,
-    PID_DIR,
     SLURM_CONF,
     STATE,
     Node,
@@ -56,7 +52,7 @@ def start_munge() -> None:
     argv = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={MUNGE_SOCKET}",
             f"--pid-file={MUNGE_DIR}/munged.pid", f"--seed-file={key.parent}/munged.seed",
             "--num-threads=4"]  # fmt: skip
-    process.start_daemon(Daemon(name="munged", argv=argv, user="munge"))
+    process.start_daemon("munged", argv, user="munge")
     process.await_daemon("munged", _munge_answers, 10.0)
 
 
@@ -75,7 +71,7 @@ def start_database() -> None:
             f"--socket={MYSQL_SOCKET}", f"--pid-file={MYSQL_DIR}/mariadbd.pid",
             "--innodb-buffer-pool-size=128M", "--innodb-log-file-size=64M",
             "--innodb-lock-wait-timeout=900"]  # fmt: skip
-    process.start_daemon(Daemon(name="mariadbd", argv=argv))
+    process.start_daemon("mariadbd", argv)
     process.await_daemon("mariadbd", _database_answers, 60.0)
 
 
@@ -106,14 +102,14 @@ def _database_answers() -> bool:
 def start_slurmdbd(options: Options) -> None:
     """Start the accounting daemon; it is ready when sacctmgr gets an answer."""
     argv = [*_on_controller(options), "/usr/sbin/slurmdbd", "-D"]
-    process.start_daemon(Daemon(name="slurmdbd", argv=argv))
+    process.start_daemon("slurmdbd", argv)
     process.await_daemon("slurmdbd", lambda: _answers("sacctmgr", "-nP", "show", "cluster"), 90.0)
 
 
 def start_slurmctld(options: Options) -> None:
     """Start the controller under its own hostname; it is ready when scontrol ping succeeds."""
     argv = [*_on_controller(options), "/usr/sbin/slurmctld", "-D", "-f", str(SLURM_CONF)]
-    process.start_daemon(Daemon(name="slurmctld", argv=argv))
+    process.start_daemon("slurmctld", argv)
     process.await_daemon("slurmctld", controller_answers, 60.0)
 
 
@@ -128,7 +124,7 @@ def start_node(node: Node, options: Options) -> None:
     spool.mkdir(parents=True, exist_ok=True)
     argv = [*_on_node(node, options), "/usr/sbin/slurmd", "-D", "-N", node.name,
             "-f", str(SLURM_CONF)]  # fmt: skip
-    process.start_daemon(Daemon(name=slurmd_name(node), argv=argv))
+    process.start_daemon(slurmd_name(node), argv)
 
 
 def slurmd_name(node: Node) -> str:
@@ -167,13 +163,6 @@ def _way_in(options: Options) -> tuple[list[str], list[str]]:
 def _answers(command: str, *arguments: str) -> bool:
     done = process.run([str(BIN_DIR / command), *arguments], check=False, timeout=30.0)
     return done.returncode == 0 and "DOWN" not in done.stdout
-
-
-def make_folders(options: Options) -> None:
-    """Make the folders that the daemons expect."""
-    for folder in (LOG_DIR, options.release_state / "slurmctld", PID_DIR, CONF_DIR):
-        folder.mkdir(parents=True, exist_ok=True)
-    Path(STATE).chmod(0o755)
 
 
 _SERVING = {"idle", "mixed", "allocated", "completing", "planned"}

@@ -34,15 +34,16 @@ from hpckit.sandbox.settings import (
     SandboxError,
 )
 
-_NODE = (
-    "NodeName={name} NodeAddr={address} NodeHostname={name} CPUs={cpus} Sockets=2 "
-    "CoresPerSocket={cores} ThreadsPerCore=1 RealMemory={memory} Gres=gpu:{gpus} State=UNKNOWN"
-)
-
 
 def slurm_conf(options: Options) -> str:
     """Return slurm.conf: the controller, the nodes and the partitions `batch` and `urgent`."""
     suspends, never = options.preempt_mode == "suspend", options.preempt_mode == "off"
+    nodes = [
+        f"NodeName={node.name} NodeAddr={node.address} NodeHostname={node.name} "
+        f"CPUs={CPUS_PER_NODE} Sockets=2 CoresPerSocket={CPUS_PER_NODE // 2} ThreadsPerCore=1 "
+        f"RealMemory={MEMORY_MB_PER_NODE} Gres=gpu:{GPUS_PER_NODE} State=UNKNOWN"
+        for node in options.all_nodes()
+    ]
     return _filled(
         "slurm.conf",
         cluster=CLUSTER,
@@ -61,7 +62,7 @@ def slurm_conf(options: Options) -> str:
         # Slurm can only continue what it has suspended if it switches between jobs (GANG).
         cluster_mode="SUSPEND,GANG" if suspends else options.preempt_mode.upper(),
         sharing=" OverSubscribe=FORCE:1" if suspends else "",
-        nodes="\n".join(_node_line(node.name, node.address) for node in options.all_nodes()),
+        nodes="\n".join(nodes),
     )
 
 
@@ -69,30 +70,7 @@ def _filled(name: str, **values: object) -> str:
     return Path(__file__).with_name(f"{name}.template").read_text().format(**values)
 
 
-def _node_line(name: str, address: str) -> str:
-    return _NODE.format(
-        name=name,
-        address=address,
-        cpus=CPUS_PER_NODE,
-        cores=CPUS_PER_NODE // 2,
-        memory=MEMORY_MB_PER_NODE,
-        gpus=GPUS_PER_NODE,
-    )
-
-
 _DEVICES = [Path(f"/dev/fakegpu{index}") for index in range(GPUS_PER_NODE)]
-
-
-def slurmdbd_conf(options: Options) -> str:
-    """Return slurmdbd.conf: one database per release, reached over the sandbox's own socket."""
-    return _filled(
-        "slurmdbd.conf",
-        munge_socket=MUNGE_SOCKET,
-        controller=CONTROLLER,
-        database=options.database,
-        logs=LOG_DIR,
-        run=RUN,
-    )
 
 
 def accounting_commands(users: tuple[str, ...], options: Options) -> list[list[str]]:
@@ -144,10 +122,9 @@ def bring_up(options: Options) -> None:
 
 def install(options: Options) -> None:
     """Install what `bring_up` needs and this machine lacks; starts nothing."""
-    names = packages.missing_packages(options)
-    if names:
+    if names := packages.missing_packages(options):
         _tell(f"installing {', '.join(names)}")
-        packages.install_missing(options)
+        packages.install(names)
     if not packages.is_native(options) and not (options.root / chroot.MARK).exists():
         _tell(f"making a Debian {options.suite} with Slurm {options.release}; kept for later")
         chroot.make(options)
@@ -155,7 +132,9 @@ def install(options: Options) -> None:
 
 def _make_ground(options: Options) -> None:
     """Make what the daemons need: folders, devices, network, names, configuration."""
-    daemons.make_folders(options)
+    for folder in (LOG_DIR, options.release_state / "slurmctld", PID_DIR, CONF_DIR):
+        folder.mkdir(parents=True, exist_ok=True)
+    STATE.chmod(0o755)
     for device in _DEVICES:
         if not device.exists():
             os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
@@ -178,7 +157,15 @@ def _write_configuration(options: Options) -> None:
         "gres.conf": f"Name=gpu File=/dev/fakegpu[0-{GPUS_PER_NODE - 1}]\n",
         # Without cgroups; in 22.05 the only way is not to mount any.
         "cgroup.conf": f"{'CgroupAutomount=no' if old else 'CgroupPlugin=disabled'}\n",
-        "slurmdbd.conf": slurmdbd_conf(options),
+        # One database per release, reached over the sandbox's own socket.
+        "slurmdbd.conf": _filled(
+            "slurmdbd.conf",
+            munge_socket=MUNGE_SOCKET,
+            controller=CONTROLLER,
+            database=options.database,
+            logs=LOG_DIR,
+            run=RUN,
+        ),
     }
     for name, text in texts.items():
         path = CONF_DIR / name

@@ -97,18 +97,14 @@ def remove_network() -> None:
         NAMESPACES.rmdir()
 
 
-def hosts_block(nodes: tuple[Node, ...]) -> str:
-    """Return the marked lines that name the controller and the nodes."""
-    lines = [f"{CONTROLLER_ADDRESS} {CONTROLLER}", *(f"{n.address} {n.name}" for n in nodes)]
-    return "\n".join([BEGIN, *lines, END]) + "\n"
-
-
 def write_hosts(nodes: tuple[Node, ...]) -> None:
-    """Write the marked block into /etc/hosts, replacing an earlier one."""
+    """Name the controller and the nodes in the marked block in /etc/hosts."""
     text = _hosts_without_block()
     if text and not text.endswith("\n"):
         text += "\n"
-    HOSTS.write_text(text + hosts_block(nodes))  # in place: containers mount this one file
+    lines = [f"{CONTROLLER_ADDRESS} {CONTROLLER}", *(f"{n.address} {n.name}" for n in nodes)]
+    block = "\n".join([BEGIN, *lines, END])
+    HOSTS.write_text(f"{text}{block}\n")  # in place: containers mount this one file
 
 
 def clean_hosts() -> None:
@@ -119,11 +115,8 @@ def clean_hosts() -> None:
 
 
 def _hosts_without_block() -> str:
-    text = HOSTS.read_text()
-    before, begin, rest = text.partition(BEGIN + "\n")
-    if not begin:
-        return text
-    return before + rest.partition(END + "\n")[2]
+    before, _, rest = HOSTS.read_text().partition(f"{BEGIN}\n")
+    return before + rest.partition(f"{END}\n")[2]
 
 
 def _exists(link: str) -> bool:

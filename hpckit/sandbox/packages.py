@@ -1,10 +1,9 @@
 """Installs the Debian packages of the sandbox, without letting any of them start a service."""
 
-import contextlib
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpckit.sandbox import process
@@ -41,34 +40,24 @@ def missing_packages(options: Options) -> list[str]:
     return [name for name, program in wanted.items() if shutil.which(program, path=path) is None]
 
 
-def install_missing(options: Options) -> list[str]:
-    """Install what is missing with apt-get; return what was installed."""
-    names = missing_packages(options)
-    if not names:
-        return []
+def install(names: Sequence[str]) -> None:
+    """Install what is missing with apt-get."""
     if shutil.which("apt-get") is None:
         raise SandboxError(
             f"{', '.join(names)} missing and there is no apt-get here: use a Debian or Ubuntu "
             "machine, virtual machine or privileged container"
         )
-    if "debootstrap" in names and _os_release().get("ID") != "debian":
-        names.append("debian-archive-keyring")
-    with services_held():
-        _apt_get("update")
-        _apt_get("install", "--yes", "--no-install-recommends", *names)
-    return names
-
-
-@contextlib.contextmanager
-def services_held() -> Iterator[None]:
-    """Let no package start a service; the machine's own policy is restored afterwards."""
+    foreign = "debootstrap" in names and _os_release().get("ID") != "debian"
+    keys = ["debian-archive-keyring"] if foreign else []
+    # No package may start a service; the machine's own policy is restored afterwards.
     restore_policy()
     if _POLICY.exists():
         _POLICY.rename(_SAVED_POLICY)
     _POLICY.write_text(_REFUSE_STARTS)
     _POLICY.chmod(0o755)
     try:
-        yield
+        _apt_get("update")
+        _apt_get("install", "--yes", "--no-install-recommends", *names, *keys)
     finally:
         restore_policy()
 

@@ -9,7 +9,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from hpckit.record.process import start_mark
@@ -21,7 +22,6 @@ from hpckit.sandbox.settings import (
     SLURM_CONF,
     SandboxError,
 )
-from hpckit.values import dataclass, field
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DAEMON_ENVIRONMENT = {
@@ -31,21 +31,6 @@ DAEMON_ENVIRONMENT = {
     "SLURM_CONF": str(SLURM_CONF),
     "MYSQL_UNIX_PORT": str(MYSQL_SOCKET),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Daemon:
-    """A process that outlives this command; its record and its log have its `name`."""
-
-    name: str
-    argv: Sequence[str]
-    user: str | None = None
-    environment: Mapping[str, str] = field(default_factory=lambda: DAEMON_ENVIRONMENT)
-
-    @property
-    def output(self) -> Path:
-        """The file with its output; Slurm's daemons log next to it, in NAME.log."""
-        return LOG_DIR / f"{self.name}.out"
 
 
 def run(
@@ -78,25 +63,26 @@ def run(
     return done
 
 
-def start_daemon(daemon: Daemon) -> None:
-    """Start a daemon unless its recorded process is alive, and record it."""
-    if recorded_pid(daemon.name) is not None:
+def start_daemon(name: str, argv: Sequence[str], *, user: str | None = None) -> None:
+    """Start a daemon unless its recorded process is alive; its record and log have its name."""
+    if recorded_pid(name) is not None:
         return
-    with daemon.output.open("wb") as output:
+    # Slurm's daemons log next to it, in NAME.log.
+    with (LOG_DIR / f"{name}.out").open("wb") as output:
         child = subprocess.Popen(  # it outlives this process on purpose
-            daemon.argv,
+            argv,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             cwd="/",
-            env=dict(daemon.environment),
-            user=daemon.user,
-            group=daemon.user,
-            extra_groups=[] if daemon.user else None,
+            env=DAEMON_ENVIRONMENT,
+            user=user,
+            group=user,
+            extra_groups=[] if user else None,
         )
     record = {"pid": child.pid, "started": start_mark(child.pid), "boot": _boot()}
-    _record_path(daemon.name).write_text(json.dumps(record))
+    _record_path(name).write_text(json.dumps(record))
     child.returncode = 0  # never awaited: without this, Popen warns when it is collected
 
 
@@ -139,20 +125,12 @@ def kill_in_network_namespace(namespace: str) -> int:
 
 def pids_in_network_namespace(namespace: str) -> list[int]:
     """List every living process in that network namespace."""
-    try:
-        wanted = Path(f"/run/netns/{namespace}").stat()
-    except FileNotFoundError:
-        return []
-    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return [pid for pid in pids if _lives_in(pid, (wanted.st_dev, wanted.st_ino))]
-
-
-def _lives_in(pid: int, wanted: tuple[int, int]) -> bool:
-    try:
-        found = Path(f"/proc/{pid}/ns/net").stat()
-    except OSError:
-        return False
-    return (found.st_dev, found.st_ino) == wanted and start_mark(pid) is not None
+    wanted, found = Path(f"/run/netns/{namespace}"), []
+    for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
+        with suppress(OSError):  # neither of them need be there
+            if wanted.samefile(f"/proc/{pid}/ns/net") and start_mark(pid) is not None:
+                found.append(pid)
+    return found
 
 
 def is_mounted(place: Path) -> bool:
@@ -197,7 +175,5 @@ def _boot() -> str:
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        return

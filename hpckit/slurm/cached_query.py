@@ -64,7 +64,7 @@ def observe_shared(
         wish=wish,
         began=clock(),
     )
-    observations = observe_through(source, jobs, source.began)
+    observations = observe_through(source.queue, source.accounts, jobs, source.began)
     return observations, source.asked_at
 
 

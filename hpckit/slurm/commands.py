@@ -120,25 +120,18 @@ _PLACED = lazy_pattern(r"^#SBATCH --(account|partition|qos)\b", re.MULTILINE)
 
 
 class SlurmCommands:
-    """Slurm's programs, as found in `bin_dir` or on the PATH of `environ`."""
+    """Slurm's programs, as found in `bin_dir`, or if that is None on the PATH of `environ`.
+
+    They see `environ` without the variables of an enclosing job.
+    """
 
     def __init__(
         self, *, bin_dir: str | None, environ: Mapping[str, str], timeout: timedelta = PATIENCE
     ) -> None:
         self.timeout = timeout
-        self._bin_dir = bin_dir
-        self._environ = clean(environ)
+        self.bin_dir = bin_dir
+        self.environ = clean(environ)
         self._found: dict[str, str | None] = {}
-
-    @property
-    def bin_dir(self) -> str | None:
-        """The folder of the programs, None for those on PATH."""
-        return self._bin_dir
-
-    @property
-    def environ(self) -> Mapping[str, str]:
-        """The environment of the programs, without variables of an enclosing job."""
-        return self._environ
 
     def available(self, program: str) -> bool:
         """Return whether the program is installed here."""
@@ -148,11 +141,11 @@ class SlurmCommands:
         """Return the command line of a program; raises SchedulerAbsentError if not installed."""
         path = self._path(program)
         if path is None:
-            sandbox = " (is the sandbox up?)" if self._bin_dir else ""
+            sandbox = " (is the sandbox up?)" if self.bin_dir else ""
             raise SchedulerAbsentError(
-                f"{program} was not found in {self._bin_dir or 'PATH'}{sandbox}; this host has no "
+                f"{program} was not found in {self.bin_dir or 'PATH'}{sandbox}; this host has no "
                 "such Slurm",
-                hint=_absent_hint(self._environ),
+                hint=_absent_hint(self.environ),
             )
         return [path, *args]
 
@@ -162,14 +155,14 @@ class SlurmCommands:
         Raises SchedulerRefusedError with the program's own words, or SchedulerAwayError if it is
         not installed, does not answer in time, or cannot reach its daemon.
         """
-        return self._run(program, args, self._environ).stdout
+        return self._run(program, args, self.environ).stdout
 
     def run_aloud(self, program: str, *args: str, without: Collection[str] = ()) -> str:
         """Run a program as `run` does, and return its standard output and error.
 
         `without` are variables that it must not see.
         """
-        environ = {name: text for name, text in self._environ.items() if name not in without}
+        environ = {name: text for name, text in self.environ.items() if name not in without}
         done = self._run(program, args, environ)
         return done.stdout + done.stderr
 
@@ -199,7 +192,7 @@ class SlurmCommands:
             )
         if done.returncode != 0:
             said = done.stderr or done.stdout
-            raise command_error(program, done.returncode, said, self._environ)
+            raise command_error(program, done.returncode, said, self.environ)
         return done
 
     def become(self, program: str, *args: str) -> NoReturn:
@@ -209,7 +202,7 @@ class SlurmCommands:
         """
         argv = self.argv(program, *args)
         try:
-            os.execve(argv[0], argv, dict(self._environ))  # noqa: S606  # no shell is the point
+            os.execve(argv[0], argv, dict(self.environ))  # noqa: S606  # no shell is the point
         except OSError as error:
             raise SchedulerAwayError(f"{program} cannot be run: {error}") from error
 
@@ -230,7 +223,7 @@ class SlurmCommands:
         before = dict(os.environ)
         os.environ.clear()
         os.environ.update(
-            {name: value for name, value in self._environ.items() if name not in without}
+            {name: value for name, value in self.environ.items() if name not in without}
         )
         try:
             yield
@@ -242,7 +235,7 @@ class SlurmCommands:
         if program not in self._found:
             # Never search PATH when bin_dir is set: a sandbox rehearsal must not reach the
             # production queue.
-            path = self._bin_dir or self._environ.get("PATH", os.defpath)
+            path = self.bin_dir or self.environ.get("PATH", os.defpath)
             self._found[program] = shutil.which(program, path=path)
         return self._found[program]
 

@@ -32,7 +32,7 @@ from hpckit.model.states import BaseState, StateFlag
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.parse import JobTerms, parse_time
 from hpckit.slurm.query import controller, observe_queued, settings, terms
-from hpckit.slurm.site_parse import QOS_PREEMPTION, read_qos_preemption
+from hpckit.slurm.site_parse import QOS_PREEMPTION, read_qos_preemption, seconds
 from hpckit.values import dataclass, field, replace
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ def job_limits(commands: SlurmCommands, job: str, environ: Mapping[str, str]) ->
     )
     return JobLimits(
         end_s=end_s,
-        kill_wait=_seconds(config.get("KillWait")) or AttemptLimits().kill_wait,
+        kill_wait=seconds(config.get("KillWait", "")) or AttemptLimits().kill_wait,
         grace=preemption.grace,
         preempt_mode=preemption.mode,
     )
@@ -108,7 +108,7 @@ def job_limits(commands: SlurmCommands, job: str, environ: Mapping[str, str]) ->
 def _of_partition(commands: SlurmCommands, name: str) -> Preemption:
     own = _or_default(lambda: settings(commands, "partition", name), dict[str, str]())
     mode = PreemptMode.parse(own.get("PreemptMode", ""))
-    return Preemption(mode=mode, grace=_seconds(own.get("GraceTime")))
+    return Preemption(mode=mode, grace=seconds(own.get("GraceTime", "")))
 
 
 def _of_qos(commands: SlurmCommands, job: str, environ: Mapping[str, str]) -> Preemption | None:
@@ -201,7 +201,6 @@ def _ending_of(seen: Observation, restart_count: int) -> AllocationEnding:
 
 
 def _or_default(ask: Callable[[], T], default: T) -> T:
-    """Return the answer of a query, or the default if there is none."""
     try:
         return ask()
     except SchedulerError:
@@ -210,7 +209,3 @@ def _or_default(ask: Callable[[], T], default: T) -> T:
 
 def _terms(commands: SlurmCommands, job: str) -> JobTerms | None:
     return _or_default(lambda: terms(job, commands), None)
-
-
-def _seconds(text: str | None) -> timedelta | None:
-    return timedelta(seconds=int(text)) if text and text.isdecimal() else None

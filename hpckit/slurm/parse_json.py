@@ -121,7 +121,6 @@ def _exit_code(job: Job) -> str:
 
 
 def _found(job: Job, *paths: str) -> object:
-    """Return the first value found at these paths."""
     for path in paths:
         found: object = job
         for name in path.split("/"):

@@ -11,7 +11,6 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
 
 from hpckit.errors import SchedulerAwayError, SchedulerError, SchedulerRefusedError
 from hpckit.model.cluster.site import ClusterNode
@@ -114,34 +113,8 @@ _NAMED_SINCE = "now-30days"
 """How far back sacct looks for a name: without a job id, its default is midnight."""
 
 
-class JobSource(Protocol):
-    """A source of Slurm's view of jobs; both methods raise SchedulerError."""
-
-    def queue(self, jobs: Sequence[str]) -> Iterable[Observation]:
-        """Return what slurmctld reports for these jobs, possibly for others too."""
-        ...
-
-    def accounts(self, jobs: Sequence[str]) -> Iterable[Observation]:
-        """Return what the accounting reports for them."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectSource:
-    """squeue and sacct themselves, asked only about these jobs."""
-
-    commands: SlurmCommands
-    now: datetime
-
-    def queue(self, jobs: Sequence[str]) -> Iterable[Observation]:
-        """Return what slurmctld reports."""
-        ids = mains(jobs)
-        which = "--me" if len(ids) > _LISTED else f"--jobs={','.join(ids)}"
-        return read_squeue(_ask_of(which, self.commands), self.now)
-
-    def accounts(self, jobs: Sequence[str]) -> Iterable[Observation]:
-        """Return what the accounting reports."""
-        return read_sacct(ask_accounting(mains(jobs), self.commands), self.now)
+JobSource = Callable[[Sequence[str]], Iterable[Observation]]
+"""What tells of these jobs, possibly of others too; raises SchedulerError."""
 
 
 def observe(jobs: Sequence[str], commands: SlurmCommands, now: datetime) -> dict[str, Observation]:
@@ -150,24 +123,33 @@ def observe(jobs: Sequence[str], commands: SlurmCommands, now: datetime) -> dict
     A job that Slurm has forgotten is left out. Raises SchedulerAwayError only if neither squeue nor
     sacct answers.
     """
-    return observe_through(DirectSource(commands=commands, now=now), jobs, now)
+
+    def queue(jobs: Sequence[str]) -> Iterable[Observation]:
+        ids = mains(jobs)
+        which = "--me" if len(ids) > _LISTED else f"--jobs={','.join(ids)}"
+        return read_squeue(_ask_of(which, commands), now)
+
+    def accounts(jobs: Sequence[str]) -> Iterable[Observation]:
+        return read_sacct(ask_accounting(mains(jobs), commands), now)
+
+    return observe_through(queue, accounts, jobs, now)
 
 
 def observe_through(
-    source: JobSource, jobs: Sequence[str], now: datetime
+    queue: JobSource, accounts: JobSource, jobs: Sequence[str], now: datetime
 ) -> dict[str, Observation]:
-    """Return a source's view of these jobs, as `observe` does."""
+    """Return the view of these jobs by slurmctld and the accounting, as `observe` does."""
     if not jobs:
         return {}
     queued: dict[str, Observation] = {}
     accounted: dict[str, Observation] = {}
     errors: list[SchedulerError] = []
     with _noted(errors):
-        queued.update((seen.job, seen) for seen in source.queue(jobs))
+        queued.update((seen.job, seen) for seen in queue(jobs))
     unknown = [job for job in jobs if job not in queued]
     if unknown:
         with _noted(errors):
-            accounted.update((account.job, account) for account in source.accounts(unknown))
+            accounted.update((account.job, account) for account in accounts(unknown))
     _check_heard(errors)
     found = {**accounted, **queued}
     found.update(_in_the_rest(unknown, found))

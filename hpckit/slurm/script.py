@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from hpckit.record.layout import LaunchPaths
 from hpckit.slurm.clusters import HINT
 from hpckit.slurm.quoting import FILTERS, only_quoted
 from hpckit.slurm.template_blocks import TemplateBlocks
-from hpckit.values import dataclass, field_names
 
 SHIPPED = "hpckit"
 """The prefix by which a user's template refers to the shipped one: `hpckit/job.sbatch.j2`."""
@@ -59,38 +58,6 @@ _CONDITION = lazy_pattern(
 _CONTROL = lazy_pattern(r"[\x00-\x1f\x7f]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptFields:
-    """The variables of a template.
-
-    `options` are the remaining sbatch options in order, with None for one without a value; they are
-    made from `resources`. `array` is None for a job with one run. `log` contains Slurm's own
-    patterns. `nodes` includes the spare ones. `dependency` is set if the job belongs to a stage
-    that follows another one, with `$JOB0` for Slurm's id of job 0. `judged` are the lines of
-    `setup` after which a check may stand that looks how all of the line ended.
-    """
-
-    launch: str
-    job_name: str
-    job_index: int
-    folder: str
-    log: str
-    nodes: int
-    tasks_per_node: int
-    cpus_per_task: int | None
-    gpus_per_node: int
-    array: str | None
-    requeue: bool
-    options: tuple[tuple[str, str | None], ...]
-    resources: ResourceSpec
-    modules: tuple[str, ...]
-    environment: tuple[tuple[str, str], ...]
-    setup: tuple[str, ...]
-    judged: tuple[str, ...]
-    python: str
-    dependency: str | None = None
-
-
 def render_script(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Path]) -> str:
     """Return the batch script of a job; raises TemplateError.
 
@@ -102,8 +69,7 @@ def render_script(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Pat
     if Path(name).is_absolute():
         folders.insert(0, Path(name).parent)
         name = Path(name).name
-    fields = script_fields(plan, job)
-    text = _text(name, folders, fields, job)
+    text = _text(name, folders, template_variables(plan, job), job)
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -115,12 +81,12 @@ def render_script(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Pat
     return text
 
 
-def _text(name: str, folders: Sequence[Path], fields: ScriptFields, job: JobSpec) -> str:
+def _text(name: str, folders: Sequence[Path], variables: Mapping[str, Any], job: JobSpec) -> str:
     if job.runs:
-        return _checked(_render(name, folders, fields), name, verb="supervise")
+        return _checked(_render(name, folders, variables), name, verb="supervise")
     if job.satellite is not None:
-        return _render_below(name, folders, fields, template=SATELLITE, verb="satellite")
-    return _render_below(name, folders, fields, template=AUTO_RESUME, verb="auto-resume")
+        return _render_below(name, folders, variables, template=SATELLITE, verb="satellite")
+    return _render_below(name, folders, variables, template=AUTO_RESUME, verb="auto-resume")
 
 
 def _checked(text: str, name: str, *, verb: str) -> str:
@@ -140,10 +106,10 @@ def _checked(text: str, name: str, *, verb: str) -> str:
 
 
 def _render_below(
-    name: str, folders: Sequence[Path], fields: ScriptFields, *, template: str, verb: str
+    name: str, folders: Sequence[Path], variables: Mapping[str, Any], *, template: str, verb: str
 ) -> str:
     """Return the script of a job that runs another verb, by a template that extends the job's."""
-    text = _render(template, folders, fields, job_template=name)
+    text = _render(template, folders, variables, job_template=name)
     if f"hpckit {verb}" not in text:
         raise TemplateError(
             f"template {name} has no block `run` for the command of {verb} jobs",
@@ -152,31 +118,38 @@ def _render_below(
     return _checked(text, template, verb=verb)
 
 
-def script_fields(plan: LaunchPlan, job: JobSpec) -> ScriptFields:
-    """Return the variables for the template of this job; raises TemplateError."""
-    resources = job.resources
-    return ScriptFields(
-        launch=plan.id,
-        job_name=job.name,
-        job_index=job.index,
-        folder=plan.folder,
-        log=_log(plan.folder, job),
-        nodes=resources.allocated_nodes,
-        tasks_per_node=resources.tasks_per_node,
-        cpus_per_task=None if cpus_by_gpu(resources) else resources.cpus_per_task,
-        gpus_per_node=resources.gpus_per_node,
-        array=_array(job),
-        requeue=job.requeue,
-        options=(*_options(resources), *_additional(resources)),
-        resources=resources,
-        modules=tuple(plan.cluster.modules),
+def template_variables(plan: LaunchPlan, job: JobSpec) -> dict[str, Any]:
+    """Return the variables for the template of this job; raises TemplateError.
+
+    `options` are the remaining sbatch options in order, with None for one without a value; they are
+    made from `resources`. `array` is None for a job with one run. `log` contains Slurm's own
+    patterns. `nodes` includes the spare ones. `dependency` is set if the job belongs to a stage
+    that follows another one, with `$JOB0` for Slurm's id of job 0. `judged` are the lines of
+    `setup` after which a check may stand that looks how all of the line ended.
+    """
+    resources, cluster = job.resources, plan.cluster
+    return {
+        "launch": plan.id,
+        "job_name": job.name,
+        "job_index": job.index,
+        "folder": plan.folder,
+        "log": _log(plan.folder, job),
+        "nodes": resources.allocated_nodes,
+        "tasks_per_node": resources.tasks_per_node,
+        "cpus_per_task": None if cpus_by_gpu(resources) else resources.cpus_per_task,
+        "gpus_per_node": resources.gpus_per_node,
+        "array": f"0-{job.elements - 1}%{resources.array_parallelism}" if job.is_array else None,
+        "requeue": job.requeue,
+        "options": (*_options(resources), *_additional(resources)),
+        "resources": resources,
+        "modules": tuple(cluster.modules),
         # Secrets are only for the ranks: any user who can see a job may see its script.
-        environment=tuple(variable for variable in plan.cluster.env.items() if variable[1] != MASK),
-        setup=tuple(plan.cluster.setup),
-        judged=_judged(plan.cluster.setup),
-        python=plan.python,
-        dependency=stage_dependency(job),
-    )
+        "environment": tuple((name, text) for name, text in cluster.env.items() if text != MASK),
+        "setup": tuple(cluster.setup),
+        "judged": _judged(cluster.setup),
+        "python": plan.python,
+        "dependency": stage_dependency(job),
+    }
 
 
 def _judged(lines: Sequence[str]) -> tuple[str, ...]:
@@ -197,12 +170,6 @@ def _log(folder: str, job: JobSpec) -> str:
     pattern = "%A_%a" if job.is_array else "%j"
     logs = str(LaunchPaths(Path(folder)).logs).replace("%", "%%")
     return f"{logs}/job-{job.index}-{pattern}.log"
-
-
-def _array(job: JobSpec) -> str | None:
-    if not job.is_array:
-        return None
-    return f"0-{job.elements - 1}%{job.resources.array_parallelism}"
 
 
 def _options(resources: ResourceSpec) -> list[tuple[str, str | None]]:
@@ -258,9 +225,8 @@ def _additional(resources: ResourceSpec) -> list[tuple[str, str | None]]:
     return options
 
 
-def _render(name: str, folders: Sequence[Path], fields: ScriptFields, **more: str) -> str:
-    variables = {name: getattr(fields, name) for name in field_names(fields)}
-    variables |= more
+def _render(name: str, folders: Sequence[Path], fields: Mapping[str, Any], **more: str) -> str:
+    variables = {**fields, **more}
     try:
         environment = _environment(folders)
         TemplateBlocks(environment=environment, names=more).check(name)

@@ -56,7 +56,7 @@ def read_site_settings(text: str) -> SiteSettings:
         accounting="slurmdbd" in said.get("AccountingStorageType", ""),
         preempt_type=said.get("PreemptType", ""),
         preempt_mode=PreemptMode.parse(said.get("PreemptMode", "")),
-        kill_wait=_seconds(said.get("KillWait", "")),
+        kill_wait=seconds(said.get("KillWait", "")),
         array_index=_count(said.get("MaxArraySize", "")),
         array_tasks=int(tasks[1]) if tasks else None,
         jobs=_count(said.get("MaxJobCount", "")),
@@ -90,7 +90,7 @@ def _partition(said: Mapping[str, str]) -> Partition:
         denied_qos=_names(said.get("DenyQos", "")),
         preemption=Preemption(
             mode=PreemptMode.parse(said.get("PreemptMode", "")),
-            grace=_seconds(said.get("GraceTime", "")),
+            grace=seconds(said.get("GraceTime", "")),
         ),
     )
 
@@ -180,7 +180,7 @@ def _count(text: str) -> int | None:
     return int(word) if word.isdecimal() else None
 
 
-def _seconds(text: str) -> timedelta | None:
+def seconds(text: str) -> timedelta | None:
     """Return a number of seconds as a duration: `30` or `30 sec`."""
     count = _count(text)
     return None if count is None else timedelta(seconds=count)

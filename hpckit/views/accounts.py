@@ -60,7 +60,6 @@ def run_spans(
 def _told(
     launch: Launch, view: RunView, given: Iterable[datetime], now: datetime
 ) -> tuple[Attempts, ToldOfRun]:
-    """Return the arguments of `account` for a run."""
     run = launch.paths.run(view.record.index)
     attempts = tuple(read_attempts(run))
     said = {number: read_progress(run.attempt(number)) for number, _ in attempts}

@@ -24,7 +24,7 @@ from hpckit.record.launches import (
     read_launch_history,
 )
 from hpckit.record.logs import LogTail, rank_logs, rounds
-from hpckit.record.lookup import Selection, find_evidence, list_launches
+from hpckit.record.lookup import find_evidence, list_launches
 from hpckit.record.snapshot.identity import frozen_identity
 from hpckit.record.snapshot.outside import paths_of, recorded_outside
 from hpckit.report.results import compared_keys
@@ -88,21 +88,16 @@ def named_runs(
 
     Without a reference it is the latest launch.
     """
-    names: list[str | None] = list(dict.fromkeys(references)) or [None]
-    return list(_merged(find_evidence(name, base, cwd=context.cwd) for name in names))
-
-
-def _merged(selections: Iterable[Selection]) -> Iterator[tuple[Launch, Sequence[int] | None]]:
-    """Yield each launch once, with all of its runs that were named."""
     found: dict[Path, tuple[Launch, set[int]]] = {}
-    for selection in selections:
-        launch, indices = found.setdefault(
-            selection.launch.folder.resolve(), (selection.launch, set())
-        )
+    for name in dict.fromkeys(references) or [None]:
+        selection = find_evidence(name, base, cwd=context.cwd)
+        folder = selection.launch.folder.resolve()
+        launch, indices = found.setdefault(folder, (selection.launch, set()))
         indices.update(range(len(launch.runs)) if selection.index is None else (selection.index,))
-    for launch, indices in found.values():
-        whole = len(indices) == len(launch.runs)
-        yield launch, None if whole else sorted(indices)
+    return [
+        (launch, None if len(indices) == len(launch.runs) else sorted(indices))
+        for launch, indices in found.values()
+    ]
 
 
 def _add_reruns(
@@ -273,8 +268,7 @@ def _newest(views: Sequence[LaunchView]) -> list[ChosenRuns]:
     winners: dict[str, tuple[str, bool]] = {}
     for view in views:
         for run in view.runs:
-            signature = view.launch.runs[run.record.index].signature
-            completed = run.state is RunState.completed
+            signature, completed = _signature(view, run), run.state is RunState.completed
             if signature not in winners or (completed and not winners[signature][1]):
                 winners[signature] = (view.launch.id, completed)
     chosen = [

@@ -13,7 +13,6 @@ from pathlib import Path
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.run import RunView
-from hpckit.record.frozen import read_code_record, read_environment
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.lookup import Selection
@@ -22,7 +21,7 @@ from hpckit.record.snapshot.changes import frozen_sums
 from hpckit.record.snapshot.environment import environment_differences
 from hpckit.record.snapshot.identity import frozen_identity
 from hpckit.record.snapshot.outside import path_of, recorded_outside
-from hpckit.record.store import open_plain
+from hpckit.record.store import open_plain, read_object
 from hpckit.report.comparison import CodeDifference, ResultPair, RunComparison, key_differences
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import launch_head, launch_views, note_warnings
@@ -58,7 +57,7 @@ def compare_selections(
         resources=tuple(key for key in keys if key.key.startswith(_RESOURCES)),
         code=_code(left, right, text=code),
         environment=environment_differences(
-            read_environment(left.paths), read_environment(right.paths)
+            read_object(left.paths.environment), read_object(right.paths.environment)
         ),
         results=tuple(_result(one, other) for one, other in pairs),
         alone=tuple(view.record.id for view in alone),
@@ -123,8 +122,8 @@ def _code(old: Launch, new: Launch, *, text: bool) -> CodeDifference:
     lines = (line for path, _ in changes or () for line in _text_diff(old.paths, new.paths, path))
     return CodeDifference(
         same=None if None in identities else identities[0] == identities[1] and not other,
-        old_commit=read_code_record(old.paths).get("commit"),
-        new_commit=read_code_record(new.paths).get("commit"),
+        old_commit=read_object(old.paths.code_record).get("commit"),
+        new_commit=read_object(new.paths.code_record).get("commit"),
         files=changes,
         diff="\n".join(lines) if text else None,
     )
@@ -161,37 +160,33 @@ def _text_diff(old: LaunchPaths, new: LaunchPaths, path: str) -> Iterator[str]:
     """Yield the lines of a unified diff of one file, without line ends."""
     try:
         before, after = _text(old.code, path), _text(new.code, path)
-    except _UnreadError as error:
+    except ValueError as error:
         yield f"# {path}: {error}"
         return
     names = (f"{old.folder.name}/{path}", f"{new.folder.name}/{path}")
     yield from difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="")
 
 
-class _UnreadError(Exception):
-    """Why a file is not compared."""
-
-
 def _text(code: Path, path: str) -> str:
-    """Return a file of a snapshot, empty if it has no such file; raises _UnreadError."""
+    """Return a file of a snapshot, empty if it has none; raises ValueError if it is not read."""
     if not code.is_dir():
-        raise _UnreadError("the snapshot is gone (`hpckit clean` removes it)")
+        raise ValueError("the snapshot is gone (`hpckit clean` removes it)")
     if Path(path).is_absolute() or ".." in Path(path).parts:
-        raise _UnreadError("it is not below the snapshot")
+        raise ValueError("it is not below the snapshot")
     if not (code / path).exists():
         return ""
     if not is_plain(code / path, code):
-        raise _UnreadError("it is behind a link")
+        raise ValueError("it is behind a link")
     try:
         with open_plain(code / path) as file:
             data = file.read(_MOST_BYTES + 1)
         text = data.decode()
     except OSError as error:
-        raise _UnreadError(f"it cannot be read: {error.strerror}") from error
+        raise ValueError(f"it cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise _UnreadError("it is no text") from error
+        raise ValueError("it is no text") from error
     if len(data) > _MOST_BYTES:
-        raise _UnreadError("it is too large to compare")
+        raise ValueError("it is too large to compare")
     return text
 
 

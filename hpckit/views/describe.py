@@ -13,9 +13,10 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.run import RunView
 from hpckit.record.attempts import read_attempts
-from hpckit.record.frozen import changed_files, read_code_record, read_environment
+from hpckit.record.frozen import changed_files
 from hpckit.record.launches import Launch, checkpoint_folder, load_settings, read_launch_history
 from hpckit.record.lookup import Selection
+from hpckit.record.store import read_object
 from hpckit.record.working import working_folder
 from hpckit.report.description import (
     AttemptDescription,
@@ -26,7 +27,7 @@ from hpckit.report.description import (
 )
 from hpckit.report.rows import run_row
 from hpckit.views.freshness import Freshness
-from hpckit.views.launch_view import LaunchView, launch_head, launch_view
+from hpckit.views.launch_view import LaunchView, launch_head, launch_view, note_warnings
 
 
 def describe_selection(
@@ -36,8 +37,7 @@ def describe_selection(
     launch, index = selection.launch, selection.index
     indices = None if index is None else (index,)
     view = launch_view(launch, context, indices=indices, freshness=freshness)
-    if view.warning:
-        context.note(f"warning: {view.warning}")
+    note_warnings([view], context)
     return describe_view(view)
 
 
@@ -117,7 +117,7 @@ def _attempt(number: int, told: Iterable[events.Event]) -> AttemptDescription:
 
 
 def _code(launch: Launch) -> CodeDescription:
-    record = read_code_record(launch.paths)
+    record = read_object(launch.paths.code_record)
     return CodeDescription(
         project=launch.code.project,
         snapshot=launch.code.root != launch.code.project,
@@ -129,7 +129,7 @@ def _code(launch: Launch) -> CodeDescription:
 
 
 def _environment(launch: Launch) -> EnvironmentDescription:
-    record = read_environment(launch.paths)
+    record = read_object(launch.paths.environment)
     python, packages = record.get("python") or {}, record.get("packages") or {}
     return EnvironmentDescription(
         python=python.get("version"),

@@ -95,15 +95,14 @@ def launch_views(
     Slurm itself is asked and the files of all runs are read, but no metrics.
     """
     readings = [_Reading.of(one, indices, ask, context, freshness) for one, indices in wanted]
-    nobody = SchedulerReply(scheduler=Scheduler.none)
-    replies = [nobody for _ in readings]
-    asking = [place for place, reading in enumerate(readings) if reading.jobs]
-    for bin_dir in dict.fromkeys(readings[place].launch.cluster.bin_dir for place in asking):
-        places = [place for place in asking if readings[place].launch.cluster.bin_dir == bin_dir]
-        questions = [
-            (readings[place].launch, readings[place].history.cluster, readings[place].jobs)
-            for place in places
-        ]
+    replies = [SchedulerReply(scheduler=Scheduler.none)] * len(readings)
+    groups: dict[str | None, list[int]] = {}
+    for place, reading in enumerate(readings):
+        if reading.jobs:
+            groups.setdefault(reading.launch.cluster.bin_dir, []).append(place)
+    for places in groups.values():
+        asking = [readings[place] for place in places]
+        questions = [(one.launch, one.history.cluster, one.jobs) for one in asking]
         for place, reply in zip(places, ask_scheduler(questions, context, freshness), strict=True):
             replies[place] = reply
     return tuple(reading.view(reply) for reading, reply in zip(readings, replies, strict=True))

@@ -42,7 +42,7 @@ from hpckit.record import telemetry as telemetry_record
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_lines, make_folder
-from hpckit.record.telemetry import closed_segments, latest_telemetry, telemetry_devices
+from hpckit.record.telemetry import closed_segments, latest_telemetry
 from hpckit.views import telemetry as telemetry_view
 from hpckit.views.telemetry import nccl_transport, run_usage
 
@@ -162,7 +162,7 @@ def test_a_file_without_a_total_hides_no_earlier_one(tmp_path: Path) -> None:
     total = latest_telemetry(attempt, NODE).total
     assert total is not None
     assert total.row.gpus[0].counters == {GpuCounter.energy_j: 36000}
-    assert telemetry_devices(attempt, NODE) == (device("GPU-1"),)
+    assert latest_telemetry(attempt, NODE).devices == (device("GPU-1"),)
 
 
 @pytest.mark.parametrize("end", [b'{"v":1,"kind":"total","start":"20', b'{"v":1,"kind":"total"}\n'])
@@ -269,7 +269,7 @@ def test_a_part_of_a_gpu_that_appears_late_is_known_as_one(tmp_path: Path) -> No
     writer.append_total(total.total, row.end)
     read = latest_telemetry(attempt, NODE).total
     assert read is not None
-    devices = telemetry_devices(attempt, NODE)
+    devices = latest_telemetry(attempt, NODE).devices
     usage = NodeUsage(node=NODE, seconds=9300, row=read.row, devices=devices)
     assert gpu_energy([usage]).gpu_s == 9300
 

@@ -282,7 +282,8 @@ class Cut:
 
 def test_elements_cut_off_a_range_are_not_taken_for_lost(cluster: Cluster) -> None:
     """What a cut range does not name waits like the rest, unless it has a line of its own."""
-    found = observe_through(Cut(now=cluster.now), ["7_0", "7_3", "7_70", "8"], cluster.now)
+    cut, jobs = Cut(now=cluster.now), ["7_0", "7_3", "7_70", "8"]
+    found = observe_through(cut.queue, cut.accounts, jobs, cluster.now)
     states = {job: one.state.base for job, one in found.items()}
     waits = BaseState.pending
     assert states == {"7_0": BaseState.completed, "7_3": waits, "7_70": waits}

@@ -163,7 +163,6 @@ class _SharedJob:
             yield variables
 
     async def _serve(self, slot: Slot) -> None:
-        """Run one run after another in a slot."""
         while not (self.stopping or self.closing):
             run = self._take()
             if run is not None:
@@ -190,7 +189,6 @@ class _SharedJob:
         return due(self.job, self._read_history(), claimed(self.claims))
 
     def _read_history(self) -> LaunchHistory:
-        """Return the present record of the launch."""
         renew_listing(self.launch.paths)
         try:
             mark = events_mark(self.launch.paths)
@@ -201,7 +199,6 @@ class _SharedJob:
         return self.history[1]
 
     async def _attempt(self, slot: Slot, run: int) -> None:
-        """Run one attempt in a slot, and settle its end."""
         try:
             before = latest_attempt(self.launch.paths.run(run).attempts)
         except HpckitError as error:
@@ -268,7 +265,6 @@ class _SharedJob:
             signal_supervisor(process, number)
 
     def _close(self) -> None:
-        """Start no further run."""
         self.closing = True
         self.changed.set()
 

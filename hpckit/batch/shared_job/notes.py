@@ -7,7 +7,6 @@ of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -48,18 +47,12 @@ class SharedJobNotes:
         """Return why the job is being ended; the default if not written shortly."""
         return self._read("ending.json", AllocationEnding, _ENDING_S)
 
-    def _read(
-        self,
-        name: str,
-        kind: type[T],
-        patience_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> T:
-        deadline = clock() + patience_s
+    def _read(self, name: str, kind: type[T], patience_s: float) -> T:
+        deadline = time.monotonic() + patience_s
         while True:
             try:
                 return from_plain(kind, read_json(self.folder / name))
             except (OSError, ValueError, TypeError):
-                if clock() > deadline:
+                if time.monotonic() > deadline:
                     return kind()
             time.sleep(_LOOK_S)

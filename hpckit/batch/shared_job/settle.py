@@ -18,7 +18,7 @@ from hpckit.model.run import last_round, lost, missing_final_event, round_lost
 from hpckit.model.states import RequeueOutcome, RunState
 from hpckit.planning.jobs.shared_jobs import EndedAttempt, comes_back
 from hpckit.planning.recovery.ledger import exhausted, read_ledger
-from hpckit.record.attempts import latest_attempt, progress_step
+from hpckit.record.attempts import latest_attempt, progress_of
 from hpckit.record.claims import give_back
 from hpckit.record.counted_events import counted_events
 from hpckit.record.launches import Launch, load_settings
@@ -87,7 +87,7 @@ class SharedJobEnds:
         failure = missing_final_event(told) or lost(Cause.launcher_lost)
         if code < 0:
             failure = replace(failure, message=f"its supervisor was killed by signal {-code}")
-        ended = round_lost(failure, at=at, number=last_round(told), step=progress_step(paths))
+        ended = round_lost(failure, at=at, number=last_round(told), step=progress_of(paths)[0])
         earlier = counted_events(self.launch, run, before=number)
         ledger = read_ledger((*earlier, *told)).after(ended, number)
         spent = exhausted(ledger, failure, load_settings(self.launch, run)[0].recovery)

@@ -60,17 +60,10 @@ def _variables(spec: SharedJobSpec, environ: Mapping[str, str], number: int) -> 
     }
     lists = {name: environ[name].split(",") for name in DEVICE_LISTS if environ.get(name)}
     devices = {name: ",".join(_devices(spec, given, number)) for name, given in lists.items()}
-    return counts | devices | _gpu_places(spec, lists, number)
-
-
-def _gpu_places(
-    spec: SharedJobSpec, lists: Mapping[str, Sequence[str]], number: int
-) -> dict[str, str]:
-    """Return what tells a slot's sampler which of the job's GPUs are its own."""
-    if not lists:
-        return {}
-    places = [str(place) for place in range(max(map(len, lists.values())))]
-    return {SLOT_GPUS: ",".join(_devices(spec, places, number))}
+    if lists:  # the slot's sampler has to know which of the job's GPUs are its own
+        places = [str(place) for place in range(max(map(len, lists.values())))]
+        devices[SLOT_GPUS] = ",".join(_devices(spec, places, number))
+    return counts | devices
 
 
 def _devices(spec: SharedJobSpec, given: Sequence[str], number: int) -> Sequence[str]:

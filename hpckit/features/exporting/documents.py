@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import json
 import math
@@ -14,7 +13,7 @@ from itertools import groupby
 from types import ModuleType
 from typing import Any
 
-from hpckit.errors import UsageError
+from hpckit.errors import import_optional
 from hpckit.features.exporting.exported_run import ExportedRun, Written
 from hpckit.features.exporting.trace import trace_text
 from hpckit.model.goodput import Goodput
@@ -58,15 +57,9 @@ def tracker_module(kind: ExportKind) -> ModuleType:
 
     Only when it is asked for: trackers are slow to import, and optional.
     """
-    try:
-        return importlib.import_module(f"hpckit.features.exporting.{_TRACKERS[kind]}")
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("hpckit"):
-            raise
-        raise UsageError(
-            f"an export to {kind} needs {error.name}, which is not installed",
-            hint=f"pip install '.[{kind}]' in hpckit's checkout; csv and jsonl need nothing",
-        ) from error
+    hint = f"pip install '.[{kind}]' in hpckit's checkout; csv and jsonl need nothing"
+    module = f"hpckit.features.exporting.{_TRACKERS[kind]}"
+    return import_optional(module, f"an export to {kind}", hint)
 
 
 class ExportDocument:

@@ -42,18 +42,23 @@ def profile_text(
         what = f"{counted(answer.steps, 'step')} of rank {ranges(answer.ranks)}"
         return f"{place}: {what} will be profiled; `hpckit profile {run} --last` shows them"
     lines = [f"{place}, {local_moment(answer.at)}"]
-    summed = [rank for rank in ranks if rank.summary is not None]
+    summed = [(rank.result, rank.summary) for rank in ranks if rank.summary is not None]
     if summed:
-        lines += ["", *_table(summed), "", *_words(summed)]
-    for part in _detailed(summed):
-        lines += ["", *_top(part, alone=len(summed) == 1)]
+        on_gpu = any(summary.on_gpu for _, summary in summed)
+        lines += ["", *_table(summed), "", *_words(on_gpu=on_gpu)]
+    detailed = summed
+    if len(summed) > _TOP_RANKS:
+        detailed = [max(summed, key=lambda pair: pair[1].wall_s)]
+    for result, summary in detailed:
+        whose = "" if len(summed) == 1 else f" of rank {result.rank}"
+        lines += ["", *_top(summary, whose)]
     problems = [f"rank {rank.result.rank}: {rank.problem}" for rank in ranks if rank.problem]
     lines += ["", *problems] if problems else []
     return "\n".join([*lines, *_files(answer, ranks)])
 
 
-def _table(ranks: Sequence[ProfiledRank]) -> list[str]:
-    rows = [_HEADER, *(_row(rank) for rank in ranks)]
+def _table(ranks: Sequence[tuple[RankProfile, TraceSummary]]) -> list[str]:
+    rows = [_HEADER, *(_row(result, summary) for result, summary in ranks)]
     widths = [max(len(row[place]) for row in rows) for place in range(len(_HEADER))]
     return [
         "  ".join(
@@ -64,9 +69,7 @@ def _table(ranks: Sequence[ProfiledRank]) -> list[str]:
     ]
 
 
-def _row(one: ProfiledRank) -> tuple[str, ...]:
-    summary, result = one.summary, one.result
-    assert summary is not None, "only ranks with a summary have a row"  # noqa: S101
+def _row(result: RankProfile, summary: TraceSummary) -> tuple[str, ...]:
     first = 0 if result.first_step is None else result.first_step
     parts = (
         summary.compute_s,
@@ -84,26 +87,17 @@ def _row(one: ProfiledRank) -> tuple[str, ...]:
     )
 
 
-def _words(ranks: Sequence[ProfiledRank]) -> list[str]:
+def _words(*, on_gpu: bool) -> list[str]:
     """Return what the columns mean: they differ between GPUs and CPUs."""
-    if any(rank.summary is not None and rank.summary.on_gpu for rank in ranks):
+    if on_gpu:
         busy, idle = "by kernels of the GPU", "the GPU had nothing to do"
     else:
         busy, idle = "by operators of all CPU threads", "no operator ran"
     return [f"Shares of the time, {busy}.", f"Exposed: not hidden by compute. Idle: {idle}."]
 
 
-def _detailed(ranks: Sequence[ProfiledRank]) -> Sequence[ProfiledRank]:
-    if len(ranks) <= _TOP_RANKS:
-        return ranks
-    return [max(ranks, key=lambda one: 0.0 if one.summary is None else one.summary.wall_s)]
-
-
-def _top(one: ProfiledRank, *, alone: bool) -> list[str]:
-    summary = one.summary
-    assert summary is not None, "only ranks with a summary have a top"  # noqa: S101
+def _top(summary: TraceSummary, whose: str) -> list[str]:
     what = "kernels" if summary.on_gpu else "operators, own time"
-    whose = "" if alone else f" of rank {one.result.rank}"
     head = f"{'top ' + what + whose:{_NAME}}  {'total':>9}  {'share':>5}  {'calls':>8}"
     return [head, *(_entry(entry, summary.wall_s) for entry in summary.top[:_TOP])]
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from hpckit.errors import UsageError
+from hpckit.errors import UsageError, import_optional
 from hpckit.features.reporting.figure import CurveAxis, CurveFigure, FigureLine, FigurePanel
 from hpckit.features.reporting.page_parts import COLOURS
 from hpckit.report.escape import escaped_cell, shortened
@@ -87,7 +87,11 @@ _METADATA: dict[FigureForm, dict[str, Any]] = {
 
 def drawn(figure: CurveFigure, look: FigureLook) -> bytes:
     """Return the file of a figure; raises UsageError without matplotlib."""
-    matplotlib, figures = _libraries()
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # of fonts, and of their cache
+    matplotlib, figures = (
+        import_optional(module, "a figure", "pip install '.[plot]' in hpckit's checkout")
+        for module in ("matplotlib", "matplotlib.figure")
+    )
     letters = _LETTERS[look.style]
     settings = {**SETTINGS, "font.size": letters, "legend.fontsize": letters * 0.85}
     file = io.BytesIO()
@@ -109,17 +113,6 @@ def drawn(figure: CurveFigure, look: FigureLook) -> bytes:
         _legend(made, axes[0][0], figure)
         made.savefig(file, format=look.form.value, metadata=_METADATA[look.form], dpi=_DPI)
     return file.getvalue()
-
-
-def _libraries() -> tuple[Any, Any]:
-    try:
-        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # of fonts, and of their cache
-        return importlib.import_module("matplotlib"), importlib.import_module("matplotlib.figure")
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"a figure needs {error.name}, which is not installed",
-            hint="pip install '.[plot]' in hpckit's checkout",
-        ) from error
 
 
 def _draw(axes: Any, panel: FigurePanel, look: FigureLook) -> None:

@@ -23,8 +23,8 @@ from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.usage import NodeUsage
 from hpckit.patterns import lazy_pattern
-from hpckit.record.frozen import read_environment
 from hpckit.record.launches import Launch
+from hpckit.record.store import read_object
 from hpckit.record.trials import read_search
 from hpckit.report.best import ReportGoal, best_first
 from hpckit.report.results import Results, make_results
@@ -150,7 +150,7 @@ def _timelines(
 
 
 def _launch(view: LaunchView) -> ReportLaunch:
-    packages = read_environment(view.launch.paths).get("packages") or {}
+    packages = read_object(view.launch.paths.environment).get("packages") or {}
     about = describe_view(view)
     alone = len(view.runs) == 1 < len(view.launch.runs)
     return ReportLaunch(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from pathlib import Path
 
 from hpckit.cli.gc_pause import gc_paused
 from hpckit.cli.options import add_fresh, add_output_dir, add_references, output_dir, seconds
 from hpckit.context import Context
-from hpckit.errors import UsageError
+from hpckit.errors import UsageError, import_optional
 from hpckit.features.reporting.forms import markdown_text, report_object
 from hpckit.features.reporting.gather import report_document
 from hpckit.features.reporting.page import page_chunks
@@ -91,11 +90,6 @@ def _check(target: Path | None, refresh_s: float | None) -> None:
 
 def plotly_script() -> str:
     """Return plotly.js; raises UsageError without the Python package that brings it."""
-    try:
-        text: str = importlib.import_module("plotly.offline").get_plotlyjs()
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"a report in HTML needs {error.name}, which is not installed",
-            hint="pip install '.[report]' in hpckit's checkout; --markdown and --json need nothing",
-        ) from error
+    hint = "pip install '.[report]' in hpckit's checkout; --markdown and --json need nothing"
+    text: str = import_optional("plotly.offline", "a report in HTML", hint).get_plotlyjs()
     return text

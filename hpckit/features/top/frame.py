@@ -207,9 +207,6 @@ def head_lines(head: LaunchHead, progress: Progress, runs: int) -> tuple[str, ..
 
 def metric_names(rows: Iterable[RunRow]) -> tuple[str, ...]:
     """Return the names of all metrics that are numbers, in the order in which they appear."""
-    names: dict[str, None] = {}
-    for row in rows:
-        for name, value in row.metrics.items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                names.setdefault(name)
-    return tuple(names)
+    metrics = (metric for row in rows for metric in row.metrics.items())
+    numbers = ((name, value) for name, value in metrics if isinstance(value, int | float))
+    return tuple(dict.fromkeys(name for name, value in numbers if not isinstance(value, bool)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 
 from hpckit.values import dataclass, field
 
@@ -41,13 +42,9 @@ class Curve:
         merged: list[Point] = []
         for start in range(0, len(self.points), _MERGED):
             some = self.points[start : start + _MERGED]
-            ends = {min(some, key=_value), max(some, key=_value)}
+            ends = {min(some, key=itemgetter(1)), max(some, key=itemgetter(1))}
             merged += sorted(ends)
         self.points = merged
-
-
-def _value(point: Point) -> float:
-    return point[1]
 
 
 def plot_lines(points: Sequence[Point], width: int, height: int) -> list[str]:

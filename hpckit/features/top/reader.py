@@ -40,7 +40,7 @@ from hpckit.record.launch_events import Mark
 from hpckit.record.launches import Launch, read_launch_events
 from hpckit.record.logs import LogFile, LogKind, other_logs
 from hpckit.record.store import tail
-from hpckit.record.telemetry import telemetry_devices
+from hpckit.record.telemetry import latest_telemetry
 from hpckit.report.escape import escaped_cell
 from hpckit.report.rows import LaunchHead, RunRow
 from hpckit.values import dataclass, field, replace
@@ -359,7 +359,7 @@ class RunActivities:
                 self._nodes[key] = _Node(name=name, file=file)
             if self._nodes[key].devices is None and self._nodes[key].row is not None:
                 with suppress(OSError):
-                    devices = telemetry_devices(attempt, name)
+                    devices = latest_telemetry(attempt, name).devices
                     self._nodes[key].devices = {device.uuid: device for device in devices}
             found.append(self._nodes[key])
         return found

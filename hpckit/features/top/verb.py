@@ -7,7 +7,6 @@ a run and confirms that.
 from __future__ import annotations
 
 import argparse
-import importlib
 import io
 import sys
 from functools import partial
@@ -17,7 +16,7 @@ from hpckit.cli.options import add_output_dir, add_reference, find_shown
 from hpckit.cli.terminal.live_status import Look, follow
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
-from hpckit.errors import UsageError
+from hpckit.errors import UsageError, import_optional
 from hpckit.features.top.detail import top_page
 from hpckit.features.top.reader import TopReader, TopRequest
 from hpckit.operations.cancel import cancel_runs, plan_cancellations
@@ -93,16 +92,11 @@ def _application(selection: Selection, context: Context) -> None:
 
 def _app_module() -> ModuleType:
     """Import the application; raises UsageError without Textual."""
-    try:
-        return importlib.import_module("hpckit.features.top.app")
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("hpckit"):
-            raise
-        raise UsageError(
-            f"hpckit top needs {error.name}, which is not installed",
-            hint="pip install '.[top]' in hpckit's checkout; `hpckit top --once` and `hpckit "
-            "status --watch` need nothing",
-        ) from error
+    hint = (
+        "pip install '.[top]' in hpckit's checkout; `hpckit top --once` and `hpckit "
+        "status --watch` need nothing"
+    )
+    return import_optional("hpckit.features.top.app", "hpckit top", hint)
 
 
 def cancel_run(launch: Launch, context: Context, index: int) -> str:

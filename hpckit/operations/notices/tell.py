@@ -42,7 +42,6 @@ from hpckit.record.notices import (
     begin_sending,
     delivered_to,
     end_sending,
-    is_kept,
     keep_notice,
     unsent_notices,
 )
@@ -208,7 +207,7 @@ class _Telling:
         return replace(failure, message=masked_text(failure.message, (), secrets))
 
     def _kept(self, notice: UserNotice) -> UserNotice | None:
-        if is_kept(self.launch.paths, notice.key):
+        if self.launch.paths.notice(notice.key).record.exists():
             return None
         first = keep_notice(self.launch.paths, notice.key, document(notice))
         return notice if first else None

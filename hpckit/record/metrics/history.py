@@ -26,7 +26,8 @@ from hpckit.model.metrics import (
 from hpckit.record.attempts import NUMEROUS, attempt_numbers, read_attempts
 from hpckit.record.frozen import unreadable_file
 from hpckit.record.layout import AttemptPaths, RunPaths
-from hpckit.record.metrics.log import OWN_KEYS, RUN_STEP, last_values, metrics_size, read_metrics
+from hpckit.record.metrics.log import OWN_KEYS, RUN_STEP, last_values, metrics_size
+from hpckit.record.store import read_rows
 from hpckit.values import dataclass
 
 _MOST_READ = 64 << 20
@@ -151,7 +152,7 @@ class _RunRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AttemptRows:
-    """The rows in the first `size` bytes of an attempt's file.
+    """The rows in the first `size` bytes of an attempt's file, the same at each reading.
 
     `began` are the times at which its `rounds` began, for rows that do not name theirs.
     """
@@ -176,10 +177,10 @@ class _AttemptRows:
 
     def __iter__(self) -> Iterator[MetricRow]:
         try:
-            for record in read_metrics(self.paths, self.size):
-                values = dict(record)
-                for key in OWN_KEYS:
-                    values.pop(key, None)
+            for record, end in read_rows(self.paths.metrics):
+                if end > self.size:
+                    return
+                values = {key: one for key, one in record.items() if key not in OWN_KEYS}
                 yield MetricRow(
                     place=(self.attempt, self._round(record)),
                     step=recorded_step(record.get("step")),

@@ -11,7 +11,7 @@ import atexit
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -78,10 +78,6 @@ class LastValues:
                     RUN_STEP: row.get(RUN_STEP),
                 }
 
-    def plain(self) -> dict[str, Any]:
-        """Return the values alone, by name."""
-        return {name: one["value"] for name, one in self.values.items()}
-
 
 @dataclass(slots=True, kw_only=True)
 class MetricsLog:
@@ -120,8 +116,7 @@ class MetricsLog:
 
 def last_values(attempt: AttemptPaths) -> LastValues:
     """Return the last values of an attempt; empty if it logged nothing readable."""
-    found = _read(attempt)
-    return LastValues() if found is None else found
+    return _read(attempt) or LastValues()
 
 
 def unreadable_rows(attempt: AttemptPaths) -> str:
@@ -151,17 +146,6 @@ def metrics_size(attempt: AttemptPaths) -> int:
         return attempt.metrics.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def read_metrics(attempt: AttemptPaths, size: int) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows in the first `size` bytes, one at a time; raises OSError.
-
-    A size makes two readings of a growing file yield the same rows.
-    """
-    for row, end in read_rows(attempt.metrics):
-        if end > size:
-            return
-        yield row
 
 
 def _read(attempt: AttemptPaths, *, most: int | None = None) -> LastValues | None:

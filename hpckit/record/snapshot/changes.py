@@ -8,14 +8,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hpckit.errors import UsageError
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.snapshot.git import Git
-from hpckit.record.store import PRIVATE_FILE, open_plain, read_json, read_plain
+from hpckit.record.store import open_plain, read_json, read_object, read_plain, write_new
 
 GAP = "  "
 """Between digest and path: the format that `sha256sum --check` reads."""
@@ -26,8 +26,7 @@ _NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, e
 def write_sums(snapshot: CodeSnapshot, paths: LaunchPaths) -> str:
     """Write and return the checksums of the snapshot as copied, without links; raises OSError."""
     text = sums_text(snapshot, paths.code)
-    paths.code_sums.touch(mode=PRIVATE_FILE)
-    paths.code_sums.write_text(text, encoding="utf-8", errors="surrogateescape")
+    write_new(paths.code_sums, text, errors="surrogateescape")
     return text
 
 
@@ -60,18 +59,13 @@ def changes(paths: LaunchPaths, git: Git) -> tuple[str, ...]:
 
 def check_snapshot(paths: LaunchPaths) -> None:
     """Raise UsageError if the launch had a code snapshot and it is gone."""
-    try:
-        record = read_json(paths.code_record)
-        gone = bool(record["snapshot"]) and not paths.code.is_dir()
-        project, commit = record["project"], record["commit"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # `changes` reports what is wrong with the record
-    if gone:
-        at = f" at commit {commit}" if commit else ""
+    record = read_object(paths.code_record)  # `changes` reports what is wrong with it
+    if record.get("snapshot") and not paths.code.is_dir():
+        at = f" at commit {record['commit']}" if record.get("commit") else ""
         raise UsageError(
             f"the code snapshot {paths.code} is gone, so nothing of this launch can start again "
             "(`hpckit clean` removes that of launches whose runs have all completed)",
-            hint=f"start a new launch from the project's own checkout: {project}{at}",
+            hint=f"start a new launch from the project's own checkout: {record.get('project')}{at}",
         )
 
 
@@ -192,12 +186,6 @@ def frozen_lines(paths: LaunchPaths) -> list[str]:
     file = paths.code_sums
     text = read_plain(file).decode(errors="surrogateescape") if file.exists() else ""
     return [f"{line}\n" for line in text.split("\n")[:-1]]
-
-
-def counted_sums(text: str, uncounted: Collection[str]) -> list[str]:
-    """Return the lines of these checksums without those of files that do not count."""
-    lines = (f"{line}\n" for line in text.split("\n")[:-1])
-    return [line for line in lines if path_in(line) not in uncounted]
 
 
 def path_in(line: str) -> str:

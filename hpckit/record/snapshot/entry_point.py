@@ -16,7 +16,6 @@ from pathlib import Path
 from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass
 
-_SOURCES = (".py",)
 _GIVEN = 2
 """An entry point is called with a configuration and a run."""
 
@@ -35,8 +34,7 @@ class FoundModule:
     @property
     def is_source(self) -> bool:
         """Whether its source can be read."""
-        file = self.file
-        return file is not None and file.suffix in _SOURCES and file.is_file()
+        return self.file is not None and self.file.suffix == ".py" and self.file.is_file()
 
 
 def find_module(name: str, folders: Sequence[Path], *, installed: bool) -> FoundModule | None:
@@ -164,16 +162,12 @@ def _bound(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
             for alias in statement.names:
                 yield (alias.asname or alias.name.partition(".")[0]), alias
         else:
-            yield from _assigned(statement)
+            for child in ast.walk(statement):
+                if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+                    yield child.id, child
             for _, inner in ast.iter_fields(statement):
                 if isinstance(inner, list):
                     yield from _bound(_statements(inner))
-
-
-def _assigned(statement: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
-    for child in ast.walk(statement):
-        if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
-            yield child.id, child
 
 
 def _statements(items: Sequence[object]) -> list[ast.stmt]:

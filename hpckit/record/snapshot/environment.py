@@ -173,7 +173,6 @@ def _differing(
 
 
 def _driver() -> str | None:
-    """Return the version of the NVIDIA driver loaded on this host."""
     try:
         text = _DRIVER.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -15,10 +15,10 @@ from pathlib import Path
 from hpckit.model.states import RunState
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.lookup import list_launches
-from hpckit.record.snapshot.changes import counted_sums, frozen_lines, path_in, sums_text
+from hpckit.record.snapshot.changes import frozen_lines, path_in, sums_text
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 from hpckit.record.snapshot.outside import MODULES
-from hpckit.record.store import PRIVATE_FILE, open_plain, read_object, read_plain
+from hpckit.record.store import open_plain, read_object, read_plain
 from hpckit.values import dataclass
 
 _ENDING_BYTES = 16 * 1024
@@ -41,29 +41,16 @@ def holdings(output_dir: Path, wanted: Collection[str]) -> Iterator[EarlierLaunc
     """Yield the launches below a folder that have runs with these signatures, newest first."""
     for folder in list_launches(output_dir):
         paths = LaunchPaths(folder)
+        try:
+            signatures = read_plain(paths.signatures).decode().split()
+        except (OSError, UnicodeDecodeError):
+            continue
         found: dict[str, list[int]] = {}
-        for index, signature in enumerate(_signatures(paths)):
+        for index, signature in enumerate(signatures):
             if signature in wanted:
                 found.setdefault(signature, []).append(index)
         if found:
-            runs = {signature: tuple(indices) for signature, indices in found.items()}
-            yield EarlierLaunch(paths=paths, runs=runs)
-
-
-def write_signatures(paths: LaunchPaths, signatures: Iterable[str]) -> None:
-    """Write the signatures of a launch, one line per run, in order; raises OSError."""
-    paths.signatures.touch(mode=PRIVATE_FILE)
-    paths.signatures.write_text(
-        "".join(f"{signature}\n" for signature in signatures), encoding="utf-8"
-    )
-
-
-def _signatures(paths: LaunchPaths) -> Sequence[str]:
-    """Return the signatures of a launch by run; empty if they cannot be read."""
-    try:
-        return read_plain(paths.signatures).decode().split()
-    except (OSError, UnicodeDecodeError):
-        return ()
+            yield EarlierLaunch(paths=paths, runs=found)
 
 
 def ended_well(paths: LaunchPaths, index: int) -> bool:
@@ -98,7 +85,8 @@ def code_identity(
         held = {file.path for file in snapshot.files}
         marks = {file.path: _mark(file, snapshot.project, held) for file in counted}
         known = sums_text(snapshot, snapshot.root) if sums is None else sums
-        lines = [*counted_sums(known, snapshot.uncounted), *more]
+        lines = [f"{line}\n" for line in known.split("\n")[:-1]]
+        lines = [*(line for line in lines if path_in(line) not in snapshot.uncounted), *more]
         marked = (f"{path}\0{mark}" for path, mark in sorted(marks.items()) if mark)
         return f"files:{_digest([''.join(sorted(lines, key=path_in)), *marked, *places])}"
     git = snapshot.git

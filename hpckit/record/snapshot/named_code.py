@@ -202,8 +202,7 @@ class Words:
         yield from (pair for word in self.configs for pair in self.paths(word))
 
     def _take_script(self, path: str, *, live: bool) -> None:
-        """Take what a script for a shell names in turn."""
-        text, starter = read_script(path)
+        text, starter = read_beginning(path)
         if path.endswith(_SHELLS) or starter.endswith(b"sh"):
             folder = os.path.dirname(path)  # noqa: PTH120
             lines = _OWN_FOLDER.sub(".", text.decode(errors="replace"))
@@ -264,7 +263,7 @@ def _is_program(path: str, *, given: bool, module: bool) -> bool:
 
 
 @lru_cache(maxsize=16)
-def read_script(path: str) -> tuple[bytes, bytes]:
+def read_beginning(path: str) -> tuple[bytes, bytes]:
     """Return the beginning of a file, and the line `#!` in it; both empty if it is no such file."""
     try:
         with open_plain(path) as file:

@@ -23,7 +23,7 @@ from hpckit.model.launch import LaunchConfig, WorkingFolder
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.snapshot.changes import GAP, digest_of, frozen_sums
 from hpckit.record.snapshot.collect import CodeSnapshot, is_foreign
-from hpckit.record.snapshot.named_code import MOST_NAMES, Words, frozen_words, read_script
+from hpckit.record.snapshot.named_code import MOST_NAMES, Words, frozen_words, read_beginning
 from hpckit.record.store import read_object
 
 _YAML = (".yaml", ".yml")
@@ -49,7 +49,7 @@ def outside_code(
     Example: `outside_code([point.settings for point in points], snapshot, os.environ)`.
     """
     _files_of.cache_clear()
-    read_script.cache_clear()
+    read_beginning.cache_clear()
     project = snapshot.project
     links = (project / file.path for file in snapshot.files or () if file.link is not None)
     folders, places = set(map(os.path.realpath, links)), set[str]()
@@ -191,7 +191,7 @@ def _files_of(program: str) -> frozenset[str]:
     if Path(program).is_dir():
         return frozenset(_modules(program, plain=True))
     found, folder = {program}, Path(program).parent
-    text, starter = read_script(program)
+    text, starter = read_beginning(program)
     is_python = program.endswith(".py") or b"python" in starter
     # What is installed in a folder `bin` imports from its installation.
     if is_python and folder.name != "bin":

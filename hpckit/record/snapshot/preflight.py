@@ -10,13 +10,12 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from hpckit.model.cluster.gpus_asked import cpus_of_task
-from hpckit.model.command import invocation, script_of
+from hpckit.model.command import command_words, invocation, script_of
 from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig, WorkingFolder
 from hpckit.model.plan import LaunchPlan
@@ -55,15 +54,11 @@ from hpckit.values import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What this machine has for a launch; Python and programs are found with `environ`.
-
-    `split` returns the words of a configured command.
-    """
+    """What this machine has for a launch; Python and programs are found with `environ`."""
 
     plan: LaunchPlan
     snapshot: CodeSnapshot
     environ: Mapping[str, str]
-    split: Callable[[Any], tuple[str, ...]]
     unchecked: list[str] = field(default_factory=list)
 
     def findings(self) -> tuple[Finding, ...]:
@@ -172,7 +167,7 @@ class Machine:
         if not asked or wanted is DeviceKind.cpu or not self.same_python:
             return
         command = settings.command
-        if command is not None and not self._is_own_python(self.split(command)):
+        if command is not None and not self._is_own_python(command_words(command)):
             return
         build = cpu_build()
         if build is not None:
@@ -189,7 +184,7 @@ class Machine:
         if settings.entry_point is not None:
             yield from self._entry_point(settings.entry_point, settings.env)
         elif settings.command is not None:
-            words = self.split(settings.command)
+            words = command_words(settings.command)
             project = self._projects[settings.runtime.cwd]
             yield from self._command(words, settings.env, in_place=project.in_place)
             yield from rank_findings(words, settings.resources, self._find, self._read)
@@ -326,7 +321,6 @@ class Machine:
         return self.same_python and by_name and "/" not in words[0]
 
     def _module(self, words: tuple[str, ...], name: str, *, in_place: bool) -> Iterator[Finding]:
-        """Look for the module that `python -m` will run."""
         module = find_module(name, self._folders, installed=True)
         if module is None:
             yield (error if self.here and self._is_own_python(words) else warning)(

@@ -30,7 +30,21 @@ def restore(paths: LaunchPaths, git: Git, scratch: Path) -> tuple[CodeSnapshot, 
     A commit is written to `scratch`, an empty folder. Raises UsageError if the code is not
     available, or not as it was.
     """
-    frozen = _Frozen.read(paths)
+    try:
+        record, places = read_json(paths.code_record), read_json(paths.launch)["code"]
+        frozen = _Frozen(
+            paths=paths,
+            record={**record},
+            places={**places, "working_dir": places["working_dir"]},
+            of_snapshot=bool(record.get("snapshot")),
+            project=Path(record["project"]),
+            commit=record["commit"] or None,
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"what {paths.folder} says of its code cannot be read: {error}",
+            hint=f"see that the folder is whole and yours to read, or {_TODAY}",
+        ) from error
     if frozen.of_snapshot and paths.code.is_dir():
         return _from_snapshot(frozen, git), "its own snapshot", None
     return _from_commit(frozen, git, scratch)
@@ -43,33 +57,9 @@ class _Frozen:
     paths: LaunchPaths
     record: Mapping[str, Any]
     places: Mapping[str, Any]
-
-    @classmethod
-    def read(cls, paths: LaunchPaths) -> _Frozen:
-        try:
-            record, places = read_json(paths.code_record), read_json(paths.launch)["code"]
-            return cls(
-                paths=paths,
-                record={**record, "commit": record["commit"], "project": record["project"]},
-                places={**places, "working_dir": places["working_dir"]},
-            )
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UsageError(
-                f"what {paths.folder} says of its code cannot be read: {error}",
-                hint=f"see that the folder is whole and yours to read, or {_TODAY}",
-            ) from error
-
-    @property
-    def of_snapshot(self) -> bool:
-        return bool(self.record.get("snapshot"))
-
-    @property
-    def project(self) -> Path:
-        return Path(self.record["project"])
-
-    @property
-    def commit(self) -> str | None:
-        return self.record["commit"] or None
+    of_snapshot: bool
+    project: Path
+    commit: str | None
 
     @property
     def diff(self) -> str:
@@ -77,18 +67,14 @@ class _Frozen:
 
     def snapshot(self, root: Path, files: Iterator[CodeFile]) -> CodeSnapshot:
         """Return the snapshot of these files, described as the frozen one was."""
-        git = GitState(
-            commit=self.commit,
-            branch=self.record.get("branch"),
-            dirty=bool(self.record.get("dirty")),
-            diff=self.diff,
-        )
+        dirty, branch = self.record.get("dirty"), self.record.get("branch")
+        git = GitState(commit=self.commit, branch=branch, dirty=bool(dirty), diff=self.diff)
         return CodeSnapshot(
             root=root,
             working_dir=self.places["working_dir"],
             python_path=tuple(self.places["python_path"]),
             files=tuple(sorted(files, key=lambda file: file.path)),
-            git=git if self.record.get("dirty") is not None else None,
+            git=None if dirty is None else git,
             origin=self.project,
             uncounted=frozenset(self.record.get("uncounted") or ()),
             points=tuple(self.record.get("points") or ()),

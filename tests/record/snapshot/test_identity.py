@@ -40,7 +40,7 @@ def test_holdings_are_the_launches_with_wanted_signatures_newest_first(
     first, _, third = (run.signature for run in old.runs)
     found = list(holdings(outputs, {first, third}))
     assert [one.paths.folder for one in found] == [new.folder, old.folder]
-    assert [dict(one.runs) for one in found] == [{first: (0,)}, {first: (0,), third: (2,)}]
+    assert [dict(one.runs) for one in found] == [{first: [0]}, {first: [0], third: [2]}]
     assert found[1].of({third}) == (2,)
     assert list(holdings(outputs, {"no such"})) == []
 

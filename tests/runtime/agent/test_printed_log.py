@@ -18,6 +18,11 @@ from hpckit.record.metrics.log import MetricsLog, last_values
 from hpckit.runtime.agent.printed_log import PrintedLog
 
 
+def values_of(attempt: AttemptPaths) -> dict[str, Any]:
+    """Return the last value of each name."""
+    return {name: last["value"] for name, last in last_values(attempt).values.items()}
+
+
 def rows_of(attempt: AttemptPaths) -> list[Any]:
     """Return step and loss of all rows."""
     rows = map(json.loads, attempt.metrics.read_text().splitlines())
@@ -47,7 +52,7 @@ def test_a_growing_log_is_read_line_by_line(tmp_path: Path) -> None:
     printed.read(ended=True)
     steps = [(1, 0.5, 1), (2, 0.4, 1), (5, 0.1, 1), (6, 0.05, 1), (7, 0.04, 1)]
     assert rows_of(attempt) == steps
-    assert last_values(attempt).plain() == {"loss": 0.04}
+    assert values_of(attempt) == {"loss": 0.04}
 
 
 def test_several_lines_of_an_epoch_replace_none_of_them(tmp_path: Path) -> None:
@@ -154,7 +159,7 @@ def test_a_reader_ends_with_its_agent_and_says_what_it_could_not_write(tmp_path:
     process.send_signal(signal.SIGTERM)
     assert process.communicate()[1] == b""
     assert process.returncode == 0
-    assert last_values(attempt).plain() == {"loss": 2}
+    assert values_of(attempt) == {"loss": 2}
     attempt.metrics.unlink()
     attempt.metrics.mkdir()
     _, error = reader(attempt, "loss").communicate()

@@ -15,7 +15,7 @@ from hpckit.model.events import RankExited
 from hpckit.model.failure import Cause, ExitReason
 from hpckit.model.launch import Cluster, ClusterKind, Recovery, Resources
 from hpckit.model.states import RunState
-from hpckit.record.attempts import progress_step
+from hpckit.record.attempts import progress_of
 from hpckit.record.launches import read_runs
 from hpckit.record.process import alive
 from hpckit.record.store import read_events
@@ -493,7 +493,7 @@ def test_step_that_hangs_is_the_one_that_is_shown(workshop: Any, ranks: Any) -> 
     process = workshop.start(launch)
     told = launch.paths.run(0).attempt(1)
     try:
-        until(lambda: progress_step(told) == 60)
+        until(lambda: progress_of(told)[0] == 60)
     finally:
         process.kill()
         process.communicate(timeout=LIMIT_S)
