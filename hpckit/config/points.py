@@ -17,7 +17,7 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hpckit.config.names import nearest, question
 from hpckit.config.overrides import check_swept, parse, parse_plain_value, swept_values
 from hpckit.errors import ConfigError
-from hpckit.model.launch import Sweep
+from hpckit.model.search import Sweep
 from hpckit.planning.secrecy import masked_word
 from hpckit.planning.sweep.point_file import Cell, Row, place, read_points
 from hpckit.planning.sweep.points import check_equal_lengths, expand

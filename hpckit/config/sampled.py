@@ -17,9 +17,8 @@ from hpckit.config.overrides import swept_values
 from hpckit.config.points import Word
 from hpckit.config.sweep import Composer
 from hpckit.errors import ConfigError
-from hpckit.model.launch import Sampler, Sweep
 from hpckit.model.plan import SweepPoint
-from hpckit.model.search import Axis, AxisKind, Search
+from hpckit.model.search import Axis, AxisKind, Sampler, Search, Sweep
 from hpckit.planning.sweep.derived_keys import Probe, check_free, check_same, followers
 from hpckit.planning.sweep.points import MAX_POINTS, check_sampling, draw_points
 from hpckit.values import dataclass, replace

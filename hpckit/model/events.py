@@ -12,14 +12,14 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from hpckit.model.diagnosis.verdict import Straggler
+from hpckit.model.environment.health import HealthVerdict, NodeInspection
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.launch import Resources
 from hpckit.model.parallel.layout import LayoutReport
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec
-from hpckit.model.preflight.health import HealthVerdict, NodeInspection
-from hpckit.model.preflight.settings import PreflightLevel
+from hpckit.model.settings import PreflightLevel
 from hpckit.model.states import DrainAction, RequeueOutcome, RoundAction, RunState
 from hpckit.values import dataclass
 
@@ -392,10 +392,7 @@ def encode_event(event: Event) -> dict[str, Any]:
 
 def decode_event(record: Mapping[str, Any]) -> Event | None:
     """Return the event of a record, or None if this version cannot read it."""
-    kind = _KINDS.get(str(record.get("event")))
-    if kind is None:
-        return None
     try:
-        return from_plain(kind, record)
+        return from_plain(_KINDS[str(record.get("event"))], record)
     except (TypeError, ValueError, KeyError):
         return None

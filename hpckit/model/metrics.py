@@ -82,9 +82,7 @@ class JudgedRow:
 class MetricValue:
     """One value of a row, by itself."""
 
-    place: RowPlace
-    step: Step | None
-    at: str
+    row: MetricRow
     key: str
     value: Any
     undone: bool
@@ -92,16 +90,8 @@ class MetricValue:
 
 def each_value(judged: JudgedRow) -> Iterator[MetricValue]:
     """Yield the values of a row, undone ones as well."""
-    row = judged.row
-    for key, value in row.values.items():
-        yield MetricValue(
-            place=row.place,
-            step=row.step,
-            at=row.at,
-            key=key,
-            value=value,
-            undone=key in judged.undone,
-        )
+    for key, value in judged.row.values.items():
+        yield MetricValue(row=judged.row, key=key, value=value, undone=key in judged.undone)
 
 
 def recorded_step(step: object) -> Step | None:

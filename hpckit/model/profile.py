@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from hpckit.model.telemetry.settings import ProfileTool
+from hpckit.model.settings import ProfileTool
 from hpckit.values import dataclass
 
 MOST_STEPS = 1000

@@ -9,9 +9,9 @@ from typing import Any
 from hpckit.model import events
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.elastic import Satellite
+from hpckit.model.environment.health import NodeInspection
 from hpckit.model.failure import Cause, Failure, Trait
 from hpckit.model.parallel.layout import LayoutReport
-from hpckit.model.preflight.health import NodeInspection
 from hpckit.model.states import BaseState, RoundAction, RunState, SlurmState
 from hpckit.values import dataclass, field, replace
 

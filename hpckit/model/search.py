@@ -1,4 +1,7 @@
-"""The space of a sampled sweep, and the values that one run of an adaptive sweep was given."""
+"""A sweep: what a user may configure of it, its space, and the values that one run was given.
+
+`scripts/config_reference.py` takes the docstrings below the fields of `Sweep`.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,72 @@ from enum import StrEnum
 from typing import Any
 
 from hpckit.model.command import reader_of, written
-from hpckit.model.launch import Direction, Pruner
-from hpckit.values import dataclass
+from hpckit.values import dataclass, field
+
+
+class Sampler(StrEnum):
+    """How the points of a sweep are chosen."""
+
+    grid = "grid"
+    """all combinations of the given values"""
+    random = "random"
+    """`samples` points, drawn at launch"""
+    optuna = "optuna"
+    """`samples` points; as runs begin, they ask an Optuna study, which knows earlier results"""
+
+
+class Direction(StrEnum):
+    """Whether a small or a large value of the metric is good."""
+
+    minimize = "minimize"
+    """small values"""
+    maximize = "maximize"
+    """large values"""
+
+
+class Pruner(StrEnum):
+    """What ends runs early that promise little."""
+
+    none = "none"
+    """nothing"""
+    median = "median"
+    """Optuna's median rule"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sweep:
+    """How the points of a sweep are chosen, and how many of its runs may run at a time."""
+
+    max_concurrent: int | None = None
+    """Runs at a time, over all arrays. Null: no bound; with `optuna` 4."""
+    max_gpus: int | None = None
+    """GPUs that runs hold together at a time. Null: no bound."""
+    runs_per_job: int = 1
+    """Runs that share one Slurm job at a time."""
+    runs_per_gpu: int = 1
+    """Runs that share one GPU; each must ask for exactly one."""
+    job_timeout_min: int | None = None
+    """Time limit of a shared job, which is queued again while runs are left. Null: long enough for
+    all its runs."""
+    mps: bool = True
+    """Share a GPU by CUDA MPS, if the node has it."""
+    sampler: Sampler = Sampler.grid
+    """How the points are chosen."""
+    samples: int | None = None
+    """Number of points for `random` and `optuna`."""
+    seed: int = 0
+    """Seed of that choice."""
+    metric: str | None = None
+    """`optuna`: the metric of `run.log(...)` to optimise."""
+    direction: Direction = Direction.minimize
+    """`optuna`: which values of the metric are good."""
+    pruner: Pruner = Pruner.none
+    """`optuna`: what ends unpromising runs early."""
+    zip: list[list[str]] = field(default_factory=list)
+    """Groups of swept keys that advance together, like `[[lr,batch]]`."""
+    points: str | None = None
+    """File of points (.csv, .yaml, .jsonl), relative to the working directory; only on the command
+    line."""
 
 
 class AxisKind(StrEnum):

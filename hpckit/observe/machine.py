@@ -16,15 +16,17 @@ from pathlib import Path
 
 from hpckit.model.environment.facts import (
     EnvironmentFacts,
+    FabricPort,
     FileSystemFacts,
     FolderRole,
     GpuFacts,
     NetworkFacts,
+    NetworkInterface,
+    NodeLinks,
     ProcessLimits,
     PythonFacts,
     TorchFacts,
 )
-from hpckit.model.nodes.links import FabricPort, NetworkInterface, NodeLinks
 from hpckit.model.telemetry.vocabulary import HostGauge
 from hpckit.observe.gpus import pci_folder, read_driver
 from hpckit.observe.nvml.bindings import old_distribution

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+from hpckit.model.settings import Observe
 from hpckit.model.telemetry.rank_steps import RankSteps
-from hpckit.model.telemetry.settings import Observe
 from hpckit.model.telemetry.vocabulary import (
     GpuSample,
     HostGauge,

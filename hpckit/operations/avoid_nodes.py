@@ -12,7 +12,7 @@ from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.cluster.site import ClusterNode
 from hpckit.model.finding import Finding
 from hpckit.model.launch import ClusterKind
-from hpckit.model.nodes.incident import NodeStanding
+from hpckit.model.nodes import NodeStanding
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.planning.nodes import (
     chooses_nodes,

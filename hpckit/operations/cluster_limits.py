@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hpckit.context import login_name
 from hpckit.model.cluster.site import SubmitLimits
 from hpckit.model.plan import JobSpec, ResourceSpec
-from hpckit.planning.jobs.arrays import BACKLOG_JOBS
+from hpckit.planning.jobs.shared_jobs import BACKLOG_JOBS
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import count_queued
 from hpckit.slurm.site_query import Heard, query_submit_limits

@@ -21,15 +21,14 @@ from hpckit.model.counted import counted, listed
 from hpckit.model.finding import Finding, warning
 from hpckit.model.ids import launch_id, slug
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig
-from hpckit.model.outside import Notify
 from hpckit.model.plan import LaunchPlan, SweepPoint
+from hpckit.model.settings import Notify
 from hpckit.operations.avoid_nodes import without_bad_nodes
 from hpckit.operations.cluster_limits import limits_for
 from hpckit.operations.notices.addresses import check_commands, find_destinations
 from hpckit.operations.output_file import is_output_file
 from hpckit.patterns import lazy_pattern
-from hpckit.planning.jobs.arrays import LEARNING
-from hpckit.planning.jobs.shared_jobs import in_order, shares_jobs
+from hpckit.planning.jobs.shared_jobs import LEARNING, in_order, shares_jobs
 from hpckit.planning.notices import Destination
 from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan, resource_spec
 from hpckit.planning.secrecy import masked_words

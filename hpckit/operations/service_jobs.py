@@ -17,8 +17,8 @@ from hpckit.operations.add_job import add_job
 from hpckit.operations.cluster_limits import what_fits
 from hpckit.operations.frozen_script import rendered
 from hpckit.operations.submit import Submission, reconcile, slurm_commands, submission_of
-from hpckit.planning.jobs.arrays import throttle
 from hpckit.planning.jobs.service_jobs import auto_resume_job, backlog_job
+from hpckit.planning.jobs.shared_jobs import throttle
 from hpckit.record.launches import Launch, load_launch, load_settings, read_launch_history
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import queued_jobs

@@ -27,7 +27,7 @@ from hpckit.model.parallel.settings import (
     SizeWord,
     can_compile,
 )
-from hpckit.values import dataclass, field, field_names
+from hpckit.values import dataclass, field_names
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ def plan_layout(parallel: Parallel, shape: NodeShape) -> Layout:
 
     Example: two nodes of four ranks with `shard: node` are `replicate 2 x shard 4`.
     """
-    layout = Layout(**_Sizes(parallel, shape).resolve())
+    layout = Layout(**_sizes(parallel, shape))
     if layout.world_size != shape.ranks:
         product = "the number of ranks (resources.nodes x resources.tasks_per_node)"
         possible = shape.ranks % layout.replica_size == 0
@@ -153,69 +153,37 @@ def replica_nodes_of(settings: LaunchConfig) -> int:
     return replica_nodes(layout_of(settings), settings.resources.tasks_per_node)
 
 
-@dataclass(slots=True)
-class _Sizes:
-    """Replaces words by numbers, one after the other: node, nodes, rest."""
-
-    parallel: Parallel
-    shape: NodeShape
-    numbers: dict[MeshAxis, int] = field(default_factory=dict)
-
-    def resolve(self) -> dict[str, int]:
-        """Return the size of each axis by its name."""
-        words: dict[MeshAxis, SizeWord] = {}
-        for axis in MeshAxis:
-            value = _checked(axis, getattr(self.parallel, axis.value))
-            if isinstance(value, SizeWord):
-                words[axis] = value
-            else:
-                self.numbers[axis] = value
-        _refuse_twice(words)
-        for wanted, resolve in (
-            (SizeWord.node, self._node),
-            (SizeWord.nodes, self._nodes),
-            (SizeWord.rest, self._rest),
-        ):
-            for axis, word in words.items():
-                if word is wanted:
-                    self.numbers[axis] = resolve(axis)
-        return {axis.value: self.numbers[axis] for axis in MeshAxis}
-
-    def _node(self, axis: MeshAxis) -> int:
-        """Return the ranks of a node over the other inner axes."""
-        return self._over(axis, self.shape.tasks_per_node, _INNER, "the ranks of a node")
-
-    def _nodes(self, axis: MeshAxis) -> int:
-        """Return the number of nodes, or what a single node leaves."""
-        if self.shape.nodes > 1:
-            return self.shape.nodes
-        return self._over(axis, self.shape.tasks_per_node, tuple(MeshAxis), "the ranks of the node")
-
-    def _rest(self, axis: MeshAxis) -> int:
-        return self._over(axis, self.shape.ranks, tuple(MeshAxis), "the ranks of the run")
-
-    def _over(self, axis: MeshAxis, ranks: int, others: tuple[MeshAxis, ...], what: str) -> int:
-        known = {
-            other: self.numbers[other]
-            for other in others
-            if other in self.numbers and other is not axis
-        }
-        taken = math.prod(known.values())
-        if ranks % taken:
-            given = [f"parallel.{one}={size}" for one, size in known.items() if size > 1]
-            product = f", {taken}," if len(given) > 1 else ""
-            raise ConfigError(
-                f"{' x '.join(given)}{product} does not divide {self._of(what, ranks)}, "
-                f"and parallel.{axis}={getattr(self.parallel, axis.value)} takes what is left",
-                hint=f"choose sizes that divide {ranks}",
-            )
-        return ranks // taken
-
-    def _of(self, what: str, ranks: int) -> str:
-        """Return what is divided, with its number once: `the 2 ranks (1 node x 2) of the run`."""
-        if ranks == self.shape.ranks:
-            return f"the {self.shape} of the run"
-        return f"{what}, {ranks}; the run has {self.shape}"
+def _sizes(parallel: Parallel, shape: NodeShape) -> dict[str, int]:
+    """Return the size of each axis by its name; words become numbers: node, then nodes, rest."""
+    given = {axis: _checked(axis, getattr(parallel, axis.value)) for axis in MeshAxis}
+    words = {axis: size for axis, size in given.items() if isinstance(size, SizeWord)}
+    _refuse_twice(words)
+    known = {axis: size for axis, size in given.items() if not isinstance(size, SizeWord)}
+    shared = {
+        SizeWord.node: (_INNER, shape.tasks_per_node, "the ranks of a node"),
+        SizeWord.nodes: (tuple(MeshAxis), shape.tasks_per_node, "the ranks of the node"),
+        SizeWord.rest: (tuple(MeshAxis), shape.ranks, "the ranks of the run"),
+    }
+    for word, (axes, ranks, what) in shared.items():
+        for axis in (axis for axis, one in words.items() if one is word):
+            if word is SizeWord.nodes and shape.nodes > 1:
+                known[axis] = shape.nodes
+                continue
+            others = {other: known[other] for other in axes if other in known}
+            taken = math.prod(others.values())
+            if ranks % taken:
+                sizes = [f"parallel.{one}={size}" for one, size in others.items() if size > 1]
+                product = f", {taken}," if len(sizes) > 1 else ""
+                whole = f"{what}, {ranks}; the run has {shape}"
+                if ranks == shape.ranks:  # its number once
+                    whole = f"the {shape} of the run"
+                raise ConfigError(
+                    f"{' x '.join(sizes)}{product} does not divide {whole}, "
+                    f"and parallel.{axis}={word} takes what is left",
+                    hint=f"choose sizes that divide {ranks}",
+                )
+            known[axis] = ranks // taken
+    return {axis.value: known[axis] for axis in MeshAxis}
 
 
 def _checked(axis: MeshAxis, value: int | str) -> int | SizeWord:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from hpckit.model import events
 from hpckit.model.cluster.site import ClusterNode
 from hpckit.model.failure import Cause
-from hpckit.model.nodes.incident import IncidentKind, NodeIncident, NodeStanding, shared_cause
+from hpckit.model.nodes import IncidentKind, NodeIncident, NodeStanding, shared_cause
 from hpckit.model.plan import ResourceSpec
 from hpckit.planning.checks.node_shape import fits_node
 from hpckit.planning.preflight.judge import unhealthy_nodes

@@ -18,9 +18,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from hpckit.errors import ConfigError
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.outside import NoticeKind, UserNotice
 from hpckit.model.plain import to_plain
 from hpckit.model.run import RunView
+from hpckit.model.settings import NoticeKind, UserNotice
 from hpckit.model.states import RoundAction, RunState
 from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field

@@ -18,8 +18,15 @@ from hpckit.model.ids import slug
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, RunSpec, SweepPoint
 from hpckit.planning.checks.config import check_points
-from hpckit.planning.jobs.arrays import chunks, throttle
-from hpckit.planning.jobs.shared_jobs import Asked, job_of_runs, merged_job, shared_job, shares_jobs
+from hpckit.planning.jobs.shared_jobs import (
+    Asked,
+    chunks,
+    job_of_runs,
+    merged_job,
+    shared_job,
+    shares_jobs,
+    throttle,
+)
 from hpckit.planning.jobs.stage_jobs import check_stages, stage_jobs
 from hpckit.planning.layout import once_for_all
 from hpckit.planning.signature import frozen_signature
@@ -126,35 +133,26 @@ def _jobs(launch: str, points: Sequence[SweepPoint], limits: SubmitLimits) -> tu
     return tuple(job_of_runs(index, launch, runs, key) for index, (key, runs) in enumerate(parts))
 
 
+_AS_ASKED = (
+    *("nodes", "spare_nodes", "min_nodes", "tasks_per_node", "mem_gb", "constraint", "nodelist"),
+    *("exclude", "reservation", "switches", "segment", "gres", "exclusive", "dependency"),
+    *("comment", "mail_type", "mail_user"),
+)
+
+
 def resource_spec(settings: LaunchConfig) -> ResourceSpec:
     """Return what Slurm is asked for; the cluster's partition, account and QOS are the defaults."""
     asked, cluster = settings.resources, settings.cluster
     bound = throttle(settings)
     parallelism = asked.array_parallelism if bound is None else min(bound, asked.array_parallelism)
     return ResourceSpec(
-        nodes=asked.nodes,
-        spare_nodes=asked.spare_nodes,
-        min_nodes=asked.min_nodes,
-        tasks_per_node=asked.tasks_per_node,
+        **{name: getattr(asked, name) for name in _AS_ASKED},
         cpus_per_task=cpus_of_task(asked),
         gpus_per_node=asked.gpus_per_node or 0,
-        mem_gb=asked.mem_gb,
         timeout=None if asked.timeout_min is None else timedelta(minutes=asked.timeout_min),
         partition=asked.partition or cluster.partition,
         account=asked.account or cluster.account,
         qos=asked.qos or cluster.qos,
-        constraint=asked.constraint,
-        nodelist=asked.nodelist,
-        exclude=asked.exclude,
-        reservation=asked.reservation,
-        switches=asked.switches,
-        segment=asked.segment,
-        gres=asked.gres,
-        exclusive=asked.exclusive,
-        dependency=asked.dependency,
-        comment=asked.comment,
-        mail_type=asked.mail_type,
-        mail_user=asked.mail_user,
         array_parallelism=parallelism,
         additional_parameters=(
             *((key, _parameter(key, value)) for key, value in asked.additional_parameters.items()),

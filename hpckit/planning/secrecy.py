@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from hpckit.model.outside import VARIABLE
 from hpckit.model.plain import MASK
+from hpckit.model.settings import VARIABLE
 from hpckit.patterns import lazy_pattern
 
 _ANYWHERE = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 
 from hpckit.errors import ConfigError
-from hpckit.model.outside import Tracker, TrackerKind
+from hpckit.model.settings import Tracker, TrackerKind
 from hpckit.planning.secrecy import is_secret
 from hpckit.values import dataclass
 

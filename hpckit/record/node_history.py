@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hpckit.model.nodes.incident import NodeIncident
+from hpckit.model.nodes import NodeIncident
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.record.store import append_lines, json_line, make_folder, open_plain, parsed_line
 

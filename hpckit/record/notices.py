@@ -13,8 +13,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from hpckit.model.outside import UserNotice
 from hpckit.model.plain import from_plain
+from hpckit.model.settings import UserNotice
 from hpckit.record.layout import LaunchPaths, NoticePaths
 from hpckit.record.process import this_host
 from hpckit.record.store import make_folder, read_json, write_first, write_json

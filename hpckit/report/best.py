@@ -9,11 +9,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hpckit.model.launch import Direction
 from hpckit.model.metrics import number_of
 from hpckit.model.plain import plain_fields
 from hpckit.model.run import PRUNED
-from hpckit.model.search import Search
+from hpckit.model.search import Direction, Search
 from hpckit.model.states import RunState
 from hpckit.report.results import ResultRow, Results
 from hpckit.report.text import number

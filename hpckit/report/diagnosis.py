@@ -7,7 +7,6 @@ from typing import Any
 
 from hpckit.model.counted import whole_percent
 from hpckit.model.diagnosis.verdict import (
-    Diagnosis,
     RunFindings,
     Straggler,
     Verdict,
@@ -34,7 +33,7 @@ def verdict_lines(found: RunFindings | None) -> list[str]:
         return []
     return [
         f"\n{verdict_head(verdict)}: {verdict.message}\n  {verdict.remedy}"
-        for verdict in found.diagnosis.verdicts
+        for verdict in found.verdicts
     ]
 
 
@@ -42,7 +41,7 @@ def held_back_line(rows: Iterable[RunRow]) -> list[str]:
     """Return which runs lose a tenth of their time or more to what, as a line; none if no run."""
     runs: dict[VerdictKind, list[int]] = {}
     for row in rows:
-        for verdict in () if row.findings is None else row.findings.diagnosis.verdicts:
+        for verdict in () if row.findings is None else row.findings.verdicts:
             if verdict.severity in _COSTLY:
                 runs.setdefault(verdict.kind, []).append(row.index)
     if not runs:
@@ -66,7 +65,7 @@ def verdict_groups(rows: Iterable[RunRow]) -> list[VerdictGroup]:
     """Return the verdicts on runs by kind, the worst first."""
     found: dict[str, list[tuple[Verdict, RunRow]]] = {}
     for row in rows:
-        for verdict in () if row.findings is None else row.findings.diagnosis.verdicts:
+        for verdict in () if row.findings is None else row.findings.verdicts:
             found.setdefault(verdict.kind, []).append((verdict, row))
     groups = []
     for some in found.values():
@@ -174,12 +173,11 @@ def _said(form: str, value: float | str | None) -> str:
 
 def findings_object(found: RunFindings | None) -> dict[str, Any]:
     """Return the fields of a run that its telemetry and its record say; null where unknown."""
-    known = Diagnosis() if found is None else found.diagnosis
     return {
         "telemetry": _rounded(RunTelemetry() if found is None else found.telemetry),
         "energy": None if found is None else energy_object(found.energy),
-        "verdicts": to_plain(known.verdicts),
-        "stragglers": [_rounded(straggler) for straggler in known.stragglers],
+        "verdicts": [] if found is None else to_plain(found.verdicts),
+        "stragglers": [] if found is None else [_rounded(one) for one in found.stragglers],
     }
 
 

@@ -12,10 +12,10 @@ from datetime import datetime
 
 from hpckit.model.counted import counted, steps_text
 from hpckit.model.failure import Failure
-from hpckit.model.launch import Direction, Sweep
-from hpckit.model.outside import NoticeKind, UserNotice
 from hpckit.model.plain import finite
 from hpckit.model.run import PRUNED, RunRecord, RunView
+from hpckit.model.search import Direction, Sweep
+from hpckit.model.settings import NoticeKind, UserNotice
 from hpckit.model.states import RunState
 from hpckit.report.escape import escaped
 from hpckit.report.text import number

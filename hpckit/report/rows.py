@@ -13,11 +13,11 @@ from typing import Any
 from hpckit.model.cluster.nodes import compress_nodes, expand_nodes
 from hpckit.model.diagnosis.verdict import RunFindings
 from hpckit.model.elastic import Satellite
+from hpckit.model.environment.health import NodeInspection
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, Cause, Failure
 from hpckit.model.goodput import Goodput
 from hpckit.model.moment import span_words
 from hpckit.model.parallel.layout import LayoutReport
-from hpckit.model.preflight.health import NodeInspection
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import BaseState, Judgement, RunState, Standing
 from hpckit.report.pending import pending_note, standing_text

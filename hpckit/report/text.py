@@ -12,10 +12,10 @@ from typing import Any
 
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import counted, ranges, steps_text
+from hpckit.model.environment.health import HealthVerdict, NodeInspection
 from hpckit.model.goodput import Goodput
 from hpckit.model.moment import duration, local_minute, local_moment, span_words
 from hpckit.model.parallel.layout import LayoutReport
-from hpckit.model.preflight.health import HealthVerdict, NodeInspection
 from hpckit.model.states import RunState, parse_state
 from hpckit.report import results as sweep
 from hpckit.report.escape import escaped, escaped_cell, shortened

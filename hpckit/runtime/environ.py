@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from hpckit.errors import RankInfoError
 from hpckit.model.cluster.nodes import task_counts
-from hpckit.model.outside import VARIABLE as NOTIFY
 from hpckit.model.rank import RANK_VARIABLES, TASK_VARIABLES, RankInfo, RankSource
+from hpckit.model.settings import VARIABLE as NOTIFY
 
 ON_SUPERVISOR_LOST = "HPCKIT_ON_SUPERVISOR_LOST"
 """For agents: the words to run when their supervisor is gone, as JSON."""

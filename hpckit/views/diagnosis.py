@@ -17,22 +17,17 @@ from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.rank_steps import timed_phases
 from hpckit.model.telemetry.usage import EnergySum, NodeUsage, RunUsage
-from hpckit.planning.diagnosis.diagnose import diagnosis
-from hpckit.planning.diagnosis.evidence import (
-    RunEvidence,
-    run_allocation,
-    run_settings,
-    time_shares,
-)
+from hpckit.planning.diagnosis.diagnose import diagnose
+from hpckit.planning.diagnosis.evidence import RunEvidence, run_allocation, time_shares
 from hpckit.planning.diagnosis.usage import (
     energy_bill,
     gpu_uses,
     host_uses,
+    lost_share,
     rank_steps,
     run_energy,
     run_telemetry,
     samples_per_step,
-    work_done,
 )
 from hpckit.record.attempts import read_attempts
 from hpckit.record.launches import Launch, load_settings, read_launch_history
@@ -80,11 +75,17 @@ def run_findings(
     if not asks_for_part(asked):  # else its share is not known
         energy = run_energy(usage.attempts, 1 if shared is None else 1 / shared.runs_per_gpu)
     steps = None if view.record.step is None else view.record.step + 1
-    done = work_done(account, steps, samples_per_step(evidence.ranks))
     return RunFindings(
-        diagnosis=diagnosis(evidence),
+        verdicts=diagnose(evidence),
+        stragglers=evidence.stragglers,
         telemetry=run_telemetry(evidence.gpus, evidence.ranks, energy, usage.seconds),
-        energy=energy_bill(energy, settings.cluster, done),
+        energy=energy_bill(
+            energy,
+            settings.cluster,
+            lost=lost_share(account),
+            steps=steps,
+            step_samples=samples_per_step(evidence.ranks),
+        ),
         gpus_asked=(gpus_asked(asked) or 0) * asked.nodes if view.record.attempt else 0,
         phases=timed_phases(evidence.ranks),
     )
@@ -117,7 +118,9 @@ def run_evidence(
         allocation=allocation,
         stragglers=_stragglers(launch, view.record),
         nccl=nccl_transport(launch, index) if fast else None,
-        settings=run_settings(view.record.id, settings, view.record.layout),
+        run=view.record.id,
+        settings=settings,
+        layout=None if view.record.layout is None else view.record.layout.layout,
         trained=bool(ranks) or _trained(view.record, settings),
     )
 

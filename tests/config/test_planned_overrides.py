@@ -11,8 +11,7 @@ from hpckit.config.request import ComposeRequest
 from hpckit.features.capacity.gpus import GPUS
 from hpckit.features.capacity.model_setup import Recomputation
 from hpckit.features.capacity.request import CapacityRequest
-from hpckit.features.capacity.search import pareto
-from hpckit.features.capacity.search_request import search_plans
+from hpckit.features.capacity.search import pareto, search_plans
 from hpckit.model.parallel.settings import Recompute
 from hpckit.planning.layout import layout_of
 

@@ -9,8 +9,7 @@ import pytest
 from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest
 from hpckit.errors import ConfigError
-from hpckit.model.launch import Pruner
-from hpckit.model.search import Axis, AxisKind, DerivedKey
+from hpckit.model.search import Axis, AxisKind, DerivedKey, Pruner
 
 Requester = Callable[..., ComposeRequest]
 

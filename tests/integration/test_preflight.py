@@ -18,7 +18,7 @@ from integration.conftest import Sandbox
 from integration.project import Project
 from tiers import thorough
 
-from hpckit.model.nodes.incident import IncidentKind, NodeIncident
+from hpckit.model.nodes import IncidentKind, NodeIncident
 from hpckit.record.node_history import append_incident
 from hpckit.sandbox import daemons, process
 from hpckit.sandbox.lifecycle import required_options

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import hpckit.model
+from hpckit.model.environment.health import DeviceSpeed
 from hpckit.model.plain import LONGEST_S, from_plain, plain_fields
-from hpckit.model.preflight.health import DeviceSpeed
 
 OF_A_GPU = {
     "device": "GPU-1",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.model.nodes.links import FabricPort, NetworkInterface
+from hpckit.model.environment.facts import FabricPort, NetworkInterface
 from hpckit.observe.machine import read_node_links
 from hpckit.testing.nvml.fake_nvml import FakeNvml
 

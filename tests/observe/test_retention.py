@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from telemetry_records import read_telemetry
 
+from hpckit.model.settings import Observe
 from hpckit.model.telemetry.json_form import encode_telemetry
-from hpckit.model.telemetry.settings import Observe
 from hpckit.model.telemetry.vocabulary import (
     ClockReason,
     GpuCounter,

@@ -14,7 +14,7 @@ import pytest
 from telemetry_records import read_telemetry
 from waiting import until
 
-from hpckit.model.telemetry.settings import Observe
+from hpckit.model.settings import Observe
 from hpckit.model.telemetry.vocabulary import (
     GpuCounter,
     GpuDevice,

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from telemetry_records import read_telemetry
 
+from hpckit.model.settings import Observe
 from hpckit.model.telemetry.json_form import decode_telemetry, encode_telemetry
 from hpckit.model.telemetry.rank_steps import RankSteps
-from hpckit.model.telemetry.settings import Observe
 from hpckit.model.telemetry.vocabulary import (
     GpuCounter,
     GpuRow,

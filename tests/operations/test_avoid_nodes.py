@@ -9,7 +9,7 @@ import pytest
 from asked import asking
 
 from hpckit.model.cluster.site import ClusterNode, NodeGroup
-from hpckit.model.nodes.incident import IncidentKind, NodeIncident, NodeStanding
+from hpckit.model.nodes import IncidentKind, NodeIncident, NodeStanding
 from hpckit.operations.avoid_nodes import nodes_left_out
 
 NOW = datetime(2026, 1, 10, 12, tzinfo=UTC)

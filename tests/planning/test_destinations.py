@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from hpckit.errors import ConfigError
-from hpckit.model.outside import NoticeKind, UserNotice
+from hpckit.model.settings import NoticeKind, UserNotice
 from hpckit.planning.notices import Destination, Transport, document, read_destinations, web_request
 
 NOTICE = UserNotice(

@@ -8,9 +8,9 @@ import pytest
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.launch import Direction, Sweep
-from hpckit.model.outside import NoticeKind
 from hpckit.model.run import PRUNED, RunRecord, RunView
+from hpckit.model.search import Direction, Sweep
+from hpckit.model.settings import NoticeKind
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.notices import is_over, kind_of_end, kind_of_rest, kinds_of_event, wanted_again
 from hpckit.report.notice import NoticeWriter

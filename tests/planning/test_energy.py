@@ -22,13 +22,12 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryRow,
 )
 from hpckit.planning.diagnosis.usage import (
-    WorkDone,
     energy_bill,
     gpu_energy,
     gpu_uses,
+    lost_share,
     run_telemetry,
     samples_per_step,
-    work_done,
 )
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -119,7 +118,7 @@ def test_bill_has_price_carbon_and_energy_for_each_step() -> None:
     """1 kWh on two GPUs in an hour: all that follows from it, with the site's PUE."""
     used = EnergySum(total_j=3.6e6, estimated_j=0.9e6, gpu_s=7200)
     prices = Cluster(price_per_gpu_hour=2.0, carbon_g_per_kwh=400, pue=1.5)
-    bill = energy_bill(used, prices, WorkDone(steps=1000, samples=36_000, lost_share=0.1))
+    bill = energy_bill(used, prices, lost=0.1, steps=1000, step_samples=36.0)
     assert (bill.gpu_hours, bill.kwh, bill.site_kwh) == (2.0, 1.0, 1.5)
     assert [bill.carbon_g, bill.price] == pytest.approx([600, 4])
     assert [bill.lost_kwh, bill.lost_price] == pytest.approx([0.1, 0.4])
@@ -154,8 +153,7 @@ def test_lost_share_is_that_of_the_account() -> None:
         measured=MeasuredTimes(),
         ettr_expected=None,
     )
-    assert work_done(account, 100, 32) == WorkDone(steps=100, samples=3200, lost_share=0.2)
-    assert work_done(account, 100, None).samples is None
+    assert lost_share(account) == 0.2
 
 
 def test_samples_of_a_step_are_those_that_its_ranks_reported() -> None:
@@ -171,7 +169,7 @@ def test_launch_has_the_sums_of_its_runs() -> None:
     prices = Cluster(price_per_gpu_hour=1.0, carbon_g_per_kwh=100, pue=2.0)
     used = EnergySum(total_j=3.6e6, gpu_s=3600)
     bills = [
-        energy_bill(used, prices, WorkDone(steps=10, lost_share=0.5)),
+        energy_bill(used, prices, lost=0.5, steps=10),
         energy_bill(used, prices),
         energy_bill(EnergySum(), Cluster()),
     ]

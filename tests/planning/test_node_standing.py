@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.model import events
+from hpckit.model.environment.health import HealthFinding, HealthVerdict, NodeInspection
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.nodes.incident import IncidentKind, NodeIncident
-from hpckit.model.preflight.health import HealthFinding, HealthVerdict, NodeInspection
-from hpckit.model.preflight.settings import PreflightLevel
+from hpckit.model.nodes import IncidentKind, NodeIncident
+from hpckit.model.settings import PreflightLevel
 from hpckit.model.states import RoundAction
 from hpckit.planning.nodes import AVOIDED, HALF_LIFE, incidents_of, node_standings, nodes_to_avoid
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hpckit.errors import ConfigError
-from hpckit.model.outside import Tracker, TrackerKind, TrackerMode
+from hpckit.model.settings import Tracker, TrackerKind, TrackerMode
 from hpckit.planning.tracker import (
     TrackedRun,
     check_tracker,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.model.cluster.site import ClusterNode, NodeGroup
-from hpckit.model.nodes.incident import NodeStanding
+from hpckit.model.nodes import NodeStanding
 from hpckit.planning.nodes import nodes_to_avoid, why_used
 
 NOW = datetime(2026, 1, 10, 12, tzinfo=UTC)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.model import events
-from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Sweep
+from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
+from hpckit.model.search import Sweep
 from hpckit.model.states import RunState
 from hpckit.planning.jobs.shared_jobs import in_order
 from hpckit.planning.plan import LaunchIdentity, make_plan

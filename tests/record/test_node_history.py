@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.model.nodes.incident import IncidentKind, NodeIncident
+from hpckit.model.nodes import IncidentKind, NodeIncident
 from hpckit.record import node_history
 from hpckit.record.node_history import (
     append_incident,

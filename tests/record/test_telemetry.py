@@ -18,8 +18,8 @@ from cli_world import START, Desk, Writer
 from telemetry_records import read_telemetry
 
 from hpckit.features.reporting import hardware
+from hpckit.model.settings import Observe
 from hpckit.model.telemetry.json_form import decode_telemetry, encode_telemetry
-from hpckit.model.telemetry.settings import Observe
 from hpckit.model.telemetry.usage import NodeUsage
 from hpckit.model.telemetry.vocabulary import (
     GaugeSpread,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpckit.model.launch import Direction, Pruner
-from hpckit.model.search import Search
+from hpckit.model.search import Direction, Pruner, Search
 from hpckit.model.states import RunState
 from hpckit.report.best import best_first, best_line, best_object, best_row
 from hpckit.report.results import ResultRow, Results

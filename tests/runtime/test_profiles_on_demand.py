@@ -18,8 +18,8 @@ from tiers import thorough
 from waiting import LIMIT_S, until, until_here
 
 from hpckit.model.failure import Cause, ExitReason, StateKept
+from hpckit.model.settings import Observe, Profile
 from hpckit.model.states import RunState
-from hpckit.model.telemetry.settings import Observe, Profile
 from hpckit.record.launches import read_runs
 
 pytestmark = pytest.mark.training

@@ -7,10 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpckit.errors import ConfigError
-from hpckit.features.capacity.counted import UNKNOWN
 from hpckit.features.capacity.gpus import GPUS
-from hpckit.features.capacity.memory import fullest_moment, plan_states, shards_of, state_bytes
-from hpckit.features.capacity.model_plan import Calibration, CapacityPlan, Experience, TrainingBill
+from hpckit.features.capacity.memory import (
+    fullest_moment,
+    plan_memory,
+    plan_states,
+    shards_of,
+    state_bytes,
+)
+from hpckit.features.capacity.model_plan import (
+    Calibration,
+    CapacityPlan,
+    Experience,
+    PlannedSetup,
+    TrainingBill,
+)
 from hpckit.features.capacity.model_setup import (
     AttentionKind,
     GpuSpec,
@@ -22,10 +33,10 @@ from hpckit.features.capacity.model_setup import (
     check_precision,
 )
 from hpckit.features.capacity.model_transformer import TransformerShape
+from hpckit.features.capacity.overrides import launch_words
 from hpckit.features.capacity.power import SiteRates, power_draw, training_bill
 from hpckit.features.capacity.presets import MODELS, from_config, from_numbers, unknown_model
-from hpckit.features.capacity.search import plan_setup
-from hpckit.features.capacity.step_time import rates, shortest_step
+from hpckit.features.capacity.step_time import predict_step, rates, shortest_step
 from hpckit.features.capacity.words import ParallelWords, check_range, check_size, read_count
 from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.values import dataclass, field, replace
@@ -38,6 +49,7 @@ _MOST_ROWS = 10**9
 _MOST_TOKENS = 10**9
 _LEAST_STEP_S, _MOST_STEP_S = 1e-6, 1e7
 STATES = "parameters="
+UNKNOWN = "activations, time and money follow from a transformer's shape: describe it with --model"
 _MICROBATCHES_PER_STAGE = 4
 
 
@@ -48,7 +60,8 @@ class CapacityRequest:
     `model` is the name of a published one, or numbers such as `hidden=768 layers=12 heads=12`, or
     `parameters=7.5e9`, of which only the states are known. `config` is a `config.json` instead.
     `parallel` has words such as `tensor=8`. `step_s` is a measured step. With a `calibration`,
-    predictions are off as they were for the run that it is of.
+    predictions are off as they were for the run that it is of. `cluster_words` choose the cluster
+    that a layout is launched on.
     """
 
     gpu: GpuSpec
@@ -71,6 +84,7 @@ class CapacityRequest:
     tokens: float | None = None
     site: SiteRates = field(default_factory=SiteRates)
     calibration: Calibration | None = None
+    cluster_words: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check single numbers; raises ConfigError."""
@@ -121,9 +135,24 @@ def plan_capacity(request: CapacityRequest) -> CapacityPlan:
     return finish_plan(request, setup_of(request))
 
 
+def plan_setup(
+    setup: TrainingSetup, calibration: Calibration | None = None, words: Sequence[str] = ()
+) -> PlannedSetup:
+    """Return what a setup needs, as a measured run makes one expect it if there is one.
+
+    `words` stand before the overrides that launch it.
+    """
+    memory, time = plan_memory(setup), predict_step(setup)
+    if calibration is not None:
+        memory, time = calibration.memory(memory), calibration.time(time)
+    launch = launch_words(setup)
+    launch = replace(launch, overrides=(*words, *launch.overrides))
+    return PlannedSetup(setup=setup, memory=memory, time=time, launch=launch)
+
+
 def finish_plan(request: CapacityRequest, setup: TrainingSetup) -> CapacityPlan:
     """Return what a setup needs, with its bill."""
-    planned = plan_setup(setup, request.calibration)
+    planned = plan_setup(setup, request.calibration, request.cluster_words)
     time, shortest = planned.time, shortest_step(setup)
     if request.step_s is not None and request.step_s < shortest:
         raise ConfigError(

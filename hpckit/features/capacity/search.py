@@ -1,38 +1,169 @@
-"""Finds the fastest layouts of a model on this many GPUs, and the smallest ones. Pure."""
+"""Finds the fastest layouts of a model on this many GPUs, and the smallest ones; or what helps.
+
+Pure.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 
+from hpckit.errors import ConfigError
 from hpckit.features.capacity.memory import plan_memory
-from hpckit.features.capacity.model_plan import Calibration, PlannedSetup
-from hpckit.features.capacity.model_setup import Recomputation, TrainingSetup
-from hpckit.features.capacity.overrides import launch_words
-from hpckit.features.capacity.step_time import predict_step
+from hpckit.features.capacity.model_plan import FoundLayouts, PlannedSetup
+from hpckit.features.capacity.model_setup import OptimizerKind, Recomputation, TrainingSetup
+from hpckit.features.capacity.overrides import layout_limits
+from hpckit.features.capacity.request import (
+    CapacityRequest,
+    bill_of,
+    finish_plan,
+    plan_setup,
+    setup_of,
+)
+from hpckit.features.capacity.words import ParallelWords
+from hpckit.model.counted import counted
 from hpckit.model.parallel.layout import Layout
-from hpckit.values import dataclass, field, replace
+from hpckit.values import replace
 
+_MOST_GPUS = 65536
+"""Up to this many GPUs are tried for a model that does not fit."""
+_GIB = 2**30
 _LONG = 8192
 """From this many tokens on, sequences are cut, too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSpace:
-    """What is held fixed: None leaves it open. Sizes as in `TrainingSetup`; of axes in `sizes`."""
+def find_layouts(request: CapacityRequest) -> FoundLayouts:
+    """Return the layouts that fit, with the plan of the fastest one; or what is missing.
 
-    global_batch: int
-    micro_batch: int | None = None
-    recompute: Recomputation | None = None
-    stages_per_rank: int | None = None
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    Raises ConfigError if no layout is possible, whatever the memory.
+    """
+    found = search_plans(request)
+    if not found:
+        return _nothing_fits(request)
+    best = finish_plan(request, found[0].setup)
+    return FoundLayouts(fitting=tuple(found), smaller=tuple(pareto(found)), best=best)
 
 
-def plan_setup(setup: TrainingSetup, calibration: Calibration | None = None) -> PlannedSetup:
-    """Return what a setup needs, as a measured run makes one expect it if there is one."""
-    memory, time = plan_memory(setup), predict_step(setup)
-    if calibration is not None:
-        memory, time = calibration.memory(memory), calibration.time(time)
-    return PlannedSetup(setup=setup, memory=memory, time=time, launch=launch_words(setup))
+def search_plans(request: CapacityRequest) -> Sequence[PlannedSetup]:
+    """Return the layouts that fit, the fastest first; what the request says of one is kept.
+
+    Layouts that hpckit cannot run are left out, unless there are no others. `days` are given.
+    Raises ConfigError if no layout is possible, or only the number of parameters is known.
+    """
+    by, words = request.calibration, request.cluster_words
+    found = fitting_first(plan_setup(setup, by, words) for setup in _possible(request))
+    runnable = [planned for planned in found if not layout_limits(planned.setup)]
+    return [
+        replace(planned, days=bill_of(request, planned.setup, planned.time.total).days)
+        for planned in runnable or found
+    ]
+
+
+def _possible(request: CapacityRequest) -> list[TrainingSetup]:
+    """Return every layout, also of those that do not fit; raises ConfigError if there is none."""
+    if request.only_states:
+        raise ConfigError(
+            f"a search needs the model's shape, and of {request.model} only its size is known",
+            hint="name a model, or give hidden, layers and heads",
+        )
+    if request.step_s is not None:
+        raise ConfigError(
+            f"--search predicts the step of each layout, and --step-s {request.step_s:g} says it",
+            hint="leave one of the two out",
+        )
+    words = request.words
+    words.check_multiple(math.prod(words.sizes.values()), request.gpus)
+    like = setup_of(replace(request, parallel=(), micro_batch=1, global_batch=None))
+    like = replace(like, sequence_parallel=words.sequence)
+    batch = request.global_batch or request.gpus
+    _check_sizes(like, words)
+    found = list(
+        candidates(like, batch, words, micro_batch=request.micro_batch, recompute=request.recompute)
+    )
+    if not found:
+        micro = request.micro_batch
+        part = "" if micro is None else f" in parts of --micro-batch {micro}"
+        sizes = f" with {words.sizes_text}" if words.sizes else ""
+        raise ConfigError(
+            f"--global-batch {batch} cannot be shared out{part} over the data ranks of any layout "
+            f"of {counted(request.gpus, 'GPU')}{sizes}",
+            hint=f"give a multiple of {request.gpus * (micro or 1)}, or fewer sizes",
+        )
+    return found
+
+
+def _check_sizes(like: TrainingSetup, words: ParallelWords) -> None:
+    """Raise ConfigError for sizes that no layout of the model has, on however many GPUs."""
+    sizes = {name: size for name, size in words.sizes.items() if name in ("tensor", "context")}
+    pipeline = words.sizes.get("pipeline", 1)
+    world = like.layout.world_size
+    rest = world // (pipeline * sizes.get("tensor", 1) * sizes.get("context", 1))
+    layout = replace(like.layout, replicate=rest, pipeline=pipeline, **sizes)
+    stages = words.stages_per_rank or 1 if pipeline > 1 else 1
+    replace(like, layout=layout, global_batch=rest, stages_per_rank=stages)
+
+
+def _nothing_fits(request: CapacityRequest) -> FoundLayouts:
+    """Return the layout that needs the least memory, and what would make one fit."""
+    possible = _possible(request)
+    runnable = [setup for setup in possible if not layout_limits(setup)]
+    smallest = min(
+        (plan_setup(setup, request.calibration) for setup in runnable or possible),
+        key=lambda one: one.memory.expected,
+    )
+    return FoundLayouts(smallest=smallest, help=tuple(_help(request)))
+
+
+def _help(request: CapacityRequest) -> Iterator[str]:
+    gpus = _enough_gpus(request)
+    if gpus is not None:
+        yield f"--gpus {gpus}: the first number of GPUs, doubled each time, on which one fits"
+    if request.recompute not in (None, Recomputation.full):
+        yield from _if_less(request, replace(request, recompute=None), "without --recompute")
+    if request.optimizer is OptimizerKind.adam and request.zero is None:
+        less = replace(request, optimizer=OptimizerKind.adam8bit)
+        yield from _if_less(request, less, "--optimizer adam8bit")
+    if request.micro_batch not in (None, 1):
+        yield from _if_less(request, replace(request, micro_batch=None), "without --micro-batch")
+    if gpus is None:
+        yield (
+            f"more GPUs alone do not help, up to {_MOST_GPUS}: take shorter sequences "
+            "(--sequence), a larger --global-batch, or a GPU with more memory"
+        )
+
+
+def _if_less(request: CapacityRequest, less: CapacityRequest, words: str) -> Iterator[str]:
+    """Yield what another request needs at least, if that is less."""
+    before, after = _least(request), _least(less)
+    if after < before:
+        fits = "which fits" if after <= request.gpu.memory else "which does not fit either"
+        yield f"{words}: {after / _GIB:.1f} GiB at least, {fits}"
+
+
+def _least(request: CapacityRequest) -> float:
+    by = request.calibration
+    found = (plan_memory(setup) for setup in _possible(request))
+    return min((parts if by is None else by.memory(parts)).expected for parts in found)
+
+
+def _enough_gpus(request: CapacityRequest) -> int | None:
+    """Return a power of 2 times the GPUs on which a layout fits; None if there is none."""
+    gpus = 2 * request.gpus
+    while gpus <= _MOST_GPUS:
+        more = replace(
+            request,
+            gpus=gpus,
+            recompute=request.recompute or Recomputation.full,
+            micro_batch=request.micro_batch or 1,
+        )
+        try:
+            if _least(more) <= request.gpu.memory:
+                return gpus
+        except ConfigError:  # the batch has no part for each data rank, or sizes say otherwise
+            return None
+        gpus *= 2
+    return None
 
 
 def fitting_first(planned: Iterable[PlannedSetup]) -> Sequence[PlannedSetup]:
@@ -52,37 +183,45 @@ def pareto(found: Sequence[PlannedSetup]) -> Sequence[PlannedSetup]:
     return kept
 
 
-def candidates(like: TrainingSetup, space: SearchSpace) -> Iterator[TrainingSetup]:
-    """Yield every setup that could be; not all of them fit in memory."""
-    recomputes = tuple(Recomputation) if space.recompute is None else (space.recompute,)
-    for layout in _layouts(like, space):
-        rows = space.global_batch // layout.data_size
-        for stages in _stages_per_rank(like, layout, space.stages_per_rank):
-            for micro_batch in _micro_batches(rows, space.micro_batch):
-                for recompute in recomputes:
-                    yield replace(
-                        like,
-                        layout=layout,
-                        global_batch=space.global_batch,
-                        stages_per_rank=stages,
-                        micro_batch=micro_batch,
-                        recompute=recompute,
-                    )
+def candidates(
+    like: TrainingSetup,
+    global_batch: int,
+    words: ParallelWords,
+    *,
+    micro_batch: int | None = None,
+    recompute: Recomputation | None = None,
+) -> Iterator[TrainingSetup]:
+    """Yield every setup that could be, with what is given; not all of them fit in memory."""
+    recomputes = tuple(Recomputation) if recompute is None else (recompute,)
+    for layout in _layouts(like, global_batch, words.sizes):
+        rows = global_batch // layout.data_size
+        tried = (1, 2, 4, 8, 16, 32) if micro_batch is None else (micro_batch,)
+        micro_batches = [size for size in tried if rows % size == 0]
+        for stages in _stages_per_rank(like, layout, words.stages_per_rank):
+            for size, again in product(micro_batches, recomputes):
+                yield replace(
+                    like,
+                    layout=layout,
+                    global_batch=global_batch,
+                    stages_per_rank=stages,
+                    micro_batch=size,
+                    recompute=again,
+                )
 
 
-def _layouts(like: TrainingSetup, space: SearchSpace) -> Iterator[Layout]:
+def _layouts(like: TrainingSetup, global_batch: int, given: Mapping[str, int]) -> Iterator[Layout]:
     """Yield layouts: tensor and context within a domain, shards of a node or of all data ranks.
 
     A size that is given is taken, also where none of its own would be tried.
     """
-    domain, given = min(like.gpu.domain, like.gpus), space.sizes
+    domain = min(like.gpu.domain, like.gpus)
     for tensor in _given(given, "tensor", _divisors(like.shape.heads, domain)):
         for context in _given(given, "context", _contexts(like, domain // tensor)):
             beside, left = divmod(like.gpus, tensor * context)
             stages = () if left else _divisors(beside, like.shape.layers)
             for pipeline in _given(given, "pipeline", stages):
                 data, left = divmod(beside, pipeline)
-                if left or space.global_batch % data:
+                if left or global_batch % data:
                     continue
                 shards = sorted(_shards(like, data, domain // (tensor * context)))
                 for shard in _given(given, "shard", shards):
@@ -121,9 +260,3 @@ def _stages_per_rank(like: TrainingSetup, layout: Layout, given: int | None) -> 
         return iter((1,))
     least = like.shape.layers // layout.pipeline
     return (size for size in ((1, 2) if given is None else (given,)) if size <= least)
-
-
-def _micro_batches(rows: int, given: int | None) -> Iterator[int]:
-    if given is not None:
-        return iter((given,) if rows % given == 0 else ())
-    return (size for size in (1, 2, 4, 8, 16, 32) if rows % size == 0)

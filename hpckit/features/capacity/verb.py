@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from hpckit.cli.compose_options import add_configuration, compose_request
 from hpckit.cli.options import add_common, output_dir, whole
@@ -13,15 +11,9 @@ from hpckit.cli.parsing import Once
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.features.capacity.calibrate import calibrate, like_run, measured_run
-from hpckit.features.capacity.counted import launched_words, plan_counted, rank_overrides
 from hpckit.features.capacity.gpus import GPUS
 from hpckit.features.capacity.machine import plan_object, power_object, search_object
-from hpckit.features.capacity.model_plan import (
-    CapacityPlan,
-    FoundLayouts,
-    LaunchWords,
-    PlannedSetup,
-)
+from hpckit.features.capacity.model_plan import CapacityPlan
 from hpckit.features.capacity.model_setup import (
     AttentionKind,
     GpuSpec,
@@ -32,7 +24,7 @@ from hpckit.features.capacity.model_setup import (
 )
 from hpckit.features.capacity.power import SiteRates, power_draw
 from hpckit.features.capacity.request import CapacityRequest, plan_capacity
-from hpckit.features.capacity.search_request import find_layouts
+from hpckit.features.capacity.search import find_layouts
 from hpckit.features.capacity.text import plan_text, power_text, search_text
 from hpckit.features.capacity.verb_words import (
     check_together,
@@ -47,8 +39,6 @@ from hpckit.features.capacity.words import read_count
 from hpckit.planning.secrecy import known_secrets, masked_words
 from hpckit.record.lookup import find_evidence
 from hpckit.values import replace
-
-Planned = TypeVar("Planned", PlannedSetup, CapacityPlan)
 
 EPILOG = """\
 examples:
@@ -211,27 +201,11 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         site_gpu = planned_gpu(arguments, cluster, option_caps=False)
         request = _calibrated(arguments, context, request, site_gpu)
     if arguments.search:
-        found = _searched_there(find_layouts(request), _shown(arguments, context))
+        found = find_layouts(request)
         text = search_text(found, _planned_words(arguments, context))
         return _say(context, arguments, search_object(found, request.calibration), text)
-    plan = _launched_there(plan_capacity(request), _shown(arguments, context))
+    plan = plan_capacity(request)
     return _say(context, arguments, plan_object(plan), plan_text(plan))
-
-
-def _searched_there(found: FoundLayouts, words: Sequence[str]) -> FoundLayouts:
-    """Return what was found, with these words in what launches each layout."""
-    there = partial(_launched_there, words=words)
-    fitting, smaller = tuple(map(there, found.fitting)), tuple(map(there, found.smaller))
-    return replace(found, fitting=fitting, smaller=smaller, best=found.best and there(found.best))
-
-
-def _launched_there(plan: Planned, words: Sequence[str]) -> Planned:
-    """Return the plan, with the words that choose the cluster in those that launch it."""
-    return plan if plan.launch is None else replace(plan, launch=_with_words(plan.launch, words))
-
-
-def _with_words(launch: LaunchWords, words: Sequence[str]) -> LaunchWords:
-    return replace(launch, overrides=(*words, *launch.overrides))
 
 
 def _planned_words(arguments: argparse.Namespace, context: Context) -> tuple[str, ...]:
@@ -259,14 +233,14 @@ def _counted(
     """Return the plan of an experiment, whose model is counted; raises HpckitError."""
     from hpckit.features.capacity import count_model  # noqa: PLC0415  # it imports Hydra
 
-    ranks = () if arguments.gpus is None else rank_overrides(gpu, arguments.gpus)
+    ranks = () if arguments.gpus is None else count_model.rank_overrides(gpu, arguments.gpus)
     # Nothing runs: so many GPUs need not be those of the machine or the cluster here.
     anywhere = ("cluster.kind=slurm",) if ranks else ()
     request = compose_request(arguments, context, more=(*ranks, *anywhere))
     model, layout = count_model.count_model(request, context, quiet=arguments.json)
-    words = launched_words(_shown(arguments, context), ranks, gpu)
+    words = count_model.launched_words(_shown(arguments, context), ranks, gpu)
     kind = OptimizerKind(arguments.optimizer)
-    return plan_counted(model, layout, gpu, kind, site, words)
+    return count_model.plan_counted(model, layout, gpu, kind, site, words)
 
 
 def _calibrated(
@@ -323,4 +297,5 @@ def _request(
         loss=arguments.loss and LossKind(arguments.loss),
         tokens=None if arguments.tokens is None else read_count("--tokens ", arguments.tokens),
         site=site,
+        cluster_words=_shown(arguments, context),
     )

@@ -78,27 +78,28 @@ class ParallelWords:
         needed = inner.world_size * (replicas or 1)
         if replicas is not None and needed < gpus:
             raise ConfigError(
-                f"--parallel {self._said} is {counted(needed, 'GPU')}, and there are {gpus}",
+                f"--parallel {self.sizes_text} is {counted(needed, 'GPU')}, and there are {gpus}",
                 hint="leave replicate out: it takes what the other sizes leave over",
             )
         self.check_multiple(needed, gpus)
         return inner.with_replicas(gpus // inner.world_size)
 
     @property
-    def _said(self) -> str:
+    def sizes_text(self) -> str:
+        """The sizes as they are given: `tensor=8 shard=2`."""
         return " ".join(f"{name}={size}" for name, size in self.sizes.items())
 
     def check_multiple(self, needed: int, gpus: int) -> None:
         """Raise ConfigError if this many GPUs are no whole number of layouts."""
         if needed > gpus:
             raise ConfigError(
-                f"--parallel {self._said} needs {counted(needed, 'GPU')}, and there "
+                f"--parallel {self.sizes_text} needs {counted(needed, 'GPU')}, and there "
                 f"{'is' if gpus == 1 else 'are'} {gpus}",
                 hint=f"give --gpus {needed}, or smaller sizes",
             )
         if gpus % needed:
             raise ConfigError(
-                f"--parallel {self._said} needs GPUs in multiples of {needed}, and there are "
+                f"--parallel {self.sizes_text} needs GPUs in multiples of {needed}, and there are "
                 f"{gpus}",
                 hint=f"give --gpus {gpus - gpus % needed} or {gpus + needed - gpus % needed}, or "
                 "other sizes",

@@ -134,10 +134,10 @@ def _taken(line: io.StringIO) -> str:
 
 
 def _cells(launch: str, run: str, one: MetricValue) -> tuple[Any, ...]:
-    attempt, round_number = one.place
+    attempt, round_number = one.row.place
     undone = "true" if one.undone else "false"
     names = (guarded(escaped_cell(launch)), guarded(escaped_cell(run)))
-    place = (attempt, round_number, one.step, guarded(escaped_cell(one.at)))
+    place = (attempt, round_number, one.row.step, guarded(escaped_cell(one.row.at)))
     return (*names, *place, guarded(escaped_name(one.key)), _cell(one.value), undone)
 
 
@@ -164,10 +164,10 @@ def json_lines(runs: Iterable[RunValues]) -> Iterator[str]:
 
 
 def _object(launch: str, run: str, one: MetricValue) -> dict[str, Any]:
-    attempt, round_number = one.place
+    attempt, round_number = one.row.place
     number = number_of(one.value)
     odd = number is not None and not math.isfinite(number)
-    own = (launch, run, attempt, round_number, one.step, one.at, one.key)
+    own = (launch, run, attempt, round_number, one.row.step, one.row.at, one.key)
     plain = one.value is None or isinstance(one.value, bool | int | float)
     value = None if odd else one.value if plain else _text(one.value)
     found = dict(zip(VALUE_COLUMNS, (*own, value, one.undone), strict=True))

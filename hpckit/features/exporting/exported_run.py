@@ -84,18 +84,17 @@ class Points:
         stepless: dict[str, Point] = {}
         stepped = set[str]()
         for value in self.run.values(undone=False):
-            number = number_of(value.value)
-            if number is None or isinstance(value.step, float):
+            number, step = number_of(value.value), value.row.step
+            if number is None or isinstance(step, float):
                 self.left_out += 1
                 continue
             key = value.key.encode(errors="backslashreplace").decode()  # JSON has half characters
-            point = Point(
-                key=key, step=value.step or 0, at=_seconds(value.at), number=float(number)
-            )
+            at = _seconds(value.row.at)
+            point = Point(key=key, step=step or 0, at=at, number=float(number))
             if not self.fits(point):
                 self.left_out += 1
                 continue
-            if value.step is None:
+            if step is None:
                 self.left_out += key in stepless
                 stepless[key] = point
                 continue

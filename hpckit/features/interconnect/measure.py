@@ -37,7 +37,7 @@ from hpckit.features.interconnect.operations import (
     prepare_operation,
 )
 from hpckit.features.interconnect.search import find_slow_parts, search_slow, slow_factor
-from hpckit.model.nodes.links import NodeLinks
+from hpckit.model.environment.facts import NodeLinks
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.observe.machine import granted_memory, read_node_links
 from hpckit.planning.preflight.peers import Group, Round

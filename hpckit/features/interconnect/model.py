@@ -11,8 +11,8 @@ from difflib import get_close_matches
 from enum import StrEnum
 
 from hpckit.errors import UsageError
+from hpckit.model.environment.facts import NodeLinks
 from hpckit.model.finding import Finding
-from hpckit.model.nodes.links import NodeLinks
 from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field
 

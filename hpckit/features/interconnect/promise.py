@@ -16,8 +16,7 @@ from hpckit.features.interconnect.model import (
     PathPromise,
 )
 from hpckit.model.counted import counted
-from hpckit.model.environment.facts import GpuFacts
-from hpckit.model.nodes.links import NodeLinks
+from hpckit.model.environment.facts import GpuFacts, NodeLinks
 from hpckit.values import replace
 
 _GIGA = 1e9

@@ -18,7 +18,7 @@ from hpckit.model.counted import counted, parse_ranges, ranges
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.profile import MOST_RANKS, MOST_STEPS, ProfileAnswer, ProfileRequest, RankProfile
 from hpckit.model.run import RunRecord
-from hpckit.model.telemetry.settings import ProfileTool
+from hpckit.model.settings import ProfileTool
 from hpckit.operations.next_step import reference
 from hpckit.record.attempts import latest_attempt
 from hpckit.record.launches import load_settings, read_runs

@@ -10,7 +10,7 @@ from hpckit.model.counted import counted, ranges
 from hpckit.model.moment import local_moment
 from hpckit.model.plain import plain_fields, to_plain
 from hpckit.model.profile import ProfileAnswer, RankProfile, TopEntry, TraceSummary
-from hpckit.model.telemetry.settings import ProfileTool
+from hpckit.model.settings import ProfileTool
 from hpckit.report.escape import escaped, shortened
 from hpckit.values import dataclass
 

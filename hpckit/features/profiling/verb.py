@@ -9,7 +9,7 @@ from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.features.profiling.operations import ProfileOrder, RunProfile, last_profile, profile_run
 from hpckit.features.profiling.text import profile_object, profile_text
-from hpckit.model.telemetry.settings import ProfileTool
+from hpckit.model.settings import ProfileTool
 
 EPILOG = """\
 examples:

@@ -167,14 +167,15 @@ class MetricPoints:
 
     def add(self, one: MetricValue, number: float, at_s: float | None) -> None:
         """Add a value that has a step."""
-        assert one.step is not None  # noqa: S101  # the caller's promise
-        points = self.undone.setdefault(one.place, CurveValues()) if one.undone else self.live
+        step, place = one.row.step, one.row.place
+        assert step is not None  # noqa: S101  # the caller's promise
+        points = self.undone.setdefault(place, CurveValues()) if one.undone else self.live
         if not one.undone:
-            if self._place not in {None, one.place} or (self._place is None and self.undone):
+            if self._place not in {None, place} or (self._place is None and self.undone):
                 self.restarts.append(len(points.steps))
-            self._place = one.place
+            self._place = place
             self.not_finite += not -_LARGEST <= number <= _LARGEST
-        points.add(one.step, number)
+        points.add(step, number)
         if at_s is not None:
             points.at_s.append(at_s)
 
@@ -233,7 +234,7 @@ def metric_points(launch: Launch, index: int, *, whole: bool) -> dict[str, Metri
         at_s = (moment_s(judged.row.at) or math.nan) if whole else None
         for value in each_value(judged):
             number = number_of(value.value)
-            if number is None or value.step is None or (value.undone and not whole):
+            if number is None or value.row.step is None or (value.undone and not whole):
                 continue
             found.setdefault(value.key, MetricPoints()).add(value, float(number), at_s)
     return found

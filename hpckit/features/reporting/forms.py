@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from hpckit.features.reporting.document import ReportDocument
-from hpckit.features.reporting.words import (
+from hpckit.features.reporting.document import (
+    ReportDocument,
     best_words,
     no_verdict_words,
     summary_words,

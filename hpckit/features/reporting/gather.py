@@ -18,8 +18,8 @@ from hpckit.features.reporting.document import (
 )
 from hpckit.features.reporting.hardware import gpu_activity, used_gpus, used_ranks
 from hpckit.model.goodput import Goodput
-from hpckit.model.launch import Direction
 from hpckit.model.run import RunView
+from hpckit.model.search import Direction
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.usage import NodeUsage
 from hpckit.patterns import lazy_pattern

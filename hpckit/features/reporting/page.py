@@ -10,11 +10,12 @@ import base64
 import hashlib
 import importlib
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpckit.features.reporting.document import ReportDocument
+from hpckit.features.reporting.document import ReportDocument, short_name, written_words
 from hpckit.features.reporting.page_curves import curves_section, timeline_section
 from hpckit.features.reporting.page_hardware import gpus_section, ranks_section
 from hpckit.features.reporting.page_outcome import (
@@ -22,17 +23,6 @@ from hpckit.features.reporting.page_outcome import (
     provenance_section,
     verdicts_section,
 )
-from hpckit.features.reporting.words import written_words
-from hpckit.model.counted import counted
-from hpckit.model.plain import without_nan
-from hpckit.report.escape import escaped
-
-if TYPE_CHECKING:
-    import jinja2
-import math
-from collections.abc import Mapping
-from typing import NamedTuple
-
 from hpckit.features.reporting.page_parts import (
     VIRIDIS,
     Chart,
@@ -43,10 +33,15 @@ from hpckit.features.reporting.page_parts import (
     shown,
     table,
 )
-from hpckit.features.reporting.words import short_name
+from hpckit.model.counted import counted
+from hpckit.model.plain import without_nan
+from hpckit.report.escape import escaped
 from hpckit.report.results import Results, shown_cells, shown_header
 from hpckit.report.text import number
 from hpckit.values import replace
+
+if TYPE_CHECKING:
+    import jinja2
 
 GENERATOR = "hpckit report"
 """What a file has to say at its beginning to be replaced without being named."""

@@ -11,6 +11,8 @@ from hpckit.features.reporting.document import (
     MetricCurves,
     ReportDocument,
     RunTimeline,
+    interruptions,
+    short_name,
 )
 from hpckit.features.reporting.figure import CurveAxis, unit_name, unit_s
 from hpckit.features.reporting.page_parts import (
@@ -24,7 +26,6 @@ from hpckit.features.reporting.page_parts import (
     label,
     table,
 )
-from hpckit.features.reporting.words import interruptions, short_name
 from hpckit.model.counted import counted
 from hpckit.model.goodput import Interruption, TimePart, TimeParts
 from hpckit.report.account import PART_LABELS, span_text, summed_parts

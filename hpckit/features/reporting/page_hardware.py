@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC
 
-from hpckit.features.reporting.document import GpuActivity, GpuUsed, RankUsed, ReportDocument
+from hpckit.features.reporting.document import (
+    GpuActivity,
+    GpuUsed,
+    RankUsed,
+    ReportDocument,
+    short_name,
+)
 from hpckit.features.reporting.page_parts import (
     LABEL_WIDTH,
     Cell,
@@ -17,7 +23,6 @@ from hpckit.features.reporting.page_parts import (
     share,
     table,
 )
-from hpckit.features.reporting.words import short_name
 from hpckit.model.counted import counted
 from hpckit.model.telemetry.usage import EnergyBill, launch_bill
 from hpckit.report.escape import escaped_cell, shortened

@@ -8,7 +8,17 @@ from datetime import datetime, timedelta
 from heapq import nlargest
 from typing import Any
 
-from hpckit.features.reporting.document import ReportDocument, ReportLaunch
+from hpckit.features.reporting.document import (
+    ReportDocument,
+    ReportLaunch,
+    best_words,
+    interruptions,
+    no_verdict_words,
+    runs_words,
+    short_name,
+    summary_words,
+    verdict_runs,
+)
 from hpckit.features.reporting.page_parts import (
     Badge,
     Cell,
@@ -18,15 +28,6 @@ from hpckit.features.reporting.page_parts import (
     duration,
     share,
     table,
-)
-from hpckit.features.reporting.words import (
-    best_words,
-    interruptions,
-    no_verdict_words,
-    runs_words,
-    short_name,
-    summary_words,
-    verdict_runs,
 )
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import counted, steps_text

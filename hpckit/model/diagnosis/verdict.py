@@ -109,21 +109,15 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
-    """All verdicts on a run, worst first, and its stragglers by rank."""
-
-    verdicts: tuple[Verdict, ...] = ()
-    stragglers: tuple[Straggler, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFindings:
     """What a run used of its nodes, what that says, and what it comes to.
 
-    `gpus_asked` is how many GPUs it asked for, `phases` what its own code timed.
+    `verdicts` are sorted, worst first, and `stragglers` by rank. `gpus_asked` is how many GPUs it
+    asked for, `phases` what its own code timed.
     """
 
-    diagnosis: Diagnosis
+    verdicts: tuple[Verdict, ...]
+    stragglers: tuple[Straggler, ...]
     telemetry: RunTelemetry
     energy: EnergyBill
     gpus_asked: int = 0

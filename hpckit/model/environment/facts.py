@@ -1,4 +1,4 @@
-"""What a machine offers to a run (versions, GPUs, networks, limits, folders), and two compared.
+"""What a machine offers to a run (versions, GPUs, networks, links, folders), and two compared.
 
 None is always unknown, and never the same as absent: nothing may be concluded from it.
 """
@@ -240,3 +240,34 @@ class EnvironmentComparison:
     def runs(self) -> EnvironmentFacts:
         """The machine that runs would be on."""
         return self.here if self.node is None else self.node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricPort:
+    """A port of InfiniBand or RoCE that is up: its rate in Gbit/s, and the NUMA node of its slot.
+
+    A rate of None: the file could not be read.
+    """
+
+    name: str
+    gbit_per_s: float | None = None
+    numa: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkInterface:
+    """A real network card that is up; virtual interfaces have no speed, whatever they claim."""
+
+    name: str
+    gbit_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLinks:
+    """All links of a node, as a process on it sees them; None for `gpus`: nobody could say."""
+
+    host: str
+    gpus: tuple[GpuFacts, ...] | None = None
+    ports: tuple[FabricPort, ...] = ()
+    interfaces: tuple[NetworkInterface, ...] = ()
+    numa_nodes: int | None = None

@@ -71,8 +71,6 @@ _KINDS: Mapping[str, type[TelemetrySegment | GpuDevice | TelemetryEvent]] = {
     "event": TelemetryEvent,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
-_WORD = {"event": "what"}
-"""An event's own `kind` is written under this name."""
 
 _Word = TypeVar("_Word", bound=StrEnum)
 

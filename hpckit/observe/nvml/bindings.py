@@ -42,7 +42,6 @@ GPU_NOT_FOUND; UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIB_RM_VERSI
 _BY_CODE = {code: verdict for verdict, codes in _VERDICTS.items() for code in codes}
 
 RESET_REQUIRED = 16
-TIMEOUT = 10
 
 
 class _NvmlLostError(Exception):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hpckit.errors import ConfigError
-from hpckit.model.outside import VARIABLE, Notify
+from hpckit.model.settings import VARIABLE, Notify
 from hpckit.planning.notices import Destination, Transport, read_destinations
 
 _MOST_BYTES = 64 * 1024

@@ -20,8 +20,8 @@ from hpckit.model import events
 from hpckit.model.failure import Failure
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
-from hpckit.model.outside import NoticeKind, Notify, UserNotice
 from hpckit.model.run import RunRecord, RunView
+from hpckit.model.settings import NoticeKind, Notify, UserNotice
 from hpckit.operations.next_step import reference
 from hpckit.operations.notices.addresses import find_destinations
 from hpckit.operations.notices.unsent import key_of_end, remarks

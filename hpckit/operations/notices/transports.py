@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpckit.model.failure import signal_name
-from hpckit.model.outside import VARIABLE, UserNotice
+from hpckit.model.settings import VARIABLE, UserNotice
 from hpckit.operations.notices.addresses import apprise_with
 from hpckit.planning.notices import Destination, Transport, WebRequest, document, web_request
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from hpckit.context import Context
 from hpckit.model.counted import counted
-from hpckit.model.outside import VARIABLE, NoticeKind, Notify
 from hpckit.model.run import RunRecord, RunView
+from hpckit.model.settings import VARIABLE, NoticeKind, Notify
 from hpckit.operations.next_step import reference
 from hpckit.planning.notices import kind_of_rest
 from hpckit.record.launches import Launch, load_settings

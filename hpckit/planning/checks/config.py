@@ -15,11 +15,10 @@ from hpckit.model.command import command_words
 from hpckit.model.counted import ranges
 from hpckit.model.failure import RESTARTABLE
 from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, LaunchConfig, Recovery, Resources
-from hpckit.model.outside import VARIABLE
 from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.model.plan import SweepPoint
 from hpckit.model.profile import MOST_RANKS as MOST_PROFILED
-from hpckit.model.telemetry.settings import Observe, Profile
+from hpckit.model.settings import VARIABLE, Observe, Profile
 from hpckit.patterns import lazy_pattern
 from hpckit.planning.checks.values import check_values
 from hpckit.planning.fallback import check_min_nodes

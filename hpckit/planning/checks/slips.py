@@ -13,17 +13,17 @@ from hpckit.errors import UsageError
 from hpckit.model.command import command_words
 from hpckit.model.counted import counted, listed
 from hpckit.model.finding import Finding, warning
-from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig, Sampler
-from hpckit.model.outside import TrackerKind
+from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.settings import SizeWord
 from hpckit.model.plain import leaves
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.model.rank import RANK_VARIABLES
+from hpckit.model.search import Sampler
+from hpckit.model.settings import TrackerKind
 from hpckit.patterns import lazy_pattern
 from hpckit.planning.checks.command_slips import command_slips
 from hpckit.planning.layout import layout_of, shape_of
-from hpckit.values import dataclass
 
 _SHOWN = 5
 _HARMLESS = frozenset(
@@ -127,55 +127,48 @@ def _named(runs: Sequence[RunSpec]) -> str:
     return f"runs {indices} ({' '.join(runs[-1].overrides)})"
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """A typed key, or a word, that has no effect in some runs: what is wrong, what to do."""
-
-    word: str
-    idle: Callable[[LaunchConfig], bool]
-    wrong: str
-    remedy: str
-
-
-_RULES = (
-    _Rule(
+_RULES: Sequence[tuple[str, Callable[[LaunchConfig], bool], str, str]] = (
+    (
         "observe.profile.ranks",
         lambda run: not run.observe.profile.planned,
         "profiles nothing: no profile is planned",
-        "plan one with observe.profile.at_step=100, or ask for one while the run trains: "
-        "hpckit profile RUN --ranks 0",
+        (
+            "plan one with observe.profile.at_step=100, or ask for one while the run trains: "
+            "hpckit profile RUN --ranks 0"
+        ),
     ),
-    _Rule(
+    (
         "tracker.project",
         lambda run: run.tracker.kind is TrackerKind.none,
         "names no project: tracker.kind is none",
         "choose tracker=wandb or tracker=mlflow",
     ),
-    _Rule(
+    (
         "notify.file",
         lambda run: not run.notify.events,
         "gets no notice: notify.events is empty",
         "say what is told: notify.events=[failed,completed]",
     ),
-    _Rule(
+    (
         "recovery.on_straggler=move",
         lambda run: not run.resources.spare_nodes,
         "moves nothing: the run has no spare node",
         "ask for one: resources.spare_nodes=1",
     ),
-    _Rule(
+    (
         "parallel=layout",
         lambda run: layout_of(run).is_data_parallel and shape_of(run).ranks > 1,
         "comes with no sizes: it is plain data parallelism, {layout}",
         "add sizes, such as parallel.shard=2; parallel=none says the same without a question",
     ),
-    _Rule(
+    (
         "parallel=none",
         lambda run: not layout_of(run).is_data_parallel,
         "comes with sizes that make it {layout}",
         "write parallel=layout for sizes of your own, or leave the sizes out",
     ),
 )
+"""A typed key, or a word; whether it has no effect in a run; what is wrong then, what to do."""
 
 
 def word_slips(settings: LaunchConfig, words: Sequence[str]) -> Iterator[Finding]:
@@ -184,12 +177,12 @@ def word_slips(settings: LaunchConfig, words: Sequence[str]) -> Iterator[Finding
     Values from files are not looked at: they are meant for many launches.
     """
     typed = {word.lstrip("+").partition("=")[0]: word.lstrip("+") for word in words}
-    for rule in _RULES:
-        key = rule.word.partition("=")[0]
+    for named, is_idle, wrong, remedy in _RULES:
+        key = named.partition("=")[0]
         word = typed.get(key, "")
-        if word and rule.word in {key, word} and rule.idle(settings):
-            wrong = rule.wrong.format(layout=layout_of(settings))
-            yield warning(key, word.partition("=")[2], f"{word} {wrong}", rule.remedy)
+        if word and named in {key, word} and is_idle(settings):
+            words = f"{word} {wrong.format(layout=layout_of(settings))}"
+            yield warning(key, word.partition("=")[2], words, remedy)
 
 
 def idle_sizes(settings: LaunchConfig) -> Iterator[Finding]:

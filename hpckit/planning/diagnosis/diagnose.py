@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from hpckit.model.diagnosis.verdict import Diagnosis, Verdict, VerdictKind, VerdictSeverity
+from hpckit.model.diagnosis.verdict import Verdict, VerdictKind, VerdictSeverity
 from hpckit.planning.diagnosis import gpu_rules, hardware_rules, time_rules
 from hpckit.planning.diagnosis.evidence import RunEvidence
 from hpckit.planning.diagnosis.thresholds import DEFAULT, Thresholds
@@ -135,12 +135,6 @@ def diagnose(evidence: RunEvidence, limits: Thresholds = DEFAULT) -> tuple[Verdi
     rules = [rule for rule in RULES if evidence.trained or rule.kind not in _OF_SPEED]
     found = [verdict for rule in rules for verdict in rule.find(evidence, limits)]
     return tuple(sorted(found, key=_order))
-
-
-def diagnosis(evidence: RunEvidence, limits: Thresholds = DEFAULT) -> Diagnosis:
-    """Return the verdicts on a run together with its stragglers."""
-    stragglers = sorted(evidence.stragglers, key=lambda one: (one.rank, one.node))
-    return Diagnosis(verdicts=diagnose(evidence, limits), stragglers=tuple(stragglers))
 
 
 def _order(one: Verdict) -> tuple[int, float, int, str]:

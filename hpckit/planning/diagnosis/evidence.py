@@ -6,15 +6,13 @@ means unknown, and never leads to a verdict. Shares are from 0 to 1, durations s
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
-from hpckit.model.cluster.gpus_asked import gpus_of
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.goodput import Goodput
-from hpckit.model.launch import ClusterKind, LaunchConfig
-from hpckit.model.parallel.layout import Layout, LayoutReport
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.parallel.layout import Layout
 from hpckit.model.plan import ResourceSpec
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.patterns import lazy_pattern
@@ -22,7 +20,6 @@ from hpckit.planning.diagnosis.thresholds import Thresholds
 from hpckit.values import dataclass, field
 
 _NETWORK = lazy_pattern(r"NCCL INFO .*?Using network (\S+)")
-_CHANNEL = lazy_pattern(r"NCCL INFO Channel .* via ([A-Z0-9]+(?:/[A-Za-z]+)?)")
 _VERSION = lazy_pattern(r"NCCL version (\S+)")
 _REASON = lazy_pattern(
     r"NCCL INFO (NET/IB : No device found\.|Failed to open libibverbs\.so[^\n]*)"
@@ -34,13 +31,11 @@ _REASON = lazy_pattern(
 class NcclTransport:
     """How NCCL connects ranks: its `network` (`IB`, `Socket`, a plugin's name), null if not said.
 
-    `channels` counts its connections by kind (`P2P`, `SHM`, `NET/IB`, `NET/Socket`), as rank 0 sees
-    them. `reason` is what NCCL says of a network that it could not use.
+    `reason` is what NCCL says of a network that it could not use.
     """
 
     network: str | None = None
     version: str | None = None
-    channels: Mapping[str, int] = field(default_factory=dict)
     reason: str = ""
 
     @property
@@ -52,19 +47,15 @@ class NcclTransport:
 def read_nccl_log(lines: Iterable[str]) -> NcclTransport:
     """Return what the lines say; what is missing is null."""
     network = version = None
-    reason, channels = "", Counter[str]()
+    reason = ""
     for line in lines:
         if found := _NETWORK.search(line):
             network = found[1]
-        elif found := _CHANNEL.search(line):
-            # P2P/CUMEM and P2P/IPC are both P2P.
-            kind = found[1] if found[1].startswith("NET/") else found[1].partition("/")[0]
-            channels[kind] += 1
         elif found := _VERSION.search(line):
             version = found[1]
         elif found := _REASON.search(line):
             reason = found[1].rstrip(".")
-    return NcclTransport(network=network, version=version, channels=dict(channels), reason=reason)
+    return NcclTransport(network=network, version=version, reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +87,6 @@ class GpuUse:
     power_share: float | None = None
     ecc_errors: int | None = None
     remapped_rows: int | None = None
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
     nvlink_bytes_per_s: float | None = None
     pcie_bytes_per_s: float | None = None
 
@@ -117,7 +106,6 @@ class HostUse:
     cores: int | None = None
     cores_busy: float | None = None
     memory_peak_bytes: int | None = None
-    memory_bytes: int | None = None
     cpu_pressure: float | None = None
     io_pressure: float | None = None
     infiniband_ports: int | None = None
@@ -156,11 +144,9 @@ class RunAllocation:
 
     `longest_attempt_s` is how long its longest attempt took at most; null unless the run has
     completed, because only then it is known how much time it needs. `memory_bytes_per_node` is null
-    if it did not ask for any. `gpus` counts all nodes.
+    if it did not ask for any.
     """
 
-    nodes: int = 1
-    gpus: int = 0
     cpus_per_node: int | None = None
     memory_bytes_per_node: int | None = None
     time_limit_s: float | None = None
@@ -168,26 +154,12 @@ class RunAllocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
-    """What remedies depend on; `local`: the run had no Slurm. `layout` is null if unknown.
-
-    `run` is its id.
-    """
-
-    run: str = ""
-    interval_steps: int | None = None
-    interval_min: float | None = None
-    spare_nodes: int = 0
-    local: bool = False
-    layout: Layout | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvidence:
-    """All that is known about one run.
+    """All that is known about one run, by its id.
 
     `ranks` has one entry for each rank, summed over all its steps after warm-up. `nccl` is what
-    NCCL says of its network. `settings` change remedies alone. `trained` is false before the first
+    NCCL says of its network. `settings` and `layout` (null if unknown) change remedies alone.
+    `trained` is false before the first
     step: what GPUs do until then says nothing about the run's speed.
     """
 
@@ -198,7 +170,9 @@ class RunEvidence:
     allocation: RunAllocation | None = None
     stragglers: tuple[Straggler, ...] = ()
     nccl: NcclTransport | None = None
-    settings: RunSettings = RunSettings()
+    run: str = ""
+    settings: LaunchConfig = field(default_factory=LaunchConfig)
+    layout: Layout | None = None
     trained: bool = True
 
 
@@ -319,24 +293,10 @@ def run_allocation(
     """
     took = account.parts.running.total_seconds() if account is not None and completed else None
     return RunAllocation(
-        nodes=asked.allocated_nodes,
-        gpus=gpus_of(asked),
         cpus_per_node=asked.tasks_per_node * asked.cpus_per_task,
         memory_bytes_per_node=None if asked.mem_gb is None else int(asked.mem_gb * _GB),
         time_limit_s=_seconds(asked.timeout),
         longest_attempt_s=took,
-    )
-
-
-def run_settings(run: str, settings: LaunchConfig, reported: LayoutReport | None) -> RunSettings:
-    """Return what remedies for a run depend on; `reported` is what ranks say of their layout."""
-    return RunSettings(
-        run=run,
-        interval_steps=settings.checkpoint.interval_steps,
-        interval_min=settings.checkpoint.interval_min,
-        spare_nodes=settings.resources.spare_nodes,
-        local=settings.cluster.kind is ClusterKind.local,
-        layout=None if reported is None else reported.layout,
     )
 
 

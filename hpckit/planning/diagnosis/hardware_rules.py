@@ -99,7 +99,7 @@ def straggler(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
         yield lossy(
             VerdictKind.straggler,
             one.loss,
-            (message, _remedy(one, causes, _neighbour(one, evidence), evidence.settings.run)),
+            (message, _remedy(one, causes, _neighbour(one, evidence), evidence.run)),
             limits,
             rank=one.rank,
             node=one.node,
@@ -164,9 +164,6 @@ def _of_gpu(gpu: GpuUse, limits: Thresholds) -> Iterator[str]:
         errors = counted(gpu.ecc_errors or 0, "uncorrected memory error")
         rows = counted(gpu.remapped_rows or 0, "remapped row")
         yield f"Its GPU had {errors} and {rows} during the run."
-    width, most = gpu.pcie_width, gpu.pcie_width_max
-    if width is not None and most is not None and width < most:
-        yield f"Its GPU is connected by {width} of {most} PCIe lanes."
 
 
 def _of_host(host: HostUse) -> Iterator[str]:

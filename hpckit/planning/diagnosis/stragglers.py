@@ -75,8 +75,8 @@ class StragglerDetector:
             self._warm = True
         return self.named
 
-    def _judge(self, window: StepWindow) -> None:
-        ranks = sorted(window.ranks, key=lambda one: (self._peers(one), one.rank))
+    def _judge(self, window: Sequence[RankSteps]) -> None:
+        ranks = sorted(window, key=lambda one: (self._peers(one), one.rank))
         named: list[Straggler] = []
         for _, peers in groupby(ranks, key=self._peers):
             named += self._judge_peers(compare(tuple(peers)))
@@ -186,22 +186,14 @@ _STEPS_KEPT = 1_000_000
 """A step further ahead than this is a damaged report."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepWindow:
-    """The steps from `first_step` to before `end_step`, of the ranks that reported enough."""
-
-    first_step: int
-    end_step: int
-    ranks: tuple[RankSteps, ...]
-
-
 @dataclass(slots=True, kw_only=True)
 class WindowBuilder:
     """Cuts reports of ranks into windows of `least_steps` steps or `least_s`, the longer.
 
-    Ranks report at different times and different numbers of steps. A window is a range of steps
-    that all of them have reported, so that they can be compared; a report that reaches over its
-    edge is divided in proportion. What ranks report later than their window was closed is left out.
+    A window has the steps of each rank that reported enough of it. Ranks report at different times
+    and different numbers of steps. A window is a range of steps that all of them have reported, so
+    that they can be compared; a report that reaches over its edge is divided in proportion. What
+    ranks report later than their window was closed is left out.
     """
 
     least_s: float
@@ -209,7 +201,7 @@ class WindowBuilder:
     _pending: dict[int, list[RankSteps]] = field(default_factory=dict)
     _begin: int | None = None
 
-    def add(self, reports: Iterable[RankSteps]) -> list[StepWindow]:
+    def add(self, reports: Iterable[RankSteps]) -> list[tuple[RankSteps, ...]]:
         """Take what was reported since last time, in any order; return the windows it completes."""
         for report in sorted(
             filter(believable, reports), key=lambda one: (one.rank, one.first_step)
@@ -220,7 +212,7 @@ class WindowBuilder:
             found.append(window)
         return found
 
-    def _next(self) -> StepWindow | None:
+    def _next(self) -> tuple[RankSteps, ...] | None:
         live = {rank: some for rank, some in self._pending.items() if some}
         if not live:
             return None
@@ -237,10 +229,10 @@ class WindowBuilder:
             return None
         parts = (_between(self._pending[rank], begin, end) for rank in sorted(self._pending))
         self._begin = end
-        ranks = tuple(part for part in parts if part is not None and part.steps * 2 >= length)
+        window = tuple(part for part in parts if part is not None and part.steps * 2 >= length)
         for rank, some in self._pending.items():
             self._pending[rank] = [steps for steps in some if _end(steps) > end]
-        return StepWindow(first_step=begin, end_step=end, ranks=ranks)
+        return window
 
 
 def believable(report: RankSteps) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from hpckit.model.counted import counted
 from hpckit.model.diagnosis.verdict import Verdict, VerdictKind, VerdictSeverity
 from hpckit.model.failure import Cause, Trait
+from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.parallel.layout import Layout
 from hpckit.planning.diagnosis.evidence import (
     RunEvidence,
-    RunSettings,
     TimeShares,
     busy,
     judged_gpus,
@@ -62,7 +62,7 @@ def _better_interval(times: TimeShares) -> float | None:
     return best if best > times.interval_s else None
 
 
-def _rarer(times: TimeShares, better: float | None, chosen: RunSettings) -> str:
+def _rarer(times: TimeShares, better: float | None, chosen: LaunchConfig) -> str:
     key = _interval_key(chosen)
     if better is not None:
         left = f"set {key}=null" if key else "leave the interval to hpckit"
@@ -83,19 +83,20 @@ def _rarer(times: TimeShares, better: float | None, chosen: RunSettings) -> str:
     )
 
 
-def _interval_key(chosen: RunSettings) -> str:
+def _interval_key(chosen: LaunchConfig) -> str:
     """Return the key by which the user set how often to save; empty if hpckit chooses."""
-    if chosen.interval_steps is not None:
+    if chosen.checkpoint.interval_steps is not None:
         return "checkpoint.interval_steps"
-    return "" if chosen.interval_min is None else "checkpoint.interval_min"
+    return "" if chosen.checkpoint.interval_min is None else "checkpoint.interval_min"
 
 
-def _as_set(times: TimeShares, better: float, chosen: RunSettings) -> str:
+def _as_set(times: TimeShares, better: float, chosen: LaunchConfig) -> str:
     """Return an interval as the user set it: `, checkpoint.interval_steps=40`."""
-    if chosen.interval_steps is not None and times.interval_s:
-        steps = max(round(chosen.interval_steps * better / times.interval_s), 1)
+    interval_steps = chosen.checkpoint.interval_steps
+    if interval_steps is not None and times.interval_s:
+        steps = max(round(interval_steps * better / times.interval_s), 1)
         return f" (checkpoint.interval_steps={steps})"
-    if chosen.interval_min is not None:
+    if chosen.checkpoint.interval_min is not None:
         return f" (checkpoint.interval_min={better / 60:.2g})"
     return ""
 
@@ -138,7 +139,7 @@ def _unnoticed(times: TimeShares) -> bool:
     return times.unnoticed_s > (times.restart_s + times.redone_s) / 2
 
 
-def _cheaper(times: TimeShares, chosen: RunSettings) -> str:
+def _cheaper(times: TimeShares, chosen: LaunchConfig) -> str:
     cause = next(iter(times.failures), None)
     first = "" if cause is None else f"Its most frequent failure was {cause}: {_where(cause)}. "
     if _unnoticed(times):
@@ -150,13 +151,14 @@ def _cheaper(times: TimeShares, chosen: RunSettings) -> str:
     if times.redone_s > times.restart_s:
         how = "checkpoint.interval_min, or a checkpoint.mtbf_hours that is as low as measured"
         if key := _interval_key(chosen):
-            how = f"a smaller {key} than {chosen.interval_steps or chosen.interval_min:g}"
+            now = chosen.checkpoint.interval_steps or chosen.checkpoint.interval_min
+            how = f"a smaller {key} than {now:g}"
         return f"{first}Save more often, so that less has to be repeated: {how}."
     caches = "keep the caches of torch.compile (TORCHINDUCTOR_CACHE_DIR)"
-    if chosen.local:
+    if chosen.cluster.kind is ClusterKind.local:
         return f"{first}Shorten the start: keep data on a local disk, and {caches}."
     # A spare takes the place of a lost node; a preemption takes all of them.
-    helps = not chosen.spare_nodes and bool(times.failures)
+    helps = not chosen.resources.spare_nodes and bool(times.failures)
     spare = "" if not helps else ", and keep a spare node: resources.spare_nodes=1"
     return f"{first}Shorten the start: stage data and containers on the node, {caches}{spare}."
 
@@ -294,7 +296,7 @@ def _long_waits(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
 
 
 def _less_communication(evidence: RunEvidence, nodes: int) -> str:
-    words = _by_layout(evidence.settings.layout or Layout())
+    words = _by_layout(evidence.layout or Layout())
     if all(rank.gpu is None for rank in evidence.ranks):
         return (
             f"{words} Ranks on CPUs also wait for each other if they share cores: take fewer of "

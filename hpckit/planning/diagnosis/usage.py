@@ -19,7 +19,7 @@ from hpckit.model.telemetry.vocabulary import (
     HostGauge,
 )
 from hpckit.planning.diagnosis.evidence import GpuUse, HostUse, ratio
-from hpckit.values import dataclass, replace
+from hpckit.values import replace
 
 _HEAT = frozenset({ClockReason.software_thermal, ClockReason.hardware_thermal})
 
@@ -228,32 +228,24 @@ _J_PER_KWH = 3.6e6
 _S_PER_HOUR = 3600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkDone:
-    """What a run achieved: steps that were kept, samples in them if known.
-
-    `lost_share` is the share of its time on the nodes that went into restarts and repeated steps.
-    """
-
-    steps: int | None = None
-    samples: int | None = None
-    lost_share: float | None = None
-
-
-def work_done(account: Goodput, steps: int | None, samples_per_step: float | None) -> WorkDone:
-    """Return what a run achieved, from its account; `steps` is how many it kept."""
+def lost_share(account: Goodput) -> float | None:
+    """Return the share of the time on the nodes that went into restarts and repeated steps."""
     running = account.parts.running
-    lost = (account.parts.lost + account.parts.restart) / running if running else None
-    samples = round(steps * samples_per_step) if steps and samples_per_step else None
-    return WorkDone(steps=steps, samples=samples, lost_share=lost)
+    return (account.parts.lost + account.parts.restart) / running if running else None
 
 
-def energy_bill(energy: EnergySum, site: Cluster, work: WorkDone | None = None) -> EnergyBill:
-    """Return what a run's energy comes to at a site.
+def energy_bill(
+    energy: EnergySum,
+    site: Cluster,
+    *,
+    lost: float | None = None,
+    steps: int | None = None,
+    step_samples: float | None = None,
+) -> EnergyBill:
+    """Return what a run's energy comes to at a site; `steps` is how many it kept.
 
     Energy of which nothing is known is None, never 0.
     """
-    done = work or WorkDone()
     hours = energy.gpu_s / _S_PER_HOUR
     known = energy.total_j if energy.unknown_s < energy.gpu_s else None
     kwh = None if known is None else known / _J_PER_KWH
@@ -266,10 +258,10 @@ def energy_bill(energy: EnergySum, site: Cluster, work: WorkDone | None = None) 
         site_kwh=site_kwh,
         carbon_g=_times(site_kwh, site.carbon_g_per_kwh),
         price=price,
-        lost_kwh=_times(kwh, done.lost_share),
-        lost_price=_times(price, done.lost_share),
-        j_per_step=_per(known, done.steps),
-        j_per_sample=_per(known, done.samples),
+        lost_kwh=_times(kwh, lost),
+        lost_price=_times(price, lost),
+        j_per_step=_per(known, steps),
+        j_per_sample=_per(known, round((steps or 0) * (step_samples or 0))),
         estimated_share=energy.estimated_share,
     )
 

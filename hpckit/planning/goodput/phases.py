@@ -78,11 +78,6 @@ class Stretch:
         """How long it is."""
         return self.end - self.begin
 
-    @property
-    def mark(self) -> tuple[Phase, int, datetime]:
-        """What the next stretch has to begin with to be the same one: phase, attempt, moment."""
-        return self.phase, self.attempt, self.end
-
 
 def utc(at: datetime) -> datetime:
     """Return a time that can be compared with others: one without a zone is taken as UTC."""

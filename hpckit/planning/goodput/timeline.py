@@ -134,11 +134,11 @@ class Timeline:
     def _stretch(self, begin: datetime, end: datetime) -> None:
         if end <= begin:
             return
-        last = self.stretches[-1] if self.stretches else None
         same = (self._phase, self._attempt, begin)
-        if last is not None and last.round is self._round and last.mark == same:
-            last.end = end
-            return
+        for last in self.stretches[-1:]:
+            if last.round is self._round and (last.phase, last.attempt, last.end) == same:
+                last.end = end
+                return
         self.stretches.append(
             Stretch(
                 phase=self._phase, begin=begin, end=end, attempt=self._attempt, round=self._round

@@ -14,8 +14,7 @@ from hpckit.model.history import LaunchHistory
 from hpckit.model.ids import JobId
 from hpckit.model.plan import JobSpec, SweepPoint
 from hpckit.model.stages import DependencyType, Stage, StageDependency, followed, kind_of, place_of
-from hpckit.planning.jobs.arrays import chunks
-from hpckit.planning.jobs.shared_jobs import Asked, job_of_runs, shares_jobs
+from hpckit.planning.jobs.shared_jobs import Asked, chunks, job_of_runs, shares_jobs
 from hpckit.values import replace
 
 

@@ -6,7 +6,7 @@ What also concerns `doctor --env` is judged by planning.compatibility.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from hpckit.model.counted import counted, ranges, size_text
 from hpckit.model.environment.facts import (
@@ -16,10 +16,9 @@ from hpckit.model.environment.facts import (
     FolderRole,
     GpuFacts,
 )
-from hpckit.model.preflight.health import HealthFinding, HealthVerdict, NodeHealth, XidSeen
+from hpckit.model.environment.health import HealthFinding, HealthVerdict, NodeHealth, XidSeen
 from hpckit.model.telemetry.vocabulary import GpuTrouble
 from hpckit.planning.compatibility.judge import judge_environment
-from hpckit.values import dataclass
 
 FATAL_XIDS = frozenset({48, 56, 57, 58, 62, 64, 65, 69, 73, 74, 79, 80, 81, 95, 119, 120})
 """XID errors after which a GPU cannot be trusted until it is reset or exchanged: those that Azure's
@@ -52,6 +51,8 @@ _TROUBLES: Mapping[GpuTrouble, tuple[str, HealthVerdict, str]] = {
     ),
     GpuTrouble.advised_other: ("advice", HealthVerdict.warn, "needs attention, says its driver"),
 }
+UsualValues = Mapping[tuple[str, str], int]
+"""What most GPUs of a name have: active `nvlinks`, lanes of PCIe, whole watts they may take."""
 _POWER_APART = 0.02
 _TELL_POWER = "ask the administrators: a limit of power was set on it, or its power is short"
 _TELL = "tell the administrators: only they can reset or exchange it"
@@ -68,9 +69,8 @@ def gpu_findings(
 ) -> Iterator[HealthFinding]:
     """Yield what is wrong with the GPUs of a node.
 
-    Parameters: `usual` is what GPUs of a name have on all nodes. `shared`: other runs may use the
-    same GPUs, so that their processes and memory are no finding. `power_cap_w` is what the site
-    lets a GPU take.
+    Parameters: `shared`: other runs may use the same GPUs, so that their processes and memory are
+    no finding. `power_cap_w` is what the site lets a GPU take.
     """
     for gpu in gpus:
         for trouble in gpu.troubles:
@@ -95,46 +95,23 @@ def gpu_findings(
             )
 
 
-@dataclass(frozen=True, slots=True)
-class UsualValues:
-    """What most GPUs of the same name have, on all nodes that are inspected together.
-
-    `nvlinks` are those that are active, `pcie_widths` the lanes in use, `power_limits_w` whole
-    watts, by the name of a GPU.
-    """
-
-    nvlinks: Mapping[str, int]
-    pcie_widths: Mapping[str, int]
-    power_limits_w: Mapping[str, int]
-
-
 def usual_values(gpus: Sequence[GpuFacts]) -> UsualValues:
-    """Return what most GPUs of the same name have."""
-    return UsualValues(
-        nvlinks=_most_common((gpu.name, gpu.nvlinks) for gpu in gpus),
-        pcie_widths=_most_common((gpu.name, gpu.pcie_width) for gpu in gpus),
-        power_limits_w=_most_common(
-            (gpu.name, None if gpu.power_limit_w is None else round(gpu.power_limit_w))
-            for gpu in gpus
-        ),
-    )
-
-
-def _most_common(pairs: Iterable[tuple[str, int | None]]) -> dict[str, int]:
-    """Return the most common value by name; of several the largest."""
-    counts = Counter((name, value) for name, value in pairs if value is not None)
-    best: dict[str, tuple[int, int]] = {}
-    for (name, value), count in counts.items():
-        best[name] = max(best.get(name, (0, 0)), (count, value))
-    return {name: value for name, (_, value) in best.items()}
+    """Return what most GPUs of the same name have; of several such values the largest."""
+    counts: Counter[tuple[str, str, int]] = Counter()
+    for gpu in gpus:
+        watts = None if gpu.power_limit_w is None else round(gpu.power_limit_w)
+        has = {"nvlinks": gpu.nvlinks, "pcie_width": gpu.pcie_width, "power_limit_w": watts}
+        counts.update((name, gpu.name, value) for name, value in has.items() if value is not None)
+    by_count = sorted(counts.items(), key=lambda one: (one[1], one[0][2]))
+    return {(name, gpu): value for (name, gpu, value), _ in by_count}
 
 
 def _links(gpu: GpuFacts, node: str, usual: UsualValues) -> Iterator[HealthFinding]:
-    links = usual.nvlinks.get(gpu.name)
+    links = usual.get(("nvlinks", gpu.name))
     if links is not None and gpu.nvlinks is not None and gpu.nvlinks < links:
         words = f"has {counted(gpu.nvlinks, 'active NVLink')}; others of its kind have {links}"
         yield _finding("nvlink", HealthVerdict.crit, gpu, node, words, _TELL)
-    width, able, peers = gpu.pcie_width, gpu.pcie_width_max, usual.pcie_widths.get(gpu.name)
+    width, able, peers = gpu.pcie_width, gpu.pcie_width_max, usual.get(("pcie_width", gpu.name))
     if width is not None and able is not None and width < able:
         words = f"uses {width} of {able} lanes of PCIe"
         crit = peers is not None and peers > width
@@ -145,7 +122,7 @@ def _links(gpu: GpuFacts, node: str, usual: UsualValues) -> Iterator[HealthFindi
 def _power(
     gpu: GpuFacts, node: str, usual: UsualValues, power_cap_w: float | None
 ) -> Iterator[HealthFinding]:
-    limit, others = gpu.power_limit_w, usual.power_limits_w.get(gpu.name)
+    limit, others = gpu.power_limit_w, usual.get(("power_limit_w", gpu.name))
     if limit is None:
         return
     if others is not None and power_cap_w is not None:

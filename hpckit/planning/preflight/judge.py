@@ -7,11 +7,16 @@ from collections.abc import Mapping, Sequence
 
 from hpckit.model.cluster.gpus_asked import asks_for_part, gpus_asked
 from hpckit.model.environment.facts import AskedOfNode, FolderRole
+from hpckit.model.environment.health import (
+    HealthFinding,
+    HealthReport,
+    HealthVerdict,
+    NodeInspection,
+)
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DeviceKind, LaunchConfig
-from hpckit.model.nodes.incident import shared_cause
-from hpckit.model.preflight.health import HealthFinding, HealthReport, HealthVerdict, NodeInspection
-from hpckit.model.preflight.settings import PreflightLevel
+from hpckit.model.nodes import shared_cause
+from hpckit.model.settings import PreflightLevel
 from hpckit.planning.preflight.findings import gpu_findings, host_findings, usual_values
 from hpckit.planning.preflight.peers import peer_findings
 from hpckit.values import replace

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from hpckit.model.environment.facts import EnvironmentFacts, GpuFacts
-from hpckit.model.preflight.health import DeviceSpeed, HealthFinding, HealthReport, HealthVerdict
+from hpckit.model.environment.health import DeviceSpeed, HealthFinding, HealthReport, HealthVerdict
 from hpckit.values import replace
 
 LEAST_PEERS = 3

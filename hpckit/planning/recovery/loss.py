@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import ranges
 from hpckit.model.failure import Cause, Failure, RankExit, Trait
-from hpckit.model.nodes.incident import shared_cause
+from hpckit.model.nodes import shared_cause
 from hpckit.model.parallel.layout import Layout, rank_place
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.values import dataclass

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 from hpckit.errors import ConfigError
 from hpckit.model.counted import counted
-from hpckit.model.launch import Sampler, Sweep
-from hpckit.model.search import Axis, AxisKind
+from hpckit.model.search import Axis, AxisKind, Sampler, Sweep
 
 MAX_POINTS = 100_000
 """More is probably a typing mistake: by default a Slurm array has at most 1001 elements."""

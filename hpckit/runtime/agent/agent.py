@@ -22,9 +22,9 @@ from typing import Any
 
 from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NotFoundError
 from hpckit.model.counted import counted
+from hpckit.model.environment.health import XidSeen
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
 from hpckit.model.launch import ClusterKind
-from hpckit.model.preflight.health import XidSeen
 from hpckit.model.telemetry.vocabulary import TelemetryEvent, TelemetryEventKind
 from hpckit.observe.gpu_choice import GPUS_ASKED, OF_SLURM, VISIBLE, gpu_choice
 from hpckit.observe.sampler import NodeSampler, event_words

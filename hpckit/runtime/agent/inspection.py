@@ -13,9 +13,9 @@ from importlib import metadata
 from typing import Any
 
 from hpckit.model.cluster.gpus_asked import cpus_of_task
+from hpckit.model.environment.health import NodeHealth, PairRate, XidSeen
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.model.preflight.health import NodeHealth, PairRate, XidSeen
 from hpckit.planning.preflight.judge import asked_of_node
 from hpckit.record.launches import checkpoint_base
 from hpckit.record.layout import RunPaths

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from hpckit.model.failure import ExitReason, ExitStatement
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.telemetry.settings import ProfileTool
+from hpckit.model.settings import ProfileTool
 from hpckit.observe.sysfs import folders, read_small
 from hpckit.record.layout import RoundPaths
 from hpckit.runtime import stacks

@@ -26,8 +26,8 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from hpckit.model.environment.facts import GpuFacts
+from hpckit.model.environment.health import DeviceSpeed
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.model.preflight.health import DeviceSpeed
 from hpckit.observe.nvml.backend import read_pcie_link
 from hpckit.observe.sysfs import read_small
 from hpckit.runtime.channel.messages import MeasurePairs

@@ -19,9 +19,9 @@ from pathlib import Path
 import psutil
 
 from hpckit.model.environment.facts import EnvironmentFacts, FolderRole, GpuFacts, TorchFacts
+from hpckit.model.environment.health import DeviceSpeed, NodeHealth
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.model.preflight.health import DeviceSpeed, NodeHealth
-from hpckit.model.preflight.settings import PreflightLevel
+from hpckit.model.settings import PreflightLevel
 from hpckit.observe.gpus import read_driver, read_gpu_cpus
 from hpckit.observe.machine import read_machine
 from hpckit.observe.torch_probe import read_torch

@@ -15,8 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hpckit.model.environment.health import DeviceSpeed
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.model.preflight.health import DeviceSpeed
 from hpckit.runtime.channel.messages import MeasurePairs
 from hpckit.runtime.environ import environment
 from hpckit.values import replace

@@ -27,10 +27,11 @@ from hpckit.model.cluster.gpus_asked import gpus_asked
 from hpckit.model.environment.torch_version import check_torch_version
 from hpckit.model.failure import ExitReason, ExitStatement, RankExit
 from hpckit.model.goodput import SaveCost
-from hpckit.model.launch import DeviceKind, LaunchConfig, Pruner
+from hpckit.model.launch import DeviceKind, LaunchConfig
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.plain import from_plain
 from hpckit.model.rank import RankInfo, RankSource
+from hpckit.model.search import Pruner
 from hpckit.planning.fallback import layout_of_world
 from hpckit.planning.layout import layout_of
 from hpckit.record.launches import checkpoint_folder, load_launch, load_settings

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from hpckit.model.telemetry.settings import ProfileTool
+from hpckit.model.settings import ProfileTool
 from hpckit.record.store import PRIVATE_FILE, make_folder
 from hpckit.values import dataclass, field
 

@@ -25,9 +25,8 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState, create_trial
 
 from hpckit.errors import RunError
-from hpckit.model.launch import Pruner
 from hpckit.model.run import PRUNED, RunRecord
-from hpckit.model.search import Axis, AxisKind, Search, Trial
+from hpckit.model.search import Axis, AxisKind, Pruner, Search, Trial
 from hpckit.model.states import RunState
 from hpckit.planning.signature import run_signature
 from hpckit.record.launches import Launch, load_frozen, read_runs

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from hpckit.model import events
 from hpckit.model.environment.facts import AskedOfNode
+from hpckit.model.environment.health import HealthReport, HealthVerdict, NodeInspection
 from hpckit.model.failure import Failure, Trait
-from hpckit.model.preflight.health import HealthReport, HealthVerdict, NodeInspection
-from hpckit.model.preflight.settings import PreflightLevel, limit_s
+from hpckit.model.settings import PreflightLevel, limit_s
 from hpckit.planning.preflight.judge import (
     asked_of_node,
     inspection_level,

@@ -17,7 +17,7 @@ from hpckit.model.profile import (
     RankProfile,
     planned_id,
 )
-from hpckit.model.telemetry.settings import Profile
+from hpckit.model.settings import Profile
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.mailbox import profile_mailbox

@@ -13,7 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hpckit.errors import HpckitError
-from hpckit.model.launch import LaunchConfig, Pruner
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.search import Pruner
 from hpckit.record.launches import Launch
 from hpckit.runtime.channel.messages import Reported
 from hpckit.runtime.study.access import open_trial

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cli_world import Said, verb_said
 
-from hpckit.model.nodes.incident import IncidentKind, NodeIncident
+from hpckit.model.nodes import IncidentKind, NodeIncident
 from hpckit.record.node_history import append_incident, history_folder
 
 NOW = datetime(2026, 1, 10, 12, tzinfo=UTC)

@@ -20,7 +20,7 @@ from hpckit.cli.main import process_context
 from hpckit.model.events import CancelRequested, LocalStarted, RoundEnded, Submitted
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import ClusterKind
-from hpckit.model.outside import NoticeKind, Notify
+from hpckit.model.settings import NoticeKind, Notify
 from hpckit.model.states import RoundAction
 from hpckit.operations.notices.tell import LIMIT_S, attempt_teller, tell_rest
 from hpckit.record.launch_events import merged_events

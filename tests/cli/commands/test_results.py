@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import QuotedString
 
 from hpckit.errors import ConfigError, UsageError
 from hpckit.model import events
-from hpckit.model.telemetry.settings import Observe
+from hpckit.model.settings import Observe
 from hpckit.record.launches import load_launch
 from hpckit.report.results import ACCOUNT_COLUMNS
 from hpckit.report.selection import typed_value

@@ -24,6 +24,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryTotal,
 )
 from hpckit.record.store import append_lines
+from hpckit.values import replace
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -218,7 +219,9 @@ def test_next_attempt_keeps_the_stragglers_of_the_one_before(desk: Desk) -> None
     first.tell(events.StragglerFound(at=at(0), round=0, straggler=slow))
     first.interrupt()
     second.start()
+    before = replace(slow, rank=0, node="n1")  # found later: they are said by rank
+    second.tell(events.StragglerFound(at=at(1), round=0, straggler=before))
     second.complete()
     (run,) = json.loads(desk.say("status", launch.id, "--json").out)["runs"]
-    assert [(one["rank"], one["node"]) for one in run["stragglers"]] == [(1, "n2")]
+    assert [(one["rank"], one["node"]) for one in run["stragglers"]] == [(0, "n1"), (1, "n2")]
     assert "straggler" in [one["kind"] for one in run["verdicts"]]

@@ -15,7 +15,7 @@ from hpckit.features.capacity.model_plan import MeasuredRun
 from hpckit.features.capacity.model_setup import GpuSpec, NumberType, Recomputation
 from hpckit.features.capacity.power import capped
 from hpckit.features.capacity.request import CapacityRequest, plan_capacity
-from hpckit.features.capacity.search_request import search_plans
+from hpckit.features.capacity.search import search_plans
 from hpckit.model.parallel.layout import Layout
 
 REQUEST = CapacityRequest(gpu=GPUS["A100-80"], gpus=8, model="gpt2-xl", sequence=1024)

@@ -22,14 +22,10 @@ from hpckit.features.capacity.model_setup import (
 from hpckit.features.capacity.model_transformer import TransformerShape
 from hpckit.features.capacity.power import SiteRates, capped, lost_share, training_bill
 from hpckit.features.capacity.presets import MODELS
-from hpckit.features.capacity.search import (
-    SearchSpace,
-    candidates,
-    fitting_first,
-    pareto,
-    plan_setup,
-)
+from hpckit.features.capacity.request import plan_setup
+from hpckit.features.capacity.search import candidates, fitting_first, pareto
 from hpckit.features.capacity.step_time import hardware_flops, model_flops, predict_step
+from hpckit.features.capacity.words import ParallelWords
 from hpckit.model.parallel.layout import Layout
 
 SIZES = st.sampled_from([1, 2, 4])
@@ -202,7 +198,7 @@ SEARCHED = TrainingSetup(
 
 def test_search_finds_layouts_that_fit_in_order_of_time() -> None:
     """All fit, on all GPUs; less memory costs more time along the front."""
-    found = fitting_first(map(plan_setup, candidates(SEARCHED, SearchSpace(global_batch=256))))
+    found = fitting_first(map(plan_setup, candidates(SEARCHED, 256, ParallelWords())))
     assert found
     assert all(one.fits and one.setup.gpus == 64 for one in found)
     times = [one.time.total for one in found]
@@ -216,8 +212,9 @@ def test_search_finds_layouts_that_fit_in_order_of_time() -> None:
 
 def test_search_keeps_what_is_given() -> None:
     """A micro batch and a recomputation that are given are those of every layout."""
-    space = SearchSpace(global_batch=256, micro_batch=2, recompute=Recomputation.selective)
-    found = fitting_first(map(plan_setup, candidates(SEARCHED, space)))
+    selective = Recomputation.selective
+    tried = candidates(SEARCHED, 256, ParallelWords(), micro_batch=2, recompute=selective)
+    found = fitting_first(map(plan_setup, tried))
     assert {(one.setup.micro_batch, one.setup.recompute) for one in found} == {
         (2, Recomputation.selective)
     }
@@ -300,10 +297,8 @@ def test_search_finds_pipelines_that_do_not_divide_the_layers() -> None:
         global_batch=512,
         attention=AttentionKind.flash,
     )
-    space = SearchSpace(global_batch=512, recompute=Recomputation.full)
-    assert wanted in {
-        one.setup.layout for one in fitting_first(map(plan_setup, candidates(like, space)))
-    }
+    tried = candidates(like, 512, ParallelWords(), recompute=Recomputation.full)
+    assert wanted in {one.setup.layout for one in fitting_first(map(plan_setup, tried))}
 
 
 def test_gpu_without_bfloat16_has_no_peak_in_it() -> None:

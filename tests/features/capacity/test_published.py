@@ -12,9 +12,15 @@ from hpckit.features.capacity.memory import plan_memory, stage_parameters
 from hpckit.features.capacity.model_plan import PlannedSetup
 from hpckit.features.capacity.model_setup import LossKind, Recomputation, TrainingSetup
 from hpckit.features.capacity.presets import MODELS, from_numbers
-from hpckit.features.capacity.request import CapacityRequest, experience_of, plan_capacity
-from hpckit.features.capacity.search import SearchSpace, candidates, fitting_first, plan_setup
+from hpckit.features.capacity.request import (
+    CapacityRequest,
+    experience_of,
+    plan_capacity,
+    plan_setup,
+)
+from hpckit.features.capacity.search import candidates, fitting_first
 from hpckit.features.capacity.step_time import hardware_flops, predict_step, rates, utilization
+from hpckit.features.capacity.words import ParallelWords
 from hpckit.model.parallel.layout import Layout
 
 GB = 1e9
@@ -201,8 +207,8 @@ def test_sums_that_everybody_does_first() -> None:
 @pytest.mark.parametrize("row", [SC21[0], *SC21[3:]], ids=lambda row: row.billions)
 def test_published_layout_is_near_the_best_that_is_found(row: Row) -> None:
     """Of all layouts that fit, none is more than 15 % faster, also of those that shard."""
-    space = SearchSpace(global_batch=row.batch, recompute=Recomputation.full)
-    best = fitting_first(map(plan_setup, candidates(row.setup, space)))[0]
+    tried = candidates(row.setup, row.batch, ParallelWords(), recompute=Recomputation.full)
+    best = fitting_first(map(plan_setup, tried))[0]
     assert predict_step(row.setup).total <= 1.15 * best.time.total
 
 
@@ -261,8 +267,9 @@ def _found(row: tuple[str, ...], **sizes: int) -> Sequence[PlannedSetup]:
         sequence_parallel=False,
         loss=LossKind.in_place,
     )
-    space = SearchSpace(global_batch=int(batch), recompute=Recomputation.full, sizes=sizes)
-    return fitting_first(map(plan_setup, candidates(like, space)))
+    words = ParallelWords(sizes=sizes)
+    tried = candidates(like, int(batch), words, recompute=Recomputation.full)
+    return fitting_first(map(plan_setup, tried))
 
 
 def _published(row: tuple[str, ...], found: Sequence[PlannedSetup]) -> PlannedSetup:

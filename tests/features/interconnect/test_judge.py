@@ -23,9 +23,8 @@ from hpckit.features.interconnect.model import (
     SlowSearch,
 )
 from hpckit.features.interconnect.promise import promise_of
-from hpckit.model.environment.facts import GpuFacts
+from hpckit.model.environment.facts import FabricPort, GpuFacts, NetworkInterface, NodeLinks
 from hpckit.model.finding import Severity
-from hpckit.model.nodes.links import FabricPort, NetworkInterface, NodeLinks
 
 GIGA = 1e9
 SIZES = [2**power for power in range(10, 31)]

@@ -17,7 +17,7 @@ from hpckit.features.interconnect.model import (
     SlowSearch,
 )
 from hpckit.features.interconnect.text import bench_figure, interconnect_document, interconnect_page
-from hpckit.model.nodes.links import FabricPort, NodeLinks
+from hpckit.model.environment.facts import FabricPort, NodeLinks
 from hpckit.report.text import TextTable
 
 PORT = (FabricPort(name="mlx5_0/1", gbit_per_s=100.0),)

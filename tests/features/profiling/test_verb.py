@@ -14,7 +14,7 @@ from cli_world import START
 from hpckit.errors import NotFoundError, RunError, UsageError
 from hpckit.model.launch import Resources
 from hpckit.model.profile import ProfileAnswer, RankProfile
-from hpckit.model.telemetry.settings import Observe, Profile, ProfileTool
+from hpckit.model.settings import Observe, Profile, ProfileTool
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import make_folder
 from hpckit.runtime.mailbox import Mailbox, profile_mailbox

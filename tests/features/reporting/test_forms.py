@@ -8,12 +8,12 @@ import pytest
 from cli_world import Desk
 from report_launches import gathered, hostile_launch, swept_launch, troubled_launch
 
+from hpckit.features.reporting.document import summary_words
 from hpckit.features.reporting.forms import markdown_text, report_object
 from hpckit.features.reporting.gather import guessed_goal
-from hpckit.features.reporting.words import summary_words
 from hpckit.model.goodput import TimeParts
-from hpckit.model.launch import Direction
 from hpckit.model.plain import to_plain, without_nan
+from hpckit.model.search import Direction
 
 
 @pytest.mark.parametrize(

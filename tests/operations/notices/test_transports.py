@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from notice_server import NoticeServer, notice_server
 
-from hpckit.model.outside import NoticeKind, UserNotice
+from hpckit.model.settings import NoticeKind, UserNotice
 from hpckit.operations.notices.transports import DeliveryError, deliver
 from hpckit.planning.notices import read_destinations
 

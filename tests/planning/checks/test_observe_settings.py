@@ -8,7 +8,7 @@ import pytest
 
 from hpckit.errors import ConfigError
 from hpckit.model.launch import Cluster, LaunchConfig, Resources
-from hpckit.model.telemetry.settings import Observe, Profile, ProfileTool
+from hpckit.model.settings import Observe, Profile, ProfileTool
 from hpckit.planning.checks.config import check_settings
 
 

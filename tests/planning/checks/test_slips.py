@@ -15,10 +15,9 @@ from hpckit.model.launch import (
     Resources,
     StragglerPolicy,
 )
-from hpckit.model.outside import NoticeKind, Notify, Tracker, TrackerKind
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
-from hpckit.model.telemetry.settings import Observe, Profile
+from hpckit.model.settings import NoticeKind, Notify, Observe, Profile, Tracker, TrackerKind
 from hpckit.planning.checks.slips import plan_slips, value_keys
 from hpckit.planning.plan import LaunchIdentity, make_plan
 

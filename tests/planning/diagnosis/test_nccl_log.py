@@ -29,12 +29,10 @@ SOCKETS = [
 ]
 
 
-def test_infiniband_is_told_with_its_channels() -> None:
-    """The network, NCCL's version, and how many connections are of which kind."""
+def test_infiniband_is_told() -> None:
+    """The network, and NCCL's version."""
     found = read_nccl_log(INFINIBAND)
-    assert found == NcclTransport(
-        network="IB", version="2.27.5+cuda12.9", channels={"NET/IB": 1, "P2P": 2}
-    )
+    assert found == NcclTransport(network="IB", version="2.27.5+cuda12.9")
     assert not found.uses_sockets
 
 
@@ -43,7 +41,6 @@ def test_sockets_are_told_with_the_reason() -> None:
     found = read_nccl_log(SOCKETS)
     assert found.uses_sockets
     assert found.reason == "Failed to open libibverbs.so[.1]"
-    assert found.channels == {"NET/Socket": 1, "SHM": 1}
 
 
 @pytest.mark.parametrize("network", ["AWS Libfabric", "IBext_v8", "NCCL_OFI"])
@@ -59,7 +56,6 @@ def test_any_text_is_read(lines: list[str]) -> None:
     """Other lines, cut or damaged ones, say nothing."""
     found = read_nccl_log(lines)
     assert found.network is None
-    assert found.channels == {}
 
 
 def test_sockets_beside_infiniband_are_a_verdict() -> None:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from hpckit.errors import ConfigError
 from hpckit.model.cluster.site import NO_LIMITS, SubmitLimits
-from hpckit.model.launch import LaunchConfig, Resources, Sweep
-from hpckit.planning.jobs.arrays import BACKLOG_JOBS, chunks, throttle
+from hpckit.model.launch import LaunchConfig, Resources
+from hpckit.model.search import Sweep
+from hpckit.planning.jobs.shared_jobs import BACKLOG_JOBS, chunks, throttle
 
 BOUND = st.none() | st.integers(1, 300)
 

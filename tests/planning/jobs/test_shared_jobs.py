@@ -15,9 +15,10 @@ from hpckit.errors import ConfigError
 from hpckit.model.cluster.site import NO_LIMITS, Site, SubmitLimits
 from hpckit.model.failure import Cause
 from hpckit.model.history import LaunchHistory, Resumption
-from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Resources, Sweep
+from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Resources
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec, LaunchPlan, SweepPoint
+from hpckit.model.search import Sweep
 from hpckit.model.states import RunState
 from hpckit.planning.checks.config import check_settings
 from hpckit.planning.checks.cost import estimate_cost

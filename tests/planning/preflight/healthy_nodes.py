@@ -14,8 +14,8 @@ from hpckit.model.environment.facts import (
     PythonFacts,
     TorchFacts,
 )
+from hpckit.model.environment.health import DeviceSpeed, NodeHealth
 from hpckit.model.launch import LaunchConfig, Resources
-from hpckit.model.preflight.health import DeviceSpeed, NodeHealth
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 GIB = 2**30

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from planning.preflight.healthy_nodes import FINE, SETTINGS, SPEED
 
-from hpckit.model.preflight.health import HealthReport, NodeHealth
-from hpckit.model.preflight.settings import PreflightLevel
+from hpckit.model.environment.health import HealthReport, NodeHealth
+from hpckit.model.settings import PreflightLevel
 from hpckit.planning.preflight.judge import asked_of_node, judge_nodes, unhealthy_nodes
 
 

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from planning.preflight.healthy_nodes import FACTS, FINE, GIB, GPUS, H100, LINK, SETTINGS, SPEED
 
 from hpckit.model.environment.facts import DriverFacts, GpuFacts, TorchFacts
-from hpckit.model.launch import DeviceKind, LaunchConfig, Resources
-from hpckit.model.preflight.health import (
+from hpckit.model.environment.health import (
     HealthReport,
     HealthVerdict,
     NodeHealth,
     NodeInspection,
     XidSeen,
 )
-from hpckit.model.preflight.settings import Preflight, PreflightLevel
+from hpckit.model.launch import DeviceKind, LaunchConfig, Resources
+from hpckit.model.settings import Preflight, PreflightLevel
 from hpckit.model.telemetry.vocabulary import GpuTrouble
 from hpckit.planning.preflight.findings import DOUBTFUL_XIDS, FATAL_XIDS
 from hpckit.planning.preflight.judge import (

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planning.preflight.healthy_nodes import FINE, SETTINGS
 
-from hpckit.model.preflight.health import HealthReport, HealthVerdict, PairRate
-from hpckit.model.preflight.settings import PreflightLevel
+from hpckit.model.environment.health import HealthReport, HealthVerdict, PairRate
+from hpckit.model.settings import PreflightLevel
 from hpckit.planning.preflight.judge import asked_of_node, judge_nodes, unhealthy_nodes
 from hpckit.planning.preflight.peers import (
     faster_pairs,

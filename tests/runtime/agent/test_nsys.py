@@ -21,8 +21,8 @@ from waiting import LIMIT_S, until, until_ended
 from hpckit.model import events
 from hpckit.model.failure import ExitReason, ExitStatement
 from hpckit.model.launch import LaunchConfig
+from hpckit.model.settings import Observe, Profile, ProfileTool
 from hpckit.model.states import RunState
-from hpckit.model.telemetry.settings import Observe, Profile, ProfileTool
 from hpckit.record.layout import RoundPaths
 from hpckit.record.process import start_mark
 from hpckit.record.store import read_events

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tiers import thorough
 
-from hpckit.model.preflight.health import DeviceSpeed
+from hpckit.model.environment.health import DeviceSpeed
 from hpckit.runtime.preflight.device_speed import cpu_model, measure
 from hpckit.runtime.preflight.speeds import MARK, end_device, start_device
 

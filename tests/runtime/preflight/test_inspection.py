@@ -12,8 +12,8 @@ import pytest
 from tiers import thorough
 
 from hpckit.model.environment.facts import GpuFacts
-from hpckit.model.preflight.health import NodeHealth, XidSeen
-from hpckit.model.preflight.settings import PreflightLevel
+from hpckit.model.environment.health import NodeHealth, XidSeen
+from hpckit.model.settings import PreflightLevel
 from hpckit.model.telemetry.vocabulary import GpuTrouble
 from hpckit.runtime.agent import inspection
 from hpckit.runtime.channel import messages

@@ -15,19 +15,21 @@ import pytest
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.launch import (
-    Cluster,
-    ClusterKind,
-    Direction,
-    LaunchConfig,
-    Pruner,
-    Sampler,
-    Sweep,
-)
+from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.model.run import PRUNED
-from hpckit.model.search import Axis, AxisKind, DerivedKey, Search, Trial
+from hpckit.model.search import (
+    Axis,
+    AxisKind,
+    DerivedKey,
+    Direction,
+    Pruner,
+    Sampler,
+    Search,
+    Sweep,
+    Trial,
+)
 from hpckit.model.states import RunState
 from hpckit.planning.plan import LaunchIdentity, make_plan
 from hpckit.planning.signature import run_signature

@@ -13,7 +13,7 @@ from planning.preflight.healthy_nodes import FINE, NOON, SETTINGS, SPEED
 from hpckit.model.events import Event
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.preflight.settings import Preflight, PreflightLevel
+from hpckit.model.settings import Preflight, PreflightLevel
 from hpckit.planning.preflight.judge import asked_of_node, judge_nodes, unhealthy_nodes
 from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now

@@ -13,7 +13,7 @@ import pytest
 from hpckit.features.profiling.operations import latest_profile
 from hpckit.model.plain import to_plain
 from hpckit.model.profile import ProfileAnswer, ProfileRequest, RankProfile, planned_id
-from hpckit.model.telemetry.settings import Profile
+from hpckit.model.settings import Profile
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_lines
 from hpckit.runtime.channel import messages

@@ -29,8 +29,8 @@ from hpckit.model.elastic import Resize, ResizeAnswer, ResizeRequest
 from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, Recovery, Resources, Runtime
 from hpckit.model.parallel.settings import FallbackLayout, Parallel
 from hpckit.model.plain import to_plain
+from hpckit.model.settings import Observe
 from hpckit.model.states import DrainAction, RunState
-from hpckit.model.telemetry.settings import Observe
 from hpckit.model.telemetry.vocabulary import TelemetryRow
 from hpckit.record.launches import Launch, read_runs
 from hpckit.record.layout import AttemptPaths, LaunchPaths

@@ -12,7 +12,7 @@ from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
 from hpckit.model.counted import counted
-from hpckit.model.nodes.incident import NodeIncident, NodeStanding
+from hpckit.model.nodes import NodeIncident, NodeStanding
 from hpckit.model.plain import to_plain
 from hpckit.operations.avoid_nodes import ask_why_used
 from hpckit.patterns import lazy_pattern

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from hpckit.model.environment.facts import EnvironmentFacts, GpuFacts
-from hpckit.model.preflight.settings import PreflightLevel
+from hpckit.model.settings import PreflightLevel
 from hpckit.values import dataclass
 
 

@@ -1,1 +1,0 @@
-"""What is known of nodes besides their load: incidents, and links between GPUs."""

@@ -1,1 +1,0 @@
-"""The health of a node: what is measured, and the verdict. The limits are in planning/preflight."""
