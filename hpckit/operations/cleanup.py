@@ -26,8 +26,7 @@ from hpckit.report.selection import Filter
 from hpckit.runtime.checkpoint import journal
 from hpckit.runtime.checkpoint.errors import ForeignFolderError
 from hpckit.runtime.checkpoint.folder import CheckpointEntry, CheckpointFolder
-from hpckit.runtime.checkpoint.journal import CheckpointHistory
-from hpckit.runtime.checkpoint.retention import RetentionExtent, clearable
+from hpckit.runtime.checkpoint.journal import CheckpointHistory, RetentionExtent, clearable
 from hpckit.values import dataclass
 from hpckit.views.launch_view import Ask, LaunchView, launch_views, note_warnings, unconfirmed
 

@@ -1,9 +1,11 @@
-"""Ends what ranks have started and left behind: a service, a daemon, a data loader's worker.
+"""Who ends with whom: a rank with its agent, and what ranks have started and left behind.
 
-A process that has left its rank's session gets no signal that the rank gets, and may hold a GPU's
-memory. When its parent ends, the kernel makes it a child of the nearest living ancestor that adopts
-orphans: of who forks ranks for an agent, else of the agent. What these have started for themselves
-stays in their own session; ranks, and so all that is below them, have others.
+The kernel ends a rank with its agent, or a thread does if nsys is in between. A service, a daemon
+or a data loader's worker that has left its rank's session gets no signal that the rank gets, and
+may hold a GPU's memory. When its parent ends, the kernel makes it a child of the nearest living
+ancestor that adopts orphans: of who forks ranks for an agent, else of the agent. What these have
+started for themselves stays in their own session; ranks, and so all that is below them, have
+others. Imports no torch.
 """
 
 from __future__ import annotations
@@ -12,10 +14,46 @@ import contextlib
 import ctypes
 import os
 import signal
+import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
-from hpckit.record.process import DEAD, PARENT, SESSION, STATE, stat_fields
+from hpckit.record.process import DEAD, PARENT, SESSION, STATE, start_mark, stat_fields
+
+NSYS_VARIABLE = "HPCKIT_NSYS"
+"""Names the file for nsys's report, in a rank that was started below nsys; else why it was not."""
+AGENT_VARIABLE = "HPCKIT_AGENT_PID"
+"""Names the agent of a rank that is not its child."""
+
+_PR_SET_PDEATHSIG = 1
+_WATCH_S = 1.0
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when its parent dies (Linux; kept across exec)."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def die_with_agent(environ: Mapping[str, str]) -> None:
+    """End this process when its agent dies.
+
+    The kernel counts the thread that started a process as its parent, and nobody knows how long
+    that thread of nsys lives: below nsys, a thread of our own watches the agent.
+    """
+    agent = environ.get(AGENT_VARIABLE, "")
+    if not agent.isdecimal():
+        die_with_parent()
+        return
+    mark = start_mark(int(agent))
+    watching = threading.Thread(target=_watch, args=(int(agent), mark), daemon=True)
+    watching.start()
+
+
+def _watch(agent: int, mark: str | None) -> None:
+    while mark is not None and start_mark(agent) == mark:
+        time.sleep(_WATCH_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
 
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_S = 5.0

@@ -85,16 +85,14 @@ class Suspensions:
                 self._judge(own)
 
     def _judge(self, own: Pause) -> None:
-        shared_s = max((_overlap_s(own, other) for other in self._of_agents), default=0.0)
+        # What an agent says comes a second or more after the end of its pause.
+        others = ((begin - _AGENTS_S, end) for begin, end in self._of_agents)
+        shared = (min(own[1], end) - max(own[0], begin) for begin, end in others)
+        shared_s = max(shared, default=0.0)
         self._of_agents = [pause for pause in self._of_agents if pause[1] > own[1] + _AGENTS_S]
         if shared_s >= LEAST_S / 2:
             at = now() - timedelta(seconds=self.pauses.clock() - own[1])
             self.record(events.Suspended(at=at, seconds=round(shared_s, 3)))
-
-
-def _overlap_s(one: Pause, other: Pause) -> float:
-    # What an agent says comes a second or more after the end of its pause.
-    return min(one[1], other[1]) - max(one[0], other[0] - _AGENTS_S)
 
 
 _OVERSLEPT_TICKS = 2.0

@@ -90,15 +90,11 @@ def processes_of_runs() -> Mapping[Path, tuple[int, ...]]:
     """
     found: dict[Path, list[int]] = {}
     for pid in sorted(_own_processes()):
-        run = _run_of_rank(pid) or _run_of_agent(pid)
+        attempt = _rank_variables(pid).get("HPCKIT_ATTEMPT_DIR")
+        run = _run_of_agent(pid) if attempt is None else Path(attempt).parent.parent
         if run is not None and start_mark(pid) is not None:
             found.setdefault(Path(os.path.realpath(run)), []).append(pid)
     return {run: tuple(pids) for run, pids in found.items()}
-
-
-def _run_of_rank(pid: int) -> Path | None:
-    attempt = _rank_variables(pid).get("HPCKIT_ATTEMPT_DIR")
-    return None if attempt is None else Path(attempt).parent.parent
 
 
 def _run_of_agent(pid: int) -> Path | None:

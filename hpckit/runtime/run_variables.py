@@ -1,8 +1,7 @@
 """The environment that all programs of a run share, in ranks and shells.
 
 Decides whose value wins: the run's own variables, then its tracker's, then the cluster's, then the
-existing ones. What
-differs between ranks or rounds is added by the code that starts ranks.
+existing ones. What differs between ranks or rounds is added by the code that starts ranks.
 """
 
 from __future__ import annotations

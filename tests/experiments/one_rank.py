@@ -8,7 +8,7 @@ import importlib
 import json
 import sys
 
-from hpckit.runtime.imports import imports_to_keep
+from hpckit.runtime.fork_server.server import imports_to_keep
 
 with imports_to_keep():
     import torch.distributed as dist

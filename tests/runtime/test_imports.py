@@ -9,7 +9,7 @@ import pytest
 
 _BEGIN = """
 import gc, weakref
-from hpckit.runtime.imports import imports_to_keep
+from hpckit.runtime.fork_server.server import imports_to_keep
 
 class Ring:
     def __init__(self): self.me = self

@@ -35,7 +35,7 @@ def hidden_bytes(setup: TrainingSetup) -> float:
 def column_input_bytes(setup: TrainingSetup) -> float:
     """Return the bytes of hidden states that layers in columns keep of an input: a rank's part.
 
-    What is compiled, or computed again, keeps all of it (runtime/parallel/column_inputs.py); but a
+    What is compiled, or computed again, keeps all of it (`runtime.parallel.tensor_parallel`); but a
     setup that interleaves more groups of layers than hpckit can is Megatron-LM's, which does not.
     """
     if gathers_again(setup) or setup.stages_per_rank > max(SCHEDULES.values()):

@@ -36,7 +36,7 @@ from hpckit.record.secret_variables import read_secrets
 from hpckit.record.store import read_json
 from hpckit.runtime.agent.inspection import inspect, measure_pairs, probe_order
 from hpckit.runtime.agent.local_ranks import LocalRanks
-from hpckit.runtime.agent.rank_outlook import RankOutlook
+from hpckit.runtime.agent.rank_starter import RankOutlook
 from hpckit.runtime.agent.step_reports import SEND_S, StepReports
 from hpckit.runtime.channel import messages, tcp
 from hpckit.runtime.channel.pace import BEAT_S, PATIENCE

@@ -27,15 +27,19 @@ from hpckit.record.layout import RoundPaths
 from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, write_json
 from hpckit.runtime import stacks
 from hpckit.runtime.agent.collective_statements import CollectiveStatements
-from hpckit.runtime.agent.disk_room import of_full_disk, without_room
+from hpckit.runtime.agent.exhausted import OomKills, killed_since, read_kills, without_room
 from hpckit.runtime.agent.hang_detector import StepWatch
 from hpckit.runtime.agent.meeting import Meeting
-from hpckit.runtime.agent.nccl_defaults import with_nccl_defaults
 from hpckit.runtime.agent.nsys import RankStart, groups, rank_code, rank_pid, rank_start
-from hpckit.runtime.agent.oom import OomKills, killed_since, read_kills
 from hpckit.runtime.agent.printed_log import PrintedReader, start_reader
-from hpckit.runtime.agent.rank_outlook import RankOutlook
-from hpckit.runtime.agent.rank_starter import RankChild, binding_words, rank_binding, start_rank
+from hpckit.runtime.agent.rank_starter import (
+    RankChild,
+    RankOutlook,
+    binding_words,
+    rank_binding,
+    start_rank,
+    with_nccl_defaults,
+)
 from hpckit.runtime.agent.step_reports import StepReports
 from hpckit.runtime.channel import messages, rank_pipe
 from hpckit.runtime.channel.tcp import LINE_LIMIT
@@ -280,7 +284,6 @@ class LocalRanks:
             await self.tell(messages.CollectivesTold(round=self.order.round, collectives=statement))
 
     def _keep(self, texts: Mapping[int, str]) -> None:
-        """Write the stacks of ranks to files for the user."""
         for rank, text in texts.items():
             if text:
                 flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.paths.stacks(rank)
@@ -293,7 +296,9 @@ class LocalRanks:
         said = rank_pipe.read_farewell(self._boards[rank])
         code = stated_code(rank_code(code, said) if rank in self._under_nsys else code, said)
         self.hangs.ended(rank)
-        self._end_children(rank)
+        # Its children: data loaders, background jobs of a shell.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.processes[rank].pid, signal.SIGKILL)
         # Its final events came before its end; what still holds the line open is not the rank.
         await asyncio.wait({listening}, timeout=0.2)
         listening.cancel()
@@ -321,11 +326,6 @@ class LocalRanks:
         """Return the current step of a rank; its messages are too rare to compare ranks by."""
         return rank_pipe.read_board(self._boards[rank]) if rank in self._boards else None
 
-    def _end_children(self, rank: int) -> None:
-        """Kill all children of an ended rank (data loaders, background jobs of a shell)."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.processes[rank].pid, signal.SIGKILL)
-
     async def _exit_record(self, rank: int, code: int, ended_at: datetime) -> RankExit:
         """Combine the process status with what the rank itself left behind."""
         said = await aside_within(_READ_S, lambda: self._said(rank), None)
@@ -351,7 +351,9 @@ class LocalRanks:
             seen = with_log(seen, await aside_within(_READ_S, lambda: tail(log, _LOG_LINES), ""))
             if seen.exception is None and code > 0:
                 words = await aside_within(_READ_S, lambda: without_room(self.paths.folder), "")
-                seen = of_full_disk(seen, words) if words else seen
+                if words:
+                    message = "\n".join(filter(None, (words, seen.message)))
+                    seen = replace(seen, exception="FullDiskError", message=message)
         is_command = self.outlook.settings.command is not None
         return with_farewell(
             seen, rank_pipe.read_farewell(self._boards[rank]), is_command=is_command

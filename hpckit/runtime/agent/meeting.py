@@ -15,8 +15,7 @@ from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
 from hpckit.record.process import SESSION, SIZE, stat_fields
-from hpckit.runtime.agent.rank_outlook import RankOutlook
-from hpckit.runtime.agent.rank_starter import RankChild
+from hpckit.runtime.agent.rank_starter import RankChild, RankOutlook
 from hpckit.runtime.channel.messages import StartRound
 from hpckit.runtime.fork_server.protocol import read_variables
 from hpckit.runtime.threads import aside
@@ -131,7 +130,6 @@ def _processes(ranks: Mapping[int, int], attempt: Path) -> Iterator[tuple[int, i
 
 
 def _files(pid: int) -> Iterator[str]:
-    """Yield the names of what a process has open."""
     for file in os.scandir(f"/proc/{pid}/fd"):
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             yield os.readlink(file.path)  # noqa: PTH115  # thousands

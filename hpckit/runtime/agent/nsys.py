@@ -22,7 +22,7 @@ from hpckit.observe.sysfs import folders, read_small
 from hpckit.record.layout import RoundPaths
 from hpckit.runtime import stacks
 from hpckit.runtime.environ import TERMINAL, environment
-from hpckit.runtime.rank.parent_watch import AGENT_VARIABLE, NSYS_VARIABLE, die_with_parent
+from hpckit.runtime.left_behind import AGENT_VARIABLE, NSYS_VARIABLE, die_with_parent
 from hpckit.values import dataclass, field
 
 _OPTIONS = (

@@ -1,30 +1,155 @@
-"""Starts the process of a rank with its log, its line to the agent and its board.
+"""What the ranks of one node need to know of their run, their variables, and how they start.
 
-Forks it where the agent may use a fork server; else starts Python, below nsys if that is asked.
+Their variables also ask NCCL and torch's flight recorder to keep what shows why a hang or a slow
+network came about. The user's own win. Names differ between releases of torch, so they follow the
+one that is installed; it is not imported for that. A rank is forked where the agent may use a fork
+server; else Python is started, below nsys if that is asked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import re
 import socket
 import sys
 from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from hpckit.model.cluster.gpus_asked import gpus_asked
+from hpckit.model.cluster.gpus_asked import cpus_of_task, gpus_asked
 from hpckit.model.counted import ranges
-from hpckit.model.launch import LaunchConfig, NumaBinding
+from hpckit.model.failure import Cause
+from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig, NumaBinding
+from hpckit.model.plain import to_plain
+from hpckit.model.plan import SecretVariables
+from hpckit.model.rank import RankInfo
 from hpckit.observe.gpus import read_gpu_cpus
 from hpckit.planning.jobs.cpu_binding import CpuBinding, bind_ranks
+from hpckit.planning.tracker import rank_variables_of_tracker
+from hpckit.record.launches import Launch
+from hpckit.record.layout import NCCL_TRACE, AttemptPaths, RoundPaths, RunPaths
 from hpckit.record.store import PRIVATE_FILE
 from hpckit.runtime.agent.nsys import RankStart
-from hpckit.runtime.channel import rank_pipe
-from hpckit.runtime.environ import TERMINAL, environment
+from hpckit.runtime.channel import messages, rank_pipe
+from hpckit.runtime.channel.listen import needed_interface
+from hpckit.runtime.channel.pace import BEAT_S, pace_s
+from hpckit.runtime.environ import TERMINAL, environment, rank_variables, task_variables
 from hpckit.runtime.fork_server.client import ForkedRank, ForkServerClient
-from hpckit.runtime.fork_server.fresh import rank_words
+from hpckit.runtime.fork_server.server import rank_words
+from hpckit.runtime.run_variables import run_variables
 from hpckit.runtime.threads import aside, aside_within
+from hpckit.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankOutlook:
+    """What every rank of this node needs to know of its run."""
+
+    launch: Launch
+    run: RunPaths
+    attempt: AttemptPaths
+    settings: LaunchConfig
+    secrets: SecretVariables
+    node: str
+    info: RankInfo
+
+    def pace_s(self, least_s: float = BEAT_S) -> float:
+        """Return the interval between this node's messages to the supervisor, in seconds."""
+        limit_s = self.settings.runtime.node_timeout_s
+        return pace_s(self.info.world_size, limit_s, least_s=least_s)
+
+    def variables(self, environ: Mapping[str, str], order: messages.StartRound) -> dict[str, str]:
+        """Return the environment that all ranks of this node share.
+
+        It may ask the network for the name of this host: call it in a thread.
+        """
+        index, cost = int(self.run.folder.name), order.save_cost
+        return {
+            **_network(order),
+            **run_variables(self.launch, index, self.settings, self.secrets, environ),
+            "TORCHELASTIC_RUN_ID": self.run.folder.name,
+            "TORCHELASTIC_MAX_RESTARTS": str(self.settings.recovery.restarts.get(Cause.signal, 0)),
+            "HPCKIT_ATTEMPT_DIR": str(self.attempt.folder),
+            "HPCKIT_ROUND": str(order.round),
+            "HPCKIT_MTBF_HOURS": str(order.mtbf_hours),
+            "HPCKIT_SAVE_COST": "" if cost is None else json.dumps(to_plain(cost)),
+        }
+
+    def identity(self, info: RankInfo, order: messages.StartRound) -> dict[str, str]:
+        """Return the variables that say who a rank is: torch's, in a job a task's, a tracker's."""
+        given = {**self.settings.env, **self.secrets.env}
+        tracked = rank_variables_of_tracker(self.settings.tracker, info.rank, given)
+        own = rank_variables(info) | tracked
+        if self.launch.cluster.kind is ClusterKind.local:
+            return own
+        return own | task_variables(info, order.nodes, cpus_of_task(self.settings.resources))
+
+
+def _network(order: messages.StartRound) -> dict[str, str]:
+    """Return what tells gloo, and where it has to be told NCCL, by which interface ranks meet.
+
+    Else gloo listens at the address of the host's name: on one node other hosts need not reach it,
+    and on several nodes they have to.
+    """
+    if order.num_nodes == 1:
+        return {"GLOO_SOCKET_IFNAME": "lo"}
+    name = needed_interface(order.address) if order.address else None
+    return {} if name is None else {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}
+
+
+_NEW_NAMES = (2, 9)
+"""From this torch on the flight recorder's variables begin with TORCH_FR."""
+
+_COLLECTIVES = 2000
+"""How many of its latest collectives each rank remembers: some steps of a large model."""
+
+
+_SKIP_CLEAN_UP = "3"
+"""The watchdog ends the process at a time-out without aborting NCCL first, which can hang and then
+leaves no dump. It is torch's default since 2.1; some images set 1."""
+
+
+def with_nccl_defaults(
+    variables: Mapping[str, str], settings: LaunchConfig, paths: RoundPaths, rank: int
+) -> dict[str, str]:
+    """Return a rank's variables with those that nobody has set; on CPUs only how much gloo keeps.
+
+    At a time-out of NCCL each rank writes what it was waiting for. Rank 0 alone writes which
+    network NCCL chose, because every rank would write thousands of lines. Who sets NCCL_DEBUG wants
+    its lines where they were: then none of the three is set.
+    """
+    new = _torch_version() >= _NEW_NAMES
+    names = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
+    old_names = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+    size, prefix = names if new else old_names
+    if settings.runtime.device is DeviceKind.cpu or not gpus_asked(settings.resources):
+        alone = settings.resources.nodes * settings.resources.tasks_per_node == 1
+        return {**({} if alone or not new else {size: str(_COLLECTIVES)}), **variables}
+    defaults = {
+        size: str(_COLLECTIVES),
+        prefix: str(paths.of(rank) / NCCL_TRACE),
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": _SKIP_CLEAN_UP,
+    }
+    told = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+    told["NCCL_DEBUG_FILE"] = str(paths.nccl_log)
+    if rank == 0 and not told.keys() & variables.keys():
+        defaults |= told
+    return {**defaults, **variables}
+
+
+@cache
+def _torch_version() -> tuple[int, ...]:
+    try:
+        found = re.match(r"(\d+)\.(\d+)", version("torch"))
+    except PackageNotFoundError:
+        found = None
+    return (0, 0) if found is None else (int(found[1]), int(found[2]))
+
 
 _PATIENCE_S = 5.0
 """For a driver; ranks start without a binding if it does not answer."""

@@ -78,7 +78,6 @@ def needed_interface(address: str) -> str | None:
 
 
 def _interfaces(inet6: Path = Path("/proc/net/if_inet6")) -> dict[str, str]:
-    """Return this host's addresses with the names of their interfaces."""
     return {**_ipv4(), **_ipv6(inet6)}
 
 

@@ -1,7 +1,4 @@
-"""The messages between supervisor, agents and ranks, and their JSON form.
-
-This is the vocabulary of the control channel; transport is elsewhere.
-"""
+"""The messages between supervisor, agents and ranks, and their JSON form."""
 
 from __future__ import annotations
 

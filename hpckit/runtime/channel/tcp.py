@@ -26,7 +26,6 @@ from hpckit.values import dataclass, field
 LINE_LIMIT = 1 << 20
 HANDSHAKE_S = 10.0
 _NEXT_HOST_S = 3.0
-_MAC_LENGTH = 64
 
 
 def new_secret() -> str:

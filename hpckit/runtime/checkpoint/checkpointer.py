@@ -24,12 +24,11 @@ from hpckit.runtime.checkpoint import model_state
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.group import Group
 from hpckit.runtime.checkpoint.initial_weights import InitialWeights, LoadedWeights, load_weights
-from hpckit.runtime.checkpoint.journal import CheckpointFate
+from hpckit.runtime.checkpoint.journal import FEWEST, CheckpointFate
 from hpckit.runtime.checkpoint.loading import LoadedCheckpoint, Loader, OnAttempt
 from hpckit.runtime.checkpoint.model_state import TiedNames
-from hpckit.runtime.checkpoint.retention import FEWEST
+from hpckit.runtime.checkpoint.placement import TensorPiece
 from hpckit.runtime.checkpoint.saving import SaveOutcome, Saver
-from hpckit.runtime.checkpoint.sharding import TensorPiece
 from hpckit.runtime.checkpoint.state import StateCapture, StateCapturer
 from hpckit.runtime.threads import WriterThread
 from hpckit.values import dataclass, replace
@@ -44,9 +43,8 @@ class CheckpointSettings:
 
     `epoch` is the number of the attempt; `keep` how many checkpoints stay, at least two; `seed`
     seeds the generators if the layout has changed. `layout` has the ranks of the run on its axes;
-    None if all of them are replicas. `timeout` ends the wait for a silent rank. A
-    timeout breaks the group for good, so it is long: a file system may hang for longer than any
-    step may.
+    None if all of them are replicas. `timeout` ends the wait for a silent rank. A timeout breaks
+    the group for good, so it is long: a file system may hang for longer than any step may.
     """
 
     epoch: int = 0
@@ -80,6 +78,7 @@ class Checkpointer:
         if layout.world_size != self._group.size:
             raise ValueError(f"the layout {layout} has other than {self._group.size} ranks")
         checkpoint_folder = CheckpointFolder(folder, shared)
+        entries = checkpoint_folder.entries() if self._group.rank == 0 else []
         self._capturer = StateCapturer(self._group, layout)
         self._saver = Saver(
             checkpoint_folder=checkpoint_folder,
@@ -88,7 +87,7 @@ class Checkpointer:
             keep=settings.keep,
             may_commit=may_commit,
             layout=layout,
-            found=checkpoint_folder.folders() if self._group.rank == 0 else frozenset(),
+            found=frozenset(entry.folder for entry in entries),
         )
         self._loader = Loader(
             checkpoint_folder=checkpoint_folder,
@@ -225,23 +224,17 @@ class Checkpointer:
             self._group.close()
 
     def _begin(self, taken: StateCapture) -> Future[SaveOutcome]:
-        # A daemon: a rank whose peers are gone must be able to end without waiting for them.
         future: Future[SaveOutcome] = Future()
-        thread = WriterThread(
-            target=_fulfil,
-            args=(future, self._saver, taken),
-            name=f"checkpoint-{taken.step}",
-            daemon=True,
-        )
-        thread.start()
+
+        def save() -> None:
+            try:
+                future.set_result(self._saver.save(taken))
+            except (Exception, CheckpointException) as error:  # noqa: BLE001  # raised again by wait()
+                future.set_exception(error)
+
+        # A daemon: a rank whose peers are gone must be able to end without waiting for them.
+        WriterThread(target=save, name=f"checkpoint-{taken.step}", daemon=True).start()
         return future
-
-
-def _fulfil(future: Future[SaveOutcome], saver: Saver, taken: StateCapture) -> None:
-    try:
-        future.set_result(saver.save(taken))
-    except (Exception, CheckpointException) as error:  # noqa: BLE001  # raised again by wait()
-        future.set_exception(error)
 
 
 class Stager:

@@ -172,10 +172,6 @@ class CheckpointFolder:
         with contextlib.suppress(OSError):
             self._whole[folder.name] = _stamp(folder), entry
 
-    def folders(self) -> frozenset[Path]:
-        """Return the existing checkpoint folders, whatever their state; raises OSError."""
-        return frozenset(entry.folder for entry in self.entries())
-
     def remove(self, folder: Path) -> None:
         """Remove a checkpoint: first its commit, then its files; raises OSError."""
         self._whole.pop(folder.name, None)

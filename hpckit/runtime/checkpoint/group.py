@@ -2,11 +2,18 @@
 
 Makes ranks agree: all ranks adopt what one rank decides, and a failure of one is known to all, so
 that no rank waits for one that has given up. Without a process group it is a single rank.
+
+They also agree on what they hold in common: which rank writes a key that several have. With
+pipeline stages ranks hold different keys. Ranks with the same keys form a part; a key that several
+parts have belongs to the first of them, the one with the lowest rank, and has the same shape and
+type in all. Every save exchanges a few digests per rank; only when these have changed, one rank of
+each part sends its keys, in some 20 bytes each.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
@@ -153,45 +160,161 @@ class Group:
         self.process_group = None
 
 
-_FIRST = (ProblemKind.full, ProblemKind.away)
+_ORDER = {ProblemKind.full: 0, ProblemKind.away: 1}
 """Kinds of problems that cause others."""
 
 
 def first_problem(parts: Sequence[Part[Any]]) -> Problem | None:
     """Return the problem to act on: a full disk before the failures that follow from it."""
-    problems = [part.problem for part in parts if part.problem is not None]
-    return _first(problems) if problems else None
+    return _first([part.problem for part in parts if part.problem is not None])
 
 
-def _first(problems: Sequence[Problem]) -> Problem:
-    order = {kind: place for place, kind in enumerate(_FIRST)}
-    return min(problems, key=lambda one: order.get(one.kind, len(_FIRST)))
+def _first(problems: Sequence[Problem]) -> Problem | None:
+    return min(problems, key=lambda one: _ORDER.get(one.kind, len(_ORDER)), default=None)
 
 
 def problem_of(error: BaseException, rank: int) -> Problem:
     """Describe what was raised on this rank, or by torch on behalf of another one."""
-    if isinstance(error, CheckpointException) and error.failures:
-        return _first([problem_of(one, at) for at, (one, _) in sorted(error.failures.items())])
+    if isinstance(error, CheckpointException):
+        failures = sorted(error.failures.items())
+        if found := _first([problem_of(one, at) for at, (one, _) in failures]):
+            return found
     if isinstance(error, CheckpointError):
-        return Problem(rank=rank, kind=_kind_of(error), text=error.message, hint=error.hint)
-    return Problem(rank=rank, kind=_kind_below(error), text=f"{type(error).__name__}: {error}")
-
-
-def _kind_of(error: CheckpointError) -> ProblemKind:
-    if isinstance(error, UnknownOwnerError):
-        return ProblemKind.away
-    kinds = (kind for kind, raised in _ERRORS.items() if isinstance(error, raised))
-    return next(kinds, ProblemKind.other)
-
-
-def _kind_below(error: BaseException) -> ProblemKind:
-    number = passing(error)
-    if number is None:
-        return ProblemKind.other
-    return ProblemKind.full if number in _FULL else ProblemKind.away
+        kinds = (kind for kind, raised in _ERRORS.items() if isinstance(error, raised))
+        known = ProblemKind.away if isinstance(error, UnknownOwnerError) else ProblemKind.other
+        return Problem(rank=rank, kind=next(kinds, known), text=error.message, hint=error.hint)
+    kind, number = ProblemKind.other, passing(error)
+    if number is not None:
+        kind = ProblemKind.full if number in _FULL else ProblemKind.away
+    return Problem(rank=rank, kind=kind, text=f"{type(error).__name__}: {error}")
 
 
 def passing(error: BaseException) -> int | None:
     """Return the error number at the root if it may pass (disk full or away); None otherwise."""
     numbers = {cause.errno for cause in causes(error) if isinstance(cause, OSError) and cause.errno}
     return min(numbers & _FULL or numbers & _AWAY, default=None)
+
+
+_HASH_BYTES = 8
+_DOING = "capturing the state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFacts:
+    """What a rank holds.
+
+    `keys` are the keys that may differ by rank; each comes with its shape and type, and with how it
+    is held. `alike` is what has to be the same on every rank: a text for each object.
+    """
+
+    keys: Mapping[str, tuple[str, str]]
+    alike: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyShare:
+    """A rank's place among those with the same keys.
+
+    `ranks` hold the same keys, in order; `foreign` are keys that belong to ranks with other keys.
+    """
+
+    ranks: tuple[int, ...]
+    foreign: frozenset[str] = frozenset()
+
+
+_KeyDigests = tuple[bytes, tuple[tuple[str, bytes], ...]]
+"""Digests of `KeyFacts`: of all keys together, and of each object that has to be alike."""
+
+
+class KeyAgreement:
+    """Lets the ranks of a group agree on their shares; keeps the last agreement."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._seen: tuple[bytes, ...] = ()
+        self._share = KeyShare(ranks=(0,))
+
+    def agree(self, described: Part[KeyFacts]) -> KeyShare:
+        """Return this rank's share; collective. A rank that has a problem hands that in.
+
+        Raises the problem of one rank on every rank, and StateError if ranks hold different things
+        where they must not.
+        """
+        everyone = self._group.gather(_digests(described))
+        problem = first_problem(everyone)
+        if problem is not None:
+            raise problem.error(_DOING)
+        facts = described.result(_DOING)
+        told = [statement.result(_DOING) for statement in everyone]
+        _check_alike([alike for _, alike in told])
+        seen = tuple(keys for keys, _ in told)
+        if seen != self._seen:
+            self._share, self._seen = self._divide(facts, seen), seen
+        return self._share
+
+    def _divide(self, facts: KeyFacts, seen: tuple[bytes, ...]) -> KeyShare:
+        mine = seen[self._group.rank]
+        ranks = tuple(rank for rank, one in enumerate(seen) if one == mine)
+        if len(ranks) == len(seen):
+            return KeyShare(ranks=ranks)
+        hashes = {_hash(key): key for key in facts.keys}
+        foreign: set[str] = set()
+        problems = []
+        for first in sorted({seen.index(value) for value in seen}):
+            table = self._group.one(first, lambda: _table(facts)).result(_DOING)
+            if first < ranks[0]:
+                shared = {hashes[one]: shape for one, shape in table.items() if one in hashes}
+                foreign |= shared.keys()
+                problems += [
+                    _unlike_key(key, facts.keys[key][0], first)
+                    for key, shape in shared.items()
+                    if shape != _hash(facts.keys[key][0])
+                ]
+
+        def raise_first() -> None:
+            if problems:
+                raise problems[0]
+
+        found = first_problem(self._group.each(raise_first))
+        if found is not None:
+            raise found.error(_DOING)
+        return KeyShare(ranks=ranks, foreign=frozenset(foreign))
+
+
+def _digests(described: Part[KeyFacts]) -> Part[_KeyDigests]:
+    facts = described.value
+    if facts is None:
+        return Part(problem=described.problem)
+    lines = (f"{key} {shape} {held}" for key, (shape, held) in sorted(facts.keys.items()))
+    keys = hashlib.sha256("\n".join(lines).encode()).digest()
+    return Part(value=(keys, tuple((name, _hash(one)) for name, one in facts.alike.items())))
+
+
+def _table(facts: KeyFacts) -> dict[bytes, bytes]:
+    return {_hash(key): _hash(shape) for key, (shape, _) in facts.keys.items()}
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES).digest()
+
+
+def _check_alike(everyone: list[tuple[tuple[str, bytes], ...]]) -> None:
+    for rank, one in enumerate(everyone):
+        if one != everyone[0]:
+            unlike = sorted({name for name, _ in {*one} ^ {*everyone[0]}})
+            raise StateError(
+                f"{' and '.join(unlike) or 'the order of objects'} on rank {rank}: the names, "
+                "shapes or types of its tensors, or the groups of its parameters, are not those of "
+                "rank 0",
+                hint="register the same objects on every rank; only models, and optimizers of "
+                "registered models, may differ by rank",
+            )
+
+
+def _unlike_key(key: str, shape: str, other: int) -> StateError:
+    return StateError(
+        f"{key} is {shape}, which it is not on rank {other}",
+        hint="a tensor has the same shape and type on every rank that has it; build what is "
+        "registered in the same way, and name the parameters of pipeline stages by their place in "
+        "the whole model",
+    )

@@ -350,17 +350,15 @@ def _refuse_two(names: Sequence[str], tensors: Mapping[str, torch.Tensor]) -> No
     """Raise StateError if a file has different tensors under the names of a tied one."""
     for name in names[1:]:
         first, other = tensors[names[0]], tensors[name]
-        if not first.shape == other.shape or not _are_equal(first, other):
-            raise StateError(
-                f"{names[0]} and {name} are one parameter in the model, and two different tensors "
-                "in the file",
-                hint="untie them in the model and in the plan, or take one out of the file",
-            )
-
-
-def _are_equal(first: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors of one shape have the same numbers; NaN is one, too."""
-    return bool(((first == other) | ((first != first) & (other != other))).all())  # noqa: PLR0124
+        if first.shape == other.shape:
+            both_nan = (first != first) & (other != other)  # noqa: PLR0124
+            if ((first == other) | both_nan).all():
+                continue
+        raise StateError(
+            f"{names[0]} and {name} are one parameter in the model, and two different tensors "
+            "in the file",
+            hint="untie them in the model and in the plan, or take one out of the file",
+        )
 
 
 def _kind(dtype: torch.dtype) -> int:

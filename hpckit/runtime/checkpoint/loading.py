@@ -18,7 +18,7 @@ import torch
 
 from hpckit.model.parallel.layout import Layout
 from hpckit.runtime import generators
-from hpckit.runtime.checkpoint import journal, manifest, sharding, state, storage
+from hpckit.runtime.checkpoint import journal, manifest, placement, state, storage
 from hpckit.runtime.checkpoint.errors import (
     CheckpointError,
     NoCheckpointError,
@@ -163,7 +163,6 @@ class Loader:
         return found
 
     def _failed(self, name: str, stage: Callable[[], None]) -> Problem | None:
-        """Let every rank do a stage of loading; return the problem if that fails."""
         problem = first_problem(self.group.each(stage))
         if problem is not None and problem.kind is ProblemKind.state:
             raise problem.error(f"loading {name}")
@@ -181,7 +180,11 @@ class Loader:
             layout=record.layout,
             reseeded=record.layout != self.layout,
             last_resort=entry.name in choice.fatal,
-            rejected=_rejected(choice, entry),
+            rejected=tuple(
+                RejectedCheckpoint(name=other.name, reason=choice.reasons[other.name])
+                for other in choice.entries
+                if other.order > entry.order and other.name in choice.reasons
+            ),
         )
 
 
@@ -199,14 +202,17 @@ class _Loading:
     def verify(self) -> None:
         """Check this rank's share of the files."""
         sizes = {name: one.size for name, one in self.record.files.items()}
-        owners = sharding.assign_shares(sizes, self.loader.group.size)
+        owners = placement.assign_shares(sizes, self.loader.group.size)
         mine = [name for name in sizes if owners[name] == self.loader.group.rank]
         manifest.check_content(self.folder, self.record, mine)
 
     def fit(self) -> None:
         """Compare what was saved with what this rank has; raises StateError if that lacks."""
         saved = storage.saved_tensors(self.folder)
-        keys = {path: state.skeleton_keys(path, saved) for path in self._paths()}
+        paths = [*self.models.objects]
+        if self.record.layout == self.loader.layout:  # after the objects: the generators still fit
+            paths.append(state.rng_path(self.loader.group.rank))
+        keys = {path: state.skeleton_keys(path, saved) for path in paths}
         skeletons = storage.read_skeletons(self.folder, chain.from_iterable(keys.values()))
         context = self._context(saved)
         for path, own in keys.items():
@@ -214,20 +220,11 @@ class _Loading:
             value = self.models.objects.get(path, generators)
             self.readers[path] = make_reader(path, value, parts, context)
 
-    def _paths(self) -> list[str]:
-        """Return what is read: all objects, and after them the generators, if they still fit."""
-        same = self.record.layout == self.loader.layout
-        return [
-            *self.models.objects,
-            *([state.rng_path(self.loader.group.rank)] if same else []),
-        ]
-
     def _context(self, saved: SavedTensors) -> ReadingContext:
         rank, record, layout = self.loader.group.rank, self.record, self.loader.layout
         source = f"the checkpoint of step {record.step} ({record.layout})"
         return ReadingContext(
             saved=saved,
-            tied=self.models.tied,
             names=name_parameters(self.models.objects, self.models.tied),
             placements=Placements(
                 models=self.models,
@@ -286,14 +283,6 @@ def _why_not(entry: CheckpointEntry, history: CheckpointHistory) -> str:
         return "it was never committed"
     attempts = history.attempts[entry.name]
     return entry.damage or f"it was loaded {attempts} times and training never continued"
-
-
-def _rejected(choice: _Choice, loaded: CheckpointEntry) -> tuple[RejectedCheckpoint, ...]:
-    return tuple(
-        RejectedCheckpoint(name=entry.name, reason=choice.reasons[entry.name])
-        for entry in choice.entries
-        if entry.order > loaded.order and entry.name in choice.reasons
-    )
 
 
 def _check_names(objects: Mapping[str, Any], record: Manifest) -> None:

@@ -101,7 +101,6 @@ def parse_manifest(text: str) -> Manifest:
 
 
 def _check_types(manifest: Manifest) -> None:
-    """Raise TypeError or ValueError if something is of another kind than it says."""
     numbers = [getattr(manifest, key) for key in ("step", "samples", "epoch", "serial")]
     numbers += [number for file in manifest.files.values() for number in (file.size, file.crc32)]
     numbers += manifest.layout.sizes.values()
@@ -141,23 +140,20 @@ def commit(folder: Path, manifest: Manifest, may_commit: Callable[[], bool]) -> 
         file.flush()
         os.fsync(file.fileno())
     sync_folder(folder)
-    if not _asked(may_commit, manifest.epoch):
+    try:
+        is_owner = may_commit()
+    except OSError as error:
+        raise UnknownOwnerError(
+            f"whether attempt {manifest.epoch} still owns the run cannot be read: {error}",
+            hint="look whether this node still sees the launch folder",
+        ) from error
+    if not is_owner:
         raise FencedError(
             f"attempt {manifest.epoch} no longer owns the run, so {folder.name} was not committed",
             hint="a newer attempt of this run has started; this one should end",
         )
     part.rename(folder / NAME)
     sync_folder(folder)
-
-
-def _asked(may_commit: Callable[[], bool], epoch: int) -> bool:
-    try:
-        return may_commit()
-    except OSError as error:
-        raise UnknownOwnerError(
-            f"whether attempt {epoch} still owns the run cannot be read: {error}",
-            hint="look whether this node still sees the launch folder",
-        ) from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,13 +1,20 @@
-"""How the sharded tensors of an object of the user's own lie on ranks: of a moving average, say.
+"""How tensors lie on ranks: who writes how much of what all have, and what others are cut like.
 
-A model tells by its parameters where its tensors belong. Another object may not have its tensors
-yet when it is loaded; so a save records which parameter each of them is cut like.
+Shares are even, and the same on every rank without communication. A tensor too large for an even
+share is cut into pieces along its first dimension; otherwise all ranks would wait for the one with
+the largest embedding.
+
+A model tells by its parameters where its sharded tensors belong. Another object, such as a moving
+average, may not have its tensors yet when it is loaded; so a save records which parameter each of
+them is cut like.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Mapping
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -16,7 +23,7 @@ from torch.distributed.tensor import empty as empty_dtensor
 
 from hpckit.runtime.checkpoint.errors import StateError
 from hpckit.runtime.checkpoint.model_state import TiedNames, bare_name, live_state
-from hpckit.values import dataclass, field
+from hpckit.values import dataclass
 
 SavedPlacement = Mapping[str, Any]
 """JSON of a sharded tensor: `like` names a tensor of a model that is cut in the same way, and
@@ -24,7 +31,7 @@ SavedPlacement = Mapping[str, Any]
 ranks, and `placements` say how it is cut over them. Empty if no model tells."""
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class ModelTensors:
     """The tensors of all registered models of this rank, by `<model>/<bare name>`.
 
@@ -33,31 +40,29 @@ class ModelTensors:
 
     objects: Mapping[str, Any]
     tied: TiedNames
-    _found: dict[str, torch.Tensor] | None = None
-    _sharded: dict[str, DTensor] | None = None
-    _alike: dict[tuple[Any, ...], list[str]] = field(default_factory=dict)
-    _named: dict[str, list[str]] = field(default_factory=dict)
 
+    @cached_property
     def all(self) -> dict[str, torch.Tensor]:
-        """Return the tensors by name."""
-        if self._found is None:
-            models = {name: one for name, one in self.objects.items() if isinstance(one, nn.Module)}
-            self._found = {
-                f"{model}/{name}": tensor
-                for model, one in models.items()
-                for name, tensor in live_state(one).items()
-                if isinstance(tensor, torch.Tensor)
-            }
-        return self._found
+        """The tensors by name."""
+        models = {name: one for name, one in self.objects.items() if isinstance(one, nn.Module)}
+        return {
+            f"{model}/{name}": tensor
+            for model, one in models.items()
+            for name, tensor in live_state(one).items()
+            if isinstance(tensor, torch.Tensor)
+        }
 
+    @cached_property
     def sharded(self) -> dict[str, DTensor]:
-        """Return those that are sharded."""
-        if self._sharded is None:
-            self._sharded = {n: one for n, one in self.all().items() if isinstance(one, DTensor)}
-            for name, one in self._sharded.items():
-                self._alike.setdefault(_cut(one), []).append(name)
-                self._named.setdefault(name.partition("/")[2], []).append(name)
-        return self._sharded
+        """Those that are sharded."""
+        return {name: one for name, one in self.all.items() if isinstance(one, DTensor)}
+
+    @cached_property
+    def _alike(self) -> dict[object, list[str]]:
+        found: dict[object, list[str]] = {}
+        for name, one in self.sharded.items():
+            found.setdefault(_cut(one), []).append(name)
+        return found
 
     def describe(self, path: str, tensor: DTensor) -> SavedPlacement:
         """Return how a tensor lies on ranks, to save it; raises StateError if it is no values."""
@@ -67,35 +72,26 @@ class ModelTensors:
                 f"({', '.join(map(str, tensor.placements))}); allowed are sharded and whole ones",
                 hint="put .full_tensor() of it into the state",
             )
-        sharded = self.sharded()
-        for named in (True, False):
-            names = self._named_by(path) if named else self._alike.get(_cut(tensor), [])
-            for name in names:
-                if _lies_as(sharded[name], tensor):
-                    return {"like": name, "named": named}
+        alike = self._alike.get(_cut(tensor), [])
+        # `average/shadow/blocks.0.weight` ends with the bare name of `model/blocks.0.weight`.
+        parts = bare_name(path).split("/")
+        ends = {"/".join(parts[start:]): start for start in range(1, len(parts))}
+        named = {one: ends[bare] for one in alike if (bare := one.partition("/")[2]) in ends}
+        if named:
+            return {"like": min(named, key=named.__getitem__), "named": True}
+        if alike:
+            return {"like": alike[0], "named": False}
         placements = [_encoded(placement) for placement in tensor.placements]
-        meshes = (name for name, one in sharded.items() if one.device_mesh == tensor.device_mesh)
-        mesh = next(meshes, None)
+        mesh = next(
+            (n for n, one in self.sharded.items() if one.device_mesh == tensor.device_mesh), None
+        )
         if mesh is None or None in placements:
             return {}
         return {"mesh": mesh, "placements": placements}
 
-    def _named_by(self, path: str) -> list[str]:
-        """Return the tensors whose bare names end a path, the longest names first.
 
-        Example: `average/shadow/blocks.0.weight` ends with `model/blocks.0.weight`'s.
-        """
-        parts = bare_name(path).split("/")
-        ends = ("/".join(parts[start:]) for start in range(1, len(parts)))
-        return [name for end in ends for name in self._named.get(end, [])]
-
-
-def _lies_as(one: DTensor, other: DTensor) -> bool:
-    return _cut(one) == _cut(other) and one.device_mesh == other.device_mesh
-
-
-def _cut(tensor: DTensor) -> tuple[Any, ...]:
-    return tuple(tensor.shape), tuple(tensor.placements)
+def _cut(tensor: DTensor) -> object:
+    return tuple(tensor.shape), tuple(tensor.placements), tensor.device_mesh
 
 
 def _encoded(placement: Placement) -> list[Any] | None:
@@ -109,7 +105,7 @@ def _decoded(placement: list[Any]) -> Placement:
     return Shard(placement[1]) if placement[0] == "shard" else Replicate()
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Placements:
     """Decides on what a rank reads the tensors of other objects into.
 
@@ -120,14 +116,11 @@ class Placements:
     same_layout: bool
     cut: bool
     source: str
-    _asks: bool | None = field(default=None)
 
-    @property
+    @cached_property
     def may_shard(self) -> bool:
         """Whether a tensor may be sharded here: others are, or the layout is for that."""
-        if self._asks is None:
-            self._asks = self.cut or bool(self.models.sharded())
-        return self._asks
+        return self.cut or bool(self.models.sharded)
 
     def template(
         self, key: str, saved: tuple[torch.Size, SavedPlacement | None], live: Any
@@ -154,10 +147,106 @@ class Placements:
         return found
 
     def _made_again(self, shape: torch.Size, placement: SavedPlacement) -> Iterator[torch.Tensor]:
-        like = self.models.all().get(placement.get("like", ""))
+        like = self.models.all.get(placement.get("like", ""))
         if like is not None and like.shape == shape and (placement["named"] or self.same_layout):
             yield like
-        mesh = self.models.sharded().get(placement.get("mesh", ""))
+        mesh = self.models.sharded.get(placement.get("mesh", ""))
         if mesh is not None and self.same_layout:
             cut = [_decoded(item) for item in placement["placements"]]
             yield empty_dtensor(shape, device_mesh=mesh.device_mesh, placements=cut)
+
+
+LEAST = 1 << 22
+"""Bytes below which a tensor is not cut: the piece would cost more than it evens out."""
+
+_PER_RANK = 8
+"""Minimum number of pieces per share: no share is an eighth larger than another."""
+
+K = TypeVar("K", str, tuple[str, int])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorPiece:
+    """Rows of a tensor, beginning at `start`; `shape` is that of the whole tensor."""
+
+    key: str
+    start: int
+    tensor: torch.Tensor
+    shape: torch.Size
+
+
+def size(tensor: torch.Tensor) -> int:
+    """Return the bytes of a tensor; for a sharded tensor, of all its shards."""
+    return tensor.numel() * tensor.element_size()
+
+
+def assign_shares(sizes: Mapping[K, int], shares: int) -> dict[K, int]:
+    """Assign each key to one of `shares` shares, evenly by size; the same on every rank."""
+    loads = [(0, share) for share in range(shares)]  # a heap: the least load, the first of equals
+    owners: dict[K, int] = {}
+    for key in sorted(sizes, key=lambda key: (-sizes[key], key)):
+        load, owners[key] = loads[0]
+        heapq.heapreplace(loads, (load + sizes[key], owners[key]))
+    return owners
+
+
+def own_pieces(
+    tensors: Mapping[str, torch.Tensor], rank: int, world_size: int
+) -> list[TensorPiece]:
+    """Return the share of a rank in tensors that all ranks have: views of them, no copies."""
+    extents = tuple(
+        TensorExtent(key, one.shape[0] if one.dim() else None, size(one))
+        for key, one in tensors.items()
+    )
+    pieces = []
+    for at in own_rows(extents, rank, world_size):
+        tensor = tensors[at.key]
+        rows = tensor if at.stop is None else tensor[at.start : at.stop]
+        pieces.append(TensorPiece(key=at.key, start=at.start, tensor=rows, shape=tensor.shape))
+    return pieces
+
+
+@dataclass(frozen=True, slots=True)
+class TensorExtent:
+    """What sharding needs of a tensor: `rows`, None if it has no dimension, and `size` in bytes."""
+
+    key: str
+    rows: int | None
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRows:
+    """Rows of a tensor, from `start` up to `stop`; `stop` is None if it is the whole tensor."""
+
+    key: str
+    start: int = 0
+    stop: int | None = None
+
+
+@lru_cache(maxsize=2)
+def own_rows(
+    extents: tuple[TensorExtent, ...], rank: int, world_size: int
+) -> tuple[TensorRows, ...]:
+    """Return the share of a rank, as `own_pieces` does; cached, because every save asks for it."""
+    total = sum(extent.size for extent in extents)
+    limit = max(LEAST, total // (world_size * _PER_RANK)) if world_size > 1 else total
+    pieces = {
+        (at.key, at.start): (at, size)
+        for extent in extents
+        for at, size in _pieces_of(extent, limit)
+    }
+    owners = assign_shares({at: size for at, (_, size) in pieces.items()}, world_size)
+    return tuple(at for key, (at, _) in pieces.items() if owners[key] == rank)
+
+
+def _pieces_of(extent: TensorExtent, limit: int) -> Iterator[tuple[TensorRows, int]]:
+    if extent.rows is None or extent.size <= limit:
+        yield TensorRows(extent.key), extent.size
+        return
+    count = min(extent.rows, -(-extent.size // limit))
+    step = -(-extent.rows // count)
+    row = extent.size // extent.rows
+    for start in range(0, extent.rows, step):
+        stop = min(start + step, extent.rows)
+        yield TensorRows(extent.key, start, stop), (stop - start) * row

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from hpckit.model.counted import listed
-from hpckit.runtime.checkpoint import model_state, optimizer_state
+from hpckit.runtime.checkpoint import model_state
 from hpckit.runtime.checkpoint.encoding import (
     StateEncoder,
     decode_value,
@@ -27,8 +28,7 @@ from hpckit.runtime.checkpoint.encoding import (
     encoded_tensors,
 )
 from hpckit.runtime.checkpoint.errors import StateError
-from hpckit.runtime.checkpoint.model_state import ParameterNames, TiedNames
-from hpckit.runtime.checkpoint.optimizer_state import SavedGroup
+from hpckit.runtime.checkpoint.model_state import ParameterNames, SavedGroup
 from hpckit.runtime.checkpoint.placement import Placements
 from hpckit.values import dataclass, field
 
@@ -47,7 +47,6 @@ class ReadingContext:
     """
 
     saved: SavedTensors
-    tied: TiedNames
     names: ParameterNames
     placements: Placements
     where: str
@@ -94,7 +93,7 @@ def empty_like_live(saved: SavedTensors, key: str, live: Any = None) -> torch.Te
 
 
 @dataclass(slots=True)
-class PlainReader(StateReader):
+class _PlainReader(StateReader):
     """Reads all of a state, which is the same on every rank, or sharded over them."""
 
     path: str
@@ -131,19 +130,17 @@ class PlainReader(StateReader):
         return encoder.tensors
 
     def wanted(self) -> dict[str, torch.Tensor]:
-        """Return an empty tensor for each key of the state."""
         return {
             key: empty_like_live(self.context.saved, key, self._templates.get(key))
             for key in encoded_keys(self.skeleton)
         }
 
     def give(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Load the state into the object."""
         self.value.load_state_dict(decode_value(self.skeleton, tensors))
 
 
 @dataclass(slots=True)
-class ModelReader(StateReader):
+class _ModelReader(StateReader):
     """Reads the parameters and buffers that a model has on this rank."""
 
     path: str
@@ -157,7 +154,8 @@ class ModelReader(StateReader):
     def __post_init__(self) -> None:
         """Find what each name is stored under; raises StateError if one was not saved."""
         self._live = model_state.live_state(self.model)
-        self._aliases = model_state.aliases_of(self.model, self.context.tied)
+        tied = self.context.placements.models.tied
+        self._aliases = model_state.aliases_of(self.model, tied)
         found = {name: self._saved_name(name) for name in self._live}
         lacking = [name for name, one in found.items() if one is None]
         if lacking:
@@ -171,11 +169,9 @@ class ModelReader(StateReader):
         return next((other for other in others if other in self.saved), None)
 
     def saved_names(self) -> list[str]:
-        """Return all names of the saved model, whichever rank had them."""
         return sorted(self.saved)
 
     def own_names(self) -> frozenset[str]:
-        """Return the names that the model has here."""
         return frozenset({*self._chosen.values(), *self._live})
 
     def take_up(self, orphans: Sequence[str]) -> None:
@@ -183,7 +179,6 @@ class ModelReader(StateReader):
         self._chosen |= {name: name for name in orphans}
 
     def wanted(self) -> dict[str, torch.Tensor]:
-        """Return an empty tensor for each key, sharded like the model's."""
         return {
             key: empty_like_live(self.context.saved, key, self._live.get(name))
             for name, chosen in self._chosen.items()
@@ -191,7 +186,6 @@ class ModelReader(StateReader):
         }
 
     def give(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Load the state into the model."""
         state = {
             name: decode_value(self.saved[chosen], tensors) for name, chosen in self._chosen.items()
         }
@@ -199,39 +193,47 @@ class ModelReader(StateReader):
 
 
 @dataclass(slots=True)
-class OptimizerReader(StateReader):
-    """Reads the state of the parameters that an optimizer has on this rank."""
+class _OptimizerReader(StateReader):
+    """Reads the state of the parameters that an optimizer has on this rank.
+
+    `skeletons` are those of the ranks that saved it; what several have is the first one's. `_state`
+    is that of parameters, still encoded, `_rest` what belongs to none.
+    """
 
     path: str
     optimizer: Optimizer
-    saved: SavedOptimizer
+    skeletons: Sequence[Any]
     context: ReadingContext
+    _state: dict[str, Any] = field(init=False)
+    _groups: list[SavedGroup] = field(default_factory=list)
+    _rest: Sequence[Any] = field(init=False)
+    _names: frozenset[str] = field(init=False)
     _chosen: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Find the saved name of each parameter; raises StateError if there is none."""
-        stored = optimizer_state.stored_names(self.optimizer, self.context.names)
-        parameters = optimizer_state.parameters_of(self.optimizer)
-        found = [self._saved_name(*pair) for pair in zip(stored, parameters, strict=True)]
-        lacking = [name for name, one in zip(stored, found, strict=True) if one is None]
+        parts = [encoded_items(skeleton) for skeleton in self.skeletons]
+        self._state = _joined(encoded_items(part["state"]) for part in parts)
+        self._rest = [parts[0]["others"], parts[0]["more"]]
+        for group in map(encoded_items, chain.from_iterable(part["groups"] for part in parts)):
+            names = frozenset(group["params"])
+            self._groups.append(SavedGroup(names=names, options=group["options"]))
+        self._names = frozenset(chain.from_iterable(group.names for group in self._groups))
+        tied = _joined(encoded_items(part["tied"]) for part in parts)
+        stored = model_state.stored_names(self.optimizer, self.context.names)
+        lacking: list[str] = []
+        for name, parameter in zip(stored, model_state.parameters_of(self.optimizer), strict=True):
+            known = [tied.get(one, one) for one in (name, *self.context.names.all_of(parameter))]
+            chosen = next((one for one in known if one in self._names), None)
+            (lacking if chosen is None else self._chosen).append(chosen or name)
         if lacking:
             raise self.context.lacks(self.path, lacking)
-        self._chosen = [chosen for chosen in found if chosen is not None]
-
-    def _saved_name(self, name: str, parameter: torch.Tensor) -> str | None:
-        for one in (name, *self.context.names.all_of(parameter)):
-            known = self.saved.tied.get(one, one)
-            if known in self.saved.names:
-                return known
-        return None
 
     def saved_names(self) -> list[str]:
-        """Return all names in the groups of the saved optimizer."""
-        return sorted(self.saved.names)
+        return sorted(self._names)
 
     def own_names(self) -> frozenset[str]:
-        """Return the names that the optimizer has here, all names of a tied parameter."""
-        parameters = optimizer_state.parameters_of(self.optimizer)
+        parameters = model_state.parameters_of(self.optimizer)
         names = (self.context.names.all_of(parameter) for parameter in parameters)
         return frozenset(self._chosen).union(*names)
 
@@ -245,83 +247,41 @@ class OptimizerReader(StateReader):
             )
 
     def wanted(self) -> dict[str, torch.Tensor]:
-        """Return an empty tensor for each key, sharded like the parameter."""
         tensors: dict[str, torch.Tensor] = {}
-        parameters = optimizer_state.parameters_of(self.optimizer)
+        parameters = model_state.parameters_of(self.optimizer)
         for name, parameter in zip(self._chosen, parameters, strict=True):
-            for entry, one in self.saved.entries(name):
+            state = self._state.get(name)
+            entries: list[tuple[Any, Any]] = [("", state)]
+            if isinstance(state, dict) and _ENTRIES.intersection(state):
+                entries = [(key, one) for pairs in state.values() for key, one in pairs]
+            for entry, one in entries:
                 live = None if entry == "step" else parameter
                 for key in encoded_keys(one):
                     tensors[key] = empty_like_live(self.context.saved, key, live)
-        for key in encoded_keys([self.saved.rest, *(group.options for group in self.saved.groups)]):
+        for key in encoded_keys([self._rest, *(group.options for group in self._groups)]):
             tensors[key] = empty_like_live(self.context.saved, key)
         return tensors
 
     def give(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Load the state into the optimizer, by torch's numbers."""
         numbers = iter(range(len(self._chosen)))
-        options = optimizer_state.group_options(
-            self.path, self.optimizer, self._chosen, self.saved.groups
-        )
+        options = model_state.group_options(self.path, self.optimizer, self._chosen, self._groups)
         groups = []
         for group, saved in zip(self.optimizer.param_groups, options, strict=True):
-            kept = (
-                optimizer_state.own_options(group)
-                if saved is None
-                else decode_value(saved, tensors)
-            )
+            kept = model_state.own_options(group) if saved is None else decode_value(saved, tensors)
             names = {"param_names": group["param_names"]} if "param_names" in group else {}
             here = [next(numbers) for _ in group["params"]]
             groups.append(kept | names | {"params": here})
         state = {
-            number: decode_value(self.saved.state[name], tensors)
+            number: decode_value(self._state[name], tensors)
             for number, name in enumerate(self._chosen)
-            if name in self.saved.state
+            if name in self._state
         }
-        others, more = (decode_value(value, tensors) for value in self.saved.rest)
+        others, more = (decode_value(value, tensors) for value in self._rest)
         self.optimizer.load_state_dict(more | {"state": state | others, "param_groups": groups})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedOptimizer:
-    """The saved parts of an optimizer put together, still encoded.
-
-    `state` by name; `groups` of all parts; `rest` is what belongs to no parameter.
-    """
-
-    state: Mapping[str, Any]
-    groups: Sequence[SavedGroup]
-    tied: Mapping[str, str]
-    rest: Sequence[Any]
-    names: frozenset[str]
-
-    def entries(self, name: str) -> list[tuple[Any, Any]]:
-        """Return the entries of a parameter's state with their encoded values; none without."""
-        state = self.state.get(name)
-        if isinstance(state, dict) and _ENTRIES.intersection(state):
-            return [(key, one) for pairs in state.values() for key, one in pairs]
-        return [("", state)]
-
-
 _ENTRIES = frozenset({"dict", "ordered"})
-
-
-def join_optimizer(skeletons: Sequence[Any]) -> SavedOptimizer:
-    """Put the parts of a saved optimizer together; what several have is the first one's."""
-    parts = [encoded_items(skeleton) for skeleton in skeletons]
-    groups = [_saved_group(one) for part in parts for one in part["groups"]]
-    return SavedOptimizer(
-        state=_joined(encoded_items(part["state"]) for part in parts),
-        groups=groups,
-        tied=_joined(encoded_items(part["tied"]) for part in parts),
-        rest=[parts[0]["others"], parts[0]["more"]],
-        names=frozenset(name for group in groups for name in group.names),
-    )
-
-
-def _saved_group(encoded: Any) -> SavedGroup:
-    group = encoded_items(encoded)
-    return SavedGroup(names=frozenset(group["params"]), options=group["options"])
+"""Kinds of a parameter's state that have entries, as an optimizer's of torch."""
 
 
 def join_model(skeletons: Sequence[Any]) -> dict[str, Any]:
@@ -342,7 +302,7 @@ def make_reader(
 ) -> StateReader:
     """Return what reads the saved parts of an object; raises StateError if they do not fit it."""
     if isinstance(value, nn.Module):
-        return ModelReader(path, value, join_model(skeletons), context)
-    if isinstance(value, Optimizer) and optimizer_state.is_saved_by_name(skeletons[0]):
-        return OptimizerReader(path, value, join_optimizer(skeletons), context)
-    return PlainReader(path, value, skeletons[0], context)
+        return _ModelReader(path, value, join_model(skeletons), context)
+    if isinstance(value, Optimizer) and model_state.is_saved_by_name(skeletons[0]):
+        return _OptimizerReader(path, value, skeletons, context)
+    return _PlainReader(path, value, skeletons[0], context)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 from hpckit.errors import FullDiskError, UnsavedStateError
 from hpckit.model.parallel.layout import Layout
-from hpckit.runtime.checkpoint import journal, manifest, retention, storage
+from hpckit.runtime.checkpoint import journal, manifest, storage
 from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.group import Group, Problem, ProblemKind, first_problem
@@ -77,7 +77,7 @@ class Saver:
             if outcome.kind in _HOPELESS:
                 raise outcome.error(f"the checkpoint of step {capture.step}")
             if outcome.kind is ProblemKind.full:
-                self._prune(retention.FEWEST)
+                self._prune(journal.FEWEST)
             if not self.group.first(lambda: next(tries, False)).value:
                 break
         if patience is not None:
@@ -106,19 +106,23 @@ class Saver:
         committed = self.group.first(lambda: self._commit(folder, capture, files))
         if committed.problem is not None:
             return committed.problem
-        duration = timedelta(seconds=time.monotonic() - begun)
         return SaveOutcome(
             committed=True,
             step=capture.step,
             folder=folder,
             size=sum(file.size for file in files.values()),
-            duration=duration,
+            duration=timedelta(seconds=time.monotonic() - begun),
             warning=self._prune(self.keep),
         )
 
     def _write_own(self, folder: Path, capture: StateCapture) -> dict[str, FileSum]:
         names, sums = storage.write_tensors(folder, capture, self.group)
-        _check_own(names, sums, self.group.rank)
+        rank = self.group.rank
+        expected = {name for name in names if name.startswith(f"__{rank}_")}
+        expected |= {".metadata"} if rank == 0 else set()
+        if expected != set(sums):
+            wrote = f"rank {rank} wrote {sorted(sums)}"
+            raise CheckpointError(f"{wrote}; torch names {sorted(expected)}")
         return sums
 
     def _commit(self, folder: Path, capture: StateCapture, files: dict[str, FileSum]) -> None:
@@ -150,18 +154,11 @@ class Saver:
         if not self.may_commit():
             return
         entries = self.checkpoint_folder.entries()
-        for torn in retention.abandoned(entries, self.epoch, self.found):
+        for torn in journal.abandoned(entries, self.epoch, self.found):
             self.checkpoint_folder.remove(torn.folder)
         history = journal.read_journal(self.checkpoint_folder.journal)
-        for entry in retention.superfluous(entries, history, keep):
+        for entry in journal.superfluous(entries, history, keep):
             self.checkpoint_folder.remove(entry.folder)
-
-
-def _check_own(names: Iterable[str], sums: Mapping[str, FileSum], rank: int) -> None:
-    expected = {name for name in names if name.startswith(f"__{rank}_")}
-    expected |= {".metadata"} if rank == 0 else set()
-    if expected != set(sums):
-        raise CheckpointError(f"rank {rank} wrote {sorted(sums)}; torch names {sorted(expected)}")
 
 
 def _remove_torn(folder: Path) -> None:
@@ -183,7 +180,6 @@ def _tries(patience: timedelta | None) -> Iterator[bool]:
 
 
 def _unsaved(capture: StateCapture, problem: Problem, patience: timedelta) -> UnsavedStateError:
-    """Return the error of a last save that failed to the end."""
     kind = FullDiskError if problem.kind is ProblemKind.full else UnsavedStateError
     return kind(
         f"the last state, of step {capture.step}, could not be saved within "

@@ -2,7 +2,7 @@
 
 Decides which rank saves what. A tensor sharded over ranks (DTensor) is saved by those that hold its
 shards; parameters under DistributedDataParallel, and their optimizer's state, are spread over the
-ranks (sharding.py); the first rank that has it saves everything else. So any number of ranks, in
+ranks (placement.py); the first rank that has it saves everything else. So any number of ranks, in
 any layout, can load what any other saved.
 """
 
@@ -18,14 +18,12 @@ from torch.optim import Optimizer
 
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.sample_order import Position
-from hpckit.runtime.checkpoint import model_state, optimizer_state
-from hpckit.runtime.checkpoint.agreement import KeyAgreement, KeyFacts, KeyShare
+from hpckit.runtime.checkpoint import model_state
 from hpckit.runtime.checkpoint.encoding import SKELETON, StateEncoder, encode_state, pack_skeleton
 from hpckit.runtime.checkpoint.errors import StateError
-from hpckit.runtime.checkpoint.group import Group, Part
+from hpckit.runtime.checkpoint.group import Group, KeyAgreement, KeyFacts, KeyShare, Part
 from hpckit.runtime.checkpoint.model_state import ParameterNames, TiedNames
-from hpckit.runtime.checkpoint.placement import ModelTensors
-from hpckit.runtime.checkpoint.sharding import TensorPiece, own_pieces
+from hpckit.runtime.checkpoint.placement import ModelTensors, TensorPiece, own_pieces
 from hpckit.runtime.generators import kept_generators, state_dict
 from hpckit.values import dataclass
 
@@ -100,7 +98,7 @@ class EncodedObjects:
         for name, one in self.objects.items():
             writes = first if one.by_name else rank == 0
             if writes:
-                tensors[skeleton_key(name, rank)] = pack_skeleton(one.skeleton)
+                tensors[f"{name}{SKELETON}{rank or ''}"] = pack_skeleton(one.skeleton)
             for key, tensor in one.tensors.items():
                 if key in share.foreign and _ranks_of(tensor) <= {*share.ranks}:
                     continue
@@ -168,12 +166,12 @@ def _encode(name: str, value: Any, names: ParameterNames, models: ModelTensors) 
         tensors = encoder.tensors
         return EncodedObject(skeleton=skeleton, tensors=tensors, by_name=True, is_model=True)
     state = value.state_dict()
-    if not (isinstance(value, Optimizer) and optimizer_state.is_by_parameter(value, state)):
+    if not (isinstance(value, Optimizer) and model_state.is_by_parameter(value, state)):
         encoder.place = models.describe
         skeleton = encoder.encode(name, state)
         return EncodedObject(skeleton=skeleton, tensors=encoder.tensors, by_name=False)
     return EncodedObject(
-        skeleton=optimizer_state.encode_optimizer(encoder, name, value, state, names),
+        skeleton=model_state.encode_optimizer(encoder, name, value, state, names),
         tensors=encoder.tensors,
         by_name=True,
         alike=_groups(value, names),
@@ -182,16 +180,16 @@ def _encode(name: str, value: Any, names: ParameterNames, models: ModelTensors) 
 
 def _groups(optimizer: Optimizer, names: ParameterNames) -> str:
     """Describe what of an optimizer has to be alike: its groups, and parameters without a name."""
-    stored = optimizer_state.stored_names(optimizer, names)
-    parameters = zip(stored, optimizer_state.parameters_of(optimizer), strict=True)
-    unnamed = {name: one for name, one in parameters if optimizer_state.is_number(name)}
+    stored = model_state.stored_names(optimizer, names)
+    parameters = zip(stored, model_state.parameters_of(optimizer), strict=True)
+    unnamed = {name: one for name, one in parameters if model_state.is_number(name)}
     return f"{len(optimizer.param_groups)} groups\n{_described(unnamed)}"
 
 
 def _refuse_numbers(objects: Mapping[str, Any], names: ParameterNames) -> None:
     for name, one in objects.items():
-        stored = optimizer_state.stored_names(one, names) if isinstance(one, Optimizer) else []
-        number = next(filter(optimizer_state.is_number, stored), None)
+        stored = model_state.stored_names(one, names) if isinstance(one, Optimizer) else []
+        number = next(filter(model_state.is_number, stored), None)
         if number is not None:
             raise StateError(
                 f"parameter {number.removeprefix('.')} of {name} is of no registered model; with "
@@ -220,7 +218,7 @@ def _copied(
     for name, value in objects.items():
         if isinstance(value, Optimizer) and encoded[name].by_name:
             parameters_alike = {
-                id(parameter) for parameter in optimizer_state.parameters_of(value)
+                id(parameter) for parameter in model_state.parameters_of(value)
             } <= alike
             keys |= encoded[name].tensors.keys() if parameters_alike else set()
     return frozenset(keys)
@@ -244,13 +242,8 @@ def rng_path(rank: int) -> str:
     return f"rng/{rank:05d}"
 
 
-def skeleton_key(path: str, rank: int = 0) -> str:
-    """Return the key of the skeleton of an object, or of the part that begins with this rank."""
-    return f"{path}{SKELETON}{rank or ''}"
-
-
 def skeleton_keys(path: str, keys: Mapping[str, Any]) -> list[str]:
-    """Return the keys of the skeletons of an object, those of lower ranks first."""
+    """Return the keys of the skeletons of an object: of the parts that begin with each rank."""
     before = path + SKELETON
     found = [key.removeprefix(before) for key in keys if key.startswith(before)]
     return [before + rank for rank in sorted(found, key=lambda rank: int(rank or 0))]

@@ -16,8 +16,8 @@ from hpckit.record.launches import Launch, load_settings
 from hpckit.record.secret_variables import read_secrets
 from hpckit.runtime.environ import FORK_SERVER, TERMINAL, without_rank
 from hpckit.runtime.fork_server.client import open_connection
-from hpckit.runtime.fork_server.fresh import rank_words
 from hpckit.runtime.fork_server.protocol import LISTENER, OWNER
+from hpckit.runtime.fork_server.server import rank_words
 from hpckit.runtime.run_variables import run_variables
 
 _BACKLOG = 512

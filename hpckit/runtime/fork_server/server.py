@@ -3,11 +3,16 @@
 It is a rank's own main module that got no further than its imports: what it forks returns from
 `serve` and goes on as a rank. It starts no thread, uses no GPU and runs none of the user's code. It
 leaves when the process that started it is gone and no agent is left; ranks end with their agent.
+
+A fork has imported torch already, with the fork server's variables. A rank whose variables, Python
+or modules would have made that import another one starts again in the same process, so that forking
+changes nothing but the time that a start takes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -17,17 +22,12 @@ import signal
 import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from hpckit.model.plain import to_plain
 from hpckit.runtime.environ import become
-from hpckit.runtime.fork_server.fresh import (
-    begin_fresh,
-    hides_module,
-    is_executable,
-    read_at_start,
-    search_path,
-)
 from hpckit.runtime.fork_server.protocol import (
     LISTENER,
     OWNER,
@@ -37,10 +37,96 @@ from hpckit.runtime.fork_server.protocol import (
     peer,
     receive_order,
 )
-from hpckit.runtime.imports import imports_to_keep
 from hpckit.runtime.left_behind import adopt_orphans, end_left_behind
 from hpckit.runtime.signals import NOTICES
 from hpckit.values import dataclass, field
+
+_OBJECTS = 200_000
+"""Objects made before cycles among them are looked for; `import torch` keeps about as many."""
+
+
+@contextmanager
+def imports_to_keep() -> Iterator[None]:
+    """Import without looking for garbage again and again, then never look at all that is kept.
+
+    Saves a third of the processor time of `import torch` together with the end of its process, and
+    most of what each full collection takes between two steps. Garbage of the imports is collected.
+    What the imported code itself tells the collector holds.
+    """
+    before = gc.get_threshold()
+    raised = (_OBJECTS, *before[1:])
+    if before[0] != 0:
+        gc.set_threshold(*raised)
+    try:
+        yield
+    finally:
+        if gc.get_threshold() == raised:
+            gc.set_threshold(*before)
+    gc.collect()
+    gc.freeze()
+
+
+_READ_AT_START = (
+    *("PYTHON", "LANG", "LC_", "LD_", "GLIBC_", "MALLOC_", "TCMALLOC_", "JEMALLOC_", "MIMALLOC_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "DNNL_", "ONEDNN_", "ATEN_", "NPY_"),
+    *("TORCH", "PYTORCH_", "KINETO_", "C10_", "DISABLE_ADDMM", "USE_"),
+)
+"""How the variables begin that Python, the C library, torch and what it loads read only once."""
+_READ_LATER = ("TORCHELASTIC_", "TORCH_NCCL_", "TORCH_FR_", "PYTHONPATH")
+"""Read when a process group begins; of PYTHONPATH a fork takes its own."""
+_STARTS_PYTHON = {"sitecustomize", "usercustomize"}
+
+
+def read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return those variables that are read once, by Python or by what `import torch` loads."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if name.startswith(_READ_AT_START) and not name.startswith(_READ_LATER)
+    }
+
+
+def search_path(variables: Mapping[str, str]) -> list[str]:
+    """Return the folders of PYTHONPATH as Python puts them on its path."""
+    named = variables.get("PYTHONPATH", "").split(os.pathsep)
+    return [os.path.abspath(name) for name in named if name]  # noqa: PTH100  # as site.py does it
+
+
+def hides_module(folders: Iterable[str], imported: Iterable[str]) -> bool:
+    """Return whether one of these folders has a module that is imported from elsewhere."""
+    names = {name.partition(".")[0] for name in imported} | _STARTS_PYTHON
+    for folder in folders:
+        try:
+            found = set(map(_module, os.listdir(folder)))  # noqa: PTH208
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return True  # a zip file, or a folder that cannot be read
+        if found & names:
+            return True
+    return False
+
+
+def _module(entry: str) -> str:
+    """Return the module that a file or folder may be; the empty text if it is none."""
+    name, _, suffix = entry.partition(".")
+    return name if suffix in {"", "py"} or suffix.endswith(("so", "pyc")) else ""
+
+
+def begin_fresh(python: str, variables: Mapping[str, str], files: Iterable[int]) -> NoReturn:
+    """Become the rank that a fresh Python makes of it, with these open files; raises OSError."""
+    for file in files:
+        os.set_inheritable(file, True)  # noqa: FBT003  # the function's own signature
+    for number in (*NOTICES, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(python, rank_words(python), dict(variables))  # noqa: S606  # no shell is the point
+
+
+def rank_words(python: str) -> list[str]:
+    """Return the words that start a rank, or the process that forks ranks."""
+    return [python, "-P", "-m", "hpckit.runtime.rank.process"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,15 +224,12 @@ class _ForkServer(_Forking):
             if keeper is not None:
                 return keeper.serve()
             self.keepers -= {pid for pid, _ in self.ended()}
-        self._remove_socket()
-        return None
-
-    def _remove_socket(self) -> None:
-        """Leave nothing on the node: the process that made the socket may have been killed."""
+        # The process that made the socket may have been killed.
         path = Path(self.listener.getsockname())
         with contextlib.suppress(OSError):
             path.unlink()
             path.parent.rmdir()
+        return None
 
     def _accept(self) -> _Keeper | None:
         """Fork a process for an agent that calls; return what that is in it."""
@@ -180,7 +263,9 @@ class _Keeper(_Forking):
         self.wait_for(self.connection)
         while True:
             if self.connection in self.ready():
-                received = self._receive()
+                received = None
+                with contextlib.suppress(OSError):
+                    received = receive_order(self.connection)
                 if received is None:
                     self._end_ranks()
                     return None
@@ -198,12 +283,6 @@ class _Keeper(_Forking):
             for pid, code in self.ended():
                 if pid in self.ranks:
                     self._answer(ForkAnswer(number=self.ranks.pop(pid), code=code))
-
-    def _receive(self) -> ReceivedOrder | None:
-        try:
-            return receive_order(self.connection)
-        except OSError:
-            return None
 
     def _end_ranks(self) -> None:
         """End the ranks of an agent that is gone, and what they have started."""
@@ -238,18 +317,14 @@ class _Keeper(_Forking):
         os.chdir(order.folder)
         folders = search_path(variables)
         new = [folder for folder in folders if folder not in self.path]
-        same = is_executable(order.python) and read_at_start(variables) == self.at_start
+        same = Path(sys.executable) == Path(order.python)
+        same = same and read_at_start(variables) == self.at_start
         if not same or set(self.path) - set(folders) or hides_module(new, sys.modules):
             begin_fresh(order.python, variables, lines)
         sys.path[:] = [*folders, *(folder for folder in sys.path if folder not in folders)]
         become(variables)
-        _reseed()
+        # The generators that a fresh process would seed by chance.
+        random.seed()
+        if (numpy := sys.modules.get("numpy")) is not None:
+            numpy.random.seed()
         return ForkedStart(python=order.python, variables=variables, files=tuple(lines))
-
-
-def _reseed() -> None:
-    """Give the generators that a fresh process would seed by chance another state."""
-    random.seed()
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed()

@@ -28,14 +28,21 @@ from hpckit.planning.fallback import layout_of_world
 from hpckit.runtime.data.batches import Batches
 from hpckit.runtime.environ import environment, rank_info
 from hpckit.runtime.generators import seed_everything
-from hpckit.runtime.model_check.forward_fit import ForwardFit, ForwardUnknownError, said
-from hpckit.runtime.model_check.model_fit import FittedModel, fake_group, memory_of, told
+from hpckit.runtime.left_behind import die_with_parent
+from hpckit.runtime.model_check.model_fit import (
+    FittedModel,
+    ForwardFit,
+    ForwardUnknownError,
+    fake_group,
+    memory_of,
+    said,
+    told,
+)
 from hpckit.runtime.parallel import arguments
 from hpckit.runtime.parallel.arguments import LossFunction
 from hpckit.runtime.parallel.build import build_on_meta
 from hpckit.runtime.rank.attach import make_logger
 from hpckit.runtime.rank.config import Config, MissingKeyError
-from hpckit.runtime.rank.parent_watch import die_with_parent
 from hpckit.runtime.rank.run import Run
 from hpckit.runtime.rank.user_function import call, calls, load_function
 from hpckit.runtime.stages import EarlierRun
@@ -119,14 +126,9 @@ class CheckedRun(Run):
             self._models.training(model).cut.check_shapes(inputs, targets, share)
         except HpckitError as error:
             self._finish_with(error)
-        self.forward = ForwardFit(
-            fitted=self.fitted[self._number_of(model)], inputs=inputs.to("meta")
-        )
+        number = next(number for number, one in enumerate(self.parts) if one is model)
+        self.forward = ForwardFit(fitted=self.fitted[number], inputs=inputs.to("meta"))
         raise CheckFinished
-
-    def _number_of(self, model: nn.Module) -> int:
-        """Return which of the models that were laid out this is; `training` has found it."""
-        return next(number for number, one in enumerate(self.parts) if one is model)
 
     def evaluate(
         self,
@@ -289,13 +291,11 @@ def _unmade(question: ModelQuestion, settings: LaunchConfig, ended: str) -> str:
     module = sys.modules.get(text.partition(":")[0])
     function = getattr(module, text.partition(":")[2], None)
     if function is None or calls(function, "parallelize", Path(question.code)):
-        return f"before run.parallelize, it ended with {ended}" if ended else _ENDED
+        how = "it ended before run.parallelize"
+        return f"before run.parallelize, it ended with {ended}" if ended else how
     if not ended or "INTERNAL ASSERT" in ended:
         return "it does not call run.parallelize"
     return f"it does not call run.parallelize, and ended with {ended}"
-
-
-_ENDED = "it ended before run.parallelize"
 
 
 def _stages(run: CheckedRun) -> tuple[StageMemory, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 import zlib
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -11,14 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
-from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import RunError, UsageError
 from hpckit.model.counted import listed, ranges
 from hpckit.model.parallel.layout import Layout, MeshAxis
-from hpckit.runtime.parallel.loss.loss_graph import leaves_of
+from hpckit.runtime.parallel.loss.loss_check import leaves_of
 from hpckit.runtime.parallel.mesh import RankMesh
-from hpckit.runtime.parallel.optimizer_check import ReplacedParameter
+from hpckit.values import dataclass
 
 SHOWN = 5
 """Names that an error has."""
@@ -175,14 +175,27 @@ UNEVEN_HINT = (
 """What to do if ranks got gradients of different parameters."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacedParameter:
+    """A parameter that has another one in its place; it lives only if something else holds it."""
+
+    name: str
+    earlier: weakref.ref[nn.Parameter]
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a backward pass gave it a gradient."""
+        one = self.earlier()
+        return one is not None and one.grad is not None
+
+
 def check_gradients(
     mesh: RankMesh, model: nn.Module, *, pipelined: bool, replaced: Sequence[ReplacedParameter]
 ) -> None:
     """Check gradients after the first backward pass; collective; raises RunError on all ranks.
 
-    With pipeline stages each parameter must have one, and with DDP, which waits for all of them; a
-    parameter that all ranks of a tensor group hold whole must have the same on each. One that was
-    `replaced` must have none.
+    With pipeline stages each parameter must have one; a parameter that all ranks of a tensor group
+    hold whole must have the same on each. One that was `replaced` must have none.
     """
     used = [buffer.name for buffer in replaced if buffer.is_used]
     strays = [*dict.fromkeys(chain(*mesh.gather_all(used)))]
@@ -196,22 +209,13 @@ def check_gradients(
     named = dict(model.named_parameters())
     problem = _unequal(mesh, _sums_of_whole(named))
     lost = [name for name, one in named.items() if one.requires_grad and one.grad is None]
-    replicated = isinstance(model, DistributedDataParallel) and mesh.layout.replicate > 1
-    if lost and replicated:
-        lost = [name.removeprefix("module.") for name in lost]
-        problem = (
-            f"{listed(lost, SHOWN)} got none, and DDP waits for that of each parameter that learns"
-        )
-    elif lost and pipelined:
+    if lost and pipelined:
         problem = f"{listed(lost, SHOWN)} got no gradient"
     problems = [said for said in mesh.gather_all(problem) if said]
     if problems:
         raise RunError(
             f"wrong gradients at the first step: {problems[0]}",
-            hint=f"{UNEVEN_HINT}; give those that never learn requires_grad=False; or choose "
-            "parallel=fsdp for layers that a step leaves out on all ranks"
-            if replicated
-            else "is a module with weights between the plan's columns and rows? It works on other "
+            hint="is a module with weights between the plan's columns and rows? It works on other "
             "heads on each rank: move it before columns or behind rows, or use another layout",
         )
 
@@ -235,10 +239,10 @@ def _unequal(mesh: RankMesh, sums: Mapping[str, float]) -> str:
         return ""
     everyone: list[Any] = [None] * mesh.layout.tensor
     dist.all_gather_object(everyone, dict(sums), group=mesh.group(MeshAxis.tensor))
-    wrong = [name for name in sums if not _close([rank.get(name, 0.0) for rank in everyone])]
+    values = {name: [rank.get(name, 0.0) for rank in everyone] for name in sums}
+    wrong = [
+        name
+        for name, held in values.items()
+        if max(held) - min(held) > 1e-3 * max(abs(max(held)), 1e-30)
+    ]
     return f"{listed(wrong, SHOWN)} differ between the ranks of a tensor group" if wrong else ""
-
-
-def _close(values: Sequence[float]) -> bool:
-    least, most = min(values), max(values)
-    return most - least <= 1e-3 * max(abs(most), 1e-30)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.reduction_tree import leaves_of_ranks, share_of_groups
 from hpckit.model.parallel.settings import Parallel, Reduction
 from hpckit.model.parallel.share import BatchShare, cut_rows, even_pieces, pieces_needed
 from hpckit.runtime.parallel import batch_checks
@@ -89,6 +90,29 @@ class BatchCut:
         if self.settings.sequence:
             batch_checks.check_sequence(self.layout, length)
 
+    def groups(
+        self, inputs: Tensor, targets: Any, share: BatchShare | None, rank: int
+    ) -> tuple[Sequence[range], list[BatchPiece]]:
+        """Return the groups of each rank with parallel.reduce=tree, and what this one has of them.
+
+        Raises UsageError if its rows are not whole groups.
+        """
+        batch_size = self.batch_size(len(inputs), share)
+        size, full = self.layout.data_size, self.full_data_size
+        parts = self.settings.microbatches or 1
+        place = self.layout.data_rank(rank)
+        expected = share_of_groups(batch_size, place, size, full)
+        if len(inputs) != len(expected):
+            raise UsageError(
+                f"this data rank has {len(inputs)} rows, and parallel.reduce=tree needs "
+                f"{len(expected)} of a batch of {batch_size}: whole groups",
+                hint="take the rows by share = run.share(batch_size), and pass it: share=share",
+            )
+        check_microbatches(batch_size // full, parts)
+        leaves = leaves_of_ranks(size, full, parts)
+        rows = cut_rows(len(inputs), len(leaves[place]))
+        return leaves, cut_batch(rows, inputs, targets, {})
+
     def weight(self, inputs: Tensor, share: BatchShare) -> float:
         """Return which part of the batch this rank's rows are; raises UsageError for others."""
         if len(inputs) != len(share):
@@ -108,10 +132,6 @@ class BatchCut:
         targets = take(targets, positions, axis=1, size=length)
         everywhere = positions.expand(len(inputs), -1)
         return inputs[:, positions], targets, {"positions": everywhere}
-
-    def own_length(self, inputs: Tensor) -> int:
-        """Return how many positions of each sequence this rank has; 0 if it has all."""
-        return 0 if self.context is None else inputs.shape[1] // self.layout.context
 
     def rows(self, rows: int, share: BatchShare | None) -> list[slice]:
         """Return which of this rank's rows of a batch are computed at once."""

@@ -12,29 +12,30 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import ConfigError, UsageError
 from hpckit.model.environment.torch_version import OLDEST_FOR_LAYOUTS, check_torch_version
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.plan import Plan
-from hpckit.model.parallel.settings import SCHEDULES, Parallel, Precision
+from hpckit.model.parallel.settings import SCHEDULES, Parallel
 from hpckit.runtime.generators import kept_generators
+from hpckit.runtime.parallel.batch_checks import ReplacedParameter
 from hpckit.runtime.parallel.context.context_parallel import ContextShards
 from hpckit.runtime.parallel.gradients import TiedWeight
 from hpckit.runtime.parallel.initialise import PartInitialiser
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.model_checks import check_plan
-from hpckit.runtime.parallel.optimizer_check import ReplacedParameter
 from hpckit.runtime.parallel.pipeline import Pipeline
 from hpckit.runtime.parallel.pipeline_split import PipelineSplit, StagePart, find_tied_weights
 from hpckit.runtime.parallel.recompute import prepare_unit
-from hpckit.runtime.parallel.self_check import ContextCheck, UnitCheck, whole_units
-from hpckit.runtime.parallel.sharding import shard_part
-from hpckit.runtime.parallel.sharding_checks import (
+from hpckit.runtime.parallel.self_check import ContextCheck, UnitCheck, unit_checks
+from hpckit.runtime.parallel.sharding import (
     is_sharded,
     lost_in_new_parameters,
     needs_fsdp,
+    shard_part,
     unsharded_parameters,
 )
 from hpckit.runtime.parallel.stage_check import StageCheck, outline_of
@@ -54,6 +55,19 @@ class LaidOutModel:
     replaced: tuple[ReplacedParameter, ...] = ()
     checks: tuple[UnitCheck, ...] = ()
     whole_check: StageCheck | ContextCheck | None = None
+
+    @property
+    def running(self) -> list[nn.Module]:
+        """The module, and those of its pipeline stages, which share their units with it."""
+        parts = () if self.pipeline is None else self.pipeline.parts
+        return [self.module, *(part.module for part in parts)]
+
+    def reshard(self) -> None:
+        """Free what a forward pass without a backward pass leaves gathered."""
+        for module in self.running:
+            for one in module.modules():
+                if isinstance(one, FSDPModule):
+                    one.reshard()
 
 
 def lay_out(
@@ -88,35 +102,42 @@ def lay_out_checked(
         _prepare_units(model, units, settings)
         return LaidOutModel(module=_replicated(_placed(model, mesh.device), mesh))
     check_torch_version(torch.__version__, "this layout", OLDEST_FOR_LAYOUTS)
+    is_checked = settings.self_check and not settings.compile  # which would keep what watches units
     split = split_of(plan, units, mesh.layout, mesh.place(MeshAxis.pipeline), settings)
-    owners = _owners(model, split) if split and _checks(settings) else {}
+    owners = _owners(model, split) if split and is_checked else {}
     outline = outline_of(model, owners)
     holder = split.holder(model) if split else model
     parts = split.parts(holder) if split else [StagePart(number=0, module=holder)]
     _placed(holder, mesh.device)
     here = dict(holder.named_modules())
-    own = [unit for unit in units if unit in here]
+    own = {unit: here[unit] for unit in units if unit in here}
     earlier = dict(holder.named_parameters())
+    context = _join_context(mesh)
     in_parts = mesh.layout.tensor * mesh.layout.context > 1
-    wholes = whole_units(holder, own) if in_parts and _checks(settings) else {}
-    cut = _cut_matrices(holder, own, plan, mesh, settings)
+    checks = unit_checks(own, context, settings) if in_parts and is_checked else ()
+    cut = _cut_matrices(holder, tuple(own), plan, mesh, settings)
     sharded = mesh.sums_gradients or needs_fsdp(settings)
-    context = _join_context([*(here[one] for one in own), *(one.module for one in parts)], mesh)
-    _prepare_units(holder, own, settings)
+    if context is not None:  # units by themselves, as they may be recomputed alone
+        context.join([*own.values(), *(one.module for one in parts)])
+    _prepare_units(holder, tuple(own), settings)
     if sharded:
         for part in parts:
-            shard_part(part.module, own, mesh, settings, pipelined=split is not None)
+            shard_part(part.module, tuple(own), mesh, settings, pipelined=split is not None)
         if context is not None and not settings.compile:  # which takes hooks for code of the unit
-            context.leave_hooks(here[name] for name in own)
+            context.leave_hooks(own.values())
     _fill(holder, initialiser)
     replaced = _take_over_marks(earlier, holder)
     del earlier
     if cut is not None:
         if not sharded:
             cut.place_gradients(holder)
-        _join_parts(cut, parts, split.stages if split else 1)
+        cut.join_parts(parts, split.stages if split else 1)
+    whole_check: StageCheck | ContextCheck | None = None
     if split is not None:
         holder.register_forward_pre_hook(_refuse_call)
+        whole_check = _stage_check(holder, outline, owners, parts, split, mesh)
+    elif context is not None and is_checked:
+        whole_check = ContextCheck(model=holder, shards=context)
     return LaidOutModel(
         module=holder,
         pipeline=None if split is None else _pipeline(split, parts, mesh, settings),
@@ -124,18 +145,8 @@ def lay_out_checked(
         cut=cut,
         tied=find_tied_weights(holder, plan, mesh, split),
         replaced=replaced,
-        checks=tuple(
-            UnitCheck(
-                name=name,
-                whole=whole,
-                unit=holder.get_submodule(name),
-                context=context,
-                half=settings.params is Precision.bf16,
-            )
-            for name, whole in wholes.items()
-        ),
-        whole_check=_stage_check(holder, outline, owners, parts, split, mesh)
-        or _context_check(holder, context, split, settings),
+        checks=checks,
+        whole_check=whole_check,
     )
 
 
@@ -162,26 +173,15 @@ def _owners(model: nn.Module, split: PipelineSplit) -> dict[str, int]:
     return {name: split.stage_of(name) % split.places for name in (*split.units, *outer)}
 
 
-def _context_check(
-    model: nn.Module,
-    context: ContextShards | None,
-    split: PipelineSplit | None,
-    settings: Parallel,
-) -> ContextCheck | None:
-    if context is None or split is not None or not _checks(settings):
-        return None
-    return ContextCheck(model=model, shards=context)
-
-
 def _stage_check(
     holder: nn.Module,
     outline: nn.Module,
     owners: Mapping[str, int],
     parts: Sequence[StagePart],
-    split: PipelineSplit | None,
+    split: PipelineSplit,
     mesh: RankMesh,
 ) -> StageCheck | None:
-    if split is None or not owners:
+    if not owners:
         return None
     return StageCheck(
         outline=outline,
@@ -194,11 +194,6 @@ def _stage_check(
         device=mesh.device,
         tensor=mesh.along(MeshAxis.tensor) if mesh.layout.tensor > 1 else None,
     )
-
-
-def _checks(settings: Parallel) -> bool:
-    """Return whether parts are compared with wholes: a compiled unit would keep what watches it."""
-    return settings.self_check and not settings.compile
 
 
 def _refuse_call(module: nn.Module, args: Any) -> None:
@@ -275,33 +270,18 @@ def _cut_matrices(
 ) -> TensorCut | None:
     if mesh.layout.tensor == 1:
         return None
-    cut = TensorCut(
-        mesh=mesh.along(MeshAxis.tensor),
-        plan=plan,
-        units=tuple(units),
-        settings=settings,
-    )
+    tensor = mesh.along(MeshAxis.tensor)
+    cut = TensorCut(mesh=tensor, plan=plan, units=tuple(units), settings=settings)
     cut.apply(holder)
     return cut
 
 
-def _join_parts(cut: TensorCut, parts: Sequence[StagePart], stages: int) -> None:
-    """Have parts pass plain tensors to each other, and return them."""
-    for part in parts:
-        is_last = part.number == stages - 1
-        cut.join_stages(part.module, first=part.number == 0, last=is_last)
-        if is_last:
-            cut.end(part.module)
-
-
-def _join_context(modules: Sequence[nn.Module], mesh: RankMesh) -> ContextShards | None:
-    """Cut sequences over ranks; units are joined by themselves, as they may be recomputed alone."""
+def _join_context(mesh: RankMesh) -> ContextShards | None:
+    """Return how sequences are cut over ranks; None if they are not."""
     if mesh.layout.context == 1:
         return None
     place = mesh.place(MeshAxis.context)
-    shards = ContextShards(mesh.group(MeshAxis.context), place, mesh.layout.context)
-    shards.join(modules)
-    return shards
+    return ContextShards(mesh.group(MeshAxis.context), place, mesh.layout.context)
 
 
 def _prepare_units(model: nn.Module, units: Sequence[str], settings: Parallel) -> None:

@@ -1,18 +1,27 @@
-"""Gradients over all meshes of a layout: their norm, clipping, and those of tied weights."""
+"""Gradients over all meshes of a layout: their norm, clipping, those of tied weights, and a tree.
+
+With `parallel.reduce=tree` their bits do not depend on the number of replicas. A floating-point sum
+depends on its order. So each group of samples gets a gradient of its own, from zero, and these are
+added as a fixed binary tree, over groups of one rank and over ranks alike. The first rank then
+hands the sum to all. Nothing is left to a collective's own order of adding.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import UsageError
+from hpckit.model.parallel.reduction_tree import TreeNode, transfers
 from hpckit.runtime.tensor_parts import local_part
-from hpckit.values import dataclass
+from hpckit.values import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +38,6 @@ class TiedWeight:
     rank: int
     group: dist.ProcessGroup
     device: torch.device
-
-    @property
-    def counts(self) -> bool:
-        """Whether this rank's copy is the one that counts in a norm."""
-        return self.rank == self.ranks[0]
 
     def sum_gradient(self) -> None:
         """Add the gradients of all copies, in the order of `ranks`; all of them call this."""
@@ -82,44 +86,45 @@ def joined(earlier: Tensor | None, new: Tensor | None) -> Tensor | None:
     return earlier + new
 
 
-def total_norm(
+def clip(
     parameters: Iterable[nn.Parameter],
+    max_norm: float,
     *,
     device: torch.device,
     pipeline: dist.ProcessGroup | None,
     tied: Sequence[TiedWeight],
 ) -> Tensor:
-    """Return the 2-norm of all gradients of the whole model, on `device`; collective."""
-    uncounted = {id(tie.parameter) for tie in tied if not tie.counts}
-    gradients = [
-        parameter.grad
-        for parameter in parameters
-        if parameter.grad is not None and id(parameter) not in uncounted
-    ]
-    squares = [_sum_of_squares(group) for group in _by_mesh(gradients)]
+    """Scale the gradients of a rank's part so that the 2-norm of the whole model's is `max_norm`.
+
+    Returns what it was, on `device`; they stay if it was less. Collective.
+    """
+    learned = [(id(one), one.grad) for one in parameters if one.grad is not None]
+    # Of a tied weight, the copy of the first rank counts.
+    uncounted = {id(tie.parameter) for tie in tied if tie.rank != tie.ranks[0]}
+    placed_alike: dict[object, list[Tensor]] = {}
+    for one, grad in learned:
+        key = (grad.device_mesh, grad.placements) if isinstance(grad, DTensor) else None
+        if one not in uncounted:
+            placed_alike.setdefault(key, []).append(grad)
+    squares = [_sum_of_squares(gradients) for gradients in placed_alike.values()]
     zero = torch.zeros((), dtype=torch.float64, device=device)
     total = torch.stack(squares).sum().to(device) if squares else zero
     if pipeline is not None:
         dist.all_reduce(total, group=pipeline)
-    return total.sqrt()
-
-
-def clip(parameters: Iterable[nn.Parameter], total: Tensor, max_norm: float) -> None:
-    """Scale gradients so that their norm, `total`, is at most `max_norm`."""
+    total = total.sqrt()
     factor = float(max_norm / (total + 1e-6))
-    if factor >= 1.0:
-        return
+    if not factor >= 1.0:  # it may be NaN
+        for _, grad in learned:
+            local_part(grad).mul_(factor)
+    return total
+
+
+def scale_gradients(parameters: Iterable[nn.Parameter], factor: Tensor) -> None:
+    """Multiply the gradients of parameters, wherever they are, by a number."""
     for parameter in parameters:
         if parameter.grad is not None:
-            local_part(parameter.grad).mul_(factor)
-
-
-def _by_mesh(gradients: Sequence[Tensor]) -> Iterable[list[Tensor]]:
-    groups: dict[object, list[Tensor]] = {}
-    for gradient in gradients:
-        key = (gradient.device_mesh, gradient.placements) if isinstance(gradient, DTensor) else None
-        groups.setdefault(key, []).append(gradient)
-    return groups.values()
+            local = local_part(parameter.grad)
+            local.mul_(factor.to(local.device))
 
 
 def _sum_of_squares(gradients: list[Tensor]) -> Tensor:
@@ -139,3 +144,154 @@ def _sum_of_squares(gradients: list[Tensor]) -> Tensor:
             if not isinstance(placement, Replicate) and first.device_mesh.size(axis) > 1:
                 dist.all_reduce(squares, group=first.device_mesh.get_group(axis))
     return squares
+
+
+_ROOT = 0
+
+
+def refuse_other_reductions(module: nn.Module) -> None:
+    """Have a model raise wherever its gradients would be summed in another order.
+
+    Raises UsageError if its gradients depend on more than the rows of a group.
+    """
+    for name, one in module.named_modules():
+        if getattr(one, "track_running_stats", False):
+            raise UsageError(
+                f"{name} is a {type(one).__name__}, whose statistics follow from the rows of each "
+                "rank, so that parallel.reduce=tree cannot be exact",
+                hint="take GroupNorm or LayerNorm, or parallel.reduce=fast",
+            )
+    if isinstance(module, DistributedDataParallel):
+        module.register_comm_hook(None, _refuse)
+
+
+def _refuse(state: Any, bucket: Any) -> Any:
+    del state, bucket
+    raise UsageError(
+        "with parallel.reduce=tree gradients are summed by run.train_step only",
+        hint="call run.train_step(model, inputs, targets), or take parallel.reduce=fast",
+    )
+
+
+_refuse.__annotations__.clear()  # torch compares them with its classes, and they are texts here
+
+
+@dataclass(slots=True, kw_only=True)
+class TreeReduction:
+    """Sums the gradients of one model over the groups of a batch, on all ranks.
+
+    `leaves` are those of each rank. Every rank makes the same calls in the same order.
+    """
+
+    module: nn.Module
+    rank: int
+    leaves: Sequence[range]
+    _sums: dict[TreeNode, list[Tensor]] = field(default_factory=dict)
+    _losses: list[Tensor] = field(default_factory=list)
+    _used: set[int] = field(default_factory=set)
+
+    @property
+    def own(self) -> range:
+        """The leaves of this rank."""
+        return self.leaves[self.rank]
+
+    @property
+    def count(self) -> int:
+        """Number of all leaves."""
+        return self.leaves[-1].stop
+
+    @property
+    def _parameters(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+
+    def run(self, compute: Callable[[int], Tensor]) -> Tensor:
+        """Add the mean gradient of all leaves to that of the model; return the mean loss.
+
+        `compute` returns the mean loss of this rank's leaf with a number, counted from 0. The loss
+        is float64. Memory for gradients is needed about log2 of this rank's leaves times.
+        """
+        parameters = self._parameters
+        before = [parameter.grad for parameter in parameters]
+        try:
+            for number, leaf in enumerate(self.own):
+                for parameter in parameters:
+                    parameter.grad = None
+                loss = compute(number)
+                torch.autograd.backward(loss)
+                self._losses.append(loss.detach().double())
+                self._add(TreeNode(0, leaf), self._flat_gradients())
+            self._meet()
+        except BaseException:
+            for one, gradient in zip(parameters, before, strict=True):
+                one.grad = gradient
+            raise
+        self._give(before)
+        losses = self.in_order(self._losses)
+        self._losses.clear()
+        return losses.mean()
+
+    def _flat_gradients(self) -> list[Tensor]:
+        """Return the gradients as one tensor for each type; zeros for what was not used."""
+        parameters = self._parameters
+        self._used |= {number for number, one in enumerate(parameters) if one.grad is not None}
+        by_type: dict[torch.dtype, list[Tensor]] = {}
+        for parameter in parameters:
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            by_type.setdefault(parameter.dtype, []).append(gradient.reshape(-1))
+        return [torch.cat(ones) for ones in by_type.values()]
+
+    def _add(self, node: TreeNode, right: list[Tensor]) -> None:
+        """Take a sum, and add it to its left siblings as far up as they are here."""
+        while node.is_right and node.sibling in self._sums:
+            left = self._sums.pop(node.sibling)
+            for one, other in zip(left, right, strict=True):
+                one.add_(other)
+            node, right = node.parent, left
+        self._sums[node] = right
+
+    def _meet(self) -> None:
+        """Send sums along the tree, until the first rank has that of all leaves."""
+        for node, sender, receiver in transfers(self.leaves):
+            if sender == self.rank:
+                for tensor in self._sums.pop(node):
+                    dist.send(tensor, receiver)
+            elif receiver == self.rank:
+                taken = [torch.empty_like(part) for part in self._sums[node.sibling]]
+                for tensor in taken:
+                    dist.recv(tensor, sender)
+                self._add(node, taken)
+
+    def _give(self, before: Sequence[Tensor | None]) -> None:
+        """Hand the sum to all ranks, and add it to the gradients that were there."""
+        parameters = self._parameters
+        root = TreeNode(self.count.bit_length() - 1, 0)
+        total = self._sums.pop(root) if self.rank == _ROOT else self._empty()
+        used = torch.tensor([number in self._used for number in range(len(parameters))])
+        on_device = used.to(parameters[0].device, torch.uint8)
+        dist.all_reduce(on_device, dist.ReduceOp.MAX)
+        for tensor in total:
+            dist.broadcast(tensor, _ROOT)
+            tensor.mul_(1.0 / self.count)  # exact: a power of two
+        offsets = dict.fromkeys((tensor.dtype for tensor in total), 0)
+        by_type = {tensor.dtype: tensor for tensor in total}
+        for parameter, earlier, is_used in zip(parameters, before, on_device.tolist(), strict=True):
+            start = offsets[parameter.dtype]
+            offsets[parameter.dtype] = start + parameter.numel()
+            flat = by_type[parameter.dtype][start : start + parameter.numel()]
+            new = flat.view_as(parameter).clone() if is_used else None
+            parameter.grad = joined(earlier, new)
+        self._used.clear()
+
+    def _empty(self) -> list[Tensor]:
+        sizes: dict[torch.dtype, int] = {}
+        for parameter in self._parameters:
+            sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
+        device = self._parameters[0].device
+        return [torch.empty(size, dtype=dtype, device=device) for dtype, size in sizes.items()]
+
+    def in_order(self, own: Sequence[Tensor]) -> Tensor:
+        """Return a number of each leaf, of all ranks, float64; `own` are those of this rank's."""
+        numbers = torch.zeros(self.count, dtype=torch.float64, device=own[0].device)
+        numbers[self.own.start : self.own.stop] = torch.stack(list(own))
+        dist.all_reduce(numbers)  # each place is of one rank, so that nothing is rounded
+        return numbers

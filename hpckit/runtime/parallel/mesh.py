@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -14,20 +15,6 @@ from hpckit.values import dataclass
 
 _SHARDS = "shard_context"
 """The axes over which parameters are sharded, as one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingSum:
-    """A sum over ranks that has been begun; `total` is this rank's part until it is done."""
-
-    total: torch.Tensor
-    work: dist.Work | None = None
-
-    def wait(self) -> torch.Tensor:
-        """Return the sum; waits for the ranks that have not begun it."""
-        if self.work is not None:
-            self.work.wait()
-        return self.total
 
 
 @dataclass(frozen=True)
@@ -80,22 +67,24 @@ class RankMesh:
         """Return where this rank is on an axis."""
         return self.layout.coordinates(self.rank)[axis]
 
-    def sum_over_world(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the sum of a number over all ranks, in float64; collective."""
-        return self.begin_sum(value).wait()
-
-    def begin_sum(self, value: torch.Tensor) -> PendingSum:
+    def begin_sum(self, value: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Begin the sum of a number over all ranks, in float64; collective.
 
-        A rank alone sends nothing: its first collective would cost NCCL's memory, 0.55 GiB.
+        Return what waits for the ranks that have not begun it, and returns the sum. A rank alone
+        sends nothing: its first collective would cost NCCL's memory, 0.55 GiB.
         """
         total = value.detach().double().clone()
         if self.layout.world_size == 1:
-            return PendingSum(total=total)
+            return lambda: total
         work = dist.all_reduce(total, async_op=True)
         if work is None:  # torch says so to a process that is in no group
             raise RuntimeError("this rank has no process group")
-        return PendingSum(total=total, work=work)
+
+        def wait() -> torch.Tensor:
+            work.wait()
+            return total
+
+        return wait
 
     def gather_all(self, value: Any) -> list[Any]:
         """Return a small value of each rank; collective."""

@@ -164,7 +164,6 @@ def _head_problems(plan: Plan, size: int) -> Iterator[ConfigError]:
 
 
 def _cut_problems(name: str, module: nn.Module, field: str) -> Iterator[ConfigError]:
-    """Yield why a module cannot be cut, whatever the size."""
     if _width_to_cut(module, field) is None:
         yield ConfigError(
             f"Plan({field}=…): {name} is a {type(module).__name__}",
@@ -202,7 +201,6 @@ def _width_problems(widths: Mapping[int, str], size: int) -> Iterator[ConfigErro
 
 
 def _fitting_sizes(counts: Iterable[int]) -> str:
-    """Return which sizes divide all of these, in words."""
     whole = math.gcd(*counts)
     sizes = [size for size in range(2, min(whole, _MOST_SIZE) + 1) if whole % size == 0]
     if not sizes:
@@ -232,7 +230,6 @@ def _pair_problems(
 def _linears(
     modules: dict[str, nn.Module], unit: str, names: Sequence[str]
 ) -> dict[str, nn.Linear]:
-    """Return those of the names that are linear layers of a unit."""
     inside = {name: modules[name] for name in names if name.startswith(unit + ".")}
     return {name: one for name, one in inside.items() if isinstance(one, nn.Linear)}
 

@@ -1,24 +1,85 @@
-"""The models of a rank that are laid out, each with how it is trained."""
+"""The models of a rank that are laid out, each with how it is trained.
+
+Optimizers have to update what is trained, not the parameters that a model had before. Sharding and
+cutting matrices put new parameters into a model. An optimizer that was made before has the old
+ones, which get no gradients: it would train nothing, and nothing would tell.
+"""
 
 from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import LBFGS
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from hpckit.errors import UsageError
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import BatchRule, Parallel
-from hpckit.runtime.parallel.batch_checks import check_values, digests_of
+from hpckit.runtime.parallel.batch_checks import ReplacedParameter, check_values, digests_of
+from hpckit.runtime.parallel.batch_pieces import BatchCut
 from hpckit.runtime.parallel.build import LaidOutModel, build_on_meta, build_seeded, lay_out
 from hpckit.runtime.parallel.initialise import Init, PartInitialiser
 from hpckit.runtime.parallel.mesh import RankMesh
-from hpckit.runtime.parallel.optimizer_check import OptimizerCheck
-from hpckit.runtime.parallel.sharding_checks import needs_fsdp
+from hpckit.runtime.parallel.sharding import needs_fsdp
 from hpckit.runtime.parallel.training import ModelTraining
 from hpckit.values import dataclass, field
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class OptimizerCheck:
+    """Looks at each optimizer of this process once, before its first step, while this is kept.
+
+    `stages` is the number of ranks over which models are cut into pipeline stages.
+    """
+
+    stages: int = 1
+    _replaced: list[tuple[str, str, weakref.ref[nn.Parameter]]] = field(default_factory=list)
+    _seen: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
+
+    def __post_init__(self) -> None:
+        own = weakref.ref(self)
+
+        def before(optimizer: Optimizer, *_: Any) -> None:
+            check = own()
+            if check is not None:
+                check.look(optimizer)
+
+        handle = register_optimizer_step_pre_hook(before)
+        weakref.finalize(self, handle.remove)
+
+    def add(self, replaced: Iterable[ReplacedParameter], model: nn.Module) -> None:
+        """Take note of what a model no longer has, since it is laid out."""
+        kind = type(model).__name__.removeprefix("FSDP")
+        self._replaced += [(state.name, kind, state.earlier) for state in replaced]
+
+    def look(self, optimizer: Optimizer) -> None:
+        """Raise UsageError if an optimizer has parameters of before, or needs all of a model."""
+        if optimizer in self._seen:
+            return
+        self._seen.add(optimizer)
+        if self.stages > 1 and isinstance(optimizer, LBFGS):
+            raise UsageError(
+                f"{type(optimizer).__name__} weighs all parameters against each other, and with "
+                "parallel.pipeline each rank has those of its stages only",
+                hint="choose an optimizer that treats each parameter by itself, such as AdamW, or "
+                "a layout with parallel.pipeline=1",
+            )
+        known = {id(one()): (name, kind) for name, kind, one in self._replaced if one() is not None}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) in known:
+                    name, kind = known[id(parameter)]
+                    raise UsageError(
+                        f"{type(optimizer).__name__} updates {name} as {kind} had it before "
+                        "run.parallelize(), which put another parameter in its place: it would "
+                        "train nothing",
+                        hint="make the optimizer after it: model = run.parallelize(build, plan); "
+                        f"{type(optimizer).__name__}(model.parameters())",
+                    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,17 +130,19 @@ class ParallelModels:
     def keep(self, made: LaidOutModel) -> nn.Module:
         """Remember how a model that is laid out is trained; return this rank's part."""
         scaled = self.settings.batch is BatchRule.scale  # batches are planned for the ranks of now
-        self._known[made.module] = ModelTraining(
-            model=made,
-            mesh=self.mesh,
+        cut = BatchCut(
+            layout=self.mesh.layout,
             settings=self.settings,
             full_data_size=self.mesh.layout.data_size if scaled else self.full_data_size,
-            is_laid_out=self._has,
+            pipeline=made.pipeline,
+            context=made.context,
+        )
+        self._known[made.module] = ModelTraining(
+            model=made, mesh=self.mesh, settings=self.settings, cut=cut, is_laid_out=self._has
         )
         return made.module
 
     def _has(self, parameter: Tensor) -> bool:
-        """Return whether a parameter is one of a model that is laid out."""
         return any(parameter is one for model in self._known for one in model.parameters())
 
     def training(self, model: nn.Module) -> ModelTraining:

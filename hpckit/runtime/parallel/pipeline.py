@@ -132,11 +132,6 @@ class Pipeline:
     numbers of no meaning."""
 
     @property
-    def has_first(self) -> bool:
-        """Whether this rank has the first stage."""
-        return self.parts[0].number == 0
-
-    @property
     def has_last(self) -> bool:
         """Whether this rank has the last stage."""
         return self.parts[-1].number == self.stages - 1
@@ -167,7 +162,6 @@ class Pipeline:
     def _schedule(
         self, parts: int, inputs: Tensor, *, forward_only: bool = False
     ) -> tuple[bool, Any]:
-        """Return the schedule for batches of this shape, and whether it ran before."""
         key = (parts, tuple(inputs.shape), forward_only)
         schedule = self._schedules.pop(key, None)
         known = schedule is not None
@@ -232,8 +226,9 @@ class Pipeline:
 
     def _compute(self, outputs: Any, targets: Any) -> Tensor:
         assert self._loss is not None  # noqa: S101  # set while a schedule runs
-        if self.rehearses:
-            return _any_loss(outputs)
+        if self.rehearses:  # a number that has a gradient for each output; its value means nothing
+            given = outputs if isinstance(outputs, tuple | list) else (outputs,)
+            return torch.stack([tensor.abs().sum().float() for tensor in given]).sum()
         return self._loss(outputs, targets, self._part)
 
     def _run(
@@ -244,7 +239,7 @@ class Pipeline:
         loss: PartLoss,
         kwargs: Mapping[str, Any],
     ) -> None:
-        first = (inputs,) if self.has_first else ()
+        first = (inputs,) if self.parts[0].number == 0 else ()
         for part in self.parts:
             part.follow()
         self._loss = loss
@@ -255,9 +250,3 @@ class Pipeline:
                 run(*first, **kwargs)
         finally:
             self._loss = None
-
-
-def _any_loss(outputs: Any) -> Tensor:
-    """Return a number that has a gradient for each output; its value means nothing."""
-    given = outputs if isinstance(outputs, tuple | list) else (outputs,)
-    return torch.stack([tensor.abs().sum().float() for tensor in given]).sum()

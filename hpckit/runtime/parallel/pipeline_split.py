@@ -129,7 +129,6 @@ class PipelineSplit:
         return 0 if self.plan.matching(self.plan.first, inside) else self.stages - 1
 
     def _only(self, model: nn.Module, kept: Collection[int]) -> nn.Module:
-        """Return a model without the units and the ends that these stages do not have."""
         by_stage = stages_of_units(self.units, self.stages)
         units = {unit for number, one in enumerate(by_stage) for unit in one if number not in kept}
         modules = [name for name, _ in model.named_modules()]

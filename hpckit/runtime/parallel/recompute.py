@@ -75,7 +75,6 @@ class RecomputedForward:
 
 
 def _keeping_products() -> Any:
-    """Return the contexts in which matrix products are kept for the backward pass."""
     aten = torch.ops.aten
     products = [aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default]
     return create_selective_checkpoint_contexts(products)  # type: ignore[no-untyped-call]

@@ -14,19 +14,23 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.func import functional_call
-from torch.utils.hooks import RemovableHandle
 
 from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.settings import Parallel, Precision
 from hpckit.runtime.generators import kept_generators
+from hpckit.runtime.parallel.batch_checks import check_whole
 from hpckit.runtime.parallel.context.context_parallel import ContextShards
 from hpckit.runtime.parallel.kept_state import evaluating, keep_state
+from hpckit.runtime.parallel.mesh import RankMesh
+from hpckit.runtime.parallel.step_errors import LostWrites
+from hpckit.runtime.parallel.tensor_parallel import TensorCut
 from hpckit.values import dataclass, field
 
 _log = logging.getLogger("hpckit.rank")
@@ -43,7 +47,7 @@ _MOST_POSITIONS = 256
 class UnitCheck:
     """Compares one unit, `name`, with its whole, which has shapes and no memory.
 
-    `watch` begins; the last forward pass counts. All ranks that share the unit make the same calls.
+    The last forward pass that is watched counts. All ranks that share the unit make the same calls.
     """
 
     name: str
@@ -51,19 +55,19 @@ class UnitCheck:
     unit: nn.Module
     context: ContextShards | None
     half: bool = False
-    _handles: list[RemovableHandle] = field(default_factory=list)
     _seen: dict[str, Any] = field(default_factory=dict)
 
-    def watch(self) -> None:
-        """Keep what goes into the unit, and what comes out of it."""
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Keep what goes into the unit, and what comes out of it; leave nothing in the model."""
         before = self.unit.register_forward_pre_hook(self._before, with_kwargs=True)
-        self._handles = [before, self.unit.register_forward_hook(self._after)]
-
-    def stop(self) -> None:
-        """Forget everything; nothing of the check is left in the model."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles, self._seen = [], {}
+        after = self.unit.register_forward_hook(self._after)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+            self._seen = {}
 
     def problem(self) -> str:
         """Return how the unit differs from its whole; empty if it does not, or nobody can tell.
@@ -134,8 +138,7 @@ class UnitCheck:
         return one if self.context is None else self.context.whole(one)
 
 
-def unit_hint(layout: Layout) -> str:
-    """Return what to do about a unit that differs from its whole."""
+def _unit_hint(layout: Layout) -> str:
     causes = {
         "a fixed number of heads (unflatten by the width of a head, -1 heads)": layout.tensor,
         "several projections in one matrix": layout.tensor,
@@ -161,7 +164,7 @@ class ContextCheck:
         "unchecked"
     )
 
-    def problem(self, row: Tensor, kwargs: Mapping[str, Any]) -> str:
+    def problem(self, row: Tensor, kwargs: Mapping[str, Any]) -> str:  # noqa: ARG002  # as for stages
         """Return how outputs differ for a row [1, …]; empty if they do not, or it is unknown.
 
         `row` and `kwargs` are of this rank's positions. Collective.
@@ -170,7 +173,6 @@ class ContextCheck:
         text = self.shards.whole(row)
         text = text[:, : min(text.shape[1], max(_MOST_POSITIONS, pieces)) // pieces * pieces]
         own = self.shards.cut(text.shape[1], text.device)
-        del kwargs
         with torch.no_grad(), evaluating(self.model), keep_state(self.model):
             try:
                 return self._difference(text, own)
@@ -201,27 +203,41 @@ class ContextCheck:
         return self.model(text, positions=positions.expand(len(text), -1))
 
 
-def whole_units(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Module]:
-    """Return a copy without memory of one unit of each class, by its name."""
-    found: dict[type[nn.Module], tuple[str, nn.Module]] = {}
-    for name in names:
-        unit = model.get_submodule(name)
+def unit_checks(
+    units: Mapping[str, nn.Module], context: ContextShards | None, settings: Parallel
+) -> tuple[UnitCheck, ...]:
+    """Return a check of one unit of each class, while units are whole; by their names."""
+    found: dict[type[nn.Module], UnitCheck] = {}
+    half = settings.params is Precision.bf16
+    for name, unit in units.items():
         if type(unit) in found:
             continue
-        tensors = [*unit.parameters(), *unit.buffers()]
-        memo: dict[int, Any] = {id(tensor): _shapes_of(tensor) for tensor in tensors}
+        shapes: dict[int, Any] = {id(one): one.detach().to("meta") for one in unit.buffers()}
+        for one in unit.parameters():
+            shapes[id(one)] = nn.Parameter(one.detach().to("meta"), one.requires_grad)
         try:
-            found[type(unit)] = name, copy.deepcopy(unit, memo)
+            whole = copy.deepcopy(unit, shapes)
         except Exception as error:  # noqa: BLE001  # the user's module
             _log.debug("unit %s cannot be copied: %s", name, error)
-    return dict(found.values())
+        else:
+            found[type(unit)] = UnitCheck(
+                name=name, whole=whole, unit=unit, context=context, half=half
+            )
+    return tuple(found.values())
 
 
-def _shapes_of(tensor: Tensor) -> Tensor:
-    made = tensor.detach().to("meta")
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(made, requires_grad=tensor.requires_grad)
-    return made
+@contextmanager
+def comparing_units(
+    checks: Sequence[UnitCheck], mesh: RankMesh, cut: TensorCut | None
+) -> Iterator[None]:
+    """Compare units that are cut with whole ones; raises RunError on all ranks; collective."""
+    with ExitStack() as stack:
+        for check in checks:
+            stack.enter_context(check.watched())
+        with nullcontext() if cut is None else LostWrites():  # type: ignore[no-untyped-call]
+            yield
+        problems = [check.problem() for check in checks]
+        check_whole(mesh, next(filter(None, problems), ""), _unit_hint(mesh.layout))
 
 
 def _cloned(value: Any) -> Any:

@@ -210,7 +210,6 @@ def _tensors_of(output: Any) -> list[Tensor]:
 
 
 def _far(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> str:
-    """Return how far outputs are apart; empty if they are the same but for rounding."""
     shapes, expected = ([list(tensor.shape) for tensor in many] for many in (found, wanted))
     if shapes != expected:
         return f"it has the shapes {shapes}, not {expected}"

@@ -52,7 +52,10 @@ def explain_errors(settings: Parallel, layout: Layout, cut: TensorCut | None) ->
         if blamed:
             raise RunError(blamed, hint=_NAME_IT) from error
         told = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
-        if in_parts and not isinstance(error, HpckitError) and _is_of_parts(error):
+        frames = traceback.extract_tb(error.__traceback__)
+        # Where torch computes with tensors that are cut over ranks.
+        is_of_parts = any(_OF_PARTS in one.filename for one in frames) or "DTensor" in str(error)
+        if in_parts and not isinstance(error, HpckitError) and is_of_parts:
             raise RunError(
                 f"torch cannot compute with activations that are cut along the sequence: {told}",
                 hint=_HAVE_WHOLE,
@@ -61,12 +64,6 @@ def explain_errors(settings: Parallel, layout: Layout, cut: TensorCut | None) ->
         if hint is None:
             raise
         raise RunError(f"torch could not train a compiled unit: {told}", hint=hint) from error
-
-
-def _is_of_parts(error: Exception) -> bool:
-    """Return whether torch raised it where it computes with tensors that are cut over ranks."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return any(_OF_PARTS in frame.filename for frame in frames) or "DTensor" in str(error)
 
 
 def _hint(error: Exception, settings: Parallel, layout: Layout) -> str | None:
@@ -101,14 +98,11 @@ class LostWrites(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 hint=f"write x = torch.cat(…) instead; or {_HAVE_WHOLE}",
             )
         found = func(*args, **kwargs or {})
-        if isinstance(first, DTensor) and isinstance(found, DTensor) and _is_view(func):
+        returned = func._schema.returns  # noqa: SLF001
+        is_view = bool(returned) and returned[0].alias_info is not None
+        if is_view and isinstance(first, DTensor) and isinstance(found, DTensor):
             setattr(found, _IS_COPY, is_copy or (_is_cut(first) and not _is_cut(found)))
         return found
-
-
-def _is_view(func: Any) -> bool:
-    returned = func._schema.returns  # noqa: SLF001
-    return bool(returned) and returned[0].alias_info is not None
 
 
 def _is_cut(tensor: DTensor) -> bool:

@@ -5,27 +5,136 @@ optimizers and checkpoints then need nothing special. Between a column layer and
 follows it, tensors are the plain local part, so that a model's own code works on its own heads.
 
 With sequence parallelism, activations outside of these pairs are DTensors, sharded along the
-sequence (dimension 1).
+sequence (dimension 1). A rank gathers the input of columns for the forward pass, keeps its own part
+of it, and gathers it again for the backward pass (Korthikanti et al. 2022, section 4.2.2).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import Parallel, Recompute
-from hpckit.runtime.parallel.column_inputs import ColumnInputs
-from hpckit.runtime.parallel.loss.cut_vocabulary import CutLogits, as_cut_logits, gathered
+from hpckit.runtime.parallel.loss.step_loss import CutLogits, as_cut_logits, gathered
 from hpckit.runtime.parallel.model_checks import cut_axis
+from hpckit.runtime.parallel.pipeline_split import StagePart
 from hpckit.values import dataclass, field
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class InputPart:
+    """A rank's part of an input, of which `count` operations need all for their backward passes.
+
+    It is gathered for the first of them, and freed after the last one. `address` is that of all of
+    it while the forward pass has it.
+    """
+
+    part: DTensor
+    address: int
+    elements: int
+    version: int
+    count: int = 0
+    _left: int = 0
+    _whole: Tensor | None = None
+
+    @classmethod
+    def of(cls, part: DTensor, whole: DTensor) -> InputPart:
+        """Return the part that is kept of an input that has just been gathered."""
+        kept: Any = part.detach()  # a DTensor, too
+        address = _storage(whole).data_ptr()
+        return cls(part=kept, address=address, elements=whole.numel(), version=kept._version)  # noqa: SLF001
+
+    def pack(self, tensor: Tensor) -> Tensor | Callable[[], Tensor]:
+        """Return what a graph keeps for a tensor that an operation wants to be kept.
+
+        For all of this input that is what gathers it in the shape in which the operation took it.
+        """
+        if not isinstance(tensor, DTensor) or tensor.numel() != self.elements:
+            return tensor
+        if not tensor.is_contiguous() or _storage(tensor).data_ptr() != self.address:
+            return tensor
+        self.count += 1
+        return partial(self.gathered, tensor.shape)
+
+    def gathered(self, shape: torch.Size) -> DTensor:
+        """Return all of it, for one of the operations that need it; collective."""
+        if self.part._version != self.version:  # noqa: SLF001
+            raise RuntimeError(
+                "the input of a layer in columns was changed in place before its backward pass"
+            )
+        if self._whole is None:
+            self._left = self.count
+            with torch.no_grad():
+                self._whole = self.part.redistribute(placements=[Replicate()]).to_local()
+        whole, self._left = self._whole, self._left - 1
+        if self._left == 0:
+            self._whole = None
+        mesh = self.part.device_mesh
+        return DTensor.from_local(whole.view(shape), mesh, [Replicate()], run_check=False)
+
+
+@dataclass(slots=True, kw_only=True)
+class ColumnInputs:
+    """Has the layers in columns of a model take all of their input.
+
+    `place` makes a DTensor of all of an input. Layers of a unit that take the same input, such as
+    query and key, gather it once. `keeps_parts`: a unit is not computed again for its backward
+    pass, so what it keeps counts.
+    """
+
+    place: Callable[[Any], Any]
+    keeps_parts: bool
+    _gathered: list[tuple[Tensor, Any, InputPart | None]] = field(default_factory=list)
+    """The input that was gathered last, while its unit runs."""
+    _saving: dict[nn.Module, saved_tensors_hooks] = field(default_factory=dict)
+
+    def gather_for(self, layer: nn.Module, unit: nn.Module) -> None:
+        """Have a layer take all of its input; nothing is left of it when its unit has run."""
+        layer.register_forward_pre_hook(self._gather)
+        layer.register_forward_hook(self._end_saving, always_call=True)
+        unit.register_forward_hook(self._forget, always_call=True)
+
+    def _gather(self, layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        given = args[0]
+        if not self._gathered or self._gathered[0][0] is not given:
+            whole, part = self.place(given), None
+            if self.keeps_parts and isinstance(given, DTensor) and whole is not given:
+                part = InputPart.of(given, whole)
+            self._gathered = [(given, whole, part)]
+        _, whole, part = self._gathered[0]
+        if part is not None:
+            self._saving[layer] = saved_tensors_hooks(part.pack, _unpacked)
+            self._saving[layer].__enter__()
+        return (whole, *args[1:])
+
+    def _end_saving(self, layer: nn.Module, _: Any, __: Any) -> None:
+        saving = self._saving.pop(layer, None)
+        if saving is not None:
+            saving.__exit__()
+
+    def _forget(self, _: nn.Module, __: Any, ___: Any) -> None:
+        self._gathered = []
+
+
+def _unpacked(saved: Tensor | Callable[[], Tensor]) -> Tensor:
+    return saved if isinstance(saved, Tensor) else saved()
+
+
+def _storage(tensor: DTensor) -> torch.UntypedStorage:
+    local = tensor._local_tensor  # noqa: SLF001
+    waiting: Tensor = getattr(local, "elem", local)  # of a tensor that is still being gathered
+    return waiting.untyped_storage()
+
 
 _SEQUENCE = Shard(1)
 _WHOLE = Replicate()
@@ -68,7 +177,8 @@ class TensorCut:
             unit = next((unit for unit in self.units if name.startswith(unit + ".")), None)
             inside = unit is not None
             if name in columns:
-                self._cut_columns(module, inside=inside)
+                self._distribute(module, _placements(module, columns=True))
+                module.register_forward_hook(_local_output if inside else self._put_together)
                 if self.settings.compile:
                     module.register_forward_pre_hook(self._as(_WHOLE))
                 else:
@@ -106,24 +216,25 @@ class TensorCut:
             parameter.register_post_accumulate_grad_hook(_place_gradient)  # type: ignore[no-untyped-call]
             parameter.requires_grad = learns
 
-    def end(self, model: nn.Module) -> None:
-        """Have a model return plain tensors: all of them, or its own part of the logits."""
+    def join_parts(self, parts: Sequence[StagePart], stages: int) -> None:
+        """Have pipeline stages pass their own part of the sequence to each other as plain tensors.
+
+        The last one returns plain tensors, too: all of them, or its own part of the logits.
+        """
 
         def after(_: nn.Module, __: Any, output: Any) -> Any:
             if self.keeps_logits and isinstance(output, CutLogits):
                 return output.here()
             return _plain_output(_, __, gathered(output))
 
-        model.register_forward_hook(after)
-
-    def join_stages(self, part: nn.Module, *, first: bool, last: bool) -> None:
-        """Have a pipeline stage send and receive its own part of the sequence as plain tensors."""
-        if not self.settings.sequence:
-            return
-        if not first:
-            part.register_forward_pre_hook(self._as(_SEQUENCE, plain=_SEQUENCE))
-        if not last:
-            part.register_forward_hook(_local_output)
+        for part in parts:
+            if part.number > 0 and self.settings.sequence:
+                before = self._as(_SEQUENCE, plain=_SEQUENCE)
+                part.module.register_forward_pre_hook(before)
+            if part.number == stages - 1:
+                part.module.register_forward_hook(after)
+            elif self.settings.sequence:
+                part.module.register_forward_hook(_local_output)
 
     def _watch_unit(self, name: str, unit: nn.Module, planned: set[str]) -> None:
         """Note the layers that a plan leaves out when torch cannot compute the unit with them."""
@@ -148,10 +259,6 @@ class TensorCut:
                 error.add_note(self._blamed)
 
         unit.register_forward_hook(after, always_call=True)
-
-    def _cut_columns(self, module: nn.Module, *, inside: bool) -> None:
-        self._distribute(module, _placements(module, columns=True))
-        module.register_forward_hook(_local_output if inside else self._put_together)
 
     def _put_together(self, _: nn.Module, __: Any, output: Any) -> Any:
         """Return the whole output of columns outside of units, or what gets whole when needed."""
@@ -241,7 +348,6 @@ def _place_gradient(parameter: Tensor) -> None:
 
 
 def _placements(module: nn.Module, *, columns: bool) -> dict[str, Placement]:
-    """Return how the parameters of a layer in columns, or else in rows, are cut."""
     axes = {key: cut_axis(module, key, columns=columns) for key in _own(module)}
     return {key: _WHOLE if axis is None else Shard(axis) for key, axis in axes.items()}
 
@@ -255,17 +361,14 @@ def _is_container(module: nn.Module) -> bool:
 
 
 def _local_output(_: nn.Module, __: Any, output: Any) -> Any:
-    """Return this rank's own part."""
     return output.to_local() if isinstance(output, DTensor) else output
 
 
 def _cut_output(_: nn.Module, __: Any, output: Any) -> Any:
-    """Return the output cut along the sequence."""
     return output.redistribute(placements=[_SEQUENCE])
 
 
 def _plain_output(_: nn.Module, __: Any, output: Any) -> Any:
-    """Return the whole output as a plain tensor."""
     if not isinstance(output, DTensor):
         return output
     if output.placements != (_WHOLE,):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -15,33 +15,33 @@ from torch.nn.parallel import DistributedDataParallel
 from hpckit.errors import UsageError
 from hpckit.model.counted import listed
 from hpckit.model.parallel.layout import MeshAxis
-from hpckit.model.parallel.reduction_tree import leaves_of_ranks, share_of_groups
 from hpckit.model.parallel.settings import Parallel, Reduction
-from hpckit.model.parallel.share import BatchShare, cut_rows
+from hpckit.model.parallel.share import BatchShare
 from hpckit.runtime.parallel import batch_checks
 from hpckit.runtime.parallel.arguments import LossFunction
-from hpckit.runtime.parallel.batch_pieces import BatchCut, BatchPiece, cut_batch
+from hpckit.runtime.parallel.batch_pieces import BatchCut, BatchPiece
 from hpckit.runtime.parallel.build import LaidOutModel
-from hpckit.runtime.parallel.gradient_sets import GradientSets
-from hpckit.runtime.parallel.gradients import clip, set_aside, total_norm
-from hpckit.runtime.parallel.kept_state import evaluating
-from hpckit.runtime.parallel.loss.loss_check import LOOKS, KnownLoss, KnownLosses, LossCheck
-from hpckit.runtime.parallel.loss.loss_graph import LossGraph
-from hpckit.runtime.parallel.loss.step_loss import (
-    PendingScale,
-    StepLoss,
-    count_targets,
-    measure,
-    quotient,
+from hpckit.runtime.parallel.gradients import (
+    TreeReduction,
+    clip,
+    refuse_other_reductions,
+    scale_gradients,
+    set_aside,
 )
-from hpckit.runtime.parallel.mesh import PendingSum, RankMesh
-from hpckit.runtime.parallel.pipeline import check_microbatches
-from hpckit.runtime.parallel.self_check import unit_hint
-from hpckit.runtime.parallel.shared_buffers import SharedBuffers
-from hpckit.runtime.parallel.step_errors import LostWrites, explain_errors
+from hpckit.runtime.parallel.kept_state import evaluating
+from hpckit.runtime.parallel.loss.loss_check import (
+    LOOKS,
+    KnownLoss,
+    KnownLosses,
+    LossCheck,
+    LossGraph,
+)
+from hpckit.runtime.parallel.loss.step_loss import StepLoss, count_targets, measure, quotient
+from hpckit.runtime.parallel.mesh import RankMesh
+from hpckit.runtime.parallel.self_check import comparing_units
+from hpckit.runtime.parallel.shared_parts import GradientSets, SharedBuffers
+from hpckit.runtime.parallel.step_errors import explain_errors
 from hpckit.runtime.parallel.tensor_parallel import keeping_logits
-from hpckit.runtime.parallel.tree_reduction import TreeReduction, refuse_other_reductions
-from hpckit.runtime.tensor_parts import local_part
 from hpckit.values import dataclass, field
 
 
@@ -49,22 +49,20 @@ from hpckit.values import dataclass, field
 class ModelTraining:
     """Training steps of one model. Every rank makes the same calls in the same order.
 
-    `full_data_size` is the number of data ranks that were asked for. `is_laid_out` tells the
-    parameters of all models that are trained like this one. `cut` says what this rank has of a
-    batch.
+    `cut` says what this rank has of a batch. `is_laid_out` tells the parameters of all models that
+    are trained like this one.
     """
 
     model: LaidOutModel
     mesh: RankMesh
     settings: Parallel
-    full_data_size: int
+    cut: BatchCut
     is_laid_out: Callable[[Tensor], bool]
-    cut: BatchCut = field(init=False)
     _checked: bool = field(default=False)
     _steps: int = field(default=0)
     _losses: KnownLosses = field(default_factory=KnownLosses)
     _learning: tuple[tuple[str, nn.Parameter, bool], ...] = field(init=False)
-    _buffers: SharedBuffers | None = field(init=False, default=None)
+    _buffers: SharedBuffers = field(init=False)
     _sets: GradientSets = field(init=False)
     _is_torn: bool = field(init=False, default=False)
 
@@ -74,50 +72,44 @@ class ModelTraining:
         self._learning = tuple((name, one, one.requires_grad) for name, one in named)
         if self.settings.reduce is Reduction.tree:
             refuse_other_reductions(self.model.module)
-        buffers = SharedBuffers(module=self.model.module, mesh=self.mesh)
-        if buffers.are_needed:
-            self._buffers = buffers
+        self._buffers = SharedBuffers(module=self.model.module, mesh=self.mesh)
         self._sets = GradientSets(module=self.model.module, mesh=self.mesh)
-        self.cut = BatchCut(
-            layout=self.mesh.layout,
-            settings=self.settings,
-            full_data_size=self.full_data_size,
-            pipeline=self.model.pipeline,
-            context=self.model.context,
-        )
 
     def step(
         self, inputs: Tensor, targets: Any, loss: LossFunction | None, share: BatchShare | None
     ) -> Tensor:
         """Add the gradients of a batch; return its loss over all data ranks."""
-        self._check_changes()
+        self._refuse_changes()
         if not len(inputs):
             raise UsageError(
                 "this data rank's batch has no rows",
                 hint="take them by share = run.share(batch_size), and pass it: share=share",
             )
-        self._refuse_torn()
         self._sets.compare(may_wait=True)
-        _reshard_root(self.model)
+        self._reshard_root()
         self._steps += 1
         if self._steps in LOOKS:  # streams may part later on; later losses tell of uneven shares
             weighted = share is not None or self._steps > 1
             batch_checks.check_batches(self.mesh, inputs, targets, weighted=weighted)
         self.cut.check_shapes(inputs, targets, share)
-        if self._buffers is not None:
-            self._buffers.share()
-            if not self._checked:
-                self._buffers.watch()
+        self._buffers.share()
+        if not self._checked:
+            self._buffers.watch()
         own = StepLoss(function=loss, scale=1.0)
         known = None if loss is None else self._losses.of(loss)
         if known is not None and known.looks:
-            own.check = LossCheck(positions=self.cut.own_length(inputs), graph=self._loss_graph())
+            own.check = self._loss_check(inputs)
+        checks = () if self._checked else self.model.checks
+        # Their gradients are changed after the backward pass of a step.
+        changing = [tie.parameter for tie in self.model.tied]
+        if known is not None and known.pair is not False:
+            changing = list(self.model.module.parameters())
         try:
             with (
                 explain_errors(self.settings, self.mesh.layout, self.model.cut),
-                self._watched(),
+                comparing_units(checks, self.mesh, self.model.cut) if checks else nullcontext(),
                 keeping_logits(self.model.cut, given=loss is not None),
-                set_aside(self._unfinished(known)),
+                set_aside(changing),
             ):
                 self._sets.begin()
                 value = self._compute(inputs, targets, own, share, known)
@@ -127,26 +119,20 @@ class ModelTraining:
         self._sets.compare(may_wait=False)
         if not self._checked:
             self._check_whole(inputs)
-            if self._buffers is not None:
-                self._buffers.settle()
+            self._buffers.settle()
         self._checked = True
         return value
 
-    def _loss_graph(self) -> LossGraph | None:
-        layout = self.mesh.layout
-        if not self.settings.self_check:
-            return None
-        own = {id(parameter) for parameter in self.model.module.parameters()}
-        return LossGraph(
-            of_model=lambda one: id(one) in own,
-            of_others=self.is_laid_out,
-            pipelined=layout.pipeline > 1,
-            alone=layout.data_size * layout.context * layout.pipeline == 1,
-        )
+    def _loss_check(self, inputs: Tensor) -> LossCheck:
+        module, layout, graph = self.model.module, self.mesh.layout, None
+        if self.settings.self_check:
+            graph = LossGraph(model=module, of_others=self.is_laid_out, layout=layout)
+        positions = inputs.shape[1] // layout.context if layout.context > 1 else 0
+        return LossCheck(positions=positions, graph=graph)
 
     def _begin_anew(self) -> None:
         """Drop what a step that failed has left: who catches its error goes on with the shards."""
-        _reshard(self.model)
+        self.model.reshard()
         module, layout = self.model.module, self.mesh.layout
         if not isinstance(module, FSDPModule):
             return
@@ -156,17 +142,14 @@ class ModelTraining:
         elif layout.replicate > 1:
             self._is_torn = True
 
-    def _refuse_torn(self) -> None:
-        """Raise UsageError if torch still has gradients of a step that failed."""
+    def _refuse_changes(self) -> None:
+        """Raise UsageError if a step failed before, or if what learns has been changed."""
         if self._is_torn:
             raise UsageError(
                 f"an earlier step failed, and with {self.mesh.layout} torch {torch.__version__} "
                 "would add what it left to the gradients of this one",
                 hint="let the run restart from its checkpoint, or install torch 2.13 or newer",
             )
-
-    def _check_changes(self) -> None:
-        """Raise UsageError if what learns has changed, and gradients would be missed for it."""
         layout, module = self.mesh.layout, self.model.module
         followed = isinstance(module, FSDPModule) or self.settings.reduce is Reduction.tree
         changed = [tie for tie in self.model.tied if tie.parameter.requires_grad != tie.learns]
@@ -182,22 +165,6 @@ class ModelTraining:
                 "follows later changes; a learning rate of 0 lets parameters wait in any layout",
             )
 
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Compare units that are cut with whole ones, in the first step; collective."""
-        if self._checked or not self.model.checks:
-            yield
-            return
-        with ExitStack() as stack:
-            for check in self.model.checks:
-                check.watch()
-                stack.callback(check.stop)
-            with nullcontext() if self.model.cut is None else LostWrites():  # type: ignore[no-untyped-call]
-                yield
-            problems = [check.problem() for check in self.model.checks]
-            first = next(filter(None, problems), "")
-            batch_checks.check_whole(self.mesh, first, unit_hint(self.mesh.layout))
-
     def _check_whole(self, inputs: Tensor) -> None:
         """Compare stages, or parts of a sequence, with the whole, on one row; collective."""
         check = self.model.whole_check
@@ -207,13 +174,7 @@ class ModelTraining:
         try:
             batch_checks.check_whole(self.mesh, check.problem(row, kwargs), check.hint)
         finally:
-            _reshard(self.model)
-
-    def _unfinished(self, known: KnownLoss | None) -> list[nn.Parameter]:
-        """Return the parameters whose gradients are changed after the backward pass of a step."""
-        if known is None or known.pair is False:
-            return [tie.parameter for tie in self.model.tied]
-        return list(self.model.module.parameters())
+            self.model.reshard()
 
     def _compute(
         self,
@@ -223,10 +184,8 @@ class ModelTraining:
         share: BatchShare | None,
         known: KnownLoss | None,
     ) -> Tensor:
-        """Make the gradients of a batch; return its loss over all data ranks."""
         if self.settings.reduce is Reduction.tree:
-            batch_size = self.cut.batch_size(len(inputs), share)
-            return self._step_in_tree(inputs, targets, own, batch_size, known)
+            return self._step_in_tree(inputs, targets, own, share, known)
         pieces = self.cut.pieces(inputs, targets, share)
         own.scale = self._scale(inputs, pieces, own.function, share)
         coming = self._begin_loss(known)
@@ -234,24 +193,25 @@ class ModelTraining:
         own.settle()
         for tied in self.model.tied:
             tied.sum_gradient()
-        if not self._checked:
-            batch_checks.check_gradients(
-                self.mesh,
-                self.model.module,
-                pipelined=self.model.pipeline is not None,
-                replaced=self.model.replaced,
-            )
         self._sets.end()
+        if not self._checked:
+            module, staged = self.model.module, self.model.pipeline is not None
+            batch_checks.check_gradients(
+                self.mesh, module, pipelined=staged, replaced=self.model.replaced
+            )
         layout = self.mesh.layout
+        alike = layout.tensor * layout.context * layout.data_size
         if coming is not None:
-            return coming.wait()[0] / self._alike
-        if not self._are_pairs(own, known):
-            even = own.function is not None and share is None and layout.data_size > 1
-            return self._mean_of_equal(own.total, len(inputs)) if even else self._mean(own.total)
-        totals = self._sum(torch.stack([own.total, own.weight])) / layout.tensor
-        return self._divide(totals, layout.data_size * layout.context)
+            return coming()[0] / alike
+        if self._are_pairs(own, known):
+            totals = self._sets.sum_with(torch.stack([own.total, own.weight])) / layout.tensor
+            return self._divide(totals, layout.data_size * layout.context)
+        # Of a pipeline only the last stage has a loss, not 0.
+        if own.function is None or share is not None or layout.data_size == 1:
+            return self._sets.sum_with(own.total.reshape(1))[0] / alike
+        return self._sum_of_equal(own.total, len(inputs)) / alike
 
-    def _begin_loss(self, known: KnownLoss | None) -> PendingSum | None:
+    def _begin_loss(self, known: KnownLoss | None) -> Callable[[], Tensor] | None:
         """Begin the sum of the loss on a rank of a pipeline that has none of it; None on others.
 
         So stages need not wait for each other once they have their gradients. On a GPU the host
@@ -288,10 +248,7 @@ class ModelTraining:
         """Divide gradients, each a mean of `parts` sums, by the weight of all; return the loss."""
         value, weight = totals
         factor = quotient(torch.full_like(weight, parts), weight)
-        for parameter in self.model.module.parameters():
-            if parameter.grad is not None:
-                local = local_part(parameter.grad)
-                local.mul_(factor.to(local.device))
+        scale_gradients(self.model.module.parameters(), factor)
         return quotient(value, weight)
 
     def _scale(
@@ -300,7 +257,7 @@ class ModelTraining:
         pieces: Sequence[BatchPiece],
         loss: LossFunction | None,
         share: BatchShare | None,
-    ) -> Tensor | float | PendingScale:
+    ) -> Tensor | float | Callable[[], Tensor]:
         """Return what losses are multiplied by, as gradients are averaged over data ranks."""
         layout = self.mesh.layout
         if loss is not None:
@@ -308,41 +265,33 @@ class ModelTraining:
         counted = [count_targets(piece.targets) for piece in pieces if piece.weight]
         return self._target_scale(torch.stack(counted).sum(), layout.data_size * layout.context)
 
-    def _target_scale(self, own: Tensor, parts: int) -> Tensor | PendingScale:
+    def _target_scale(self, own: Tensor, parts: int) -> Tensor | Callable[[], Tensor]:
         """Return what a sum over targets is multiplied by, if a mean of `parts` is taken after.
 
         `own` is the number of this rank's targets. Without any on all ranks it is 0. Ranks count
         while they compute: nobody waits for the others before the loss is known.
         """
         layout = self.mesh.layout
-        count = own.double()
         if layout.data_size * layout.context == 1:
+            return quotient(torch.full_like(own.double(), parts), own.double())
+        counted, alike = self.mesh.begin_sum(own), layout.tensor * layout.pipeline
+
+        def scale() -> Tensor:
+            count = counted() / alike
             return quotient(torch.full_like(count, parts), count)
-        alike = layout.tensor * layout.pipeline
-        return PendingScale(count=self.mesh.begin_sum(count), parts=parts, alike=alike)
+
+        return scale
 
     def _step_in_tree(
         self,
         inputs: Tensor,
         targets: Any,
         own: StepLoss,
-        batch_size: int,
+        share: BatchShare | None,
         known: KnownLoss | None,
     ) -> Tensor:
         """Add the gradients of all groups of a batch as a tree; return its loss."""
-        size, full = self.mesh.layout.data_size, self.full_data_size
-        parts = self.settings.microbatches or 1
-        rank = self.mesh.layout.data_rank(self.mesh.rank)
-        expected = share_of_groups(batch_size, rank, size, full)
-        if len(inputs) != len(expected):
-            raise UsageError(
-                f"this data rank has {len(inputs)} rows, and parallel.reduce=tree needs "
-                f"{len(expected)} of a batch of {batch_size}: whole groups",
-                hint="take the rows by share = run.share(batch_size), and pass it: share=share",
-            )
-        check_microbatches(batch_size // full, parts)
-        leaves = leaves_of_ranks(size, full, parts)
-        pieces = cut_batch(cut_rows(len(inputs), len(leaves[rank])), inputs, targets, {})
+        leaves, pieces = self.cut.groups(inputs, targets, share, self.mesh.rank)
         if own.function is None:
             own.scale = self._target_scale(count_targets(targets), leaves[-1].stop)
 
@@ -350,6 +299,7 @@ class ModelTraining:
             piece = pieces[number]
             return own.of_part(self.model.module(piece.inputs), piece.targets, 1.0)
 
+        rank = self.mesh.layout.data_rank(self.mesh.rank)
         tree = TreeReduction(module=self.model.module, rank=rank, leaves=leaves)
         with self._summing(last=False):
             value = tree.run(compute)
@@ -363,8 +313,7 @@ class ModelTraining:
         """Return the loss of this data rank's rows, on all ranks that share them."""
         module, layout = self.model.module, self.mesh.layout
         batch_checks.check_targets(inputs, targets)
-        if self._buffers is not None:
-            self._buffers.share()
+        self._buffers.share()
         inputs, targets, kwargs = self.cut.own_positions(inputs, targets)
         measured = torch.zeros(2, dtype=torch.float64, device=inputs.device)
 
@@ -373,18 +322,17 @@ class ModelTraining:
             measured.copy_(torch.stack([value, weight]))
             return value
 
-        parts = [] if self.model.pipeline is None else self.model.pipeline.parts
         try:
             kept = keeping_logits(self.model.cut, given=loss is not None)
             explained = explain_errors(self.settings, layout, self.model.cut)
-            still = evaluating(module, *(part.module for part in parts))
+            still = evaluating(*self.model.running)
             with explained, torch.no_grad(), kept, still:
                 if self.model.pipeline is not None:
                     self.model.pipeline.evaluate(inputs, targets, loss=compute, kwargs=kwargs)
                 else:
                     compute(module(inputs, **kwargs), targets, 1.0)
         finally:
-            _reshard(self.model)
+            self.model.reshard()
         for axis in (MeshAxis.pipeline, MeshAxis.context):
             if layout.sizes[axis] > 1:
                 torch.distributed.all_reduce(measured, group=self.mesh.group(axis))
@@ -392,26 +340,21 @@ class ModelTraining:
 
     def clip(self, max_norm: float) -> Tensor:
         """Scale the gradients to a 2-norm of `max_norm` at most; return what it was."""
-        _reshard_root(self.model)
+        self._reshard_root()
         parameters = list(self.model.module.parameters())
         if isinstance(self.model.module, DistributedDataParallel):
             return nn.utils.clip_grad_norm_(parameters, max_norm)
         pipeline = self.mesh.group(MeshAxis.pipeline) if self.model.pipeline else None
-        total = total_norm(
-            parameters, device=self.mesh.device, pipeline=pipeline, tied=self.model.tied
+        return clip(
+            parameters, max_norm, device=self.mesh.device, pipeline=pipeline, tied=self.model.tied
         )
-        clip(parameters, total, max_norm)
-        return total
 
     def _accumulate(self, pieces: Sequence[BatchPiece], loss: StepLoss) -> None:
-        """Run forward and backward over the pieces of a batch."""
         for piece in pieces:
             if self.model.pipeline is not None:
+                of_part = partial(loss.of_part, whole=piece.weight)
                 self.model.pipeline.step(
-                    piece.inputs,
-                    piece.targets,
-                    loss=partial(loss.of_part, whole=piece.weight),
-                    kwargs=piece.kwargs,
+                    piece.inputs, piece.targets, loss=of_part, kwargs=piece.kwargs
                 )
                 continue
             with self._summing(last=piece is pieces[-1]):
@@ -436,45 +379,21 @@ class ModelTraining:
             module.set_requires_all_reduce(last)
         return nullcontext()
 
-    def _mean_of_equal(self, value: Tensor, rows: int) -> Tensor:
-        """Return the mean as `_mean` does; raises UsageError on all ranks if rows are uneven."""
+    def _sum_of_equal(self, value: Tensor, rows: int) -> Tensor:
+        """Return the sum over all ranks; raises UsageError on all ranks if rows are uneven."""
         numbers = torch.tensor([rows, rows**2], dtype=torch.float64, device=value.device)
         both = torch.cat([value.detach().double().reshape(1), numbers])
-        total, all_rows, squares = self._sum(both)
+        total: Tensor
+        total, all_rows, squares = self._sets.sum_with(both)
         if all_rows**2 != squares * self.mesh.layout.world_size:
             raise UsageError(
                 "data ranks have different numbers of rows of this batch, and their losses would "
                 "count the same",
                 hint=batch_checks.SHARE_HINT,
             )
-        mean: Tensor = total / self._alike
-        return mean
+        return total
 
-    def _mean(self, value: Tensor) -> Tensor:
-        """Return the mean over data ranks of what the ranks of each data rank have."""
-        return self._sum(value.reshape(1))[0] / self._alike
-
-    def _sum(self, values: Tensor) -> Tensor:
-        """Return the sums of some numbers over all ranks, float64; collective."""
-        return self._sets.sum_with(values.to(self.mesh.device))
-
-    @property
-    def _alike(self) -> int:
-        """Number of losses that are added: of a pipeline only the last stage has one, not 0."""
-        layout = self.mesh.layout
-        return layout.tensor * layout.context * layout.data_size
-
-
-def _reshard_root(model: LaidOutModel) -> None:
-    """Free what a forward pass of the user's has left gathered: units free their own parts."""
-    if isinstance(model.module, FSDPModule):
-        model.module.reshard()
-
-
-def _reshard(model: LaidOutModel) -> None:
-    """Free what a forward pass without a backward pass leaves gathered."""
-    parts = [] if model.pipeline is None else [part.module for part in model.pipeline.parts]
-    for module in (model.module, *parts):
-        for one in module.modules():
-            if isinstance(one, FSDPModule):
-                one.reshard()
+    def _reshard_root(self) -> None:
+        """Free what a forward pass of the user's has left gathered: units free their own parts."""
+        if isinstance(self.model.module, FSDPModule):
+            self.model.module.reshard()

@@ -163,7 +163,6 @@ def measure_group(device: torch.device, count: int) -> float:
 
 
 def _median_s(work: Callable[[], object], device: torch.device, limit_s: float) -> float:
-    """Return the median time of a piece of work, after one that is not counted."""
     began, times = time.monotonic(), list[float]()
     timed_alone(work, device)
     while len(times) < _REPEATS and (not times or time.monotonic() - began < limit_s):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from hpckit.model.environment.facts import EnvironmentFacts, FolderRole, GpuFacts, TorchFacts
+from hpckit.model.environment.facts import FolderRole, GpuFacts, TorchFacts
 from hpckit.model.environment.health import DeviceSpeed, NodeHealth
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.settings import PreflightLevel
@@ -83,7 +83,9 @@ def inspect_node(order: ProbeOrder, environ: Mapping[str, str]) -> NodeHealth:
     gpus = _settled_gpus(environ)
     if order.level is PreflightLevel.medium and order.needs_torch:
         left = order.limit_s - (time.monotonic() - began) - _SPARE_S
-        names = _device_names(gpus, machine)
+        # On the GPUs, unless torch computes on CPUs here.
+        computing = gpus if gpus and machine.torch.cuda else ()
+        names = tuple(gpu.uuid for gpu in computing if not gpu.troubles)
         speeds = measure_speeds(environ, names, cpus=order.devices, limit_s=left)
     near = read_gpu_cpus(environ)
     free, granted = int(psutil.virtual_memory().available), machine.memory_bytes
@@ -111,13 +113,6 @@ def _settled_gpus(environ: Mapping[str, str]) -> tuple[GpuFacts, ...] | None:
     return gpus
 
 
-def _device_names(gpus: tuple[GpuFacts, ...] | None, machine: EnvironmentFacts) -> tuple[str, ...]:
-    """Return the UUIDs of the GPUs to compute on; none if torch computes on CPUs here."""
-    if not gpus or not machine.torch.cuda:
-        return ()
-    return tuple(gpu.uuid for gpu in gpus if not gpu.troubles)
-
-
 def _write(folder: Path) -> tuple[float | None, str]:
     """Return the seconds to make, fill, flush and remove a small file, or why that failed."""
     file = folder / f".hpckit-{secrets.token_hex(8)}"
@@ -136,7 +131,6 @@ def _write(folder: Path) -> tuple[float | None, str]:
 
 
 def _is_known(host: str) -> bool:
-    """Return whether a host's name has an address on this node."""
     try:
         return bool(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError):

@@ -41,14 +41,14 @@ from hpckit.runtime.channel.listen import LOOPBACK
 from hpckit.runtime.channel.rank_pipe import AgentLink, open_link
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment, export, job_key, rank_info
+from hpckit.runtime.left_behind import NSYS_VARIABLE
 from hpckit.runtime.rank import process_group, recorder
 from hpckit.runtime.rank.child_signals import shield_children
 from hpckit.runtime.rank.config import Config
 from hpckit.runtime.rank.cuda_memory import CudaMemory, remember_memory
 from hpckit.runtime.rank.exit_status import ExitStatus, failing_code, note_exits
 from hpckit.runtime.rank.fault_injector import open_injector
-from hpckit.runtime.rank.metric_reports import MetricReports
-from hpckit.runtime.rank.parent_watch import NSYS_VARIABLE
+from hpckit.runtime.rank.live_run import LoggedMetrics
 from hpckit.runtime.rank.run import Run
 from hpckit.runtime.rank.step_profiler import StepProfiler
 from hpckit.runtime.stages import RunStage
@@ -99,7 +99,7 @@ def make_run(
         _stage=RunStage(launch=launch, index=index) if launch.stages else None,
         _link=link,
         _measures_steps=settings.observe.measure_steps and settings.observe.interval_s > 0,
-        _reporting=MetricReports(name=settings.sweep.metric if judged else None),
+        _metrics=LoggedMetrics(reported=settings.sweep.metric if judged else None),
         _injector=open_injector(settings.chaos, paths.chaos_marks, info.rank),
         _profiler=_make_profiler(environ, info, settings),
     )
@@ -115,7 +115,6 @@ def _make_profiler(
         paths=AttemptPaths(Path(environ["HPCKIT_ATTEMPT_DIR"])).round(round_),
         planned=settings.observe.profile,
         nsys=environ.get(NSYS_VARIABLE),
-        logger=make_logger(info),
     )
 
 
@@ -216,7 +215,6 @@ def _await_loop(run: Run) -> None:
 
 
 def _note_exception(run: Run, memory: CudaMemory, raised: BaseException) -> None:
-    """Note what the supervisor cannot know of the exception that ended a script."""
     words = memory.note(raised)
     if words:
         sys.stderr.write(f"hpckit: {words}\n")
@@ -283,7 +281,6 @@ def _attach_to_agent(environ: Mapping[str, str], info: RankInfo) -> Run:
 
 
 def _store(environ: Mapping[str, str], info: RankInfo, timeout: timedelta) -> Store:
-    """Return a store, made with whatever this environment provides."""
     if info.master_addr is not None and info.master_port is not None:
         try:
             if info.source is RankSource.agent:

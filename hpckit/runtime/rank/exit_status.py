@@ -80,14 +80,11 @@ def failing_code() -> int | None:
     """Return the exit code of a script that raised or exited with a failure; None otherwise."""
     if getattr(sys, "last_value", None) is not None:
         return 1
-    if any(_has_returned(frame) for frame in _script):
-        return None  # what it asked for before was caught
+    for frame in _script:
+        if dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN"):
+            return None  # what it asked for before was caught
     codes = [code for status in _asked if (code := exit_code(status)) != 0]
     return codes[0] if codes else None
-
-
-def _has_returned(frame: FrameType) -> bool:
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN")
 
 
 def exit_code(status: object) -> int:

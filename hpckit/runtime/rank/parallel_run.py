@@ -199,10 +199,9 @@ class ParallelRun:
         returns a mean over rows, or a pair, a sum and its weight, so that the loss of the batch is
         the sum of all sums over that of all weights. Without it, the cross entropy of logits [rows,
         …, classes] is taken, as a mean over all targets of the whole batch but those of -100. It is
-        0 if nothing has a weight.
-        `share`, from `share()`, is needed if data ranks have different numbers of rows. The
-        value, float64, is that of the whole batch, and gradients are its; zero them yourself.
-        Collective.
+        0 if nothing has a weight. `share`, from `share()`, is needed if data ranks have different
+        numbers of rows. The value, float64, is that of the whole batch, and gradients are its; zero
+        them yourself. Collective.
 
         The first step checks that ranks which share a data rank have the same batch, that
         gradients agree, and that parts of the model compute what the whole does. The first step
@@ -247,7 +246,6 @@ class ParallelRun:
     def _check_batch(
         self, call: str, model: Any, inputs: Any, targets: Any, loss: LossFunction | None
     ) -> None:
-        """Raise UsageError for a batch, or a model, that is none."""
         arguments.check_model(call, model)
         staged = self.layout.pipeline > 1
         arguments.check_batch(call, inputs, targets, loss, staged=staged)

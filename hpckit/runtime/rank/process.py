@@ -38,11 +38,10 @@ from hpckit.runtime.descriptors import allow_many_files, with_hint
 from hpckit.runtime.environ import environment, export, rank_info
 from hpckit.runtime.foreground import take_terminal
 from hpckit.runtime.fork_server.protocol import LISTENER
-from hpckit.runtime.fork_server.server import ForkedStart, serve
-from hpckit.runtime.imports import imports_to_keep
+from hpckit.runtime.fork_server.server import ForkedStart, imports_to_keep, serve
+from hpckit.runtime.left_behind import die_with_agent
 from hpckit.runtime.rank.child_signals import shield_children, shield_this_child
 from hpckit.runtime.rank.exit_status import ExitStatus, exit_code
-from hpckit.runtime.rank.parent_watch import die_with_agent
 from hpckit.runtime.rank.user_function import call, calls, load_function
 from hpckit.values import dataclass, field
 
@@ -58,15 +57,6 @@ _OF_EVERY_RANK = (
     "torch._dynamo",  # a rank's first optimizer imports it
 )
 """What a fork server imports. Not the user's module: what that does when imported is the rank's."""
-
-
-def enter_code(launch: Launch, index: int, kind: WorkingFolder) -> None:
-    """Enter the run's working folder.
-
-    The frozen counterpart of the directory that the user launched from comes first on the path.
-    """
-    os.chdir(working_folder(launch, index, kind))
-    sys.path.insert(0, launch.code.working_dir)
 
 
 def command_of(launch: Launch, settings: LaunchConfig) -> list[str]:
@@ -119,7 +109,9 @@ class RankProcess:
         launch = load_launch(Path(self.environ["HPCKIT_LAUNCH_DIR"]))
         index = int(self.environ["HPCKIT_RUN_INDEX"])
         settings, _ = load_settings(launch, index)
-        enter_code(launch, index, settings.runtime.cwd)
+        os.chdir(working_folder(launch, index, settings.runtime.cwd))
+        # The frozen counterpart of the directory that the user launched from.
+        sys.path.insert(0, launch.code.working_dir)
         if settings.command is not None:
             become_command(command_of(launch, settings), self.environ)
         self._call(settings, Path(launch.code.working_dir))

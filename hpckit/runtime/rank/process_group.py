@@ -278,7 +278,6 @@ def _identities(store: Store, rank: int) -> list[dict[str, Any]]:
 
 
 def _contradiction(store: Store, info: RankInfo) -> str:
-    """Return what is inconsistent in the full map of ranks; empty if nothing is."""
     everyone = [_identities(store, rank)[0] for rank in range(info.world_size)]
     owners: dict[str, int] = {}
     for said in everyone:

@@ -46,11 +46,11 @@ class TorchRecorder:
         """
         self._check_alone()
         tool = torch.profiler
-        action = tool.ProfilerAction
+        action, kinds = tool.ProfilerAction, tool.ProfilerActivity
         first = {0: action.WARMUP}
         # Its end is `end`, at whichever step that comes.
         self._profiler = tool.profile(
-            activities=_activities(),
+            activities=[kinds.CPU, kinds.CUDA] if torch.cuda.is_available() else [kinds.CPU],
             schedule=lambda step: first.get(step, action.RECORD),
             on_trace_ready=self._write,
         )
@@ -133,12 +133,6 @@ class TorchRecorder:
             packed.unlink(missing_ok=True)
 
 
-def _activities() -> list[Any]:
-    """Return what to record: CPUs, and GPUs if there are any."""
-    kinds = torch.profiler.ProfilerActivity
-    return [kinds.CPU, kinds.CUDA] if torch.cuda.is_available() else [kinds.CPU]
-
-
 def _is_whole(file: Path) -> bool:
     """Return whether a JSON object in this file has its end; torch does not report a full disk."""
     with file.open("rb") as stream:
@@ -187,7 +181,7 @@ ProfileRecorder = TorchRecorder | NsysRecorder
 def recorder(tool: ProfileTool, trace: Path, nsys: str | None) -> ProfileRecorder:
     """Return what records a profile; raises ValueError if this rank has no such tool.
 
-    `nsys` is the value of `parent_watch.NSYS_VARIABLE`.
+    `nsys` is the value of `NSYS_VARIABLE`.
     """
     if tool is ProfileTool.torch:
         return TorchRecorder(trace)

@@ -1,13 +1,9 @@
-"""`Run`, the object that the user's code gets: identity, folders, steps and metrics of one rank.
-
-It starts no processes and makes no decisions.
-"""
+"""`Run`, the object that the user's code gets: identity, folders, steps and metrics of one rank."""
 
 from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
@@ -22,44 +18,28 @@ from hpckit.model.parallel.sample_order import Position
 from hpckit.planning.recovery.ends import LEFT_CODE
 from hpckit.record.metrics.log import RUN_STEP
 from hpckit.runtime.channel import messages
-from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.data.batches import Batches, BatchOptions, RunBatches
+from hpckit.runtime.rank import steps as loops
 from hpckit.runtime.rank.config import Config
 from hpckit.runtime.rank.fault_injector import FaultInjector
-from hpckit.runtime.rank.metric_reports import LossWatch, MetricReports, MetricRows, plain_metric
-from hpckit.runtime.rank.parallel_run import ParallelRun
+from hpckit.runtime.rank.live_run import LiveRun, plain_metric
 from hpckit.runtime.rank.parameters import check_state, layout_told, tell_forgotten
-from hpckit.runtime.rank.save_interval import SaveInterval
 from hpckit.runtime.rank.step_boundary import StepBoundary
 from hpckit.runtime.rank.step_profiler import StepProfiler
 from hpckit.runtime.rank.step_times import StepTimes, TimedBatches, measure_steps
-from hpckit.runtime.rank.steps import (
-    REPEATED,
-    StepLoop,
-    begun_without,
-    diverged,
-    never_saved,
-    nothing_saved,
-    unknown_position,
-    unused_weights,
-)
+from hpckit.runtime.rank.steps import StepLoop
 from hpckit.runtime.rank.trained_steps import LoneRanks, TrainedSteps
 from hpckit.runtime.stages import EarlierRun, RunStage
 from hpckit.values import dataclass, field
 
 if TYPE_CHECKING:
-    from hpckit.runtime.checkpoint.initial_weights import LoadedWeights
-    from hpckit.runtime.checkpoint.saving import SaveOutcome
     from hpckit.runtime.rank.checkpointing import StepCheckpoints
 
 T = TypeVar("T")
 
-_STEP_INTERVAL_S = 0.1
-"""Minimum time between two step messages to the agent, which needs liveness, not every number."""
-
 
 @dataclass(slots=True, kw_only=True, repr=False)
-class Run(ParallelRun):
+class Run(LiveRun):
     """One rank's view of its run.
 
     `folder` is the run's folder, shared by all ranks and attempts; `attempt_folder` belongs to this
@@ -81,28 +61,20 @@ class Run(ParallelRun):
     notice_grace: timedelta = timedelta(seconds=15)
     nan_patience: int = 0
     registered: dict[str, Any] = field(default_factory=dict)
-    step: int | None = None
     samples: int = 0
     _keeps_state: bool = True
     _stage: RunStage | None = None
-    _link: AgentLink | None = None
     _loop: StepLoop | None = None
-    _farewell: ExitStatement | None = None
-    _expecting: bool = False
     _stepping: bool = False
     _injector: FaultInjector = field(default_factory=lambda: FaultInjector(marks=Path(), due={}))
     _batches: RunBatches = field(default_factory=RunBatches)
-    _reporting: MetricReports = field(default_factory=MetricReports)
     _measures_steps: bool = False
-    _told_at: float = 0.0
-    _losses: LossWatch = field(default_factory=LossWatch)
     _times: StepTimes = field(default_factory=StepTimes)
-    _rows: MetricRows | None = None
     _profiler: StepProfiler = field(default_factory=StepProfiler)
-    _warned: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._losses.patience = self.nan_patience
+        self._metrics.folder, self._metrics.patience = self.attempt_folder, self.nan_patience
+        self._metrics.warn = self._warn
         self._profiler.apart, self._profiler.tell = self.unwatched, self._tell
 
     def __repr__(self) -> str:
@@ -176,7 +148,7 @@ class Run(ParallelRun):
         with more than one rank, and for the model within an `AveragedModel`.
         """
         if self._loop is not None:
-            raise begun_without(objects)
+            raise loops.begun_without(objects)
         for name, value in objects.items():
             check_state(name, value, self.world_size)
             if name in self.registered:
@@ -185,14 +157,6 @@ class Run(ParallelRun):
             self._begin_weights(value, name)
         self.registered |= objects
         self.expect_steps()
-
-    def expect_steps(self) -> None:
-        """Watch this rank for hangs from now on, even before its first step (`hang_first_s`).
-
-        hpckit calls this itself for code that loops over `steps()`.
-        """
-        self._expecting = True
-        self._tell(messages.Working(over=False))
 
     def steps(
         self, total: int, *, start: int | None = None, samples_per_step: int = 0
@@ -208,45 +172,18 @@ class Run(ParallelRun):
 
         Raises RuntimeError on a second loop over registered state, and CheckpointError.
         """
-        # Also if the first one found nothing left to do: that was all of the restored state.
-        if self.registered and self._loop is not None:
-            raise RuntimeError(
-                "run.steps() was already called, and run.state() holds state that it saves by "
-                "step; loop over all steps of the run in one run.steps()"
-            )
-        if self._farewell is not None:
-            raise SystemExit(LEFT_CODE)
-        if start and self.batch_fraction != 1 and self._batches.made:
-            raise unknown_position(start)
-        self.check_layout_in_use(self.registered.values())
-        self._check_weights_used()
-        self.expect_steps()
-        samples_per_step = samples_per_step or self._batches.batch_size
-        self._profiler.finish()
-        if self.is_main and self.step is None and start is None and not self.registered:
-            # The first loop of ranks that replace earlier ones begins again.
-            self._warn(nothing_saved(again=self.round > 0 or self.attempt > 1))
-        elif self.is_main and self.step is not None and (start or 0) <= self.step:
-            self._warn(REPEATED)
-        if self._measures_steps:
-            self._times = measure_steps(
-                self.info,
-                self.device,
-                lambda steps: self._tell(messages.StepsTimed(steps=steps)),
-                samples_per_step=samples_per_step,
-            )
-        if self._loop is None:
-            self._tell(layout_told(self.rank, self.layout, self.registered.values(), self._pairs))
-        loop = self._loop = self._new_loop(total, start or 0, samples_per_step)
-        self._batches.compare(loop.boundary.is_alike)
+        self._check_steps(start)
+        loop = self._begin_loop(total, start, samples_per_step or self._batches.batch_size)
         self._stepping = True
         try:
             with loop.boundary.hearing():
                 for step in loop.restore():
                     self.samples = loop.position(step).samples
-                    self._leave_if(loop.cross(step, veto=self._losses.bad > 0))
+                    self._leave_if(loop.cross(step, veto=self._metrics.bad_losses > 0))
                     self._profiler.begin(step)
-                    self._begin(step, total)
+                    self._times.begin(step)
+                    self._tell_step(step, total)
+                    self._injector.at(step)
                     yield step
                     self._profiler.end(step)
                 self._times.end()
@@ -263,16 +200,45 @@ class Run(ParallelRun):
             self._times.forget()
             self._tell(messages.Working(over=True))
 
-    def _check_weights_used(self) -> None:
-        if self.checkpoint.weights is not None and not self.registered:
-            raise unused_weights(self.checkpoint.weights)
+    def _check_steps(self, start: int | None) -> None:
+        """Raise what speaks against a loop over steps; warn of what is not saved or counted."""
+        # Also if the first one found nothing left to do: that was all of the restored state.
+        if self.registered and self._loop is not None:
+            raise RuntimeError(
+                "run.steps() was already called, and run.state() holds state that it saves by "
+                "step; loop over all steps of the run in one run.steps()"
+            )
+        if self._farewell is not None:
+            raise SystemExit(LEFT_CODE)
+        if start and self.batch_fraction != 1 and self._batches.made:
+            raise loops.unknown_position(start)
+        self.check_layout_in_use(self.registered.values())
+        loops.check_weights_used(self.checkpoint.weights, self.registered)
+        if self.is_main and self.step is None and start is None and not self.registered:
+            # The first loop of ranks that replace earlier ones begins again.
+            self._warn(loops.nothing_saved(again=self.round > 0 or self.attempt > 1))
+        elif self.is_main and self.step is not None and (start or 0) <= self.step:
+            self._warn(loops.REPEATED)
 
-    def _new_loop(self, total: int, start: int, samples_per_step: int) -> StepLoop:
+    def _begin_loop(self, total: int, start: int | None, samples_per_step: int) -> StepLoop:
+        self.expect_steps()
+        self._profiler.finish()
+        if self._measures_steps:
+            self._times = measure_steps(
+                self.info,
+                self.device,
+                lambda steps: self._tell(messages.StepsTimed(steps=steps)),
+                samples_per_step=samples_per_step,
+            )
+        registered = self.registered.values()
+        if self._loop is None:
+            self._tell(layout_told(self.rank, self.layout, registered, self._pairs))
         trained = TrainedSteps(warn=self._warn) if self.is_main else TrainedSteps()
-        trained.watch(self.registered.values())
+        trained.watch(registered)
         if self.is_main and self.world_size > 1 and self._made is None:
-            trained.alone = LoneRanks(self.registered.values(), self._warn, lambda: self._means)
-        return StepLoop(
+            trained.alone = LoneRanks(registered, self._warn, lambda: self._means)
+        first = start or 0
+        self._loop = StepLoop(
             total=total,
             trained=trained,
             samples_per_step=samples_per_step,
@@ -287,15 +253,17 @@ class Run(ParallelRun):
             checkpoints=self._checkpoints() if self.registered else None,
             logger=self.logger,
             grace=self.notice_grace,
-            start=Position(step=start, batches=start * self.batch_fraction),
+            start=Position(step=first, batches=first * self.batch_fraction),
         )
+        self._batches.compare(self._loop.boundary.is_alike)
+        return self._loop
 
     def _leave_if(self, farewell: ExitStatement | None) -> None:
         """Leave if the ranks agreed to, and report the reason to the agent."""
         if farewell is None:
             return
         self._times.end()
-        if self._losses.bad and farewell.kept is StateKept.unsaved:
+        if self._metrics.bad_losses and farewell.kept is StateKept.unsaved:
             self._warn("its state was not saved, as its last loss was not finite")
         self._say(farewell)
         self._profiler.leave()
@@ -303,9 +271,9 @@ class Run(ParallelRun):
 
     def _vetoes_end(self) -> bool:
         """Whether to skip saving the last state because the last loss was not finite."""
-        if self._losses.bad and not self.nan_patience and self.registered:
+        if self._metrics.bad_losses and not self.nan_patience and self.registered:
             self._warn("its last state is saved although its last loss was not finite")
-        return self._losses.bad > 0 and self.nan_patience > 0
+        return self._metrics.bad_losses > 0 and self.nan_patience > 0
 
     def finish(self) -> None:
         """Report that the user's code has finished; end and save a loop that it broke out of.
@@ -321,28 +289,12 @@ class Run(ParallelRun):
             self._loop.break_off(veto=self._vetoes_end())
             farewell = self._loop.farewell(ExitReason.returned)
         elif self.registered and self._keeps_state:
-            raise never_saved(self.registered)
+            raise loops.never_saved(self.registered)
         else:
-            self._check_weights_used()
+            loops.check_weights_used(self.checkpoint.weights, self.registered)
         if self._vetoes_end():
-            raise diverged("the last loss was not finite")
+            raise loops.diverged("the last loss was not finite")
         self._say(farewell)
-
-    def give_up(self) -> None:
-        """Report that the user's code has finished, but that its state could not be saved."""
-        self._say(ExitStatement(reason=ExitReason.returned, kept=StateKept.unsaved, step=self.step))
-
-    def promise(self) -> None:
-        """Announce that this rank will report its end; without that report it has not finished."""
-        if self._link is not None:
-            self._link.note_farewell(ExitStatement(reason=ExitReason.exited))
-
-    def _say(self, farewell: ExitStatement) -> None:
-        if self._rows is not None and self._rows.dropped:
-            self._warn(f"{self._rows.dropped} rows of metrics were dropped")
-        self._farewell = farewell
-        if self._link is not None:
-            self._link.note_farewell(farewell)
 
     def _checkpoints(self) -> StepCheckpoints | None:
         """Return what saves and restores the state; None if no folder was named for it."""
@@ -354,7 +306,7 @@ class Run(ParallelRun):
         # Imported here because runs that keep no state do not need it.
         from hpckit.runtime.rank import checkpointing  # noqa: PLC0415
 
-        opened = checkpointing.open_checkpoints(
+        checkpointer = checkpointing.open_checkpoints(
             self.checkpoint_dir,
             self.checkpoint,
             epoch=self.attempt,
@@ -364,60 +316,20 @@ class Run(ParallelRun):
                 self.attempt_folder, self.attempt, self.round
             ),
         )
-        opened.tie(self._tied)
+        checkpointer.tie(self._tied)
         return checkpointing.StepCheckpoints(
-            checkpointer=opened,
+            checkpointer=checkpointer,
             objects=self.registered,
-            save_interval=SaveInterval(settings=self.checkpoint, known=self.save_cost),
-            on_outcome=self._tell_outcome,
-            on_attempt=lambda name, others: self._tell(
-                messages.Restoring(checkpoint=name, others=others)
+            save_interval=checkpointing.SaveInterval(
+                settings=self.checkpoint, known=self.save_cost
             ),
             logger=self.logger,
             patience=timedelta(seconds=self.checkpoint.patience_s),
             weights=self._first_weights(),
-            on_weights=self._tell_weights,
+            tell=self._tell if self.is_main else lambda _message: None,
+            warn=self._warn if self.is_main else lambda _text: None,
             at_save=tell_forgotten(self.registered, self._warn) if self.is_main else iter(()),
         )
-
-    def _begin(self, step: int, total: int) -> None:
-        self._times.begin(step)
-        first, last, self.step = self.step is None, step == total - 1, step
-        if self._link is not None:
-            self._link.note_step(step)
-        at = time.monotonic()
-        if first or last or at - self._told_at >= _STEP_INTERVAL_S:
-            self._tell(messages.StepBegun(rank=self.rank, step=step, total=total))
-            self._told_at = at
-        self._injector.at(step)
-
-    def _tell(self, message: messages.Message) -> None:
-        if self._link is not None:
-            self._link.send(message)
-
-    def _warn(self, text: str) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            self._tell(messages.Warn(message=text))
-
-    def _tell_weights(self, loaded: LoadedWeights) -> None:
-        if self.is_main and (left_out := loaded.left_out()):
-            self._warn(f"began with the weights of {loaded.path}, without {left_out}")
-
-    def _tell_outcome(self, outcome: SaveOutcome) -> None:
-        if not self.is_main:
-            return
-        if outcome.warning:
-            self._warn(f"checkpoint of step {outcome.step}: {outcome.warning}")
-        if outcome.committed:
-            self._tell(
-                messages.Saved(
-                    step=outcome.step,
-                    size=outcome.size,
-                    stall_s=outcome.stall.total_seconds(),
-                    duration_s=outcome.duration.total_seconds(),
-                )
-            )
 
     @contextmanager
     def unwatched(self) -> Iterator[None]:
@@ -459,7 +371,8 @@ class Run(ParallelRun):
         NonFiniteLossError is raised. Rows that cannot be written to disk are dropped, and a warning
         reports them.
         """
-        self._show_life()
+        if not self._stepping:
+            self._show_life(over=self._loop is not None)
         if self._loop is not None:
             self._loop.trained.worked = True
         if not self.is_main:
@@ -468,18 +381,9 @@ class Run(ParallelRun):
             metrics["loss"] = math.nan
         at = self.step if step is None else plain_metric("step", step)
         values = {name: plain_metric(name, value) for name, value in metrics.items()}
-        if self._rows is None:
-            self._rows = MetricRows(folder=self.attempt_folder, warn=self._warn)
         mine = {} if self.step in {None, at} else {RUN_STEP: self.step}
-        self._rows.write({"step": at, "round": self.round, **mine}, values)
-        if (report := self._reporting.of(at, values)) is not None:
+        self._metrics.write({"step": at, "round": self.round, **mine}, values)
+        if (report := self._metrics.report(at, values)) is not None:
             self._tell(report)
         if "loss" in values:
-            self._losses.judge(values["loss"], self.step)
-
-    def _show_life(self) -> None:
-        """Count what is logged outside a step loop as a sign of life."""
-        at = time.monotonic()
-        if self._expecting and not self._stepping and at - self._told_at >= _STEP_INTERVAL_S:
-            self._tell(messages.Working(over=self._loop is not None))
-            self._told_at = at
+            self._metrics.judge_loss(values["loss"], self.step)

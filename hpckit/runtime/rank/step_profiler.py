@@ -17,6 +17,7 @@ from hpckit.runtime.channel import messages
 from hpckit.runtime.rank.profile_tools import ProfileRecorder, recorder
 from hpckit.values import dataclass, field
 
+_log = logging.getLogger("hpckit.rank")
 _OVER = "its step loop was over before"
 _LEFT = "it was asked to leave before"
 
@@ -36,7 +37,7 @@ class _Running:
 class StepProfiler:
     """The profiles of one rank. `paths` is None if there is no folder for traces.
 
-    `nsys` is what the agent says about it (`parent_watch.NSYS_VARIABLE`). `apart` is a context for
+    `nsys` is what the agent says about it (`NSYS_VARIABLE`). `apart` is a context for
     work that is no part of a step.
     """
 
@@ -47,7 +48,6 @@ class StepProfiler:
     nsys: str | None = None
     tell: Callable[[messages.Message], None] = lambda _message: None
     apart: Callable[[], AbstractContextManager[None]] = nullcontext
-    logger: logging.Logger | None = None
     _asked: messages.StartProfile | None = field(default=None, init=False)
     _running: _Running | None = field(default=None, init=False)
     _planned_at: int = field(default=-1, init=False)
@@ -141,7 +141,7 @@ class StepProfiler:
             return
         self._windows += order.tool is ProfileTool.nsys
         self._running = _Running(order, tool)
-        self._log("profiling %d steps after step=%d", order.steps, step)
+        _log.info("profiling %d steps after step=%d", order.steps, step)
         tool.begin()
 
     def _recorder(self, order: messages.StartProfile) -> ProfileRecorder:
@@ -170,7 +170,7 @@ class StepProfiler:
             self._fail(running.order, error)
             return
         short = running.done < running.order.steps
-        self._log("profiled steps=%d from step=%d", running.done, running.first)
+        _log.info("profiled steps=%d from step=%d", running.done, running.first)
         self._report(
             running.order,
             first_step=running.first,
@@ -202,7 +202,7 @@ class StepProfiler:
         try:
             running.recorder.drop()
         except Exception as error:  # noqa: BLE001  # it had not even begun, perhaps
-            self._log("the profiler did not stop: %s", error)
+            _log.info("the profiler did not stop: %s", error)
 
     def _fail(self, order: messages.StartProfile, error: Exception) -> None:
         text = " ".join(str(error).split()) or "no reason given"
@@ -218,12 +218,8 @@ class StepProfiler:
         problem: str | None = None,
     ) -> None:
         if problem is not None:
-            self._log("profile: %s", problem)
+            _log.info("profile: %s", problem)
         told = RankProfile(
             rank=self.rank, first_step=first_step, steps=steps, size=size, problem=problem
         )
         self.tell(messages.Profiled(id=order.id, round=order.round, profile=told))
-
-    def _log(self, text: str, *values: object) -> None:
-        if self.logger is not None:
-            self.logger.info(text, *values)

@@ -141,8 +141,7 @@ class StepTimes:
 
     `own` measures its own work, None if that cannot be told from waiting; `alone` says that there
     is no other rank to wait for. `samples_per_step` are those of all ranks, 0 if unknown. The first
-    step of a loop is left out: it compiles and fills
-    caches. Without `send`, nothing is measured.
+    step of a loop is left out: it compiles and fills caches. Without `send`, nothing is measured.
     """
 
     rank: int = 0
@@ -287,7 +286,6 @@ class StepTimes:
                     self._sums.apart_own_s += own - own_began
 
     def _check(self, name: str) -> None:
-        """Raise UsageError for a name that no phase can have."""
         if name in self._names:
             return
         if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME:

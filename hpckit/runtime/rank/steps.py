@@ -176,20 +176,16 @@ class StepLoop:
     def farewell(self, reason: ExitReason) -> ExitStatement:
         """Return the exit statement of a rank that leaves for this reason."""
         left = reason is ExitReason.left
+        # The last one that was done; the begun one as long as the loop has not ended.
+        step = self.begun if self.ended_at is None else self.ended_at - 1
         return ExitStatement(
             reason=reason,
             told_by=self.boundary.told_by if left else None,
             signal=self.boundary.signal if left else None,
             kept=self._kept(),
-            step=self._last_done(),
+            step=step if step is None or step >= 0 else None,
             total=self.total,
         )
-
-    def _last_done(self) -> int | None:
-        """Return the last step that was done; the begun one as long as the loop has not ended."""
-        if self.ended_at is None:
-            return self.begun
-        return self.ended_at - 1 if self.ended_at > 0 else None
 
     def _kept(self) -> StateKept:
         if self.checkpoints is None:
@@ -250,9 +246,10 @@ def unknown_position(start: int) -> UsageError:
     )
 
 
-def unused_weights(path: str) -> UsageError:
-    """Return the error for weights that no registered model takes."""
-    return UsageError(
-        f"checkpoint.weights={path}, and no model is registered: nothing would load them",
-        hint="register the model, run.state(model=…), and loop over run.steps()",
-    )
+def check_weights_used(path: str | None, registered: object) -> None:
+    """Raise UsageError for a file of weights if nothing is registered that could take them."""
+    if path is not None and not registered:
+        raise UsageError(
+            f"checkpoint.weights={path}, and no model is registered: nothing would load them",
+            hint="register the model, run.state(model=…), and loop over run.steps()",
+        )

@@ -80,7 +80,7 @@ class OptimizerWatch:
 
     def _note_use(self, *_: Any) -> None:
         if self._mark is not None:
-            self._drops, self._mark = not self._mark.is_there, None
+            self._drops, self._mark = self._mark.tensor() is None, None
         self.used, self._left = True, None
 
     def _note_gradient(self, parameter: Tensor) -> None:
@@ -106,11 +106,6 @@ class OptimizerWatch:
         """Whether it has gradients that it will soon use."""
         return 0 < self.steps <= _MOST_STEPS and time.monotonic() - self.since < _WAITING_S
 
-    @property
-    def waits_always(self) -> bool:
-        """Whether it has had gradients to use for too long."""
-        return self.steps > 0 and not self.waits
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gradient:
@@ -127,11 +122,6 @@ class _Gradient:
         if gradient is None:
             return None
         return cls(parameter=parameter, tensor=weakref.ref(gradient), version=_version(gradient))
-
-    @property
-    def is_there(self) -> bool:
-        """Whether it has not been let go."""
-        return self.tensor() is not None
 
     def is_dropped(self, added: Tensor) -> bool:
         """Return whether it was zeroed before a parameter got its next gradient."""
@@ -251,7 +241,8 @@ class TrainedSteps:
         worked = any([optimizer.end_step() for optimizer in self._optimizers]) or self.worked  # noqa: C419  # of each
         self.worked = False
         waits = any(optimizer.waits for optimizer in self._optimizers)
-        if not self._warned and any(optimizer.waits_always for optimizer in self._optimizers):
+        waiting_long = (one for one in self._optimizers if one.steps > 0 and not one.waits)
+        if not self._warned and any(waiting_long):
             self._warned = True
             self.warn(
                 "gradients have waited for their optimizer at the end of each step for long: state "

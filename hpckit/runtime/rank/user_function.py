@@ -96,7 +96,6 @@ def calls(function: Callable[..., Any], method: str, code: Path) -> bool:
 
 
 def _functions(one: Any) -> Iterator[Any]:
-    """Yield the plain functions that a callable consists of."""
     while isinstance(one, partial):
         one = one.func
     one = inspect.unwrap(one)
@@ -122,10 +121,7 @@ def _named(globals_: dict[str, Any], names: set[str], code: Path) -> Iterator[An
     modules = [held for held in found if isinstance(held, ModuleType)]
     found += [vars(module)[name] for module in modules for name in names if name in vars(module)]
     for held in found:
-        if (inspect.isfunction(held) or inspect.isclass(held)) and _lies_below(held, code):
-            yield held
-
-
-def _lies_below(one: Any, code: Path) -> bool:
-    file = getattr(inspect.getmodule(one), "__file__", None)
-    return file is not None and Path(file).is_relative_to(code)
+        if inspect.isfunction(held) or inspect.isclass(held):
+            file = getattr(inspect.getmodule(held), "__file__", None)
+            if file is not None and Path(file).is_relative_to(code):
+                yield held

@@ -114,7 +114,7 @@ class OpenStudy:
         trial = self.study.ask() if left is None else optuna.Trial(self.study, left._trial_id)  # noqa: SLF001  # there is no other road to a trial that was begun
         trial.set_user_attr(_RUN, index)
         labels = {axis.key: _suggested(trial, axis) for axis in self.search.axes}
-        if fresh or not _is_stored(self.launch.paths.sampler, number):
+        if fresh or _states(self.launch.paths.sampler, number + 1) is None:
             _store_state(self.launch.paths.sampler, sampler, number)
         values = {axis.key: axis.value(labels[axis.key]) for axis in self.search.axes}
         return self._given(index, trial.number, values, ())
@@ -281,11 +281,6 @@ def _store_state(path: Path, sampler: BaseSampler, number: int) -> None:
     write_json(path, {"v": _STATE_VERSION, "after": number, "states": states})
 
 
-def _is_stored(path: Path, number: int) -> bool:
-    """Return whether the state of the generators after trial `number` is stored."""
-    return _states(path, number + 1) is not None
-
-
 def _skip_one(path: Path, number: int) -> None:
     """Note that trial `number` needed no random numbers."""
     states = _states(path, number)
@@ -294,7 +289,6 @@ def _skip_one(path: Path, number: int) -> None:
 
 
 def _states(path: Path, number: int) -> dict[str, Any] | None:
-    """Return what is stored for trial `number`; None if nothing is."""
     try:
         kept = read_json(path)
         return dict(kept["states"]) if kept["after"] == number - 1 else None

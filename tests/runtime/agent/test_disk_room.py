@@ -10,7 +10,7 @@ from runtime.conftest import Workshop, ranks
 from small_disk import small_disk
 
 from hpckit.model.failure import Cause
-from hpckit.runtime.agent.disk_room import without_room
+from hpckit.runtime.agent.exhausted import without_room
 
 FILL = '#!/bin/sh\ncat /dev/zero >"$HPCKIT_RUN_DIR/fill" 2>/dev/null\nexit 1\n'
 

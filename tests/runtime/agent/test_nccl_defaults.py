@@ -8,8 +8,8 @@ import pytest
 
 from hpckit.model.launch import DeviceKind, LaunchConfig, Resources, Runtime
 from hpckit.record.layout import RoundPaths
-from hpckit.runtime.agent import nccl_defaults
-from hpckit.runtime.agent.nccl_defaults import with_nccl_defaults
+from hpckit.runtime.agent import rank_starter
+from hpckit.runtime.agent.rank_starter import with_nccl_defaults
 
 PATHS = RoundPaths(Path("/run/0"))
 ON_GPUS = LaunchConfig(resources=Resources(gpus_per_node=8))
@@ -17,7 +17,7 @@ ON_GPUS = LaunchConfig(resources=Resources(gpus_per_node=8))
 
 @pytest.fixture(autouse=True)
 def _torch_2_9(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nccl_defaults, "_torch_version", lambda: (2, 9))
+    monkeypatch.setattr(rank_starter, "_torch_version", lambda: (2, 9))
 
 
 def test_gpu_ranks_keep_their_latest_collectives_and_write_them_at_a_timeout() -> None:
@@ -58,13 +58,13 @@ def test_cpu_ranks_keep_their_latest_collectives(monkeypatch: pytest.MonkeyPatch
     """So that a hang names the missing rank; gloo records with newer torch only."""
     settings = LaunchConfig(resources=Resources(tasks_per_node=2))
     assert with_nccl_defaults({}, settings, PATHS, 0) == {"TORCH_FR_BUFFER_SIZE": "2000"}
-    monkeypatch.setattr(nccl_defaults, "_torch_version", lambda: (2, 6))
+    monkeypatch.setattr(rank_starter, "_torch_version", lambda: (2, 6))
     assert with_nccl_defaults({}, settings, PATHS, 0) == {}
 
 
 def test_older_torch_is_asked_by_its_own_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before torch 2.9 the same variables had other names."""
-    monkeypatch.setattr(nccl_defaults, "_torch_version", lambda: (2, 6))
+    monkeypatch.setattr(rank_starter, "_torch_version", lambda: (2, 6))
     found = with_nccl_defaults({}, ON_GPUS, PATHS, 3)
     assert found["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "2000"
     assert found["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"].endswith("nccl-trace-rank-")

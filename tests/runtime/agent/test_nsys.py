@@ -27,7 +27,7 @@ from hpckit.record.layout import RoundPaths
 from hpckit.record.process import start_mark
 from hpckit.record.store import read_events
 from hpckit.runtime.agent.nsys import groups, rank_code, rank_start
-from hpckit.runtime.rank.parent_watch import NSYS_VARIABLE
+from hpckit.runtime.left_behind import NSYS_VARIABLE
 
 FAKE = f"""#!{sys.executable}
 '''A stand-in for nsys, for hpckit's tests: it starts its command, and records nothing.'''

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import run_to_end
 
-from hpckit.runtime.agent.oom import OomKills, killed_since, read_kills
+from hpckit.runtime.agent.exhausted import OomKills, killed_since, read_kills
 
 GROUP = "/system.slice/slurmstepd.scope/job_7/step_0/user/task_0"
 
@@ -175,7 +175,7 @@ def limited_group() -> Iterator[Path]:
 IN_GROUP = """
 import os, signal, subprocess, sys
 open(sys.argv[1] + "/cgroup.procs", "w").write(str(os.getpid()))
-from hpckit.runtime.agent.oom import killed_since, read_kills
+from hpckit.runtime.agent.exhausted import killed_since, read_kills
 for code in (f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})", "bytearray(200_000_000)"):
     before = read_kills()
     print(subprocess.run([sys.executable, "-S", "-c", code]).returncode)

@@ -12,9 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.record.layout import RoundPaths
-from hpckit.runtime.agent import trace_files
-from hpckit.runtime.agent.collective_statements import CollectiveStatements
-from hpckit.runtime.agent.trace_files import TraceFileError, plain_value, read_trace
+from hpckit.runtime.agent import collective_statements
+from hpckit.runtime.agent.collective_statements import (
+    CollectiveStatements,
+    TraceFileError,
+    plain_value,
+    read_trace,
+)
 
 plain = st.recursive(
     st.none()
@@ -73,7 +77,7 @@ def test_bombs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A number of a place in memory costs nothing, and what is too long ends."""
     with pytest.raises(TraceFileError):
         plain_value(b"\x80\x02]r\xff\xff\xff\x7fj\xfe\xff\xff\x7f.")
-    monkeypatch.setattr(trace_files, "MOST_WORDS", 100)
+    monkeypatch.setattr(collective_statements, "MOST_WORDS", 100)
     with pytest.raises(TraceFileError, match="too long"):
         plain_value(pickle.dumps(list(range(200)), 2))
 
@@ -98,7 +102,7 @@ def test_only_own_files_in_own_folders_are_read(
     (tmp_path / "link").symlink_to(file)
     with pytest.raises(OSError, match="link"):
         read_trace(tmp_path / "link")
-    monkeypatch.setattr(trace_files, "MOST_BYTES", 5)
+    monkeypatch.setattr(collective_statements, "MOST_TRACE_BYTES", 5)
     with pytest.raises(TraceFileError, match="larger than"):
         read_trace(file)
 

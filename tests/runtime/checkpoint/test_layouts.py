@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from hpckit.runtime.checkpoint import weights
 from hpckit.runtime.checkpoint.manifest import read_manifest
-from hpckit.runtime.checkpoint.metadata import read_metadata
+from hpckit.runtime.checkpoint.storage import read_metadata
 
 pytestmark = pytest.mark.training
 

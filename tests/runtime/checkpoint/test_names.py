@@ -11,7 +11,7 @@ from torch import nn
 
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import StateError
-from hpckit.runtime.checkpoint.metadata import read_metadata
+from hpckit.runtime.checkpoint.storage import read_metadata
 
 
 class Pair(nn.Module):

@@ -1,4 +1,4 @@
-"""Promises of hpckit.runtime.checkpoint.retention, for a run that is over."""
+"""Promises of hpckit.runtime.checkpoint.journal, for a run that is over."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.checkpoint.folder import CheckpointEntry
-from hpckit.runtime.checkpoint.journal import CheckpointHistory
+from hpckit.runtime.checkpoint.journal import CheckpointHistory, RetentionExtent, clearable
 from hpckit.runtime.checkpoint.manifest import Manifest
-from hpckit.runtime.checkpoint.retention import RetentionExtent, clearable
 
 KINDS = ("healthy", "rejected", "fatal", "proved", "damaged", "torn")
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hpckit.runtime.checkpoint import sharding
+from hpckit.runtime.checkpoint import placement
 
 MIB = 1 << 20
 
@@ -24,7 +24,7 @@ def _tensors() -> dict[str, torch.Tensor]:
 def test_shares_hold_every_row_once(ranks: int) -> None:
     """Put together, the pieces of all ranks are the tensors."""
     tensors = _tensors()
-    pieces = [one for rank in range(ranks) for one in sharding.own_pieces(tensors, rank, ranks)]
+    pieces = [one for rank in range(ranks) for one in placement.own_pieces(tensors, rank, ranks)]
     for key, whole in tensors.items():
         mine = sorted((one for one in pieces if one.key == key), key=lambda one: one.start)
         assert {one.shape for one in mine} == {whole.shape}
@@ -36,17 +36,17 @@ def test_shares_are_even_though_one_tensor_is_large() -> None:
     """No rank has an eighth more than another where a single tensor is nearly all there is."""
     tensors = {"embedding": torch.zeros(50_000, 512), "bias": torch.zeros(512)}
     sizes = [
-        sum(sharding.size(one.tensor) for one in sharding.own_pieces(tensors, rank, 3))
+        sum(placement.size(one.tensor) for one in placement.own_pieces(tensors, rank, 3))
         for rank in range(3)
     ]
-    assert sum(sizes) == sum(map(sharding.size, tensors.values()))
+    assert sum(sizes) == sum(map(placement.size, tensors.values()))
     assert max(sizes) < min(sizes) * 9 / 8
 
 
 def test_shares_are_whole_tensors_for_one_rank() -> None:
     """A rank alone cuts nothing."""
     tensors = _tensors()
-    pieces = sharding.own_pieces(tensors, 0, 1)
+    pieces = placement.own_pieces(tensors, 0, 1)
     assert all(one.tensor is tensors[one.key] for one in pieces)
     assert len(pieces) == len(tensors)
 
@@ -64,15 +64,15 @@ def test_share_out_gives_each_key_to_the_first_of_the_least_loaded(
     for key in sorted(sizes, key=lambda key: (-sizes[key], key)):
         expected[key] = loads.index(min(loads))
         loads[expected[key]] += sizes[key]
-    assert sharding.assign_shares(sizes, ranks) == expected
+    assert placement.assign_shares(sizes, ranks) == expected
 
 
 def test_shares_are_worked_out_once() -> None:
     """Saves of one state share it out once: at a thousand ranks that takes a while."""
     tensors = _tensors()
-    sharding.own_rows.cache_clear()
-    first, second = (sharding.own_pieces(tensors, 1, 3) for _ in range(2))
+    placement.own_rows.cache_clear()
+    first, second = (placement.own_pieces(tensors, 1, 3) for _ in range(2))
     assert [(one.key, one.start) for one in first] == [(one.key, one.start) for one in second]
-    assert sharding.own_rows.cache_info().misses == 1
-    sharding.own_pieces(tensors | {"more": torch.zeros(3)}, 1, 3)
-    assert sharding.own_rows.cache_info().misses == 2, "another state is shared out by itself"
+    assert placement.own_rows.cache_info().misses == 1
+    placement.own_pieces(tensors | {"more": torch.zeros(3)}, 1, 3)
+    assert placement.own_rows.cache_info().misses == 2, "another state is shared out by itself"

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.metadata import TensorProperties
 from hpckit.runtime.checkpoint import manifest
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import CheckpointError, NoCheckpointError
-from hpckit.runtime.checkpoint.metadata import read_metadata
+from hpckit.runtime.checkpoint.storage import read_metadata
 
 NOBODY = 65534
 

@@ -26,8 +26,8 @@ from hpckit.model.launch import Recovery
 from hpckit.record.process import start_mark
 from hpckit.runtime.environ import FORK_SERVER
 from hpckit.runtime.fork_server.client import ForkedRank, ForkServerClient, open_connection
-from hpckit.runtime.fork_server.fresh import hides_module, read_at_start
 from hpckit.runtime.fork_server.owner import listen, start_fork_server
+from hpckit.runtime.fork_server.server import hides_module, read_at_start
 from hpckit.runtime.processes import ProcessQuery, find_processes
 
 SERVE = """
@@ -202,7 +202,7 @@ def _group(leader: int) -> list[int]:
 def test_rank_whose_forking_process_is_killed_counts_as_killed(server: Server) -> None:
     """And no later rank of that agent is forked, so that it starts Python instead."""
     program = (
-        "from hpckit.runtime.rank.parent_watch import die_with_parent\nimport time\n"
+        "from hpckit.runtime.left_behind import die_with_parent\nimport time\n"
         "die_with_parent(); print('here', flush=True); time.sleep(60)"
     )
 

@@ -15,8 +15,7 @@ from hpckit.model.failure import ExitReason, StateKept, ToldBy
 from hpckit.model.launch import Checkpoint
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.environ import rank_info
-from hpckit.runtime.rank.checkpointing import StepCheckpoints
-from hpckit.runtime.rank.save_interval import SaveInterval
+from hpckit.runtime.rank.checkpointing import SaveInterval, StepCheckpoints
 from hpckit.runtime.rank.step_boundary import StepBoundary
 from hpckit.runtime.rank.steps import StepLoop
 
@@ -39,8 +38,6 @@ class Attempts:
             checkpointer=checkpointer,
             objects={"model": torch.nn.Linear(2, 2)},
             save_interval=SaveInterval(settings=Checkpoint(interval_steps=4), clock=time.monotonic),
-            on_outcome=lambda _: None,
-            on_attempt=lambda _name, _others: None,
             logger=logging.getLogger("test"),
         )
         return StepLoop(

@@ -12,26 +12,26 @@ from hpckit.errors import NonFiniteLossError
 from hpckit.model.failure import Cause
 from hpckit.model.launch import Recovery
 from hpckit.model.states import RunState
-from hpckit.runtime.rank.metric_reports import LossWatch
+from hpckit.runtime.rank.live_run import LoggedMetrics
 
 
 @pytest.mark.parametrize("loss", [0.5, 2, True, "0.5000", "1e-3", "n/a", "", None, [1.0]])
 def test_loss_that_is_a_number_or_words_is_fine(loss: object) -> None:
     """A loss that was written as a text is a number, too."""
-    watch = LossWatch(patience=1)
-    watch.judge(loss, 3)
-    assert watch.bad == 0
+    watch = LoggedMetrics(patience=1)
+    watch.judge_loss(loss, 3)
+    assert watch.bad_losses == 0
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, "nan", "inf", "-inf", "NaN", "Infinity"])
 def test_loss_that_is_not_finite_is_counted_until_one_is(loss: object) -> None:
     """With a patience of two the second one in a row ends the run."""
-    watch = LossWatch(patience=2)
-    watch.judge(loss, 1)
-    watch.judge(1.0, 2)
-    watch.judge(loss, 3)
+    watch = LoggedMetrics(patience=2)
+    watch.judge_loss(loss, 1)
+    watch.judge_loss(1.0, 2)
+    watch.judge_loss(loss, 3)
     with pytest.raises(NonFiniteLossError, match="2 times in a row, last at step 4"):
-        watch.judge(loss, 4)
+        watch.judge_loss(loss, 4)
 
 
 LOSSES = """

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from hpckit.runtime.channel.messages import Reported
-from hpckit.runtime.rank.metric_reports import MetricReports, plain_metric
+from hpckit.runtime.rank.live_run import LoggedMetrics, plain_metric
 
 
 def _reported(steps: range) -> list[int]:
-    reporting = MetricReports(name="loss")
-    found = [reporting.of(step, {"loss": 1.0}) for step in steps]
+    reporting = LoggedMetrics(reported="loss")
+    found = [reporting.report(step, {"loss": 1.0}) for step in steps]
     return [report.step for report in found if report is not None]
 
 
@@ -34,24 +34,24 @@ def test_reports_of_runs_that_log_alike_are_of_the_same_steps() -> None:
 @pytest.mark.parametrize("value", ["nan", True, None, float("inf")])
 def test_what_is_no_finite_number_is_not_reported(value: object) -> None:
     """A study cannot compare it; the next number at that step still counts."""
-    reporting = MetricReports(name="loss")
-    assert reporting.of(3, {"loss": value}) is None
-    assert reporting.of(3, {"other": 1.0}) is None
-    assert reporting.of(None, {"loss": 1.0}) is None
-    assert reporting.of(3, {"loss": 1}) == Reported(step=3, value=1.0)
+    reporting = LoggedMetrics(reported="loss")
+    assert reporting.report(3, {"loss": value}) is None
+    assert reporting.report(3, {"other": 1.0}) is None
+    assert reporting.report(None, {"loss": 1.0}) is None
+    assert reporting.report(3, {"loss": 1}) == Reported(step=3, value=1.0)
 
 
 def test_nothing_is_reported_where_nobody_judges() -> None:
     """Without a metric's name, logging stays what it was."""
-    assert MetricReports().of(0, {"loss": 1.0}) is None
+    assert LoggedMetrics().report(0, {"loss": 1.0}) is None
 
 
 def test_numbers_that_nothing_holds_are_not_reported() -> None:
     """They would end the training that logs them, or be no message."""
-    reporting = MetricReports(name="loss")
-    assert reporting.of(0, {"loss": 10**400}) is None
-    assert reporting.of(2**63, {"loss": 1.0}) is None
-    assert reporting.of(2**62, {"loss": 1.0}) is not None
+    reporting = LoggedMetrics(reported="loss")
+    assert reporting.report(0, {"loss": 10**400}) is None
+    assert reporting.report(2**63, {"loss": 1.0}) is None
+    assert reporting.report(2**62, {"loss": 1.0}) is not None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 
 from hpckit.model.goodput import SaveCost
 from hpckit.model.launch import Checkpoint
-from hpckit.runtime.rank.save_interval import WRITING, SaveInterval, young
+from hpckit.runtime.rank.checkpointing import WRITING, SaveInterval, young
 
 
 class Clock:

@@ -20,8 +20,7 @@ from torch import nn
 from hpckit.model.launch import Checkpoint
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.environ import rank_info
-from hpckit.runtime.rank.checkpointing import StepCheckpoints
-from hpckit.runtime.rank.save_interval import SaveInterval
+from hpckit.runtime.rank.checkpointing import SaveInterval, StepCheckpoints
 from hpckit.runtime.rank.step_boundary import StepBoundary
 from hpckit.runtime.rank.steps import StepLoop
 from hpckit.runtime.rank.trained_steps import TrainedSteps
@@ -63,8 +62,6 @@ class Attempt:
                 save_interval=SaveInterval(
                     settings=Checkpoint(interval_steps=1), clock=time.monotonic
                 ),
-                on_outcome=lambda _: None,
-                on_attempt=lambda _name, _others: None,
                 logger=logging.getLogger("test"),
             ),
             logger=logging.getLogger("test"),

@@ -32,7 +32,7 @@ from hpckit.operations.cleanup import Category, Cleanup, CleanupRequest, Item, l
 from hpckit.record.lookup import Selection
 from hpckit.record.remove import remove
 from hpckit.report.text import Page, TextTable
-from hpckit.runtime.checkpoint.retention import RetentionExtent
+from hpckit.runtime.checkpoint.journal import RetentionExtent
 
 _SHOWN_LEFT = 5
 

@@ -67,7 +67,6 @@ class AttentionBlock:
         return self.query, self.key, self.value
 
     def _fitted(self) -> tuple[AttentionBlock, _Kernel]:
-        """Return the kernel, and the block as it takes it."""
         block, shared = self, self.query.shape[1] // self.key.shape[1]
         kernel = _kernel_of(block, grouped=shared > 1)
         if shared > 1 and not kernel.takes_groups:

@@ -1,24 +1,137 @@
-"""Whether a user's loss adds up over rows and positions: another one would follow from the layout.
+"""Whether the layout would change what a user's loss trains.
 
-A function is looked at in some of its first steps, as the first batch may have no padding. It is
-called for some rows and for their halves, and with `parallel.context` for the positions of this
-rank and for their halves.
+It has to add up over rows and positions. A function is looked at in some of its first steps, as the
+first batch may have no padding: it is called for some rows and for their halves, and with
+`parallel.context` for the positions of this rank and for their halves.
+
+And it must take parameters of the model through its outputs only: `run.train_step` sees to their
+gradients. What a loss has or takes besides would be trained otherwise in each layout, silently.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from math import isfinite
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.parallel.kept_state import keep_state_of
-from hpckit.runtime.parallel.loss.loss_graph import LossGraph, leaves_of
 from hpckit.values import dataclass, field
+
+_REACHED = (
+    "return such terms from forward, among the outputs, and add them up there; or choose a layout "
+    "with parallel.pipeline=1. parallel.self_check=false trains it unchecked"
+)
+_OWN = (
+    "put them into the model that run.parallelize lays out, and let forward return what they make. "
+    "parallel.self_check=false trains it unchecked"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class LossGraph:
+    """Finds the parameters that a loss takes by itself, not through the outputs of the model.
+
+    With pipeline stages, those of other ranks would be missed. What is no part of the model gets
+    neither the mean over ranks nor the weight of a sum.
+
+    `run.train_step` knows the parameters of the model, and of other laid out ones (`of_others`).
+    """
+
+    model: nn.Module
+    of_others: Callable[[Tensor], bool]
+    layout: Layout
+    _of_model: frozenset[int] = field(init=False)
+    _direct: list[Tensor] = field(default_factory=list)
+    _through: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._of_model = frozenset(map(id, self.model.parameters()))
+
+    def trace(self, value: Tensor, outputs: Any, targets: Any) -> None:
+        """Look at the graph of a loss of these, before its backward pass."""
+        given = [leaf for leaf in leaves_of((outputs, targets)) if isinstance(leaf, Tensor)]
+        ends = {tensor.grad_fn for tensor in given} - {None}
+        known = {id(tensor) for tensor in given}
+        below = _leaves_below(value.grad_fn, ends)
+        self._direct = [node for node in below if id(node) not in known]
+        if self._direct:
+            every = (_leaves_below(end, set()) for end in ends)
+            self._through = {id(one) for found in every for one in found}
+
+    def problem(self, *, pair: bool) -> tuple[str, str]:
+        """Return what is wrong, and what to do, after the backward pass; empty if nothing is."""
+        direct, self._direct = self._direct, []
+        sizes = self.layout
+        if sizes.pipeline > 1:
+            reached = [
+                node
+                for node in direct
+                if id(node) in self._through or (_is_sharded(node) and id(node) in self._of_model)
+            ]
+            if reached:
+                problem = (
+                    f"loss(outputs, targets) takes {_shapes(reached)} of the model by itself, and "
+                    "only the last pipeline stage calls it: what other stages have would be missed"
+                )
+                return problem, _REACHED
+        own = [node for node in direct if self._is_its_own(node)]
+        others = [node for node in own if not self.of_others(node)]
+        if pair and own:
+            problem = (
+                f"loss(outputs, targets) returns a sum with its weight, and has {_shapes(own)} "
+                "that the model does not have: their gradients would not be divided by the weight"
+            )
+            return problem, f"return a mean over rows; or {_OWN}"
+        if others and sizes.data_size * sizes.context * sizes.pipeline > 1:
+            problem = (
+                f"loss(outputs, targets) has {_shapes(others)} that the model does not have: each "
+                "rank would train its own"
+            )
+            return problem, _OWN
+        return "", ""
+
+    def _is_its_own(self, one: Tensor) -> bool:
+        if id(one) in self._through or id(one) in self._of_model:
+            return False
+        # FSDP gathers parameters into others, which have no memory after the backward pass.
+        return _is_sharded(one) or one.untyped_storage().size() > 0
+
+
+def _is_sharded(one: Tensor) -> bool:
+    """Return whether this is a DTensor; to import that would take each rank half a second."""
+    return hasattr(one, "full_tensor")
+
+
+def _leaves_below(node: Any, ends: Collection[Any]) -> Iterator[Tensor]:
+    """Yield what learns of what a value depends on, but for what is below these ends."""
+    seen, waiting = set(ends), [node]
+    while waiting:
+        one = waiting.pop()
+        if one is None or one in seen:
+            continue
+        seen.add(one)
+        found = getattr(one, "variable", None)
+        if isinstance(found, Tensor):
+            yield found
+        waiting += [below for below, _ in one.next_functions]
+
+
+def _shapes(parameters: Sequence[Tensor]) -> str:
+    first = f"a parameter {list(parameters[0].shape)}"
+    return first if len(parameters) == 1 else f"{len(parameters)} parameters, such as {first}"
+
+
+def leaves_of(value: Any) -> list[Any]:
+    """Return all that is in tuples, lists and dictionaries."""
+    found: list[Any] = torch.utils._pytree.tree_leaves(value)  # noqa: SLF001  # torch has no other
+    return found
+
 
 _log = logging.getLogger("hpckit.rank")
 _LEAST = 2
@@ -144,7 +257,6 @@ class LossCheck:
 
 
 def _pair_of(value: Any, count: int) -> tuple[float, float]:
-    """Return a sum and its weight, also of a mean."""
     if isinstance(value, tuple):
         return float(value[0]), float(value[1])
     return float(value) * count, float(count)

@@ -1,19 +1,161 @@
-"""The loss of a step, which is that of the whole batch, whatever part of it a rank has."""
+"""The loss of a step, which is that of the whole batch, whatever part of it a rank has.
+
+Cross entropy is also that of logits whose vocabulary is cut over ranks: no rank has, or gathers,
+all of them. The largest logit, the sum of exponentials and the logit of the target are exchanged, a
+number for each position (Shoeybi et al. 2019, Megatron-LM, section 3).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from hpckit.errors import UsageError
 from hpckit.runtime.parallel.arguments import LossFunction
-from hpckit.runtime.parallel.loss.cut_vocabulary import summed_over_ranks
 from hpckit.runtime.parallel.loss.loss_check import LossCheck
-from hpckit.runtime.parallel.mesh import PendingSum
 from hpckit.values import dataclass, field
+
+_TREES: Any = torch.utils._pytree  # noqa: SLF001  # torch has no other
+_PROPERTIES = (
+    "shape",
+    "dtype",
+    "device",
+    "ndim",
+    "requires_grad",
+    "grad_fn",
+    "is_leaf",
+    "is_cuda",
+    "_base",
+)
+_READING = {getattr(Tensor, name).__get__ for name in _PROPERTIES} | {
+    *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.is_floating_point, Tensor.register_hook)
+}
+"""What tells of a tensor without its values, or is torch's own."""
+_EACH = frozenset(
+    {
+        *("mul", "mul_", "__mul__", "__rmul__", "__imul__", "add", "add_", "__add__", "__radd__"),
+        *("__iadd__", "div", "__truediv__", "tanh", "float", "to", "view_as", "detach"),
+    }
+)
+"""What models, and torch for hooks on backward passes, do to each logit by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutVocabulary:
+    """Which entries a rank's logits are for: `size` of them from `first` on, of `total`."""
+
+    group: dist.ProcessGroup
+    first: int
+    total: int
+
+
+class CutLogits(DTensor):
+    """Logits [..., classes] that are cut along their classes, while a model's forward has them.
+
+    What is not computed for each logit by itself gets all of them, as a plain tensor.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function of torch on what this rank has, or else on all of it."""
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  # in torch's documentation
+            if func in _READING:
+                return func(*args, **kwargs)
+            leaves = _TREES.tree_leaves((args, kwargs))
+            tensors = {id(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
+            if len(tensors) == 1 and getattr(func, "__name__", "") in _EACH:
+                return as_cut_logits(func(*args, **kwargs))
+            args, kwargs = gathered((args, kwargs))
+        return func(*args, **kwargs)
+
+    def here(self) -> Tensor:
+        """Return the plain logits that this rank has; their `cut_vocabulary` says of which."""
+        mesh, classes = self.device_mesh, self._spec.shape[-1]
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+            local: Any = self.to_local()
+        _, first = Shard.local_shard_size_and_offset(classes, mesh.size(), mesh.get_local_rank())
+        local.cut_vocabulary = CutVocabulary(
+            group=mesh.get_group(), first=int(first), total=int(classes)
+        )
+        return local  # type: ignore[no-any-return]
+
+
+def as_cut_logits(output: DTensor) -> DTensor:
+    """Have a DTensor that is cut along its last dimension stay so until all of it is needed."""
+    if output.placements == (Shard(len(output._spec.shape) - 1),):  # noqa: SLF001
+        output.__class__ = CutLogits
+    return output
+
+
+def gathered(value: Any) -> Any:
+    """Return a value in which logits that are cut are whole, plain tensors; collective."""
+
+    def whole(one: CutLogits) -> Tensor:
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+            all_of_it: Tensor = one.redistribute(placements=[Replicate()]).to_local()
+        return all_of_it
+
+    return _TREES.tree_map_only(CutLogits, whole, value)
+
+
+def summed_over_ranks(logits: Tensor, targets: Tensor, cut: CutVocabulary, ignored: int) -> Tensor:
+    """Return the summed cross entropy, float64, the same on each rank of the group; collective.
+
+    Logits are this rank's, [..., own classes], and targets [...] whole numbers of all classes.
+    """
+    counted = targets != ignored
+    is_right = (~counted | ((targets >= 0) & (targets < cut.total))).all()
+    torch._assert_async(is_right, f"a target is none of the {cut.total} classes")  # noqa: SLF001
+    summed: Tensor = _SummedCrossEntropy.apply(logits, targets, counted, cut)  # type: ignore[no-untyped-call]
+    return summed
+
+
+class _SummedCrossEntropy(torch.autograd.Function):
+    """Keeps the logits as they are given for the backward pass, and computes in float32 or more."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, counted: Tensor, cut: CutVocabulary
+    ) -> Tensor:
+        numbers = _with_digits(logits)
+        own = targets - cut.first
+        here = counted & (own >= 0) & (own < logits.shape[-1])
+        own = torch.where(here, own, 0)
+        most = numbers.amax(-1)
+        dist.all_reduce(most, dist.ReduceOp.MAX, group=cut.group)
+        sums = (numbers - most.unsqueeze(-1)).exp_().sum(-1)
+        taken = numbers.gather(-1, own.unsqueeze(-1)).squeeze(-1)
+        both = torch.stack([sums, torch.where(here, taken, 0.0)])
+        dist.all_reduce(both, group=cut.group)
+        total = most + both[0].log()
+        ctx.save_for_backward(logits, total, own, here, counted)
+        return torch.where(counted, total - both[1], 0.0).sum().double()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Return the gradient of this rank's logits: probabilities, less one for the target."""
+        logits, total, own, here, counted = ctx.saved_tensors
+        shares = (_with_digits(logits) - total.unsqueeze(-1)).exp_()
+        shares.scatter_add_(-1, own.unsqueeze(-1), -here.unsqueeze(-1).to(shares))
+        shares *= (counted * gradients[0]).unsqueeze(-1).to(shares)
+        return shares.to(logits.dtype), None, None, None
+
+
+def _with_digits(logits: Tensor) -> Tensor:
+    """Return numbers of at least float32: sums of bfloat16 lose a percent over many targets."""
+    return logits.float() if logits.dtype.itemsize < torch.float32.itemsize else logits
+
 
 _IGNORED = -100
 """Targets that torch's cross entropy leaves out."""
@@ -69,7 +211,6 @@ def measure(
 
 
 def _check_graph(value: Tensor) -> None:
-    """Raise UsageError for a loss that has no gradient."""
     if not value.requires_grad:
         raise UsageError(
             "the loss of this step has no gradient: no parameter that learns leads to it, or what "
@@ -84,34 +225,18 @@ def quotient(value: Tensor, weight: Tensor) -> Tensor:
     return torch.where(weight == 0, 0.0, value / weight)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingScale:
-    """What a sum over targets is multiplied by, once the targets of all ranks are counted.
-
-    `alike` ranks each have the same ones; a mean of `parts` is taken after.
-    """
-
-    count: PendingSum
-    parts: int
-    alike: int
-
-    def wait(self) -> Tensor:
-        """Return the scale, 0 without any target; waits for the ranks that still count."""
-        count = self.count.wait() / self.alike
-        return quotient(torch.full_like(count, self.parts), count)
-
-
 @dataclass(slots=True, kw_only=True)
 class StepLoss:
     """What one rank has of the loss of a step; without a function it is the cross entropy.
 
-    `scale` is what a mean over this rank's rows is multiplied by, or a sum over targets. `total` is
-    the sum of what was differentiated so far, and `weights` are those of its parts, float64, if
-    the function returns a `pair`; None until it was called. Pairs are differentiated as sums.
+    `scale` is what a mean over this rank's rows is multiplied by, or a sum over targets; or what
+    waits for it. `total` is the sum of what was differentiated so far, and `weights` are those of
+    its parts, float64, if the function returns a `pair`; None until it was called. Pairs are
+    differentiated as sums.
     """
 
     function: LossFunction | None
-    scale: Tensor | float | PendingScale
+    scale: Tensor | float | Callable[[], Tensor]
     check: LossCheck | None = None
     total: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
     weights: list[Tensor] = field(default_factory=list)
@@ -146,8 +271,8 @@ class StepLoss:
 
     def settle(self) -> Tensor | float:
         """Return the scale; waits for it if ranks still count."""
-        if isinstance(self.scale, PendingScale):
-            self.scale = self.scale.wait()
+        if not isinstance(self.scale, Tensor | float):
+            self.scale = self.scale()
         return self.scale
 
     @property

@@ -255,7 +255,7 @@ def test_parameter_that_gets_no_gradient_is_named_at_the_first_step(
     """DDP would say so in the second one, by its number; FSDP does without."""
     for one in found:
         assert one["unused"].get("error") == "RunError", one["unused"]
-        assert "spare.weight, spare.bias got none" in one["unused"]["message"]
+        assert "spare.weight, spare.bias got no gradient" in one["unused"]["message"]
         assert "requires_grad=False" in one["unused"]["hint"]
         assert "error" not in one["unused, sharded"]
 

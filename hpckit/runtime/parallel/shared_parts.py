@@ -1,7 +1,11 @@
-"""Whether data ranks got gradients of the same parameters in a step.
+"""What ranks with the same part of a model have to share in a step.
 
-DDP waits for the gradient of each parameter that learns. FSDP adds up those that there are: if
-ranks differ in which, gradients of different parameters.
+Buffers that a forward pass changes, such as running means: each rank would change them by its own
+rows, while a checkpoint keeps those of one rank. DistributedDataParallel hands out those of the
+first rank; FSDP does not.
+
+And gradients of the same parameters. DDP waits for the gradient of each parameter that learns. FSDP
+adds up those that there are: if ranks differ in which, gradients of different parameters.
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ import zlib
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import RunError
@@ -20,6 +26,67 @@ from hpckit.runtime.parallel.batch_checks import SHOWN, UNEVEN_HINT
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.tensor_parts import local_part
 from hpckit.values import dataclass, field
+
+
+@dataclass(slots=True, kw_only=True)
+class SharedBuffers:
+    """The buffers of a rank's part of a model; does nothing for one that FSDP does not shard.
+
+    In the first step it looks which of them change; from then on `share` gives all ranks those of
+    the first rank that has this part.
+    """
+
+    module: nn.Module
+    mesh: RankMesh
+    _may_differ: bool = field(init=False)
+    """The same on all ranks: of a pipeline, some stages may have no buffers."""
+    _seen: dict[str, Tensor] = field(default_factory=dict)
+    _names: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        sharded = any(isinstance(module, FSDPModule) for module in self.module.modules())
+        self._may_differ = sharded and self.mesh.sums_gradients
+
+    def watch(self) -> None:
+        """Begin to look which buffers change."""
+        if self._may_differ:
+            self._seen = {name: one.detach().clone() for name, one in self.module.named_buffers()}
+
+    def settle(self) -> None:
+        """Remember which buffers have changed on some rank; collective.
+
+        By their values: batch normalisation changes them without torch's counter of changes.
+        """
+        if not self._may_differ:
+            return
+        changed = [
+            name
+            for name, one in self.module.named_buffers()
+            if name not in self._seen or not torch.equal(one, self._seen[name])
+        ]
+        self._names = sorted({name for names in self.mesh.gather_all(changed) for name in names})
+        self._seen = {}
+
+    def share(self) -> None:
+        """Take over the changing buffers of the first rank with this part; collective.
+
+        They are sent as bytes: not every backend sends every type.
+        """
+        if not self._names:
+            return
+        known = dict(self.module.named_buffers())
+        held = [known[name] for name in self._names if name in known]
+        for dtype in dict.fromkeys(buffer.dtype for buffer in held):
+            alike = [buffer for buffer in held if buffer.dtype == dtype]
+            flat = torch.cat([buffer.detach().reshape(-1) for buffer in alike]).view(torch.uint8)
+            for axis in range(self.mesh.data.ndim):
+                dist.broadcast(flat, group=self.mesh.data.get_group(axis), group_src=0)
+            with torch.no_grad():
+                whole = flat.view(dtype)
+                sizes = [buffer.numel() for buffer in alike]
+                for one, new in zip(alike, torch.split(whole, sizes), strict=True):
+                    one.copy_(new.view_as(one))
+
 
 _DIGESTS = 2**16 - 1
 """Numbers that stand for what is missing: sums of their squares over many ranks stay exact."""
@@ -59,26 +126,31 @@ class GradientSets:
             raise RunError(
                 f"in this step {listed(missing, SHOWN)} got no gradient, and DDP waits for that of "
                 "each parameter that learns",
-                hint=f"{UNEVEN_HINT}; or choose parallel=fsdp for layers that a step leaves out on "
-                "all ranks",
+                hint=f"{UNEVEN_HINT}; give those that never learn requires_grad=False; or choose "
+                "parallel=fsdp for layers that a step leaves out on all ranks",
             )
 
     def sum_with(self, values: Tensor) -> Tensor:
         """Return the sums of some numbers over all ranks, float64; collective."""
+        values = values.to(self.mesh.device)
         if not self.mesh.sums_gradients or isinstance(self.module, DistributedDataParallel):
-            return self.mesh.sum_over_world(values)
+            return self.mesh.begin_sum(values)()
         stages, place = self.mesh.layout.pipeline, self.mesh.place(MeshAxis.pipeline)
         missing = self._missing()
         own = zlib.crc32(repr(missing).encode()) % _DIGESTS + 1 if missing else 0
         more = [0.0] * (2 * stages)
         more[place], more[stages + place] = own, own**2
         sets = torch.tensor(more, dtype=torch.float64, device=values.device)
-        sums = self.mesh.sum_over_world(torch.cat([values.detach().double(), sets]))
+        sums = self.mesh.begin_sum(torch.cat([values.detach().double(), sets]))()
         self._sums = sums[len(values) :]
         return sums[: len(values)]
 
     def _missing(self) -> list[str]:
-        return [name for name, one, mark in self._before if _is_as_before(one, mark)]
+        return [
+            name
+            for name, one, mark in self._before
+            if (one.grad is None if mark is None else _mark(one) == mark)
+        ]
 
     def compare(self, *, may_wait: bool) -> None:
         """Raise RunError on all ranks if those of one stage differ in what they got.
@@ -99,11 +171,6 @@ class GradientSets:
             hint=f"{UNEVEN_HINT}, or call model.set_reduce_scatter_unused_params(True) after "
             "run.parallelize (torch 2.13): a gradient of zero takes part then",
         )
-
-
-def _is_as_before(parameter: nn.Parameter, mark: object) -> bool:
-    """Return whether nothing was added; quick if there was no gradient before."""
-    return parameter.grad is None if mark is None else _mark(parameter) == mark
 
 
 def _mark(parameter: nn.Parameter) -> object:

@@ -1,17 +1,21 @@
-"""Whether the kernel killed a process for lack of memory, from its counts before and after.
+"""What a rank ran out of: memory, by the kernel's counts before and after, or room in its folder.
 
-Reads the counts and interprets a difference. It does not determine which process was killed (the
-caller knows which one died by SIGKILL). Imports no torch. The kernel counts before it sends SIGKILL
-(mm/oom_kill.c), so a count read after a death includes that death.
+Which process the kernel killed is not determined here (the caller knows which one died by SIGKILL).
+The kernel counts before it sends SIGKILL (mm/oom_kill.c), so a count read after a death includes
+that death. Room is checked by writing, because quotas show nowhere else. Imports no torch.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from hpckit.observe.sysfs import read_fields, read_small
+from hpckit.record.store import PRIVATE_FILE
 from hpckit.values import dataclass
 
 _EVENTS = "memory.events"
@@ -98,3 +102,35 @@ def _upwards(group: str) -> Iterator[str]:
     if ".." not in path.parts:
         yield from (str(at) for at in (path, *path.parents) if str(at) != ".")
     yield "."
+
+
+_PROBE = bytes(64 * 1024)
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def without_room(folder: Path) -> str:
+    """Return a message with the folder's name and free bytes if it is full; empty otherwise."""
+    probe = folder / f".room.{os.urandom(4).hex()}"
+    try:
+        handle = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+        try:
+            short = os.write(handle, _PROBE) < len(_PROBE)
+            os.fsync(handle)  # NFS reports it no sooner
+        finally:
+            os.close(handle)
+    except OSError as error:
+        return _words(folder, error.errno or 0) if error.errno in _FULL else ""
+    else:
+        return _words(folder, errno.ENOSPC) if short else ""
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+
+
+def _words(folder: Path, number: int) -> str:
+    try:
+        seen = os.statvfs(folder)
+        free = f"{seen.f_bavail * seen.f_frsize} bytes free"
+    except OSError:
+        free = "an unknown number of bytes"
+    return f"[Errno {number}] {os.strerror(number)}: {folder} of the launch folder has {free}"
