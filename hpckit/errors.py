@@ -137,6 +137,17 @@ class SchedulerAbsentError(SchedulerAwayError):
     """There is no scheduler here: its programs are missing, or not configured for a cluster."""
 
 
+def import_optional(module: str, what: str, hint: str) -> ModuleType:
+    """Import one of hpckit's modules for `what`; raises UsageError without a library it needs."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("hpckit"):
+            raise
+        message = f"{what} needs {error.name}, which is not installed"
+        raise UsageError(message, hint=hint) from error
+
+
 def causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield the error and its causes, the outermost first, each once.
 
@@ -147,16 +158,3 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         seen.append(error)
         yield error
         error = error.__cause__ or error.__context__
-
-
-def import_optional(module: str, what: str, hint: str) -> ModuleType:
-    """Import a module when it is asked for: its libraries are slow to import, and optional.
-
-    Raises UsageError with the hint if one that `what` needs is not installed.
-    """
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("hpckit"):
-            raise
-        raise UsageError(f"{what} needs {error.name}, which is not installed", hint=hint) from error

@@ -83,9 +83,9 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
     if not settings.notify.events:
         return _supervise(assignment)
     # Most runs tell nobody, and all that words a notice is a sixth of what is imported here.
-    from hpckit.operations.notices.tell import attempt_teller  # noqa: PLC0415
+    from hpckit.operations.notices.tell import AttemptTeller  # noqa: PLC0415
 
-    teller = attempt_teller(launch, index, settings.notify, context)
+    teller = AttemptTeller(launch=launch, index=index, notify=settings.notify, context=context)
     code = _supervise(replace(assignment, heard=teller.hear))
     teller.end()
     return code

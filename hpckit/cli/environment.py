@@ -9,15 +9,15 @@ from pathlib import Path
 from hpckit.cli.compose_options import compose_request, recorded_words
 from hpckit.cli.launch_output import say_checked
 from hpckit.cli.terminal.pager import show_page
+from hpckit.config.request import with_something_to_run
 from hpckit.context import Context
 from hpckit.errors import SchedulerError
 from hpckit.model.environment.facts import AskedOfNode, EnvironmentComparison, EnvironmentFacts
-from hpckit.model.launch import LaunchConfig, Resources
+from hpckit.model.launch import ClusterKind, LaunchConfig, Resources
 from hpckit.operations import check
 from hpckit.operations.environment import (
     collect_facts,
-    compose_asked,
-    is_on_slurm,
+    compose_one,
     look_at_node,
     output_overrides,
     prepare_look,
@@ -47,8 +47,9 @@ def _compare(arguments: argparse.Namespace, context: Context) -> EnvironmentComp
     """Return both machines, or this one alone; None if the launch is refused, and told why."""
     more = output_overrides(arguments.output_dir, context.cwd)
     request = compose_request(arguments, context, more=more)
-    settings = compose_asked(request)
-    asked, elsewhere = asked_of_node(settings), is_on_slurm(settings)
+    # What chooses nothing to run gets a command, so that no experiment need be complete.
+    settings = compose_one(with_something_to_run(request), "doctor --env looks at the node of one")
+    asked, elsewhere = asked_of_node(settings), settings.cluster.kind is ClusterKind.slurm
     if arguments.here and elsewhere:
         # Runs would not be here: what they ask for says nothing about this machine.
         if asked != asked_of_node(replace(settings, resources=Resources())):

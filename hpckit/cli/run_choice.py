@@ -80,7 +80,7 @@ def _named(
     base = output_dir(arguments, context)
     first, *others = [find(word, base, cwd=context.cwd) for word in arguments.references or [None]]
     if not others:
-        return first.launch, None if first.index is None else (first.index,)
+        return first.launch, first.indices
     launches = {
         selection.launch.folder.resolve(): selection.launch.id for selection in (first, *others)
     }

@@ -5,7 +5,7 @@ It submits and writes nothing, and reads only configuration files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -13,21 +13,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hpckit.config.explain import load_config
 from hpckit.config.overrides import parse
-from hpckit.config.points import (
-    Listed,
-    Word,
-    check_multirun,
-    check_no_points,
-    first_point,
-    list_points,
-    present,
-)
+from hpckit.config.points import check_multirun, check_no_points, first_point, list_points, present
 from hpckit.config.request import ComposeRequest
 from hpckit.config.sampled import sampled_points
 from hpckit.config.session import Session, open_session
 from hpckit.config.slips import refuse_near_misses
 from hpckit.config.staged import check_addressed, for_all, read_words, staged_points
-from hpckit.config.sweep import Composer, composer, point_of
+from hpckit.config.sweep import composer, point_of
 from hpckit.errors import ConfigError
 from hpckit.model.command import override_value
 from hpckit.model.launch import LaunchConfig
@@ -56,10 +48,7 @@ def compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:
 
 
 def compose_run(request: ComposeRequest, session: Session) -> SweepPoint:
-    """Compose the one point of the request, whichever stages it names, with its secrets.
-
-    Raises ConfigError.
-    """
+    """Compose the one point of the request, whichever stages it names, with its secrets."""
     words = for_all(read_words(request, session))
     refuse_near_misses(session, [word.override for word in words])
     check_multirun(words, multirun=False)
@@ -77,44 +66,27 @@ def _compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:
         sampled = sampled_points(composing, words) if request.multirun else None
         if sampled is not None:
             check_addressed(given, ())
-            _check_unstaged(sampled)
+            settings = sampled[0].settings
+            if settings.stages:
+                raise ConfigError(
+                    f"sweep.sampler={settings.sweep.sampler} does not go with stages: they are "
+                    "swept as a grid.",
+                    hint="Give values as a list, choice() or range(), or launch the stages one by "
+                    "one.",
+                )
             return sampled
-        first = _point(composing, words, present(first_point(words)), request)
+        many = request.multirun
+        first = point_of(composing, words, present(first_point(words)), many=many)
         check_no_points(first.settings.sweep)
         if first.settings.stages:
             return staged_points(given, first, session, request)
         check_addressed(given, ())
-        told = _told(list_points(words, first.settings.sweep.zip), request)
-        return tuple(_point(composing, words, overrides, request) for overrides in told)
-
-
-def _check_unstaged(points: Sequence[SweepPoint]) -> None:
-    settings = points[0].settings
-    if settings.stages:
-        raise ConfigError(
-            f"sweep.sampler={settings.sweep.sampler} does not go with stages: they are swept as a "
-            "grid.",
-            hint="Give values as a list, choice() or range(), or launch the stages one by one.",
-        )
-
-
-def _told(listed: Sequence[Listed], request: ComposeRequest) -> Iterator[tuple[str, ...]]:
-    for done, overrides in enumerate(listed):
-        if request.tell is not None:
-            request.tell(done, len(listed))
-        yield present(overrides)
-
-
-def _point(
-    composing: Composer, words: Sequence[Word], overrides: Sequence[str], request: ComposeRequest
-) -> SweepPoint:
-    try:
-        return point_of(composing, words, overrides)
-    except ConfigError as error:
-        if not request.multirun:
-            raise
-        where = " ".join(overrides)
-        raise ConfigError(f"{error.message} (in the run {where})", hint=error.hint) from error
+        listed, points = list_points(words, first.settings.sweep.zip), list[SweepPoint]()
+        for done, overrides in enumerate(listed):
+            if request.tell is not None:
+                request.tell(done, len(listed))
+            points.append(point_of(composing, words, present(overrides), many=many))
+        return tuple(points)
 
 
 def compose_sections(
@@ -135,7 +107,12 @@ def compose_sections(
                     hint="give one value: parallel.shard=2",
                 )
         chosen = {word.partition("=")[0] for word in words}
-        kept = [one for name in _SECTIONS if name not in chosen for one in _as_words(name, present)]
+        kept = [
+            f"{section}.{key}={override_value(value)}"
+            for section in _SECTIONS
+            if section not in chosen
+            for key, value in to_plain(getattr(present, section)).items()
+        ]
         config = load_config(session, [*kept, *words])
         try:
             sections = {
@@ -153,8 +130,3 @@ def compose_sections(
         raise ConfigError(
             f"{' '.join(words)} is no layout: {error}", hint="for example parallel=hsdp"
         ) from error
-
-
-def _as_words(section: str, present: LaunchConfig) -> list[str]:
-    plain = to_plain(getattr(present, section))
-    return [f"{section}.{key}={override_value(value)}" for key, value in plain.items()]

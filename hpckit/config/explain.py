@@ -19,8 +19,8 @@ from hpckit.config.failures import FAILURES, NOT_LISTED, inner, reason, unknown_
 from hpckit.config.names import dotted_keys, meant_by, nearest, question, siblings
 from hpckit.config.overrides import parse
 from hpckit.config.primary import is_ours
+from hpckit.config.schema import known_in, takes
 from hpckit.config.session import Session
-from hpckit.config.types import known_in, takes
 from hpckit.errors import ConfigError
 from hpckit.model.failure import RESTARTABLE
 from hpckit.model.launch import Cluster

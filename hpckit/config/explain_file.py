@@ -19,9 +19,8 @@ from hpckit.config.failures import first_line, inner, reason, unknown_key
 from hpckit.config.names import nearest, question
 from hpckit.config.primary import document, find_file, listed_names
 from hpckit.config.request import shipped_folder
-from hpckit.config.schema import typed_sections
+from hpckit.config.schema import known_in, takes, typed_sections
 from hpckit.config.session import Session
-from hpckit.config.types import known_in, takes
 from hpckit.errors import ConfigError, causes
 from hpckit.patterns import lazy_pattern
 
@@ -303,7 +302,8 @@ def _choosing(
     wanted = r"[^\s'\"#]+" if option is None else re.escape(option)
     last = re.escape(group.rpartition("/")[2])
     choice = rf"\s*-\s*(?:override\s+)?/?{last}\s*:\s*['\"]?({wanted})['\"]?\s*(?:#.*)?\Z"
-    for file in sorted(_files(folders), key=lambda one: not _is_among(one, likely)):
+    endings = tuple(f"/{name.removesuffix('.yaml')}.yaml" for name in likely)
+    for file in sorted(_files(folders), key=lambda one: not str(one).endswith(endings)):
         try:
             lines = _text(file).splitlines()
         except UnicodeDecodeError:
@@ -317,10 +317,6 @@ def _choosing(
 def _files(folders: Sequence[Path]) -> Iterator[Path]:
     for folder in _user_folders(folders):
         yield from sorted(folder.rglob("*.yaml"))
-
-
-def _is_among(file: Path, likely: Sequence[str]) -> bool:
-    return any(str(file).endswith(f"/{name.removesuffix('.yaml')}.yaml") for name in likely)
 
 
 def _text(file: Path) -> str:

@@ -23,7 +23,7 @@ from hydra.core.override_parser.types import (
 )
 from hydra.errors import HydraException, OverrideParseException
 
-from hpckit.config.types import is_scalar, is_text, takes_decimals
+from hpckit.config.schema import is_scalar, is_text, takes_decimals
 from hpckit.errors import ConfigError
 from hpckit.patterns import lazy_pattern
 from hpckit.planning.sweep.points import MAX_POINTS

@@ -7,7 +7,7 @@ Values are written in Hydra's grammar.
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +103,9 @@ class _Table:
             stage, dotted = self._addressed(key)
             words = tuple(self._words(key, dotted))
             first = next(word for word in words if word is not None)
-            column = Column(
-                file=self.name, lines=lines, words=words, scalars=not any(map(_is_nested, words))
-            )
+            values = (word.partition("=")[2].lstrip() for word in words if word is not None)
+            scalars = not any(value[:1] in ("[", "{") for value in values)
+            column = Column(file=self.name, lines=lines, words=words, scalars=scalars)
             yield Word(stage=stage, override=parse([first], self.loader)[0], column=column)
 
     def _addressed(self, key: str) -> tuple[str | None, str]:
@@ -177,10 +177,6 @@ def _unquoted(where: str, shown: str, why: str) -> ConfigError:
     )
 
 
-def _is_nested(word: str | None) -> bool:
-    return word is not None and word.partition("=")[2].lstrip()[:1] in ("[", "{")
-
-
 def written(value: Any) -> str:
     """Return a value in Hydra's grammar, which parses to the same value.
 
@@ -196,8 +192,9 @@ def written(value: Any) -> str:
     if isinstance(value, _SIMPLE):
         return "null" if value is None else str(value).lower()
     if isinstance(value, Mapping):
-        return f"{{{_joined(f'{_key(key)}:{written(one)}' for key, one in value.items())}}}"
-    return f"[{_joined(map(written, value))}]"
+        held = ",".join(f"{_key(key)}:{written(one)}" for key, one in value.items())
+        return f"{{{held}}}"
+    return f"[{','.join(map(written, value))}]"
 
 
 def _key(key: Any) -> str:
@@ -205,10 +202,6 @@ def _key(key: Any) -> str:
     if isinstance(key, str) and text != key:
         raise ValueError(f"{key!r} cannot be a key of a dictionary in a point")
     return text
-
-
-def _joined(texts: Iterable[str]) -> str:
-    return ",".join(texts)
 
 
 Listed = tuple[str | None, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -14,8 +14,7 @@ import yaml
 from hpckit.config.failures import first_line
 from hpckit.config.names import nearest
 from hpckit.config.request import PRIMARY, ComposeRequest
-from hpckit.config.schema import SCHEMA_NAME
-from hpckit.config.types import known_in
+from hpckit.config.schema import SCHEMA_NAME, known_in
 from hpckit.errors import ConfigError
 from hpckit.model.counted import listed
 
@@ -33,9 +32,7 @@ def primary_of(request: ComposeRequest, folders: Sequence[Path]) -> str:
 
 def _refuse_unread(folders: Sequence[Path]) -> None:
     """Raise ConfigError if a file that will not be read sets keys that only hpckit has."""
-    file = find_file(folders, PRIMARY)
-    held = None if file is None else document(file)
-    sections = held if isinstance(held, dict) else {}
+    sections = _keys_of(folders, PRIMARY)
     unread = [
         f"{section}.{key}"
         for section in ("cluster", "resources", "recovery")
@@ -45,8 +42,8 @@ def _refuse_unread(folders: Sequence[Path]) -> None:
     ]
     if unread:
         raise ConfigError(
-            f"{file} sets {listed(unread, _SHOWN)}, and has no `hpckit` in its defaults list: it "
-            "would not be read.",
+            f"{find_file(folders, PRIMARY)} sets {listed(unread, _SHOWN)}, and has no `hpckit` in "
+            "its defaults list: it would not be read.",
             hint="Put `defaults: [hpckit, _self_]` first in it; if it is another program's, write "
             "one of your own, such as hpc.yaml with that line, and choose it: --config-name hpc",
         )
@@ -66,10 +63,8 @@ def import_modules(request: ComposeRequest, folders: Sequence[Path], primary: st
 
     They are found from the working directory. Raises ConfigError if one cannot be imported.
     """
-    file = find_file(folders, primary)
-    held = None if file is None else document(file)
-    given = [held.get("imports")] if isinstance(held, dict) else []
     words = (word.lstrip("+").partition("=") for word in request.overrides)
+    given = [_keys_of(folders, primary).get("imports")]
     given += [_parsed(value) for key, _, value in words if key == "imports"]
     sys.path.insert(0, str(request.cwd))
     try:
@@ -124,14 +119,17 @@ def listed_names(folders: Sequence[Path], name: str, *above: str) -> Iterator[st
 
 def before_hpckit(folders: Sequence[Path], name: str) -> Iterator[tuple[str, str]]:
     """Yield keys that files set which stand before `hpckit` in a defaults list, and these files."""
-    file = find_file(folders, name)
-    held = None if file is None else document(file)
-    defaults = held.get("defaults") if isinstance(held, dict) else None
+    defaults = _keys_of(folders, name).get("defaults")
     if isinstance(defaults, list) and "hpckit" in defaults:
         for entry in defaults[: defaults.index("hpckit")]:
-            other = find_file(folders, str(entry))
-            values = None if other is None else document(other)
-            yield from ((str(key), str(entry)) for key in values or () if isinstance(values, dict))
+            yield from ((str(key), str(entry)) for key in _keys_of(folders, str(entry)))
+
+
+def _keys_of(folders: Sequence[Path], name: str) -> Mapping[Any, Any]:
+    """Return what the file of a configuration holds; nothing if there is none, or no mapping."""
+    file = find_file(folders, name)
+    held = None if file is None else document(file)
+    return held if isinstance(held, dict) else {}
 
 
 def find_file(folders: Sequence[Path], name: str) -> Path | None:

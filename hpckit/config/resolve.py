@@ -16,8 +16,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import InterpolationValidationError, OmegaConfBaseException
 
 from hpckit.config.names import dotted_keys, nearest, question, siblings
-from hpckit.config.schema import typed_sections
-from hpckit.config.types import takes
+from hpckit.config.schema import takes, typed_sections
 from hpckit.errors import ConfigError, causes
 from hpckit.model.launch import MISSING, ClusterKind
 from hpckit.model.plain import leaves

@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
 from hpckit.config.overrides import swept_values
 from hpckit.config.points import Word
-from hpckit.config.sweep import Composer
+from hpckit.config.sweep import Composer, point_of
 from hpckit.errors import ConfigError
 from hpckit.model.plan import SweepPoint
 from hpckit.model.search import Axis, AxisKind, Sampler, Search, Sweep
@@ -27,10 +27,7 @@ _LOG = "log"
 
 
 def sampled_points(composing: Composer, words: Sequence[Word]) -> tuple[SweepPoint, ...] | None:
-    """Return the points that the configured sampler chooses; None if there is no sampler.
-
-    Raises ConfigError.
-    """
+    """Return the points that the sampler chooses, None if there is none; raises ConfigError."""
     if not any(word.is_swept for word in words):
         return None
     space = _Space(composing=composing, words=tuple(words))
@@ -95,11 +92,7 @@ class _Space:
     def point(self, values: Mapping[str, Any]) -> SweepPoint:
         """Return the point with these texts as values of keys; other keys get their first value."""
         overrides = [self._word(word, values) for word in self.words]
-        try:
-            return self.composing.point(overrides)
-        except ConfigError as error:
-            message = f"{error.message} (in the run {' '.join(overrides)})"
-            raise ConfigError(message, hint=error.hint) from error
+        return point_of(self.composing, self.words, overrides, many=True)
 
     def _word(self, word: Word, values: Mapping[str, Any]) -> str:
         override = word.override
@@ -108,11 +101,6 @@ class _Space:
         key = override.key_or_group
         value = values[key] if key in values else first_value(override)
         return f"{override.get_key_element()}={value}"
-
-    @property
-    def fixed(self) -> tuple[str, ...]:
-        """The overrides that are the same in all points."""
-        return tuple(str(word.override.input_line) for word in self.words if not word.is_swept)
 
 
 def _searched(
@@ -138,7 +126,8 @@ def _searched(
         seed=sweep.seed,
     )
     point = _verified(space, axes, search)
-    return (replace(point, overrides=space.fixed, search=search),) * samples
+    fixed = tuple(str(word.override.input_line) for word in space.words if not word.is_swept)
+    return (replace(point, overrides=fixed, search=search),) * samples
 
 
 def _resolved(space: _Space, axis: Axis) -> Axis:

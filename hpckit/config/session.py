@@ -62,8 +62,7 @@ class _ComposingLoader(ConfigLoaderImpl):
         self, defaults: list[ResultDefault], repo: IConfigRepository
     ) -> DictConfig:
         # Before Hydra merges the files: it may put their nodes into the result.
-        held = _held(defaults, repo)
-        self.declared_missing = _declared_missing(held)
+        self.declared_missing = _declared_missing(defaults, repo)
         config = super()._compose_config_from_defaults_list(defaults, repo)
         if config.get("params"):  # so that a mistyped name of one is an error
             OmegaConf.set_struct(config.params, value=True)
@@ -229,25 +228,18 @@ def _masked(error: ConfigError, session: Session) -> ConfigError:
     return ConfigError(masked_text(error.message, secret), hint=masked_text(error.hint, secret))
 
 
-def _held(
+def _declared_missing(
     defaults: Sequence[ResultDefault], files: IConfigRepository
-) -> Sequence[tuple[str, str, Any]]:
-    """Return the files with their packages and values, without the schema and Hydra's own."""
-    held = []
+) -> frozenset[str]:
+    """Return the keys that the files, without the schema and Hydra's own, finally set to `???`."""
+    missing: set[str] = set()
     for default in defaults:
         path = str(default.config_path)
-        if path != SCHEMA_NAME and not path.startswith("hydra/"):
-            loaded = files.load_config(path)
-            values = {} if loaded is None else OmegaConf.to_container(loaded.config)
-            held.append((path, default.package or "", values))
-    return held
-
-
-def _declared_missing(held: Sequence[tuple[str, str, Any]]) -> frozenset[str]:
-    """Return the keys that these of the files finally set to `???`."""
-    missing: set[str] = set()
-    for _, package, values in held:
-        for key, value in leaves(values, package):
+        if path == SCHEMA_NAME or path.startswith("hydra/"):
+            continue
+        loaded = files.load_config(path)
+        values = {} if loaded is None else OmegaConf.to_container(loaded.config)
+        for key, value in leaves(values, default.package or ""):
             # A value fills the mappings around it, too.
             missing.difference_update(accumulate(key.split("."), "{}.{}".format))
             missing.update([key] if value == MISSING else [])

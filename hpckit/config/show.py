@@ -10,21 +10,12 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from hpckit.config.command import mark_command
 from hpckit.config.explain import load_config
 from hpckit.config.names import dotted_keys, nearest, question
 from hpckit.config.points import check_multirun, first_point, list_points, present
 from hpckit.config.request import ComposeRequest
-from hpckit.config.resolve import resolve
 from hpckit.config.session import Session, open_session
-from hpckit.config.staged import (
-    check_addressed,
-    for_all,
-    read_words,
-    share_out,
-    stages_of,
-    zipped_keys,
-)
+from hpckit.config.staged import check_addressed, for_all, read_words, share_out, stages_of
 from hpckit.errors import ConfigError
 from hpckit.model.plain import MASK
 from hpckit.planning.secrecy import is_secret, known_secrets, masked_words
@@ -33,22 +24,17 @@ INFO = ("all", "searchpath", "groups", "defaults")
 """The topics of `show_info`."""
 
 
-def show_config(request: ComposeRequest, *, package: str = "", resolved: bool = False) -> str:
+def show_config(request: ComposeRequest, *, package: str = "") -> str:
     """Return the composed configuration as YAML, or the part of it at the dotted `package`.
 
-    With `resolved`, exactly what a run would get; else interpolations and `???` stay as written.
-    Several points of a sweep, or of several stages, are several YAML documents, each headed by its
-    overrides. Secrets are masked.
+    Interpolations and `???` stay as written. Several points of a sweep, or of several stages, are
+    several YAML documents, each headed by its overrides. Secrets are masked.
     """
     known = known_secrets(request.environ)
     with open_session(request) as session:
         listed = _listed(request, session)
-        documents = []
-        for overrides in listed:
-            config = load_config(session, overrides)
-            if resolved:
-                config = OmegaConf.create(resolve(mark_command(config), request.environ, {}))
-            documents.append(_yaml(_masked(config, known), package))
+        configs = (_masked(load_config(session, overrides), known) for overrides in listed)
+        documents = [_yaml(config, package) for config in configs]
     if len(documents) == 1:
         return documents[0]
     heads = [f"# {' '.join(masked_words(overrides))}\n" for overrides in listed]
@@ -61,7 +47,8 @@ def _listed(request: ComposeRequest, session: Session) -> Sequence[Sequence[str]
     mine = for_all(words)
     check_multirun(mine, multirun=request.multirun)
     config = load_config(session, present(first_point(mine)))
-    stages, zipped = stages_of(config), zipped_keys(config)
+    stages = stages_of(config)
+    zipped = cast("list[list[str]]", OmegaConf.to_container(config.sweep.zip, resolve=True))
     check_addressed(words, [stage.name for stage in stages])
     if not stages:
         return [present(listed) for listed in list_points(mine, zipped)]

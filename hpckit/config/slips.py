@@ -140,11 +140,10 @@ def texts_for_numbers(request: ComposeRequest) -> Iterator[tuple[str, float]]:
             override = word.override
             key = override.key_or_group
             changes = override.type is OverrideType.CHANGE and not session.has_group(key)
-            if not changes or not _sets_text(word):
-                continue
-            number = _number_without(word, words, session) if _concerns_user(f"{key}=") else None
+            texts = list(_texts(word)) if changes and _concerns_user(f"{key}=") else []
+            number = _number_without(word, words, session) if texts else None
             if number is not None:
-                _refuse_half_number(word, number)
+                _refuse_half_number(key, texts, number)
                 yield str(override.input_line), number
 
 
@@ -155,39 +154,27 @@ def _concerns_user(word: str) -> bool:
     return not all(is_number(value) for value in values.split(","))
 
 
-def _sets_text(word: Word) -> bool:
-    if word.column is not None:
-        return any(_is_text(text) for _, text in _given(word))
-    if word.override.is_interval_sweep():
-        return False  # draws numbers
-    return any(isinstance(value, str) and "${" not in value for value in _values(word))
-
-
 def _is_text(value: str) -> bool:
     """Whether a value in Hydra's grammar is a text: nothing else that the grammar knows."""
     other = value.lower() in {"null", "true", "false"} or value[:1] in {"[", "{"} or "${" in value
     return not (other or is_number(value))
 
 
-def _given(word: Word) -> Iterator[tuple[str, str]]:
-    """Yield each value of a word as text, after what an error calls it."""
+def _texts(word: Word) -> Iterator[tuple[str, str]]:
+    """Yield each value of a word that is a text, after what an error calls it."""
     override, column = word.override, word.column
     if column is not None:
         for line, text in zip(column.lines, column.words, strict=True):
-            if text is not None:
+            if text is not None and _is_text(text.partition("=")[2]):
                 yield f"{place(column.file, line)}: {text}", text.partition("=")[2]
-        return
-    yield from ((str(override.input_line), str(value)) for value in _values(word))
+    elif not override.is_interval_sweep():  # which draws numbers
+        for value in override.sweep_iterator() if word.is_swept else [override.value()]:
+            if isinstance(value, str) and "${" not in value:
+                yield str(override.input_line), str(value)
 
 
-def _values(word: Word) -> list[object]:
-    override = word.override
-    return list(override.sweep_iterator()) if word.is_swept else [override.value()]
-
-
-def _refuse_half_number(word: Word, number: float) -> None:
-    key = word.override.key_or_group
-    for given, text in _given(word):
+def _refuse_half_number(key: str, texts: Sequence[tuple[str, str]], number: float) -> None:
+    for given, text in texts:
         quoted = f"'{text}'" in given or f'"{text}"' in given
         if _HALF_NUMBER.match(text) and not is_number(text) and not quoted:
             raise ConfigError(

@@ -31,7 +31,6 @@ from hpckit.config.resolve import stage_words, without_words
 from hpckit.config.session import Session
 from hpckit.config.sweep import composer, point_of
 from hpckit.errors import ConfigError
-from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import SweepPoint
 from hpckit.patterns import lazy_pattern
 from hpckit.planning.stages import StageSettings, read_stages
@@ -201,12 +200,6 @@ def stages_of(config: DictConfig) -> tuple[StageSettings, ...]:
     return read_stages(stated)
 
 
-def zipped_keys(config: DictConfig) -> Sequence[Sequence[str]]:
-    """Return the groups of keys that advance together in a composition."""
-    named = OmegaConf.to_container(config.sweep.zip, resolve=True)
-    return cast("list[list[str]]", named)
-
-
 def staged_points(
     words: Sequence[Word], base: SweepPoint, session: Session, request: ComposeRequest
 ) -> tuple[SweepPoint, ...]:
@@ -237,11 +230,14 @@ def _stage_points(
             f"{error.message} (in stage {name})",
             hint=f"{error.hint}\nFor one stage alone: STAGE:KEY=VALUE, such as {name}:seed=1",
         ) from error
-    return [_in_stage(point, name, base) for point in found]
-
-
-def _in_stage(point: SweepPoint, stage: str, base: SweepPoint) -> SweepPoint:
     given = {key: base.config[key] for key in _OF_THE_LAUNCH}
     kept = {key: getattr(base.settings, key) for key in _OF_THE_LAUNCH}
-    settings: LaunchConfig = replace(point.settings, **kept)
-    return replace(point, config={**point.config, **given}, settings=settings, stage=stage)
+    return [
+        replace(
+            point,
+            config={**point.config, **given},
+            settings=replace(point.settings, **kept),
+            stage=name,
+        )
+        for point in found
+    ]

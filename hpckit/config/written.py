@@ -28,7 +28,7 @@ except ImportError:
     from omegaconf._utils import get_yaml_loader
 
 from hpckit.config.request import shipped_folder
-from hpckit.config.types import reads_text
+from hpckit.config.schema import reads_text
 from hpckit.values import replace
 
 _MAY_DIFFER = lazy_pattern(

@@ -29,10 +29,7 @@ _LOOK_S = 0.5
 def alone(
     launch: Launch, context: Context, *, patience: timedelta = timedelta()
 ) -> Iterator[Launch]:
-    """Hold the launch's lock for adding jobs; give the launch, read again under the lock.
-
-    Waits as `in_turn` does.
-    """
+    """Hold the launch's lock for adding jobs, as `in_turn` does; give the launch, read again."""
     with in_turn(launch.paths.resume_lock, f"is resuming {launch.id}", context, patience):
         renew_listing(launch.paths)
         yield load_launch(launch.folder)
@@ -59,12 +56,18 @@ def in_turn(lock: Path, what: str, context: Context, patience: timedelta) -> Ite
 
 def add_job(launch: Launch, added: JobAdded, script: str) -> None:
     """Write a job's script and the record that supervisors find it by; raises UsageError."""
-    paths = launch.paths
+    with written(launch):
+        write_text(launch.paths.script(added.job.index), script)
+        record_event(launch.paths, added)
+
+
+@contextmanager
+def written(launch: Launch) -> Iterator[None]:
+    """Raise UsageError for a launch folder that cannot be written."""
     try:
-        write_text(paths.script(added.job.index), script)
-        record_event(paths, added)
+        yield
     except OSError as error:
         raise UsageError(
-            f"the launch folder {paths.folder} cannot be written: {error.strerror or error}",
+            f"the launch folder {launch.folder} cannot be written: {error.strerror or error}",
             hint="check quota and free space, and that the folder is still yours to write",
         ) from error

@@ -48,10 +48,7 @@ def plan_cancellations(
 ) -> Iterator[Cancellation]:
     """Yield what to cancel of each launch: the runs that match the filter."""
     # With --all, most launches completed long ago: Slurm need not be asked about those.
-    questions = [
-        (selection.launch, None if selection.index is None else [selection.index])
-        for selection in selections
-    ]
+    questions = [(selection.launch, selection.indices) for selection in selections]
     views = launch_views(questions, context, ask=Ask.open_runs)
     for selection, view in zip(selections, views, strict=True):
         meant = [run for run in view.runs if wanted.takes(run.state, run.record.overrides)]

@@ -1,4 +1,7 @@
-"""The checkpoints of runs, and the steps at which a resume continues; reads no tensor."""
+"""The checkpoints of runs, the models in them, and the steps at which a resume continues.
+
+It reads no tensor: `runtime/checkpoint/weights.py` does, for an export.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpckit.errors import HpckitError, UsageError
+from hpckit.errors import HpckitError, NotFoundError, UsageError, import_optional
 from hpckit.model.states import RunState
 from hpckit.operations.frozen_script import require_python
+from hpckit.operations.output_file import OutputKind, check_output_file, replaced_file
 from hpckit.record.launches import Launch, checkpoint_base, checkpoint_folder, load_settings
 from hpckit.record.lookup import Selection
 from hpckit.report.checkpoints import CheckpointRow, CheckpointState
@@ -17,7 +21,11 @@ from hpckit.runtime.checkpoint import manifest
 from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.folder import CheckpointEntry, CheckpointFolder
 from hpckit.runtime.checkpoint.journal import CheckpointHistory, read_journal
+from hpckit.runtime.checkpoint.manifest import Manifest
 from hpckit.values import dataclass, replace
+
+_MODEL = OutputKind(noun="model")
+SAFETENSORS = ".safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,45 +44,23 @@ def find_checkpoints(selection: Selection) -> Iterator[RunCheckpoints]:
     Raises UsageError if only their own processes know where they are, ForeignFolderError if the
     folder is not the user's.
     """
-    indices = range(len(selection.launch.runs)) if selection.index is None else (selection.index,)
-    for index in indices:
-        yield _of_run(selection, index)
+    launch = selection.launch
+    for index in selection.indices or range(len(launch.runs)):
+        run, (settings, _) = launch.runs[index].id, load_settings(launch, index)
+        folder = checkpoint_folder(launch, index, settings)
+        if not folder.is_absolute():
+            raise UsageError(
+                f"checkpoint.dir={settings.checkpoint.dir} of run {run} is relative to wherever "
+                "its own process was",
+                hint="set checkpoint.dir to an absolute path in the next launch",
+            )
+        found = CheckpointFolder(folder, checkpoint_base(settings.checkpoint))
+        entries, history = tuple(found.entries()), read_journal(found.journal)
+        yield RunCheckpoints(run=run, folder=folder, entries=entries, history=history)
 
 
-def one_run(selection: Selection) -> RunCheckpoints:
-    """Return the checkpoints of the one run that is meant; raises UsageError if there are more."""
-    runs = selection.launch.runs
-    if selection.index is None and len(runs) > 1:
-        raise UsageError(
-            f"launch {selection.launch.id} has {len(runs)} runs",
-            hint=f"name one, such as {runs[0].id}",
-        )
-    return _of_run(selection, selection.index or 0)
-
-
-def _of_run(selection: Selection, index: int) -> RunCheckpoints:
-    launch, run = selection.launch, selection.launch.runs[index].id
-    settings, _ = load_settings(launch, index)
-    folder = checkpoint_folder(launch, index, settings)
-    if not folder.is_absolute():
-        raise UsageError(
-            f"checkpoint.dir={settings.checkpoint.dir} of run {run} is relative to wherever its "
-            "own process was",
-            hint="set checkpoint.dir to an absolute path in the next launch",
-        )
-    found = CheckpointFolder(folder, checkpoint_base(settings.checkpoint))
-    entries = tuple(found.entries())
-    return RunCheckpoints(
-        run=run, folder=folder, entries=entries, history=read_journal(found.journal)
-    )
-
-
-def checkpoint_rows(found: RunCheckpoints) -> list[CheckpointRow]:
-    """Return what there is to show of a run's checkpoints, newest first."""
-    return [_row(found, entry) for entry in found.entries]
-
-
-def _row(found: RunCheckpoints, entry: CheckpointEntry) -> CheckpointRow:
+def checkpoint_row(found: RunCheckpoints, entry: CheckpointEntry) -> CheckpointRow:
+    """Return what there is to show of a run's checkpoint."""
     record = entry.manifest
     return CheckpointRow(
         run=found.run,
@@ -123,6 +109,56 @@ def _verified(entry: CheckpointEntry) -> CheckpointEntry | None:
             return None
         return replace(entry, manifest=None, damage=str(error))
     return entry
+
+
+def export_model(
+    found: RunCheckpoints, step: int | None, target: Path
+) -> tuple[int, int, tuple[str, ...]]:
+    """Write the models of the newest checkpoint, or of that of a step, into `target`.
+
+    Returns the step, how many tensors there are, and the names of what is no tensor.
+    All files are verified first. A damaged one is not passed over: an older model would be taken
+    for the newest. Raises NotFoundError, UsageError, CheckpointError.
+    """
+    check_output_file(target, _MODEL)
+    weights_module = import_optional(
+        "hpckit.runtime.checkpoint.weights",
+        "an export of a model",
+        "pip install '.[train]' in hpckit's checkout; ls and verify need nothing",
+    )
+    entry, record = _chosen(found, step)
+    try:
+        manifest.check_content(entry.folder, record, record.files)
+        weights = weights_module.find_weights(entry.folder, record)
+    except OSError as error:
+        raise CheckpointError(f"{entry.name} cannot be read: {error}") from error
+    write = (
+        weights_module.write_safetensors
+        if target.suffix.lower() == SAFETENSORS
+        else weights_module.write_torch
+    )
+    with replaced_file(target, _MODEL) as file:
+        write(weights, file)
+    return entry.step, len(weights.keys), weights.left_out
+
+
+def _chosen(found: RunCheckpoints, step: int | None) -> tuple[CheckpointEntry, Manifest]:
+    whole = [(entry, entry.manifest) for entry in found.entries if entry.manifest is not None]
+    steps = ", ".join(str(one.step) for one, _ in whole)
+    newest = next((checkpoint for checkpoint in found.entries if not checkpoint.torn), None)
+    if step is None and newest is not None and newest.damage:
+        raise CheckpointError(
+            f"{newest.name}, the newest checkpoint, is damaged: {newest.damage}",
+            hint=f"--step takes another one: {steps}" if steps else "there is no other one",
+        )
+    for entry, record in whole:
+        if step in {None, entry.step}:
+            return entry, record
+    which = "" if step is None else f" of step {step}"
+    raise NotFoundError(
+        f"run {found.run} has no whole checkpoint{which}",
+        hint=f"there are those of step {steps}" if steps else "`hpckit checkpoint ls` lists them",
+    )
 
 
 _ENDED = frozenset({RunState.failed, RunState.interrupted, RunState.cancelled})

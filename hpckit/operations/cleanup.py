@@ -77,11 +77,6 @@ class Cleanup:
     items: tuple[Item, ...]
     left: tuple[Left, ...]
 
-    @property
-    def launch(self) -> Launch:
-        """The launch."""
-        return self.selection.launch
-
 
 def look(
     selections: Sequence[Selection], request: CleanupRequest, context: Context
@@ -98,7 +93,12 @@ def look(
 
 def _look(selection: Selection, view: LaunchView, request: CleanupRequest) -> Cleanup:
     launch = selection.launch
-    meant = [run for run in view.runs if _is_meant(run, selection, request.wanted)]
+    meant = [
+        run
+        for run in view.runs
+        if selection.index in {None, run.record.index}
+        and request.wanted.takes(run.state, run.record.overrides)
+    ]
     found: list[Item | Left] = list(_of_runs(launch, meant, request))
     if Category.code in request.categories and len(meant) == len(view.runs):
         found += _code(launch, meant)
@@ -107,12 +107,6 @@ def _look(selection: Selection, view: LaunchView, request: CleanupRequest) -> Cl
         items=tuple(item for item in found if isinstance(item, Item)),
         left=tuple(item for item in found if isinstance(item, Left)),
     )
-
-
-def _is_meant(view: RunView, selection: Selection, wanted: Filter) -> bool:
-    if selection.index is not None and view.record.index != selection.index:
-        return False
-    return wanted.takes(view.state, view.record.overrides)
 
 
 def _of_runs(

@@ -42,7 +42,7 @@ from hpckit.record.snapshot.outside import PROJECT, code_of_run, differing, reco
 from hpckit.record.store import read_object
 from hpckit.report.comparison import KeyDifference, key_differences
 from hpckit.values import dataclass, field, replace
-from hpckit.views.launch_view import Ask, launch_views
+from hpckit.views.launch_view import Ask, launch_views, note_warnings
 
 _OF_A_MACHINE = ("host", "driver", "platform")
 """What differs between the machines that one launches from."""
@@ -296,9 +296,8 @@ class _Search:
         ]
         questions = [(launch, holding.of(wanted)) for launch, holding in pairs]
         views = launch_views(questions, self.context, ask=Ask.open_runs)
+        note_warnings(views, self.context)
         for view, (launch, holding) in zip(views, pairs, strict=True):
-            if view.warning:
-                self.context.note(f"warning: {view.warning}")
             history = read_launch_history(launch)
             for run in reversed(view.runs):
                 if _stands(run, history):

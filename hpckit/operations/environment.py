@@ -15,12 +15,12 @@ from pathlib import Path
 from hpckit import __version__
 from hpckit.config.command import literal_word
 from hpckit.config.compose import compose
-from hpckit.config.request import ComposeRequest, with_something_to_run
+from hpckit.config.request import ComposeRequest
 from hpckit.context import Context
 from hpckit.errors import SchedulerError, UsageError
 from hpckit.model.cluster.gpus_asked import cpus_of_task
 from hpckit.model.environment.facts import ClockOffset, EnvironmentFacts, FolderRole, SlurmFacts
-from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.observe.machine import read_machine
 from hpckit.observe.torch_probe import read_torch
@@ -43,14 +43,6 @@ _FORCED = (
 """The run is one process on one node, and nothing is kept of it."""
 _TIMEOUT_MIN = 2
 _WHAT, _DOING = "facts", "looking at a node"
-
-
-def compose_asked(request: ComposeRequest) -> LaunchConfig:
-    """Return the settings that a launch with these words would have; raises ConfigError.
-
-    Words that choose nothing to run get a command, so that no experiment need be complete.
-    """
-    return compose_one(with_something_to_run(request), "doctor --env looks at the node of one")
 
 
 def compose_one(request: ComposeRequest, what: str) -> LaunchConfig:
@@ -90,9 +82,8 @@ def prepare_look(
 def look_at_node(prepared: Prepared, context: Context) -> tuple[EnvironmentFacts, str, ClockOffset]:
     """Launch, wait for the facts of the node, and remove the launch.
 
-    Returns the facts, the token that the node was to read, and what is known of clocks. Raises
-    RunError if the run ended without facts: its launch stays, and is named. Ctrl-C leaves the job
-    and says how to cancel it.
+    Returns the facts, the token that the node was to read, and what is known of clocks; otherwise
+    as `answered`.
     """
     folder = Path(prepared.plan.folder)
     with _token(folder) as token:
@@ -124,16 +115,8 @@ def _token(folder: Path) -> Iterator[str]:
 
 
 def read_node_facts(launch: Launch) -> EnvironmentFacts | None:
-    """Return what the run of this launch wrote; None before it did.
-
-    Raises RunError if the file is not the caller's own, too long, or no facts.
-    """
+    """Return what the run of this launch wrote, None before it did; raises RunError."""
     return read_answer(launch.paths.run(0).node_facts, EnvironmentFacts, _WHAT, MOST_BYTES)
-
-
-def is_on_slurm(settings: LaunchConfig) -> bool:
-    """Return whether runs with these settings go to another node."""
-    return settings.cluster.kind is ClusterKind.slurm
 
 
 def output_overrides(folder: str | None, cwd: Path) -> tuple[str, ...]:

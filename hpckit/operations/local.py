@@ -1,11 +1,10 @@
-"""Starts and stops the local executor, which runs the jobs of a launch on this machine."""
+"""Starts the local executor, which runs the jobs of a launch on this machine."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import platform
-import signal
 import subprocess  # noqa: TID251  # the local executor is a Python process of hpckit
 import time
 from collections.abc import Mapping, Sequence
@@ -13,12 +12,11 @@ from pathlib import Path
 
 from hpckit.context import NO_LOCAL, Context
 from hpckit.errors import RunError, UsageError
-from hpckit.model.events import CancelRequested, LocalStarted, SubmitRefused
+from hpckit.model.events import LocalStarted, SubmitRefused
 from hpckit.model.launch import ClusterKind
 from hpckit.model.rank import THREADS
 from hpckit.record.launch_events import record_event
-from hpckit.record.launches import Launch, read_launch_events, read_launch_history, read_runs
-from hpckit.record.process import alive
+from hpckit.record.launches import Launch, read_launch_events
 from hpckit.record.store import PRIVATE_FILE
 from hpckit.runtime.environ import TERMINAL
 
@@ -99,19 +97,6 @@ def _start(
     finally:
         os.close(handle)
     return _await_start(launch, process, log, context)
-
-
-def stop_executor(launch: Launch, runs: Sequence[int], context: Context) -> None:
-    """Record that these runs are cancelled, and end the executor with everything it supervises."""
-    record_event(launch.paths, CancelRequested(at=context.now(), runs=tuple(runs)))
-    given = read_launch_history(launch).executors
-    executors = {(one.host, one.pid, one.started) for run in runs if (one := given.get(run))}
-    supervisors = [record.supervisor for record in read_runs(launch, runs) if record.supervisor]
-    living = [executor for executor in executors if alive(*executor)]
-    # An executor ends what it supervises; without one, signal the supervisors directly.
-    for _, pid, _ in living or [supervisor for supervisor in supervisors if alive(*supervisor)]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
 
 
 def _await_start(

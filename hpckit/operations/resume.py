@@ -18,7 +18,7 @@ from hpckit.operations import local
 from hpckit.operations.add_job import add_job, alone
 from hpckit.operations.checkpoints import resume_words
 from hpckit.operations.frozen_script import frozen_plan, rendered
-from hpckit.operations.layout.new_settings import (
+from hpckit.operations.new_settings import (
     NewSettings,
     SettingsOrder,
     new_settings,
@@ -44,6 +44,7 @@ from hpckit.record.snapshot.changes import check_snapshot
 from hpckit.report.pending import standing_text
 from hpckit.report.rows import count_states
 from hpckit.report.run_filter import RunFilter, failure_cause
+from hpckit.report.text import states_text
 from hpckit.values import dataclass, field, replace
 from hpckit.views.launch_view import Ask, launch_view, unconfirmed
 from hpckit.views.living_ranks import await_no_ranks
@@ -69,11 +70,6 @@ class Order:
     bounded: bool = False
     settings: SettingsOrder | None = None
     unchecked: bool = False
-
-    @property
-    def whole(self) -> bool:
-        """Whether the whole launch is selected."""
-        return self.indices is None and self.wanted.all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +99,8 @@ def resume(launch: Launch, order: Order, context: Context) -> tuple[Resuming, St
     """
     # Read again: another process may have resumed between the first look and the lock.
     with alone(launch, context) as fresh:
-        fed = _feed(fresh, context) if order.whole else None
+        whole = order.indices is None and order.wanted.all
+        fed = _feed(fresh, context) if whole else None
         resuming = prepare_resume(load_launch(fresh.folder), order, context)
         if resuming.jobs:
             await_no_ranks(launch, resuming.choice.resumed, context)
@@ -302,8 +299,7 @@ def left_alone(skipped: Sequence[Skipped]) -> list[str]:
         if len(alike) == 1:
             lines.append(f"{alike[0].run}: {reason}")
             continue
-        counts = count_states(skip.state for skip in alike)
-        said = ", ".join(f"{count} {state}" for state, count in counts.items())
+        said = states_text(count_states(skip.state for skip in alike))
         lines.append(said if why.standing is Standing.completed else f"{said}: {reason}")
     return lines
 

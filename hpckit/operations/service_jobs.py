@@ -1,6 +1,7 @@
 """The small jobs that hpckit queues for itself: one submits what did not fit, one resumes runs.
 
-What did not fit into the queue is submitted in order, as far as there is room.
+What did not fit into the queue is submitted in order, as far as there is room. Whoever calls holds
+`alone`.
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ from hpckit.slurm.query import queued_jobs
 def keep_backlog_job(launch: Launch, commands: SlurmCommands, context: Context) -> str | None:
     """Queue a backlog job if jobs are left and no backlog job is queued; return its Slurm id.
 
-    The caller must hold `alone`. The job starts when the first of the queued jobs has ended. Raises
-    SchedulerError.
+    The job starts when the first of the queued jobs has ended. Raises SchedulerError.
     """
     launch = load_launch(launch.folder)
     history = read_launch_history(launch)
@@ -45,10 +45,7 @@ def keep_backlog_job(launch: Launch, commands: SlurmCommands, context: Context) 
 
 
 def hand_in(launch: Launch, added: JobAdded, context: Context) -> str:
-    """Add a job without runs to the launch and submit it; return its Slurm id.
-
-    The caller must hold `alone`. Raises SchedulerError, UsageError.
-    """
+    """Add a job without runs, and submit it; return its id. Raises SchedulerError, UsageError."""
     add_job(launch, added, rendered(launch, added.job, context))
     commands = slurm_commands(launch.cluster.bin_dir, context)
     submission = submission_of(added.job, launch, commands, context)
@@ -62,10 +59,7 @@ def main_jobs_of(history: LaunchHistory) -> list[str]:
 
 
 def keep_auto_resume_job(launch: Launch, main_jobs: Iterable[str], context: Context) -> str | None:
-    """Queue an auto-resume job behind jobs just resumed, if the launch had one before.
-
-    Returns its id, None without one. The caller must hold `alone`.
-    """
+    """Queue an auto-resume job behind jobs just resumed, if there was one before; return its id."""
     launch = load_launch(launch.folder)
     if read_launch_history(launch).auto_resume is None:
         return None
@@ -79,7 +73,7 @@ def keep_auto_resume_job(launch: Launch, main_jobs: Iterable[str], context: Cont
 def queue_auto_resume_job(
     launch: Launch, jobs: Iterable[str], context: Context, *, pause: bool = False
 ) -> str:
-    """Queue an auto-resume job behind these jobs and return its id; the caller must hold `alone`.
+    """Queue an auto-resume job behind these jobs and return its id.
 
     With `pause` it does not start within the next minute. Raises SchedulerError, UsageError.
     """
@@ -94,7 +88,7 @@ def queue_auto_resume_job(
 def feed(
     launch: Launch, commands: SlurmCommands, context: Context
 ) -> tuple[dict[int, str], tuple[str, ...], tuple[JobSpec, ...]]:
-    """Submit the waiting jobs that fit; the caller must hold `alone`. Raises SchedulerError.
+    """Submit the waiting jobs that fit; raises SchedulerError.
 
     Returns the Slurm job of each run that was submitted, the main jobs, and what did not fit.
     """

@@ -275,10 +275,7 @@ class Submission:
         )
 
     def _take_back(self, *, but: Container[int] = ()) -> str:
-        """Cancel the jobs accepted so far and give up all runs except `but`, the refused ones.
-
-        Returns a message about it.
-        """
+        """Cancel the accepted jobs, give up all runs except `but`; return a message about it."""
         jobs = list(self.accepted.values())
         runs = tuple(sorted(run for job in self.jobs for run in job.runs if run not in but))
         self._record(CancelRequested(at=self._now, runs=runs))

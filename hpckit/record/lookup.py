@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hpckit.errors import NotFoundError
+from hpckit.errors import NotFoundError, UsageError
 from hpckit.model.counted import listed
 from hpckit.model.ids import name_of, split_run_id
 from hpckit.patterns import lazy_pattern
@@ -34,6 +34,20 @@ class Selection:
 
     launch: Launch
     index: int | None
+
+    @property
+    def indices(self) -> tuple[int] | None:
+        """The run that was meant, None for all of the launch."""
+        return None if self.index is None else (self.index,)
+
+    def only(self) -> int:
+        """Return the index of the one run that is meant; raises UsageError if there are more."""
+        if self.index is None and len(self.launch.runs) > 1:
+            raise UsageError(
+                f"launch {self.launch.id} has {len(self.launch.runs)} runs",
+                hint=f"name one, such as {self.launch.runs[0].id}",
+            )
+        return self.index or 0
 
 
 def list_launches(output_dir: Path) -> tuple[Path, ...]:

@@ -102,9 +102,8 @@ def running_run(
     `asked` is what can be done with running runs alone, such as `entered`; if none is running, with
     those that `otherwise` takes. Raises UsageError if not exactly one run is such a run.
     """
-    launch, index = selection.launch, selection.index
-    indices = None if index is None else [index]
-    view = launch_view(launch, context, ask=Ask.open_runs, indices=indices)
+    launch = selection.launch
+    view = launch_view(launch, context, ask=Ask.open_runs, indices=selection.indices)
     running = [run for run in view.runs if run.state is RunState.running]
     running = running or [run for run in view.runs if otherwise(run)]
     if len(running) == 1:

@@ -69,10 +69,7 @@ def _sides(
     old: Selection, new: Selection, context: Context, freshness: Freshness
 ) -> tuple[_Side, _Side]:
     chosen = (old, new)
-    questions = [
-        (selection.launch, None if selection.index is None else (selection.index,))
-        for selection in chosen
-    ]
+    questions = [(selection.launch, selection.indices) for selection in chosen]
     views = launch_views(questions, context, freshness=freshness)
     note_warnings(views, context)
     left, right = (

@@ -34,9 +34,7 @@ def describe_selection(
     selection: Selection, context: Context, freshness: Freshness
 ) -> LaunchDescription:
     """Return the description of the selected run, or of the launch if it has several."""
-    launch, index = selection.launch, selection.index
-    indices = None if index is None else (index,)
-    view = launch_view(launch, context, indices=indices, freshness=freshness)
+    view = launch_view(selection.launch, context, indices=selection.indices, freshness=freshness)
     note_warnings([view], context)
     return describe_view(view)
 

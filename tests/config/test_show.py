@@ -8,20 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest, shipped_folder
 from hpckit.config.show import show_config, show_info
 from hpckit.errors import ConfigError
 
 Requester = Callable[..., ComposeRequest]
 Writer = Callable[[Mapping[str, str]], Path]
-
-
-def test_show_config_resolved_is_what_a_run_gets(request_for: Requester) -> None:
-    """The resolved view is the very configuration that would be frozen."""
-    request = request_for("cluster=sandbox", "resources=one_node")
-    (point,) = compose(request)
-    assert yaml.safe_load(show_config(request, resolved=True)) == point.config
 
 
 def test_show_config_shows_what_is_still_open(request_for: Requester) -> None:

@@ -15,7 +15,7 @@ from hpckit.cli.main import VERBS, verb_parser
 from hpckit.model.failure import Cause
 from hpckit.model.goodput import TimeParts
 from hpckit.model.states import RunState
-from hpckit.operations.layout.new_settings import MAY_CHANGE
+from hpckit.operations.new_settings import MAY_CHANGE
 from hpckit.report.results import ACCOUNT_COLUMNS
 from hpckit.values import field_names
 

@@ -23,10 +23,12 @@ from typing import Any
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.states import RunState
-from hpckit.operations import local
+from hpckit.operations.cancel import cancel_runs, plan_cancellations
 from hpckit.operations.next_step import reference
 from hpckit.record.launches import Launch
 from hpckit.record.logs import rank_logs
+from hpckit.record.lookup import Selection
+from hpckit.report.selection import Filter
 from hpckit.values import dataclass, field
 from hpckit.views.poller import Poller
 
@@ -105,7 +107,8 @@ class Foreground:
         try:
             self._copy_until_over(poller)
         except KeyboardInterrupt:  # before the run had its terminal, or sent by another process
-            local.stop_executor(launch, [0], self.context)
+            whole = Selection(launch=launch, index=None)
+            cancel_runs([*plan_cancellations([whole], Filter(), self.context)], self.context)
             self.context.note("cancelled" if self.attached else "cancelled before it began")
             raise
         finally:

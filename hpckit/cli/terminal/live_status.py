@@ -20,7 +20,6 @@ from functools import partial
 from hpckit.cli.options import seconds
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.model.elastic import Satellite
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
@@ -197,7 +196,21 @@ class _Live:
 def _display(live: _Live) -> Iterator[Callable[[], None]]:
     context = live.context
     if live.look.as_json or not context.terminal:
-        yield _Lines(live=live).show
+        said: tuple[object, ...] = ()
+
+        def say() -> None:
+            """Print a line if anything has changed."""
+            nonlocal said
+            progress = live.watched.progress(live.watched.rows)
+            if (progress.states, progress.satellites) == said:
+                return
+            said = (progress.states, progress.satellites)
+            if live.look.as_json:
+                context.say(context.json_line(live_object(live.launch.id, progress)))
+            else:
+                context.say(live_line(progress))
+
+        yield say
         return
     from hpckit.cli.terminal.screen import live_screen  # noqa: PLC0415  # it imports rich
 
@@ -215,36 +228,15 @@ def _display(live: _Live) -> Iterator[Callable[[], None]]:
         yield show
 
 
-@dataclass(slots=True, kw_only=True)
-class _Lines:
-    """Prints a line for each look at which anything has changed."""
-
-    live: _Live
-    said: tuple[tuple[RunState, ...], tuple[Satellite, ...]] | None = None
-
-    def show(self) -> None:
-        progress = self.live.watched.progress(self.live.watched.rows)
-        if (progress.states, progress.satellites) == self.said:
-            return
-        self.said = (progress.states, progress.satellites)
-        if self.live.look.as_json:
-            document = live_object(self.live.launch.id, progress)
-            self.live.context.say(self.live.context.json_line(document))
-        else:
-            self.live.context.say(live_line(progress))
-
-
 @contextmanager
 def _keys(context: Context) -> Iterator[_Wait]:
     """Give what waits for a key; without a user at the terminal it only sleeps."""
-    if not (context.terminal and sys.stdin is not None and sys.stdin.isatty()):
+    there = context.terminal and sys.stdin is not None and sys.stdin.isatty()
+    # In the background (a shell's `&`) a process that touches the terminal is stopped.
+    if not there or os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
         yield partial(_sleep, context)
         return
     terminal = sys.stdin.fileno()
-    if os.tcgetpgrp(terminal) != os.getpgrp():
-        # In the background (a shell's `&`): a process that touches the terminal then is stopped.
-        yield partial(_sleep, context)
-        return
     before = termios.tcgetattr(terminal)
     tty.setcbreak(terminal)
     try:

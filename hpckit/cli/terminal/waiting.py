@@ -111,7 +111,7 @@ def _display(watch: Poller, how: Waiting) -> Iterator[Callable[[], None]]:
     if how.quiet:
         yield lambda: None
     elif how.follow:
-        yield _Output(watch=watch).show
+        yield _Output(watch=watch, lines=_Lines(watch=watch, say=watch.context.note)).show
     else:
         yield _Lines(watch=watch, say=watch.context.say).show
 
@@ -164,16 +164,14 @@ class _Output:
     """The output of the runs, as `logs --follow` shows it, and their states on standard error."""
 
     watch: Poller
+    lines: _Lines
     printers: dict[int, LogPrinter] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
-    lines: _Lines = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.lines = _Lines(watch=self.watch, say=self.watch.context.note)
 
     def show(self) -> None:
         """Show the start of a run before its lines, and its end after them."""
         say_lasting(self.watch.views, self.lines.noted, self.lines.say)
+        context, several = self.watch.context, len(self.watch.known) > 1
         for view in self.watch.views:
             index, row = view.record.index, run_row(view)
             if index in self.ended:
@@ -181,21 +179,13 @@ class _Output:
             last = index in self.watch.settled
             if not last:
                 self.lines.tell(row)
-            self._printer(index).print(_logs(self.watch.launch, view), last=last)
+            run = f".{index}| " if several else ""
+            new = LogPrinter(context=context, as_json=False, own=True, run=run)
+            printer = self.printers.setdefault(index, new)
+            printer.print(_logs(self.watch.launch, view), last=last)
             if last:
                 self.lines.tell(row)
                 self.ended.add(index)
-
-    def _printer(self, index: int) -> LogPrinter:
-        if index not in self.printers:
-            several = len(self.watch.known) > 1
-            self.printers[index] = LogPrinter(
-                context=self.watch.context,
-                as_json=False,
-                own=True,
-                run=f".{index}| " if several else "",
-            )
-        return self.printers[index]
 
 
 def _logs(launch: Launch, view: RunView) -> Sequence[LogFile]:

@@ -57,9 +57,11 @@ def tracker_module(kind: ExportKind) -> ModuleType:
 
     Only when it is asked for: trackers are slow to import, and optional.
     """
-    hint = f"pip install '.[{kind}]' in hpckit's checkout; csv and jsonl need nothing"
-    module = f"hpckit.features.exporting.{_TRACKERS[kind]}"
-    return import_optional(module, f"an export to {kind}", hint)
+    return import_optional(
+        f"hpckit.features.exporting.{_TRACKERS[kind]}",
+        f"an export to {kind}",
+        f"pip install '.[{kind}]' in hpckit's checkout; csv and jsonl need nothing",
+    )
 
 
 class ExportDocument:

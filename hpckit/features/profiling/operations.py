@@ -20,6 +20,7 @@ from hpckit.model.profile import MOST_RANKS, MOST_STEPS, ProfileAnswer, ProfileR
 from hpckit.model.run import RunRecord
 from hpckit.model.settings import ProfileTool
 from hpckit.operations.next_step import reference
+from hpckit.patterns import lazy_pattern
 from hpckit.record.attempts import latest_attempt
 from hpckit.record.launches import load_settings, read_runs
 from hpckit.record.layout import AttemptPaths
@@ -90,13 +91,7 @@ def last_profile(selection: Selection) -> RunProfile:
 
     Raises NotFoundError if it has none, UsageError if several runs are meant.
     """
-    launch, index = selection.launch, selection.index
-    if index is None and len(launch.runs) > 1:
-        raise UsageError(
-            f"launch {launch.id} has {len(launch.runs)} runs",
-            hint=f"name one, such as {launch.runs[0].id}",
-        )
-    index = 0 if index is None else index
+    launch, index = selection.launch, selection.only()
     record = read_runs(launch, [index])[0]
     run = launch.paths.run(index)
     for attempt in range(latest_attempt(run.attempts), 0, -1):
@@ -245,7 +240,8 @@ MOST_BYTES = 1 << 29
 
 _CHUNK = 1 << 20
 _LONGEST_HEAD = 1 << 24
-_LIST = '"traceEvents"'
+_LIST = lazy_pattern(r'"traceEvents"\s*:\s*\[')
+_NEXT = lazy_pattern(r"[^\s,]")
 
 
 class TraceTooLargeError(ValueError):
@@ -260,64 +256,36 @@ def read_trace(path: Path, *, most: int = MOST_BYTES) -> Iterator[dict[str, Any]
     """
     with open_plain(path) as packed, gzip.open(packed, "rt", encoding="utf-8") as file:
         try:
-            yield from _Reader(file, most).events()
+            yield from _events(file, most)
         except (EOFError, zlib.error, RecursionError) as error:
             raise ValueError(f"it is damaged: {error}") from error
 
 
-@dataclass(slots=True)
-class _Reader:
-    """The part of a trace's text that is in memory, from `at` on."""
-
-    file: IO[str]
-    most: int
-    text: str = ""
-    at: int = 0
-    read: int = 0
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the objects of the list of events."""
-        self._skip_head()
-        decode = json.JSONDecoder().raw_decode
-        while (mark := self._mark()) != "]":
-            if mark == ",":
-                self.at += 1
+def _events(file: IO[str], most: int) -> Iterator[dict[str, Any]]:
+    """Yield the objects of the list of events; what was read before the next one is forgotten."""
+    decode = json.JSONDecoder().raw_decode
+    text, read, begun = "", 0, False
+    while piece := file.read(_CHUNK):
+        text, read = text + piece, read + len(piece)
+        if read > most:
+            raise TraceTooLargeError(f"it has more than {most >> 20} MiB of text")
+        if not begun:
+            found = _LIST.search(text)
+            if found is None:
+                if len(text) > _LONGEST_HEAD:
+                    break
                 continue
+            begun, text = True, text[found.end() :]
+        at = 0
+        while found := _NEXT.search(text, at):
+            at = found.start()
+            if text[at] == "]":
+                return
             try:
-                event, self.at = decode(self.text, self.at)
-            except json.JSONDecodeError as error:
-                if not self._more():  # an object that goes on in the next chunk
-                    raise ValueError("it is damaged, or was cut off") from error
-                continue
+                event, at = decode(text, at)
+            except json.JSONDecodeError:  # an object that goes on in the next chunk
+                break
             if isinstance(event, dict):
                 yield event
-
-    def _skip_head(self) -> None:
-        while (found := self.text.find(_LIST)) < 0:
-            if len(self.text) > _LONGEST_HEAD or not self._more():
-                raise ValueError("it has no list of events")
-        self.at = found + len(_LIST)
-        if self._mark() == ":":
-            self.at += 1
-        if self._mark() != "[":
-            raise ValueError("it has no list of events")
-        self.at += 1
-
-    def _mark(self) -> str:
-        """Return the next character that is no space, and go to it."""
-        while True:
-            while self.at < len(self.text):
-                if not self.text[self.at].isspace():
-                    return self.text[self.at]
-                self.at += 1
-            if not self._more():
-                raise ValueError("it is damaged, or was cut off")
-
-    def _more(self) -> bool:
-        """Read on; return False at the end. What was read before `at` is forgotten."""
-        piece = self.file.read(_CHUNK)
-        self.read += len(piece)
-        if self.read > self.most:
-            raise TraceTooLargeError(f"it has more than {self.most >> 20} MiB of text")
-        self.text, self.at = self.text[self.at :] + piece, 0
-        return bool(piece)
+        text = text[at:]
+    raise ValueError("it is damaged, or was cut off" if begun else "it has no list of events")

@@ -10,7 +10,6 @@ import argparse
 import io
 import sys
 from functools import partial
-from types import ModuleType
 
 from hpckit.cli.options import add_output_dir, add_reference, find_shown
 from hpckit.cli.terminal.live_status import Look, follow
@@ -56,12 +55,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     elif _on_terminal(context):
         _application(selection, context)
     else:
-        follow(selection.launch, Look(indices=_indices(selection)), context)
+        follow(selection.launch, Look(indices=selection.indices), context)
     return 0
-
-
-def _indices(selection: Selection) -> tuple[int, ...] | None:
-    return None if selection.index is None else (selection.index,)
 
 
 def _on_terminal(context: Context) -> bool:
@@ -71,7 +66,7 @@ def _on_terminal(context: Context) -> bool:
 
 
 def _once(selection: Selection, context: Context) -> None:
-    reader = TopReader(launch=selection.launch, context=context, indices=_indices(selection))
+    reader = TopReader(launch=selection.launch, context=context, indices=selection.indices)
     reader.watch.ask_soon()
     shown = reader.indices or range(min(_ONCE, len(selection.launch.runs)))
     request = TopRequest(visible=tuple(shown), selected=selection.index)
@@ -81,22 +76,18 @@ def _once(selection: Selection, context: Context) -> None:
 
 
 def _application(selection: Selection, context: Context) -> None:
-    app = _app_module()
+    app = import_optional(
+        "hpckit.features.top.app",
+        "hpckit top",
+        "pip install '.[top]' in hpckit's checkout; `hpckit top --once` and `hpckit status "
+        "--watch` need nothing",
+    )
     quiet = replace(context, stderr=io.StringIO())  # a remark would be drawn over the screen
-    reader = TopReader(launch=selection.launch, context=quiet, indices=_indices(selection))
+    reader = TopReader(launch=selection.launch, context=quiet, indices=selection.indices)
     cancel = partial(cancel_run, selection.launch, quiet)
     source = app.TopSource(reader.look, reader.redraw, reader.load, cancel)
     with only_a_view(selection.launch, context):
         app.run_top(source)
-
-
-def _app_module() -> ModuleType:
-    """Import the application; raises UsageError without Textual."""
-    hint = (
-        "pip install '.[top]' in hpckit's checkout; `hpckit top --once` and `hpckit "
-        "status --watch` need nothing"
-    )
-    return import_optional("hpckit.features.top.app", "hpckit top", hint)
 
 
 def cancel_run(launch: Launch, context: Context, index: int) -> str:

@@ -37,7 +37,7 @@ from hpckit.planning.notices import (
 from hpckit.planning.secrecy import masked_text
 from hpckit.record.attempts import latest_attempt, read_attempts
 from hpckit.record.launches import Launch, load_settings, read_launch_history, read_runs
-from hpckit.record.layout import LaunchPaths, NoticePaths
+from hpckit.record.layout import LaunchPaths
 from hpckit.record.notices import (
     begin_sending,
     delivered_to,
@@ -61,121 +61,21 @@ _AT_ONCE = 64
 
 
 @dataclass(slots=True, kw_only=True)
-class AttemptTeller:
-    """Tells of one attempt of a run, for its supervisor."""
-
-    launch: Launch
-    index: int
-    notify: Notify
-    context: Context
-    _threads: list[threading.Thread] = field(default_factory=list, init=False)
-    _because: Failure | None = field(default=None, init=False)
-
-    def hear(self, attempt: int, event: events.Event) -> None:
-        """Tell of an event of the running attempt, in a thread of its own."""
-        if isinstance(event, events.RoundEnded):
-            self._because = event.failure
-        wanted = (kind for kind in kinds_of_event(event, attempt) if kind in self.notify.events)
-        for kind in wanted:
-            number = getattr(event, "round", 0)
-            work = partial(self._tell_event, kind, attempt, number, self._because)
-            self._threads.append(_begun(work, self.context))
-
-    def end(self) -> None:
-        """Tell of the attempt's end, and of the launch's; wait for all of it, within the limit."""
-        deadline = time.monotonic() + LIMIT_S
-        if self.notify.events:
-            self._threads.append(_begun(partial(self._tell_end, deadline), self.context))
-        _join(self._threads, deadline)
-
-    def _tell_event(
-        self, kind: NoticeKind, attempt: int, number: int, because: Failure | None
-    ) -> None:
-        telling = _Telling.of(self.launch, self.notify, self.context)
-        deadline = time.monotonic() + LIMIT_S
-        (record,) = read_runs(self.launch, [self.index])
-        key = f"-{attempt:03d}-{number:03d}"
-        why = f"round {number} of attempt {attempt}"
-        record = replace(record, attempt=attempt, failure=because)
-        made = telling.of_run(kind, record, key, why=why)
-        telling.send([] if made is None else [made], deadline)
-
-    def _tell_end(self, deadline: float) -> None:
-        telling = _Telling.of(self.launch, self.notify, self.context)
-        (record,) = read_runs(self.launch, [self.index], metrics=True)
-        history = read_launch_history(self.launch)
-        continues = _continues(self.launch, self.index, history)
-        made: list[UserNotice | None] = []
-        kind = kind_of_end(record.state, continues=continues)
-        if kind is not None:
-            made.append(telling.of_run(kind, record, key_of_end(record)))
-        if NoticeKind.finished in self.notify.events:
-            views = _all_over(self.launch, history, self.context)
-            made.append(None if views is None else telling.of_launch(views))
-        telling.send([notice for notice in made if notice is not None], deadline)
-
-
-def attempt_teller(launch: Launch, index: int, notify: Notify, context: Context) -> AttemptTeller:
-    """Return what tells of an attempt of this run."""
-    return AttemptTeller(launch=launch, index=index, notify=notify, context=context)
-
-
-def tell_rest(launch: Launch, views: Sequence[RunView], context: Context) -> None:
-    """Tell of the end of a launch of which nothing continues, and of runs not told of yet.
-
-    `views` are those of all its runs, of which some may have lost their supervisors.
-    """
-
-    def tell() -> None:
-        notify = load_settings(launch, 0)[0].notify
-        if not notify.events:
-            return
-        telling = _Telling.of(launch, notify, context)
-        made = [
-            telling.of_run(kind, replace(view.record, state=view.state), key_of_end(view.record))
-            for view in views
-            if (kind := kind_of_rest(view.state)) is not None
-        ]
-        if NoticeKind.finished in notify.events:
-            made.append(telling.of_launch(views))
-        telling.send([notice for notice in made if notice is not None], deadline)
-
-    deadline = time.monotonic() + LIMIT_S
-    _join([_begun(tell, context)], deadline)
-
-
-def send_kept(launch: Launch, context: Context) -> None:
-    """Send the notices of one's own launch that could not be sent; say so if that fails again."""
-    kept = () if launch.stranger is not None else unsent_notices(launch.paths)
-    if not kept:
-        return
-
-    def send() -> None:
-        notify = load_settings(launch, 0)[0].notify
-        _Telling.of(launch, notify, context).send(kept, deadline)
-
-    deadline = time.monotonic() + VERB_LIMIT_S
-    _join([_begun(send, context)], deadline)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Telling:
     """Makes and sends the notices of one launch."""
 
     launch: Launch
     notify: Notify
     context: Context
-    writer: NoticeWriter
 
-    @classmethod
-    def of(cls, launch: Launch, notify: Notify, context: Context) -> _Telling:
-        writer = NoticeWriter(
-            launch=launch.id,
-            folder=str(launch.folder),
-            named=reference(launch, context),
-            at=context.now(),
+    @property
+    def writer(self) -> NoticeWriter:
+        return NoticeWriter(
+            launch=self.launch.id,
+            folder=str(self.launch.folder),
+            named=reference(self.launch, self.context),
+            at=self.context.now(),
         )
-        return cls(launch=launch, notify=notify, context=context, writer=writer)
 
     def of_run(
         self, kind: NoticeKind, record: RunRecord, key: str, *, why: str = ""
@@ -212,8 +112,9 @@ class _Telling:
         first = keep_notice(self.launch.paths, notice.key, document(notice))
         return notice if first else None
 
-    def send(self, notices: Sequence[UserNotice], deadline: float) -> None:
+    def send(self, made: Sequence[UserNotice | None], deadline: float) -> None:
         """Send notices to all destinations; what fails is kept, and noted."""
+        notices = [notice for notice in made if notice is not None]
         if not notices:
             return
         try:
@@ -228,6 +129,93 @@ class _Telling:
             problems = send_all(self.launch.paths, notices, destinations, self.context, deadline)
         for remark in remarks(problems, self.notify, self.writer.named):
             self.context.note(remark)
+
+
+@dataclass(slots=True, kw_only=True)
+class AttemptTeller(_Telling):
+    """Tells of one attempt of a run, for its supervisor."""
+
+    index: int
+    _threads: list[threading.Thread] = field(default_factory=list, init=False)
+    _because: Failure | None = field(default=None, init=False)
+
+    def hear(self, attempt: int, event: events.Event) -> None:
+        """Tell of an event of the running attempt, in a thread of its own."""
+        if isinstance(event, events.RoundEnded):
+            self._because = event.failure
+        wanted = (kind for kind in kinds_of_event(event, attempt) if kind in self.notify.events)
+        for kind in wanted:
+            number = getattr(event, "round", 0)
+            work = partial(self._tell_event, kind, attempt, number, self._because)
+            self._threads.append(_begun(work, self.context))
+
+    def end(self) -> None:
+        """Tell of the attempt's end, and of the launch's; wait for all of it, within the limit."""
+        deadline = time.monotonic() + LIMIT_S
+        if self.notify.events:
+            self._threads.append(_begun(partial(self._tell_end, deadline), self.context))
+        _join(self._threads, deadline)
+
+    def _tell_event(
+        self, kind: NoticeKind, attempt: int, number: int, because: Failure | None
+    ) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        (record,) = read_runs(self.launch, [self.index])
+        key = f"-{attempt:03d}-{number:03d}"
+        why = f"round {number} of attempt {attempt}"
+        record = replace(record, attempt=attempt, failure=because)
+        self.send([self.of_run(kind, record, key, why=why)], deadline)
+
+    def _tell_end(self, deadline: float) -> None:
+        (record,) = read_runs(self.launch, [self.index], metrics=True)
+        history = read_launch_history(self.launch)
+        continues = _continues(self.launch, self.index, history)
+        made: list[UserNotice | None] = []
+        kind = kind_of_end(record.state, continues=continues)
+        if kind is not None:
+            made.append(self.of_run(kind, record, key_of_end(record)))
+        if NoticeKind.finished in self.notify.events:
+            views = _all_over(self.launch, history, self.context)
+            made.append(None if views is None else self.of_launch(views))
+        self.send(made, deadline)
+
+
+def tell_rest(launch: Launch, views: Sequence[RunView], context: Context) -> None:
+    """Tell of the end of a launch of which nothing continues, and of runs not told of yet.
+
+    `views` are those of all its runs, of which some may have lost their supervisors.
+    """
+
+    def tell() -> None:
+        notify = load_settings(launch, 0)[0].notify
+        if not notify.events:
+            return
+        telling = _Telling(launch=launch, notify=notify, context=context)
+        made = [
+            telling.of_run(kind, replace(view.record, state=view.state), key_of_end(view.record))
+            for view in views
+            if (kind := kind_of_rest(view.state)) is not None
+        ]
+        if NoticeKind.finished in notify.events:
+            made.append(telling.of_launch(views))
+        telling.send(made, deadline)
+
+    deadline = time.monotonic() + LIMIT_S
+    _join([_begun(tell, context)], deadline)
+
+
+def send_kept(launch: Launch, context: Context) -> None:
+    """Send the notices of one's own launch that could not be sent; say so if that fails again."""
+    kept = () if launch.stranger is not None else unsent_notices(launch.paths)
+    if not kept:
+        return
+
+    def send() -> None:
+        notify = load_settings(launch, 0)[0].notify
+        _Telling(launch=launch, notify=notify, context=context).send(kept, deadline)
+
+    deadline = time.monotonic() + VERB_LIMIT_S
+    _join([_begun(send, context)], deadline)
 
 
 def _continues(launch: Launch, index: int, history: LaunchHistory) -> bool:
@@ -305,58 +293,37 @@ def send_all(
 
     What went wrong is recorded, too. `deadline` is in the time of `time.monotonic`.
     """
+    # Imported here: most verbs send nothing, and it takes as long as all else they do.
+    transports = importlib.import_module("hpckit.operations.notices.transports")
     mine = [notice for notice in notices if begin_sending(paths.notice(notice.key))]
-    tries = [
-        _Delivery(notice=notice, files=paths.notice(notice.key), destination=to, context=context)
-        for notice in mine
-        for to in destinations
-        if to.place not in delivered_to(paths.notice(notice.key))
-    ]
+    problems: dict[tuple[str, int], str] = {}
+    threads: list[threading.Thread] = []
     until = deadline - _TO_RECORD_S
-    for attempt_ in tries:
-        attempt_.begin(max(_LEAST_S, until - time.monotonic()))
-    for attempt_ in tries:
-        if attempt_.thread is not None:
-            with suppress(RuntimeError):
-                attempt_.thread.join(max(_LEAST_S, until - time.monotonic()))
+
+    def deliver(notice: UserNotice, to: Destination, limit_s: float) -> None:
+        try:
+            transports.deliver(to, notice, context.environ, limit_s)
+        except transports.DeliveryError as error:
+            problems[notice.key, to.place] = f"{to.name}: {error}"
+        else:
+            del problems[notice.key, to.place]
+
+    for notice in mine:
+        done = delivered_to(paths.notice(notice.key))
+        for to in (to for to in destinations if to.place not in done):
+            problems[notice.key, to.place] = f"{to.name}: no answer in time"
+            limit_s = max(_LEAST_S, until - time.monotonic())
+            # The resolver, and a slow answer, know no time limit.
+            thread = threading.Thread(target=deliver, args=(notice, to, limit_s), daemon=True)
+            thread.start()
+            threads.append(thread)
+    for thread in threads:
+        with suppress(RuntimeError):
+            thread.join(max(_LEAST_S, until - time.monotonic()))
+    left = dict(problems)  # as it is now: a late thread may still change it
     for notice in mine:
         files = paths.notice(notice.key)
-        bad = [attempt_ for attempt_ in tries if attempt_.notice == notice and attempt_.problem]
-        failed = {failure.destination.place for failure in bad}
-        has = delivered_to(files) | {destination.place for destination in destinations} - failed
-        why = [failure.said for failure in bad]
-        end_sending(files, has, all_of_them=not failed, problems=why)
-    return [attempt_.said for attempt_ in tries if attempt_.problem]
-
-
-@dataclass(slots=True, kw_only=True)
-class _Delivery:
-    """One notice to one destination. `problem` is empty once it was delivered."""
-
-    notice: UserNotice
-    files: NoticePaths
-    destination: Destination
-    context: Context
-    problem: str = "no answer in time"
-    thread: threading.Thread | None = field(default=None, init=False)
-
-    @property
-    def said(self) -> str:
-        """What went wrong, and with which destination."""
-        return f"{self.destination.name}: {self.problem}"
-
-    def begin(self, limit_s: float) -> None:
-        """Send it in a thread: the resolver, and a slow answer, know no time limit."""
-        # Imported here: most verbs send nothing, and it takes as long as all else they do.
-        transports = importlib.import_module("hpckit.operations.notices.transports")
-
-        def run() -> None:
-            try:
-                transports.deliver(self.destination, self.notice, self.context.environ, limit_s)
-            except transports.DeliveryError as error:
-                self.problem = str(error)
-            else:
-                self.problem = ""
-
-        self.thread = threading.Thread(target=run, name="notice", daemon=True)
-        self.thread.start()
+        failed = {place: said for (key, place), said in left.items() if key == notice.key}
+        has = delivered_to(files) | {to.place for to in destinations} - failed.keys()
+        end_sending(files, has, all_of_them=not failed, problems=failed.values())
+    return list(left.values())

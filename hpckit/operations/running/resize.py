@@ -156,11 +156,3 @@ def _asked(
     if answer.refused is not None:
         raise UsageError(f"run {record.id} cannot {resize}: {answer.refused}")
     return answer
-
-
-def growth_words(growth: Growth) -> str:
-    """Return in words where the replicas come from, such as `job 12 on 2 nodes`."""
-    if growth.satellite is None:
-        return "nodes that stand ready"
-    nodes = counted(growth.satellite.job.resources.nodes, "node")
-    return f"satellite job {growth.slurm_job} of {nodes}, once it starts"

@@ -66,7 +66,13 @@ def plan_satellite(
     told = tuple(read_events(paths.attempt(latest_attempt(paths.attempts)).events))
     whole, idle = size_of(settings).replica_nodes, order.idle_nodes
     if idle:
-        expected = _expected(history, run, told)
+        arrived = Counter(event.satellite for event in told if isinstance(event, AgentJoined))
+        # Of these, nodes have yet to come, or never do.
+        expected = {
+            job: one
+            for job, one in _accepted(history, run).items()
+            if arrived[job] < one.resources.nodes
+        }
         idle = max(0, idle - _spoken_for(expected, whole, launch, context))
     past = read_ledger(counted_events(launch, run, history=history))
     excluded = (past.without_losses() if lost_too else past).excluded(
@@ -147,11 +153,7 @@ def drop_satellites(launch: Launch, run: int, context: Context) -> tuple[str, ..
 
 def _dropped(launch: Launch, run: int, context: Context) -> tuple[str, ...]:
     history = read_launch_history(launch)
-    jobs = {
-        history.accepted[job]: job
-        for job in history.satellites.get(run, ())
-        if job in history.accepted
-    }
+    jobs = _accepted(history, run)
     if not jobs:
         return ()
     commands = slurm_commands(launch.cluster.bin_dir, context)
@@ -161,29 +163,21 @@ def _dropped(launch: Launch, run: int, context: Context) -> tuple[str, ...]:
         cancel(waiting, commands)
     for job in waiting:
         message = "no longer needed: the run has ended, and it was cancelled while it waited"
-        dropped = SubmitRefused(at=context.now(), job_index=jobs[job], message=message)
+        dropped = SubmitRefused(at=context.now(), job_index=jobs[job].index, message=message)
         record_event(launch.paths, dropped)
     return waiting
 
 
-def _expected(history: LaunchHistory, run: int, told: Sequence[Event]) -> dict[str, JobSpec]:
-    """Return by Slurm's id the satellites of a run of which nodes have yet to come, or never do."""
-    arrived = Counter(event.satellite for event in told if isinstance(event, AgentJoined))
-    jobs = {
-        history.accepted[index]: history.jobs[index]
-        for index in history.satellites.get(run, ())
-        if index in history.accepted
-    }
-    return {job: one for job, one in jobs.items() if arrived[job] < one.resources.nodes}
+def _accepted(history: LaunchHistory, run: int) -> dict[str, JobSpec]:
+    """Return the satellites of a run by Slurm's id."""
+    jobs = (history.jobs[index] for index in history.satellites.get(run, ()))
+    return {history.accepted[job.index]: job for job in jobs if job.index in history.accepted}
 
 
 def _spoken_for(
     expected: Mapping[str, JobSpec], replica_nodes: int, launch: Launch, context: Context
 ) -> int:
-    """Return how many idle nodes are to complete a replica with satellites that have yet to come.
-
-    Raises SchedulerError.
-    """
+    """Return how many idle nodes will complete a replica with satellites that have yet to come."""
     if not expected:
         return 0
     seen = observe(list(expected), slurm_commands(launch.cluster.bin_dir, context), context.now())
@@ -196,10 +190,7 @@ def _spoken_for(
 
 
 def _taken(told: Sequence[Event], *, lost_too: bool) -> Sequence[str]:
-    """Return the nodes of an attempt: a satellite on one of them would bring nothing.
-
-    With `lost_too` those that it lost are not among them.
-    """
+    """Return the nodes of an attempt, with `lost_too` without those that it lost."""
     nodes: dict[str, None] = {}
     for event in told:
         if isinstance(event, AgentJoined):

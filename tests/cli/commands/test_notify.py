@@ -22,7 +22,7 @@ from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import ClusterKind
 from hpckit.model.settings import NoticeKind, Notify
 from hpckit.model.states import RoundAction
-from hpckit.operations.notices.tell import LIMIT_S, attempt_teller, tell_rest
+from hpckit.operations.notices.tell import LIMIT_S, AttemptTeller, tell_rest
 from hpckit.record.launch_events import merged_events
 from hpckit.record.launches import load_launch, load_settings
 from hpckit.record.layout import LaunchPaths
@@ -124,7 +124,7 @@ def test_launch_on_slurm_counts_what_was_cancelled_before_it_began(desk: Any, wr
     attempt.complete()
     desk.tell(launch, CancelRequested(at=launch.created_at, runs=(1,)))
     context = replace(process_context(), environ={"HPCKIT_NOTIFY": "exec:true"})
-    attempt_teller(launch, 0, notify, context).end()
+    AttemptTeller(launch=launch, index=0, notify=notify, context=context).end()
     (told,) = (launch.folder / "notices").glob("*.json")
     assert json.loads(told.read_text())["counts"] == {"completed": 1, "cancelled": 1}
 
@@ -256,7 +256,7 @@ def _decide(folder: Path, start: Barrier, address: str, who: int) -> None:
     if who % 2:
         tell_rest(launch, views, context)
     else:
-        attempt_teller(launch, 0, settings.notify, context).end()
+        AttemptTeller(launch=launch, index=0, notify=settings.notify, context=context).end()
 
 
 @thorough
@@ -292,7 +292,9 @@ def test_hang_is_told_when_it_is_noticed(shell: Any, told: NoticeServer) -> None
     )
     context = replace(process_context(), environ=shell.environ)
     for _ in range(2):
-        teller = attempt_teller(launch, 0, load_settings(launch, 0)[0].notify, context)
+        teller = AttemptTeller(
+            launch=launch, index=0, notify=load_settings(launch, 0)[0].notify, context=context
+        )
         teller.hear(1, hang)
         teller.end()
     assert titles(told) == ["0 hung"]

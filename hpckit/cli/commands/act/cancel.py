@@ -67,10 +67,8 @@ def _note_older(
     Such as a rerun of one run: who cancels the name, and sees nothing to do, believes all is over.
     """
     over = {name_of(cancellation.launch.id) for cancellation in planned if not cancellation.targets}
-    names, meant = (
-        over.intersection(arguments.references),
-        {cancellation.launch.id for cancellation in planned},
-    )
+    names = over.intersection(arguments.references)
+    meant = {cancellation.launch.id for cancellation in planned}
     folders = list_launches(output_dir(arguments, context)) if names else ()
     older = [
         folder for folder in folders if name_of(folder.name) in names and folder.name not in meant

@@ -12,7 +12,7 @@ from hpckit.errors import UsageError
 from hpckit.model.counted import counted
 from hpckit.model.plain import plain_fields
 from hpckit.operations.next_step import reference
-from hpckit.operations.running.resize import Growth, grow_run, growth_words, plan_growth
+from hpckit.operations.running.resize import Growth, grow_run, plan_growth
 from hpckit.operations.running.satellites import GrowOrder
 from hpckit.record.launches import Launch
 
@@ -62,8 +62,11 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.json:
         context.say_json(_document(growth))
         return 0
-    count = counted(arguments.replicas, "replica")
-    context.say(f"run {growth.record.id} grows by {count}: {growth_words(growth)}")
+    count, source = counted(arguments.replicas, "replica"), "nodes that stand ready"
+    if growth.satellite is not None:
+        nodes = counted(growth.satellite.job.resources.nodes, "node")
+        source = f"satellite job {growth.slurm_job} of {nodes}, once it starts"
+    context.say(f"run {growth.record.id} grows by {count}: {source}")
     context.say(f"  next    hpckit status {reference(selection.launch, context)}")
     return 0
 

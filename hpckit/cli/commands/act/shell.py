@@ -36,10 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Replace this process by a shell or the command, next to the run.
-
-    Raises HpckitError on failure.
-    """
+    """Replace this process by a shell or the command, next to the run; raises HpckitError."""
     command = arguments.command
     if command == []:
         raise UsageError("no command stands behind --", hint="leave -- out for a shell")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -12,15 +11,10 @@ from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.counted import counted, size_text
-from hpckit.operations.checkpoints import checkpoint_rows, find_checkpoints, one_run, verified
-from hpckit.operations.export_model import export_model
+from hpckit.operations.checkpoints import checkpoint_row, export_model, find_checkpoints, verified
 from hpckit.record.lookup import Selection
-from hpckit.report.checkpoints import (
-    CheckpointRow,
-    CheckpointState,
-    checkpoints_object,
-    checkpoints_page,
-)
+from hpckit.report.checkpoints import CheckpointState, checkpoints_object, checkpoints_page
+from hpckit.values import replace
 
 EPILOG = """\
 examples:
@@ -73,21 +67,18 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         )
     found = find_checkpoints(selection)
     verifying = action is CheckpointAction.verify
-    shown = [verified(checkpoints) if verifying else checkpoints for checkpoints in found]
-    rows = [row for checkpoints in shown for row in checkpoint_rows(checkpoints)]
+    shown = map(verified, found) if verifying else found
+    rows = [checkpoint_row(run, entry) for run in shown for entry in run.entries]
     if arguments.json:
         context.say_json(checkpoints_object(rows))
     else:
         show_page(checkpoints_page(rows), context)
-    return _told(rows, context) if verifying else 0
-
-
-def _told(rows: Sequence[CheckpointRow], context: Context) -> int:
-    """Say how many are whole; return the exit code."""
+    if not verifying:
+        return 0
     damaged = sum(row.state is CheckpointState.damaged for row in rows)
     whole = sum(row.size is not None for row in rows)
     context.note(f"{counted(whole, 'checkpoint')} as written, {damaged} damaged")
-    return 1 if damaged else 0
+    return int(damaged > 0)
 
 
 def _export(arguments: argparse.Namespace, selection: Selection, context: Context) -> int:
@@ -101,7 +92,8 @@ def _export(arguments: argparse.Namespace, selection: Selection, context: Contex
             f"{target} exists already, and an export would replace it",
             hint="name another file, or replace it with --force",
         )
-    step, tensors, left_out = export_model(one_run(selection), arguments.step, target)
+    (found,) = find_checkpoints(replace(selection, index=selection.only()))
+    step, tensors, left_out = export_model(found, arguments.step, target)
     context.note(
         f"exported {counted(tensors, 'tensor')} of step {step}, "
         f"{size_text(target.stat().st_size)}, to {target}"

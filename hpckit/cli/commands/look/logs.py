@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 from hpckit.cli.options import add_common, add_reference, find_shown, whole
@@ -195,18 +196,11 @@ def _follow(choice: _Choice, printer: LogPrinter, context: Context) -> None:
     waiting = False
     while True:
         watch.look()
-        printer.print(_follow_logs(choice), last=watch.over)
+        with suppress(NotFoundError):  # a missing rank may still appear
+            printer.print(choice.logs(), last=watch.over)
         if watch.over:
             return
         if not printer.tails and not waiting:
             context.note(f"{choice.run_id} has printed nothing yet; waiting")
             waiting = True
         context.sleep(POLL_S)
-
-
-def _follow_logs(choice: _Choice) -> Sequence[LogFile]:
-    """Return the logs to read now; a missing rank may still appear."""
-    try:
-        return choice.logs()
-    except NotFoundError:
-        return ()

@@ -56,11 +56,6 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _ask_stacks(selection: Selection, context: Context) -> tuple[RunRecord, StacksAnswer]:
-    """Return the selected run, which continues, and the stacks of all its ranks.
-
-    Raises UsageError if it is not running, RunError if it ends meanwhile, or its
-    supervisor does not answer.
-    """
     launch = selection.launch
     record = running_run(selection, context, "asked for its stacks").record
     paths = launch.paths.run(record.index).attempt(record.attempt)

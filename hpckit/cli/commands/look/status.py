@@ -60,6 +60,7 @@ from hpckit.views.launch_view import (
     launch_head,
     launch_view,
     local_executors,
+    note_warnings,
     unconfirmed,
 )
 
@@ -114,15 +115,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 @gc_paused()
 def _show_once(selection: Selection, arguments: argparse.Namespace, context: Context) -> None:
-    launch, index = selection.launch, selection.index
-    view = launch_view(
-        launch,
-        context,
-        indices=None if index is None else (index,),
-        freshness=Freshness(now=arguments.fresh),
-    )
-    if view.warning:
-        context.note(f"warning: {view.warning}")
+    launch, freshness = selection.launch, Freshness(now=arguments.fresh)
+    view = launch_view(launch, context, indices=selection.indices, freshness=freshness)
+    note_warnings([view], context)
     for job in unconfirmed(launch):
         context.note(
             f"warning: it is not known whether Slurm accepted {job.name}; "
@@ -152,7 +147,7 @@ def _never_given(view: LaunchView, now: datetime) -> int:
 def _watch(selection: Selection, arguments: argparse.Namespace, context: Context) -> None:
     limited((), arguments.limit)
     look = Look(
-        indices=None if selection.index is None else (selection.index,),
+        indices=selection.indices,
         wanted=filter_of(arguments),
         key=sort_key(arguments.sort) if arguments.sort else None,
         limit=arguments.limit,

@@ -93,21 +93,17 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 def _request(arguments: argparse.Namespace) -> CleanupRequest:
     chosen = {category for category in Category if getattr(arguments, category)}
-    return CleanupRequest(
-        categories=frozenset(chosen or Category),
-        extent=_extent(arguments),
-        wanted=filter_of(arguments),
-    )
-
-
-def _extent(arguments: argparse.Namespace) -> RetentionExtent:
     word = arguments.checkpoints or RetentionExtent.unproved.value
     if word not in RetentionExtent.__members__:
         raise UsageError(
             f"--checkpoints is {word!r}; it has to be {', '.join(RetentionExtent)}",
             hint="`old` keeps the two newest of each run; `all` none, of completed runs",
         )
-    return RetentionExtent(word)
+    return CleanupRequest(
+        categories=frozenset(chosen or Category),
+        extent=RetentionExtent(word),
+        wanted=filter_of(arguments),
+    )
 
 
 def _remove(
@@ -118,7 +114,7 @@ def _remove(
         held: list[tuple[Cleanup, Selection]] = []
         for cleanup in (some for some in found if some.items):
             try:
-                fresh = locks.enter_context(alone(cleanup.launch, context))
+                fresh = locks.enter_context(alone(cleanup.selection.launch, context))
             except HpckitError as error:
                 failed.append(error.message)
             else:
@@ -147,7 +143,7 @@ def _amount(items: Sequence[Item]) -> str:
 def _page(found: Sequence[Cleanup]) -> Page:
     """Return how much may be removed of each launch, and what is left alone."""
     cells = [
-        (cleanup.launch.id, category.value, *_sums(cleanup.items, category))
+        (cleanup.selection.launch.id, category.value, *_sums(cleanup.items, category))
         for cleanup in found
         for category in Category
         if any(item.category is category for item in cleanup.items)
@@ -183,7 +179,7 @@ def _document(found: Sequence[Cleanup], removed: Collection[Path]) -> dict[str, 
     return {
         "launches": [
             {
-                **plain_fields(cleanup.launch, "launch=id dir=folder"),
+                **plain_fields(cleanup.selection.launch, "launch=id dir=folder"),
                 "items": [
                     plain_fields(item, "category run path why bytes=size")
                     | {"removed": item.path in removed}

@@ -16,11 +16,11 @@ from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.model.launch import ClusterKind
-from hpckit.operations.layout.new_settings import (
-    SettingsOrder,
+from hpckit.operations.new_settings import (
     read_settings_words,
     settings_documents,
     settings_lines,
+    settings_order,
 )
 from hpckit.operations.next_step import reference
 from hpckit.operations.notices.tell import send_kept
@@ -37,7 +37,6 @@ from hpckit.operations.resume import (
     what_started,
 )
 from hpckit.operations.started import Started
-from hpckit.record.launches import Launch
 from hpckit.record.snapshot.changes import edited_since
 from hpckit.record.snapshot.outside import changed_outside, recorded_outside, unfrozen_words
 from hpckit.values import replace
@@ -80,7 +79,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         wanted=wanted,
         cancelled=arguments.cancelled or named,
         changed_code=arguments.changed_code,
-        settings=_settings_order(words, launch, context),
+        settings=settings_order(launch, words, context),
         unchecked=arguments.no_check,
     )
     if arguments.dry_run:
@@ -95,16 +94,6 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         return 0
     runs = sorted({*resuming.choice.resumed, *started.jobs})
     return wait(started.launch, context, Waiting(quiet=arguments.json, indices=runs))
-
-
-def _settings_order(
-    words: tuple[str, ...], launch: Launch, context: Context
-) -> SettingsOrder | None:
-    if not words:
-        return None
-    from hpckit.operations.layout.composing import settings_order  # noqa: PLC0415  # Hydra
-
-    return settings_order(launch, words, context)
 
 
 def _document(resuming: Resuming, started: Started | None) -> dict[str, object]:

@@ -30,6 +30,7 @@ from hpckit.planning.recovery.resume import Skipped
 from hpckit.record.launches import Launch, load_launch
 from hpckit.report.pending import say_lasting, standing_text
 from hpckit.report.rows import count_states
+from hpckit.report.text import states_text
 from hpckit.values import dataclass, field
 
 LOOK = timedelta(seconds=15)
@@ -106,8 +107,7 @@ class Watching:
         try:
             seen = prepare_resume(load_launch(self.launch.folder), self.order, self.context)
             self.views, self.skipped = seen.views, seen.choice.skipped
-            counts = count_states(view.state for view in seen.views)
-            self._say(", ".join(f"{count} {state}" for state, count in counts.items()))
+            self._say(states_text(count_states(view.state for view in seen.views)))
             if not self.quiet:
                 say_lasting(self.views, self.noted, self.context.say)
             if not seen.jobs and not waits_for_room(seen.launch):

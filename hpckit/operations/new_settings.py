@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hpckit.context import Context
@@ -20,6 +21,7 @@ from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.settings import Parallel, is_layout_word
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import JobSpec, ResourceSpec
+from hpckit.operations.add_job import written
 from hpckit.patterns import lazy_pattern
 from hpckit.planning.checks.config import check_settings
 from hpckit.planning.layout import layout_of
@@ -100,6 +102,31 @@ def read_settings_words(words: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
+def settings_order(
+    launch: Launch, words: tuple[str, ...], context: Context
+) -> SettingsOrder | None:
+    """Return the order for these words, with the function that applies them to a run's settings.
+
+    Files of groups are read from the frozen code. The function raises ConfigError, and so does
+    this one if the words mean nothing, also where no run is left that they would be for.
+    """
+    if not words:
+        return None
+    from hpckit.config.compose import compose_sections  # noqa: PLC0415  # Hydra
+
+    known: dict[str, LaunchConfig] = {}
+
+    def change(present: LaunchConfig) -> LaunchConfig:
+        sections = repr((present.parallel, present.resources))
+        if sections not in known:
+            cwd = Path(launch.code.working_dir)
+            known[sections] = compose_sections(words, present, environ=context.environ, cwd=cwd)
+        return known[sections]
+
+    change(load_settings(launch, 0)[0])
+    return SettingsOrder(words=words, change=change)
+
+
 def new_settings(
     launch: Launch, runs: Sequence[int], order: SettingsOrder | None
 ) -> dict[int, NewSettings]:
@@ -157,13 +184,8 @@ def record_settings(
             parallel=after.parallel,
             resources=after.resources,
         )
-        try:
+        with written(launch):
             record_event(launch.paths, event)
-        except OSError as error:
-            raise UsageError(
-                f"the launch folder {launch.folder} cannot be written: {error.strerror or error}",
-                hint="check quota and free space, and that the folder is still yours to write",
-            ) from error
 
 
 def settings_lines(settings: Mapping[int, NewSettings]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Promises of config.types: what a key takes is said in words."""
+"""Promises of config.schema: what a key takes is said in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from hpckit.config.compose import compose
 from hpckit.config.request import ComposeRequest
-from hpckit.config.types import in_unit_of, takes
+from hpckit.config.schema import in_unit_of, takes
 from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
 

@@ -1,1 +1,0 @@
-"""Another layout for a run that continues."""
