@@ -66,10 +66,15 @@ def _field(**told: Any) -> Any:
 def _replace(value: Any, /, **changes: Any) -> Any:
     if _FIELDS not in vars(type(value)):  # torch's, or a user's
         return import_module("dataclasses").replace(value, **changes)
-    for name, one in _fields(type(value)).items():
-        if name not in changes and one.init:
-            changes[name] = getattr(value, name)
-    return type(value)(**changes)
+    cls: type = type(value)
+    before = {name: getattr(value, name) for name in _given(cls) if name not in changes}
+    return cls(**before, **changes)
+
+
+@cache
+def _given(cls: type) -> tuple[str, ...]:
+    """Return the names of the fields that the constructor takes."""
+    return tuple(name for name, one in _fields(cls).items() if one.init)
 
 
 def _dataclass(*, slots: bool = False, weakref_slot: bool = False, **options: bool) -> Any:

@@ -1,15 +1,13 @@
 """What is known of a round that hangs, or in which a collective timed out; what ranks are doing.
 
-That is the agent's finding, what all ranks were doing, and the collective in which they wait. A
-user may ask for what they are doing at any time.
+That is the agent's finding, what all ranks were doing, and the collective in which they wait.
 Hangs are detected in runtime.agent.hang_detector, and blamed in planning.recovery.hang.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 from hpckit.model.diagnosis.collectives import CollectiveWait, RankCollectives
@@ -20,7 +18,7 @@ from hpckit.planning.recovery.collective_wait import find_wait
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.recovery.hang import blame, with_place, with_wait
 from hpckit.runtime.channel import messages
-from hpckit.values import dataclass, field, replace
+from hpckit.values import dataclass, replace
 
 _REMARKABLE_S, _REMARKABLE = 10.0, 10
 """A step that lasts for so long, and so many times as long as usual, has come to a standstill."""
@@ -28,29 +26,28 @@ _REMARKABLE_S, _REMARKABLE = 10.0, 10
 Told = messages.Hung | messages.StackSaved | messages.StacksSaved | messages.CollectivesTold
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HangReport:
     """The hang of a round, if there is one. `complete` are the nodes that have sent all stacks."""
 
     world_size: int = 0
     layout: Layout | None = None
-    found: messages.Hung | None = field(default=None, init=False)
-    complete: set[int] = field(default_factory=set, init=False)
-    _stacks: list[RankStack] = field(default_factory=list, init=False)
-    _collectives: dict[int, RankCollectives] = field(default_factory=dict, init=False)
+    found: messages.Hung | None = None
+    complete: frozenset[int] = frozenset()
+    stacks: tuple[RankStack, ...] = ()
+    collectives: tuple[RankCollectives, ...] = ()
 
-    def take(self, sender: int, message: Told) -> None:
-        """Add an agent's message, unless a user asked for it; the first finding counts."""
+    def after(self, sender: int, message: Told) -> HangReport:
+        """Return the report with an agent's message; the first finding counts."""
         match message:
             case messages.Hung():
-                self.found = self.found or message
-            case messages.StackSaved(request=0):
-                self._stacks.append(message.stack)
+                return replace(self, found=self.found or message)
+            case messages.StackSaved():
+                return replace(self, stacks=(*self.stacks, message.stack))
             case messages.CollectivesTold():
-                # A later statement comes from a rank that has given up since.
-                self._collectives.setdefault(message.collectives.rank, message.collectives)
-            case messages.StacksSaved(request=0):
-                self.complete.add(sender)
+                return replace(self, collectives=(*self.collectives, message.collectives))
+            case messages.StacksSaved():
+                return replace(self, complete=self.complete | {sender})
 
     @property
     def silent_s(self) -> float:
@@ -61,25 +58,29 @@ class HangReport:
         """Return the failure; None if no hang was found."""
         if self.found is None:
             return None
-        return blame(self.found.stall, self._stacks, self._wait(), self.layout)
+        return blame(self.found.stall, self.stacks, self._wait(), self.layout)
 
     def explained(self, failure: Failure | None) -> Failure | None:
         """Return the failure of ranks with the collective that timed out, if it is one.
 
         The rank that raised is the one that waited: the failure is put down to whom it waited for.
         """
-        wait = with_place(self._wait(), self._stacks) if is_time_out(failure) else None
+        wait = with_place(self._wait(), self.stacks) if is_time_out(failure) else None
         if failure is None or wait is None:
             return failure
         told = replace(failure, message=with_wait(failure.message, wait), collective=wait)
-        nodes = {collective.rank: collective.node for collective in self._collectives.values()}
-        nodes |= {stack.rank: stack.node for stack in self._stacks}
+        nodes = {collective.rank: collective.node for collective in reversed(self.collectives)}
+        nodes |= {stack.rank: stack.node for stack in self.stacks}
         if wait.culprit is None or wait.culprit not in nodes:
             return told
         return replace(told, rank=wait.culprit, node=nodes[wait.culprit])
 
     def _wait(self) -> CollectiveWait | None:
-        return find_wait(list(self._collectives.values()), self.world_size, self.layout)
+        first: dict[int, RankCollectives] = {}
+        for told in self.collectives:
+            # A later statement comes from a rank that has given up since.
+            first.setdefault(told.rank, told)
+        return find_wait(list(first.values()), self.world_size, self.layout)
 
 
 _TIMED_OUT = lazy_pattern(r"tim(ed|e)[ -]?out", re.IGNORECASE)
@@ -101,27 +102,3 @@ def standstill_s(since: float, usual: timedelta, exits: Sequence[RankExit]) -> f
     many = max(_REMARKABLE_S, _REMARKABLE * usual.total_seconds())
     cut_off = since > many and any(exit_.reason not in FINE for exit_ in exits)
     return since if cut_off or is_time_out(first_failure(exits)) else 0.0
-
-
-@dataclass(slots=True, kw_only=True)
-class StackCollection:
-    """The answers so far to one request of a user, from these nodes, by node rank.
-
-    `complete` is set when all of them have sent all stacks.
-    """
-
-    request: int
-    nodes: Mapping[int, str]
-    stacks: dict[int, RankStack] = field(default_factory=dict, init=False)
-    complete: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    answered: set[int] = field(default_factory=set, init=False)
-
-    def take(self, sender: int, message: Told) -> None:
-        """Add an agent's message; those for an earlier request came too late."""
-        match message:
-            case messages.StackSaved(request=self.request):
-                self.stacks[message.stack.rank] = message.stack
-            case messages.StacksSaved(request=self.request):
-                self.answered.add(sender)
-                if self.answered >= self.nodes.keys():
-                    self.complete.set()

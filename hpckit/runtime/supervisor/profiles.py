@@ -23,6 +23,7 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.mailbox import profile_mailbox
 from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.journal import Journal
+from hpckit.runtime.supervisor.round import Round
 from hpckit.runtime.supervisor.round_state import RoundState
 from hpckit.runtime.threads import aside
 from hpckit.values import dataclass, field, replace
@@ -37,7 +38,7 @@ class Profiles:
     journal: Journal
     agents: Agents
     planned: Profile = field(default_factory=Profile)
-    round: RoundState | None = field(default=None, init=False)
+    round: Round | None = field(default=None, init=False)
     _open: dict[str, ProfileAnswer] = field(default_factory=dict, init=False)
 
     async def answer(self, before: int, _: int) -> None:
@@ -46,7 +47,7 @@ class Profiles:
             await self._answer(asked)
 
     async def _answer(self, request: ProfileRequest) -> None:
-        round_ = self.round
+        round_ = None if self.round is None else self.round.state
         every = tuple(range(0 if round_ is None else round_.world_size))
         asked = ProfileAnswer(
             id=request.id,
@@ -71,7 +72,7 @@ class Profiles:
         )
         await self.agents.broadcast(order)
         for rank in asked.ranks:
-            if rank in round_.exits:
+            if self.round is not None and rank in self.round.state.exits:
                 self.ended(round_.number, rank)
 
     def _refusal(self, asked: ProfileAnswer, round_: RoundState | None) -> str | None:
@@ -90,14 +91,15 @@ class Profiles:
 
     def take(self, message: messages.Profiled) -> None:
         """Note what came of a profile on one rank; planned ones begin without a request."""
-        answer, round_ = self._open.get(message.id), self.round
-        if answer is None and round_ is not None and message.id == planned_id(message.round):
+        answer = self._open.get(message.id)
+        if answer is None and self.round and message.id == planned_id(message.round):
+            every = range(self.round.state.world_size)
             answer = ProfileAnswer(
                 id=message.id,
                 at=now(),
                 round=message.round,
                 steps=self.planned.steps,
-                ranks=tuple(sorted(set(self.planned.ranks) & set(range(round_.world_size)))),
+                ranks=tuple(sorted(set(self.planned.ranks) & set(every))),
                 tool=self.planned.tool,
             )
         if answer is not None:

@@ -208,7 +208,7 @@ class Resizing:
     def _answer(self, request: ResizeRequest) -> ResizeAnswer:
         """Take a request in; nothing changes if it is refused."""
         round_ = self.round
-        nodes = self.wanted_nodes if round_ is None else len(round_.members)
+        nodes = self.wanted_nodes if round_ is None else len(round_.state.members)
         held = nodes // self.size.replica_nodes
         answer = ResizeAnswer(id=request.id, at=now(), replicas=held)
         refused = self._refusal(request, held)

@@ -1,4 +1,4 @@
-"""Ranks that are slower than their peers, as their reports arrive: found, recorded and told.
+"""Ranks that are slower than their peers, as their reports arrive, and which of them are news.
 
 What follows is decided in planning.recovery.boundary, and done by the supervisor.
 """
@@ -6,16 +6,14 @@ What follows is decided in planning.recovery.boundary, and done by the superviso
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from hpckit.model import events
 from hpckit.model.counted import whole_percent
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.parallel.layout import Layout, rank_place
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.stragglers import StragglerDetector
 from hpckit.runtime.channel.messages import NodeSteps
-from hpckit.runtime.clock import now
 from hpckit.values import dataclass, field, replace
 
 COMPARE_S = 2.0
@@ -28,42 +26,37 @@ _MOST_TOLD = 100
 
 @dataclass(slots=True, kw_only=True)
 class StragglerWatch:
-    """The stragglers of an attempt. `act` is called with the slow nodes when one is news.
+    """The stragglers of an attempt. Time is a parameter, in seconds of one monotonic clock."""
 
-    Time is a parameter, in seconds of one monotonic clock.
-    """
-
-    record: Callable[[events.Event], None]
-    act: Callable[[Mapping[str, str]], Awaitable[None]]
-    layout: Layout | None = field(default=None, init=False)
     _round: int = field(default=-1, init=False)
     _detector: StragglerDetector = field(default_factory=StragglerDetector, init=False)
     _waiting: list[RankSteps] = field(default_factory=list, init=False)
     _compared_at: float = field(default=-math.inf, init=False)
     _told: dict[tuple[int, str], Straggler] = field(default_factory=dict, init=False)
 
-    async def take(self, message: NodeSteps, node: str, at: float) -> None:
-        """Take what a node of the round reports; record and tell who is slow."""
+    def take(
+        self, message: NodeSteps, node: str, layout: Layout | None, at: float
+    ) -> tuple[Sequence[Straggler], Mapping[str, str]]:
+        """Take what a node of a round reports; return whom to record, and the slow nodes if news.
+
+        `layout` is that of the round.
+        """
         if message.round != self._round:
             self._round, self._waiting = message.round, []
-            self._detector.begin_round(self.layout)
+            self._detector.begin_round(layout)
         self._waiting += _reports(message, node)
         if at - self._compared_at < COMPARE_S:
-            return
+            return (), {}
         self._compared_at = at
         waiting, self._waiting = self._waiting, []
         found = self._detector.advance(waiting)
         named = [
-            replace(straggler, place=rank_place((straggler.rank,), self.layout))
-            for straggler in found
+            replace(straggler, place=rank_place((straggler.rank,), layout)) for straggler in found
         ]
         news = [straggler for straggler in named if self._is_news(straggler)]
-        for straggler in named:
-            if straggler in news or self._is_surer(straggler):
-                self._told[straggler.rank, straggler.node] = straggler
-                self.record(events.StragglerFound(at=now(), round=self._round, straggler=straggler))
-        if news:
-            await self.act(words_of(named))
+        told = [one for one in named if one in news or self._is_surer(one)]
+        self._told |= {(one.rank, one.node): one for one in told}
+        return told, words_of(named) if news else {}
 
     def _is_news(self, one: Straggler) -> bool:
         known = self._told.get((one.rank, one.node))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -58,8 +59,9 @@ from hpckit.runtime.supervisor.patience import own_failure_cause
 from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.pruning import judge_of
 from hpckit.runtime.supervisor.resizing import Resizing
-from hpckit.runtime.supervisor.round import Round, answer_stacks
-from hpckit.runtime.supervisor.round_state import RoundState
+from hpckit.runtime.supervisor.round import Round, answer_stacks, start_orders
+from hpckit.runtime.supervisor.round_state import RoundState, begin_round
+from hpckit.runtime.supervisor.round_turns import Heard
 from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 from hpckit.runtime.threads import aside, done_within
 from hpckit.values import replace
@@ -109,7 +111,7 @@ class _Supervisor:
         self.deadline = Deadline(lead=lead, warn=self.journal.warn, signal=signal_)
         if allocation is not None:
             self.deadline.ask = allocation.limits
-        self.stragglers = StragglerWatch(record=self.record, act=self._hear_stragglers)
+        self.stragglers = StragglerWatch()
         self.notices = Notices(
             assignment=assignment,
             deadline=self.deadline,
@@ -252,17 +254,22 @@ class _Supervisor:
         if not isinstance(action, Stay):
             await self.round.leave()
 
-    async def _hear_stragglers(self, slow: Mapping[str, str]) -> None:
-        """Warn of slow nodes, or have the ranks leave them, as the policy says."""
+    async def _take_steps(self, round_: RoundState, told: messages.NodeSteps, node: str) -> None:
+        """Record who is slow; warn of slow nodes, or have the ranks leave them, by the policy."""
+        found, slow = self.stragglers.take(told, node, round_.layout, time.monotonic())
+        for straggler in found:
+            self.record(events.StragglerFound(at=now(), round=round_.number, straggler=straggler))
+        if not slow:
+            return
         policy = self.settings.recovery
         self.slow = {**self.slow, **slow}
-        told = "; ".join(slow.values())
+        words = "; ".join(slow.values())
         if self.round is None or policy.on_straggler is StragglerPolicy.warn:
-            self.journal.warn(told)
+            self.journal.warn(words)
             return
         action = on_straggler(self._known(self.round.view()), policy, self.past)
         if isinstance(action, Stay):
-            self.journal.warn(f"{told}; the run continues there: {action.because}")
+            self.journal.warn(f"{words}; the run continues there: {action.because}")
         else:
             await self.round.leave()
 
@@ -352,22 +359,15 @@ class _Supervisor:
         members: tuple[Peer, ...] = tuple(there[node] for node in nodes if node in there)
         if not self.resizing.round_sizes.holds(len(members)):
             return await self._decided(self._not_begun(number, gone_before(nodes, there), nodes))
-        state = self.profiles.round = RoundState(
-            number=number,
-            members={peer.node_rank: peer.node for peer in members},
-            settings=self.settings,
+        here = {peer.node_rank: peer.node for peer in members}
+        orders = start_orders(number, members, self.settings, self.past)
+        state = begin_round(number, here, self.settings, time.monotonic(), orders)
+        self.round = self.resizing.round = self.profiles.round = Round(
+            state=state,
+            agents=self.agents,
             journal=self.journal,
             noticed=self.notices.noticed,
-        )
-        self.stragglers.layout = state.layout
-        self.round = self.resizing.round = Round(
-            state=state,
-            members=members,
-            past=self.past,
-            agents=self.agents,
-            on_saved=self._saved,
-            stragglers=self.stragglers,
-            profiles=self.profiles,
+            pass_on=self._take,
             judge=judge_of(self.attempt.launch, self.attempt.index, self.settings),
         )
         await self.resizing.began(state.nodes)
@@ -398,6 +398,18 @@ class _Supervisor:
             signature=f"{Cause.launcher_lost} agent",
         )
         return replace(view, failure=failure)
+
+    async def _take(self, round_: RoundState, heard: Heard) -> None:
+        """Take in what agents tell that is not of the round alone."""
+        match heard.message:
+            case messages.Saved() as message:
+                self._saved(round_.number, message)
+            case messages.NodeSteps() as message:
+                await self._take_steps(round_, message, round_.members[heard.sender])
+            case messages.RankEnded(exit=exit_):
+                self.profiles.ended(round_.number, exit_.rank)
+            case messages.Profiled() as message:
+                self.profiles.take(message)
 
     def _saved(self, round_: int, message: messages.Saved) -> None:
         stall, took = timedelta(seconds=message.stall_s), timedelta(seconds=message.duration_s)

@@ -38,6 +38,11 @@ class FourRanks:
     exits: set[int] = field(default_factory=set)
     orders: list[messages.StartProfile] = field(default_factory=list)
 
+    @property
+    def state(self) -> FourRanks:
+        """What is known of it."""
+        return self
+
     async def broadcast(self, order: messages.StartProfile) -> None:
         """Keep the order."""
         self.orders.append(order)

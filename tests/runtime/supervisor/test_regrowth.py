@@ -46,9 +46,12 @@ class World:
         self.members = tuple(f"n{rank + 1}" for rank in range(nodes))
         self.unhealthy: dict[str, str] = {}
         state = SimpleNamespace(
-            stepping=True, remaining=timedelta(days=300), start_up=timedelta(seconds=20)
+            members=self.members,
+            stepping=True,
+            remaining=timedelta(days=300),
+            start_up=timedelta(seconds=20),
         )
-        self.round: Any = SimpleNamespace(members=self.members, view=self.view, state=state)
+        self.round: Any = SimpleNamespace(view=self.view, state=state)
         self.resizing = Resizing(
             journal=SimpleNamespace(warn=lambda _: None),  # type: ignore[arg-type]  # no file
             agents=self.agents,  # type: ignore[arg-type]  # names alone
@@ -99,7 +102,7 @@ class World:
         assert isinstance(action, NewRound), action
         ended = round_ended(self.view(), action.because, RoundAction.new_round)
         self.past = self.past.after(ended, 1)
-        self.members = self.round.members = action.nodes
+        self.members = self.round.state.members = action.nodes
         asyncio.run(self.resizing.began(self.members))
 
     def lose(self, node: str) -> None:

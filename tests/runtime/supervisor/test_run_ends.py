@@ -128,20 +128,6 @@ def test_signal_to_one_rank_costs_a_round_and_no_step(
         assert all(one.kept is StateKept.saved for one in exits(launch))
 
 
-def test_left_rank_ends_a_run_that_has_no_restart_as_failed(workshop: Workshop) -> None:
-    """Without a budget the end of a run whose rank was told to leave is no success either."""
-    launch = prepare(workshop, "attach", recovery=Recovery())
-    process = workshop.start(launch)
-    wait_for_step(launch, 3)
-    strike(process, signal.SIGTERM, 1)
-    output, _ = process.communicate(timeout=LONGEST_S)
-    assert process.returncode != 0, output
-    (record,) = read_runs(launch)
-    assert record.state is RunState.failed
-    assert record.failure is not None
-    assert (record.failure.cause, record.failure.rank) == (Cause.left, 1)
-
-
 STOP = """
 import torch, torch.distributed as dist, hpckit
 def main(config, run):

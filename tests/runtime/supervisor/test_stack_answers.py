@@ -9,35 +9,27 @@ from pathlib import Path
 import pytest
 
 from hpckit.model.failure import RankStack, StacksAnswer
-from hpckit.model.launch import LaunchConfig
+from hpckit.model.launch import LaunchConfig, Resources
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_lines
 from hpckit.runtime.channel import messages
 from hpckit.runtime.mailbox import answer_requests, latest_request, read_stacks
 from hpckit.runtime.supervisor import round as round_module
 from hpckit.runtime.supervisor.journal import Journal
-from hpckit.runtime.supervisor.round import answer_stacks
-from hpckit.runtime.supervisor.round_state import RoundState
+from hpckit.runtime.supervisor.round import Round, answer_stacks
+from hpckit.runtime.supervisor.round_state import Phase, begin_round
+from hpckit.runtime.supervisor.round_turns import Heard
+from hpckit.values import replace
 
 ASKED = {"at": "2026-01-01T00:00:00Z", "host": "here"}
 STACK = RankStack(rank=0, node="n1", state="S", step=1, text="x")
 
 
-class HalfSilentRound:
-    """A round of two nodes, one of which never answers; `asked` counts."""
+class HalfSilentAgents:
+    """The agents of two nodes, one of which never answers; `asked` counts."""
 
     asked = 0
-
-    def __init__(self, paths: AttemptPaths) -> None:
-        self.agents = self
-        self.state = RoundState(
-            number=3,
-            members={0: "n1", 1: "n2"},
-            settings=LaunchConfig(),
-            journal=Journal(paths=paths),
-            noticed=asyncio.Event(),
-        )
-        self.state.watching = True
+    round: Round
 
     async def broadcast(self, order: messages.SaveStacks) -> None:
         """Answer for one node."""
@@ -48,20 +40,31 @@ class HalfSilentRound:
             (0, messages.StacksSaved(round=3, request=request)),
             (1, messages.StacksSaved(round=3, request=request - 1)),
         ):
-            self.state.take(sender, message, 0.0)
-        found = self.state.stacks_asked
-        assert found is not None
-        assert not found.complete.is_set(), "that was the answer to an earlier request"
+            await self.round.take(Heard(sender, message))
 
 
-async def answered(
-    paths: AttemptPaths, round_: HalfSilentRound | None, request: int
-) -> StacksAnswer:
+def half_silent_round(paths: AttemptPaths) -> Round:
+    """Return a round that is being watched."""
+    settings = LaunchConfig(resources=Resources(nodes=2, tasks_per_node=1))
+    state = begin_round(3, {0: "n1", 1: "n2"}, settings, 0.0)
+    agents = HalfSilentAgents()
+    agents.round = Round(
+        state=replace(state, phase=Phase.watching),
+        agents=agents,  # type: ignore[arg-type]
+        journal=Journal(paths=paths),
+        noticed=asyncio.Event(),
+        pass_on=lambda *_: asyncio.sleep(0),
+        judge=None,
+    )
+    return agents.round
+
+
+async def answered(paths: AttemptPaths, round_: Round | None, request: int) -> StacksAnswer:
     """Poll until this request is answered."""
     journal = Journal(paths=paths)
 
     async def answer_to(_: int, latest: int) -> None:
-        await answer_stacks(journal, round_, latest)  # type: ignore[arg-type]
+        await answer_stacks(journal, round_, latest)
 
     task = asyncio.create_task(answer_requests({paths.stacks_requests: answer_to}, 0.01))
     try:
@@ -82,7 +85,7 @@ def test_request_is_answered_once_with_the_silent_node(
     """Without a request nothing is asked; the size of the file is the number of the request."""
     monkeypatch.setattr(round_module, "_COLLECT_S", 0.1)
     paths = AttemptPaths(tmp_path)
-    round_ = HalfSilentRound(paths)
+    round_ = half_silent_round(paths)
     assert latest_request(paths.stacks_requests) == 0
     assert paths.stacks_requests.exists(), "made by the supervisor: over NFS, absence is cached"
     first = append_lines(paths.stacks_requests, ASKED)
@@ -91,7 +94,7 @@ def test_request_is_answered_once_with_the_silent_node(
     answer = asyncio.run(answered(paths, round_, second))
     assert (answer.request, answer.round, answer.stacks) == (second, 3, (STACK,))
     assert answer.silent == ("n2",)
-    assert round_.asked == 1
+    assert round_.agents.asked == 1  # type: ignore[attr-defined]
     assert read_stacks(paths, first) == answer, "it answers both"
     assert read_stacks(paths, second + 1) is None
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from hpckit.runtime.channel.messages import NodeSteps
 from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 
 STEP_S = 0.1
+AT = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 @dataclass
@@ -32,14 +33,16 @@ class Cluster:
     slow: dict[int, float] = field(default_factory=dict)
     recorded: list[events.Event] = field(default_factory=list)
     told: list[Mapping[str, str]] = field(default_factory=list)
-    watch: StragglerWatch = field(init=False)
+    watch: StragglerWatch = field(default_factory=StragglerWatch)
     step: int = 0
 
-    def __post_init__(self) -> None:
-        self.watch = StragglerWatch(record=self.recorded.append, act=self._hear)
-
-    async def _hear(self, slow: Mapping[str, str]) -> None:
-        self.told.append(dict(slow))
+    def take(self, message: NodeSteps, node: str, at: float) -> None:
+        """Have the watch hear a report."""
+        found, slow = self.watch.take(message, node, None, at)
+        for one in found:
+            event = events.StragglerFound(at=AT, round=message.round, straggler=one)
+            self.recorded.append(event)
+        self.told += [slow] if slow else []
 
     def ranks(self) -> list[int]:
         """Return the ranks that were recorded, in order."""
@@ -48,9 +51,6 @@ class Cluster:
 
     def run(self, windows: int, round_: int = 0) -> None:
         """Let all nodes report windows of 2 s, in turn."""
-        asyncio.run(self._run(windows, round_))
-
-    async def _run(self, windows: int, round_: int) -> None:
         steps = 20
         for _ in range(windows):
             for node in range(self.nodes):
@@ -64,7 +64,7 @@ class Cluster:
                     own_s=tuple(steps * STEP_S * 0.8 * self.slow.get(rank, 1.0) for rank in ranks),
                     gpu=(None, "GPU-7"),
                 )
-                await self.watch.take(message, f"n{node}", self.step * STEP_S)
+                self.take(message, f"n{node}", self.step * STEP_S)
             self.step += steps
 
 
@@ -143,7 +143,7 @@ def test_damaged_reports_hold_nothing_up() -> None:
         gpu=(),
     )
     for _ in range(10):
-        asyncio.run(cluster.watch.take(broken, "n9", 0.0))
+        cluster.take(broken, "n9", 0.0)
         cluster.run(3)
     assert {
         one.straggler.rank for one in cluster.recorded if isinstance(one, events.StragglerFound)
