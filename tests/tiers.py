@@ -54,7 +54,6 @@ EXACT = (
     "features/reporting",
     "features/top/test_frame.py",
     "features/top/test_plot.py",
-    "operations/running",
     "planning",
     "record/metrics",
     "record/test_counted_events.py",

@@ -80,6 +80,7 @@ def plan_launch(
     Example:
         planned = plan_launch(request, words, LaunchOptions(), context)
         if planned.left is not None and not planned.repeats:
+            report = check_planned(planned, context)
             started = start_launch(planned.left, context, known=planned.known)
 
     """
@@ -94,18 +95,20 @@ def plan_launch(
     planned = PlannedLaunch(options=options, whole=whole, known=known, left=left)
     if left is None:
         return planned
-    left = with_destinations(left, context)
     more = {len(left.plan.jobs): _auto_resume_script(left)} if options.auto_resume else {}
-    return replace(planned, left=left, scripts={**left.scripts, **more})
+    return replace(planned, scripts={**left.scripts, **more})
 
 
 def check_planned(planned: PlannedLaunch, context: Context) -> CheckReport | None:
     """Return the findings about what is left of a launch; None if nothing is to be checked.
 
-    Raises SchedulerRefusedError if Slurm would refuse the auto-resume job of an acceptable launch.
+    Raises ConfigError if a notice has no address, and SchedulerRefusedError if Slurm would refuse
+    the auto-resume job of an acceptable launch.
     """
-    left, options = planned.left, planned.options
-    if left is None or options.checks is None:
+    if planned.left is None:
+        return None
+    left, options = with_destinations(planned.left, context), planned.options
+    if options.checks is None:
         return None
     found = check_launch(left, context, models=options.checks)
     if options.auto_resume and not found.errors:
