@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 import zlib
 from collections.abc import Mapping, Sequence
@@ -240,9 +241,13 @@ def _unequal(mesh: RankMesh, sums: Mapping[str, float]) -> str:
     everyone: list[Any] = [None] * mesh.layout.tensor
     dist.all_gather_object(everyone, dict(sums), group=mesh.group(MeshAxis.tensor))
     values = {name: [rank.get(name, 0.0) for rank in everyone] for name in sums}
-    wrong = [
-        name
-        for name, held in values.items()
-        if max(held) - min(held) > 1e-3 * max(abs(max(held)), 1e-30)
-    ]
+    wrong = [name for name, held in values.items() if differ(held)]
     return f"{listed(wrong, SHOWN)} differ between the ranks of a tensor group" if wrong else ""
+
+
+def differ(sums: Sequence[float]) -> bool:
+    """Return whether ranks hold other gradients: not if none is finite, as with a loss scale."""
+    finite = [math.isfinite(value) for value in sums]
+    if not all(finite):
+        return any(finite)
+    return max(sums) - min(sums) > 1e-3 * max(abs(max(sums)), 1e-30)

@@ -16,7 +16,7 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.runtime.model_check.model_fit import FittedModel
-from hpckit.runtime.parallel.batch_checks import check_sequence, check_targets
+from hpckit.runtime.parallel.batch_checks import check_sequence, check_targets, differ
 from hpckit.runtime.parallel.build import build_seeded, sharding_problems
 from hpckit.runtime.parallel.loss.loss_check import KnownLosses
 from hpckit.runtime.parallel.loss.step_loss import summed_cross_entropy
@@ -307,3 +307,20 @@ def test_functions_that_are_made_again_in_each_step_are_one() -> None:
     others = [known.of(made(torch.zeros(()))) for _ in range(9)]
     assert others[0].looks
     assert not others[-1].looks
+
+
+@pytest.mark.parametrize(
+    ("sums", "wrong"),
+    [
+        ((1.0, 1.0), False),
+        ((1.0, 1.0005), False),
+        ((1.0, 2.0), True),
+        ((float("nan"), 1.0), True),
+        ((1.0, float("inf")), True),
+        ((float("inf"), float("nan")), False),
+        ((0.0, 0.0), False),
+    ],
+)
+def test_gradients_of_a_tensor_group_differ(sums: tuple[float, ...], wrong: bool) -> None:  # noqa: FBT001
+    """Also if one rank's alone is not finite; a loss scale that is too large is no such error."""
+    assert differ(sums) == wrong
