@@ -56,7 +56,7 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
         with foreground(context) as terminal:
             started = launch.start_launch(left, context, terminal=terminal.device)
             return terminal.attend(started.launch)
-    started = launch.start_launch(left, context, known=known, auto_resume=options.auto_resume)
+    started = launch.start_planned(left, planned, context)
     say_started(started, context, as_json=arguments.json, more=more)
     return wait_for_all(started.launch, known, context, arguments) if arguments.wait else 0
 

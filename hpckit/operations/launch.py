@@ -81,7 +81,7 @@ def plan_launch(
         planned = plan_launch(request, words, LaunchOptions(), context)
         if planned.left is not None and not planned.repeats:
             report = check_planned(planned, context)
-            started = start_launch(planned.left, context, known=planned.known)
+            started = start_planned(planned.left, planned, context)
 
     """
     checked = options.checks is not None
@@ -102,18 +102,23 @@ def plan_launch(
 def check_planned(planned: PlannedLaunch, context: Context) -> CheckReport | None:
     """Return the findings about what is left of a launch; None if nothing is to be checked.
 
-    Raises ConfigError if a notice has no address, and SchedulerRefusedError if Slurm would refuse
-    the auto-resume job of an acceptable launch.
+    Raises ConfigError if a notice has no address.
     """
     if planned.left is None:
         return None
-    left, options = with_destinations(planned.left, context), planned.options
-    if options.checks is None:
-        return None
-    found = check_launch(left, context, models=options.checks)
-    if options.auto_resume and not found.errors:
+    left, depth = with_destinations(planned.left, context), planned.options.checks
+    return None if depth is None else check_launch(left, context, models=depth)
+
+
+def start_planned(left: Prepared, planned: PlannedLaunch, context: Context) -> Started:
+    """Start what is left of a planned launch; raises HpckitError.
+
+    SchedulerRefusedError, before anything is written, if Slurm would refuse the auto-resume job.
+    """
+    options = planned.options
+    if options.auto_resume and options.checks is not None:
         _rehearse_auto_resume(left, context)
-    return found
+    return start_launch(left, context, known=planned.known, auto_resume=options.auto_resume)
 
 
 def _auto_resume_script(prepared: Prepared) -> str:

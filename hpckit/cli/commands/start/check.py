@@ -45,19 +45,20 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """Check and print the findings; returns 2 if the launch would be refused."""
     if show_instead(arguments, context):
         return 0
-    from hpckit.operations import check, launch, prepare  # noqa: PLC0415  # they import Hydra
+    from hpckit.operations import check, deduplicate, local, prepare  # noqa: PLC0415  # they import Hydra
 
     request = compose_request(arguments, context)
     words = recorded_words(arguments, context)
-    depth = check.ModelDepth.nothing if arguments.no_model else check.ModelDepth.everything
-    options = launch.LaunchOptions(checks=depth, quiet=arguments.json)
-    planned = launch.plan_launch(request, words, options, context)
-    whole = prepare.with_destinations(planned.whole, context)
-    plan = whole.plan
-    say_known(planned.known, context, plan.cluster.kind, dry=True)
-    if planned.repeats:
+    prepared = prepare.prepare(request, words, context, checked=True, quiet=arguments.json)
+    prepared = prepare.with_destinations(prepared, context)
+    plan = prepared.plan
+    local.refuse_if_ruled_out(plan.cluster.kind, context.environ)
+    known = deduplicate.divide(prepared, context)
+    say_known(known, context, plan.cluster.kind, dry=True)
+    if known.repeats:
         context.note(WOULD_ASK)
-    checked = check.check_launch(whole, context, models=depth)
+    depth = check.ModelDepth.nothing if arguments.no_model else check.ModelDepth.everything
+    checked = check.check_launch(prepared, context, models=depth)
     if arguments.json:
         context.say_json(check_document(plan, checked))
     else:
