@@ -60,12 +60,16 @@ def changes(paths: LaunchPaths, git: Git) -> tuple[str, ...]:
 def check_snapshot(paths: LaunchPaths) -> None:
     """Raise UsageError if the launch had a code snapshot and it is gone."""
     record = read_object(paths.code_record)  # `changes` reports what is wrong with it
-    if record.get("snapshot") and not paths.code.is_dir():
+    try:
+        gone = bool(record.get("snapshot") and record.get("project")) and not paths.code.is_dir()
+    except OSError:
+        return
+    if gone:
         at = f" at commit {record['commit']}" if record.get("commit") else ""
         raise UsageError(
             f"the code snapshot {paths.code} is gone, so nothing of this launch can start again "
             "(`hpckit clean` removes that of launches whose runs have all completed)",
-            hint=f"start a new launch from the project's own checkout: {record.get('project')}{at}",
+            hint=f"start a new launch from the project's own checkout: {record['project']}{at}",
         )
 
 
