@@ -82,7 +82,7 @@ def test_rank_below_nsys_completes_and_leaves_its_report(
 ) -> None:
     """Nsys gets one window from the rank, may not kill it, and writes into the round's folder."""
     done = ended(workshop, ranks, "pass", fake_nsys)
-    assert (done.code, done.record.state) == (0, RunState.completed), done.output
+    assert (done.code, done.record.state) == (0, RunState.completed), done.record.failure
     note = (tmp_path / "note").read_text()
     for word in ("--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--kill=none"):
         assert word in note
