@@ -138,7 +138,7 @@ class SchedulerAbsentError(SchedulerAwayError):
 
 
 def import_optional(module: str, what: str, hint: str) -> ModuleType:
-    """Import one of hpckit's modules for `what`; raises UsageError without a library it needs."""
+    """Import a module for `what`; raises UsageError if a library that it needs is missing."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

@@ -43,7 +43,7 @@ GROUPS = (
     *("notify", "experiment"),
 )
 HEAD = """\
-<!-- Made by scripts/config_reference.py from the docstrings of hpckit/model/launch.py. -->
+<!-- Made by scripts/config_reference.py from the docstrings of hpckit/model. -->
 
 # Configuration keys
 

@@ -1,4 +1,4 @@
-"""Promises of planning.profile.intervals, against sets of points."""
+"""Promises of features.profiling.summary, against sets of points."""
 
 from __future__ import annotations
 

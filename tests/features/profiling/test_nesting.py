@@ -1,4 +1,4 @@
-"""Promises of planning.profile.nesting."""
+"""Promises of features.profiling.summary."""
 
 from __future__ import annotations
 
