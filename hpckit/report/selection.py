@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from hpckit.errors import UsageError
 from hpckit.model.states import RunState
@@ -208,11 +208,16 @@ def sort_key(text: str, *, descending: bool = False) -> SortKey:
 
 
 def ordered(items: Iterable[T], value_of: Callable[[T], Any], *, descending: bool) -> list[T]:
-    """Return items sorted by a value; those without one come last, in either order."""
+    """Return items sorted by a value; NaN and those without one come last, in either order."""
     valued = [(value_of(item), item) for item in items]
-    present = [(rank(value), item) for value, item in valued if value is not None]
-    present.sort(key=lambda pair: pair[0], reverse=descending)
-    return [item for _, item in present] + [item for value, item in valued if value is None]
+    ranked = [(rank(value), item) for value, item in valued if value is not None]
+    numbers = [pair for pair in ranked if pair[0] != NAN_RANK]
+    numbers.sort(key=lambda pair: pair[0], reverse=descending)
+    last = [pair for pair in ranked if pair[0] == NAN_RANK]
+    return [item for _, item in numbers + last] + [item for value, item in valued if value is None]
+
+
+NAN_RANK: Final = (1, 0.0, "nan")
 
 
 def rank(item: Any) -> tuple[int, float, str]:
@@ -224,7 +229,7 @@ def rank(item: Any) -> tuple[int, float, str]:
     except OverflowError:  # an integer beyond all floats
         number = math.inf if item > 0 else -math.inf
     # NaN compares false with everything: it is sorted after all numbers.
-    return (0, number, "") if number == number else (1, 0.0, "nan")  # noqa: PLR0124
+    return NAN_RANK if math.isnan(number) else (0, number, "")
 
 
 def find_column(key: SortKey, columns: Sequence[str], what: str) -> SortKey:

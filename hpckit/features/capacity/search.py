@@ -109,7 +109,10 @@ def _nothing_fits(request: CapacityRequest) -> FoundLayouts:
     possible = _possible(request)
     runnable = [setup for setup in possible if not layout_limits(setup)]
     smallest = min(
-        (plan_setup(setup, request.calibration) for setup in runnable or possible),
+        (
+            plan_setup(setup, request.calibration, request.cluster_words)
+            for setup in runnable or possible
+        ),
         key=lambda one: one.memory.expected,
     )
     return FoundLayouts(smallest=smallest, help=tuple(_help(request)))

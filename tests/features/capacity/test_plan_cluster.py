@@ -97,6 +97,9 @@ def test_facts_of_the_cluster_are_those_of_its_file(shell: Any) -> None:
     assert found["facility_w"] == pytest.approx(1.4 * found["node_w"])
     assert found["cost"] == pytest.approx(2 * found["gpu_hours"])
     assert found["overrides"][0] == "cluster=lab"
+    searched = json.loads(shell(*words[:5], "1", "--search", "--json").out)
+    assert searched["fits"] is False
+    assert searched["smallest"]["overrides"][0] == "cluster=lab"
     other = json.loads(
         shell(*words, "--gpu", "V100", "--pue", "1.2", "--power-cap-w", "250", "--json").out
     )
