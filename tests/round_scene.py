@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from hpckit.model import events
+from hpckit.model import events, messages
 from hpckit.model.failure import ExitReason, RankExit
 from hpckit.model.launch import LaunchConfig, Resources, Runtime
 from hpckit.planning.recovery.round_view import RoundView
-from hpckit.runtime.channel import messages
 from hpckit.runtime.supervisor.agents import AgentLost
 from hpckit.runtime.supervisor.round_state import begin_round
 from hpckit.runtime.supervisor.round_turns import Heard, Instruction, NoteStep, Send, Turn, after

@@ -230,6 +230,20 @@ class RankStack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StalledRank:
+    """A rank that has stood still after `step` for longer than its limit; times are in seconds.
+
+    `step` is null before the first step; `over` is whether the rank has finished its last step.
+    """
+
+    rank: int
+    step: int | None
+    silent_s: float
+    limit_s: float
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StacksAnswer:
     """What the ranks of a round were doing; it answers all requests up to the number `request`.
 

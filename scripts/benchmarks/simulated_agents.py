@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.scale import Scale
+from hpckit.model import messages
 from hpckit.model.failure import ExitReason, RankExit
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.runtime.agent.agent import call_supervisor
-from hpckit.runtime.channel import messages, tcp
+from hpckit.runtime.channel import tcp
 from hpckit.runtime.channel.pace import pace_s
 from hpckit.runtime.clock import now
 

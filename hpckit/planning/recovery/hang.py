@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from hpckit.model.diagnosis.collectives import CollectiveWait
-from hpckit.model.failure import Cause, Failure, RankStack
+from hpckit.model.failure import Cause, Failure, RankStack, StalledRank
 from hpckit.model.parallel.layout import Layout, name_ranks
 from hpckit.patterns import lazy_pattern
-from hpckit.values import dataclass, replace
+from hpckit.values import replace
 
 _FRAME = lazy_pattern(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
 _TORCH = lazy_pattern(r"[/\\]torch[/\\]")
@@ -31,20 +31,6 @@ _WAITING_OUTSIDE = ("T", "t", "D")
 _FRAMES = 3
 _LEAVING = "break_off"
 """The function of `StepLoop` that ends a loop which was left."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StalledRank:
-    """A rank that has stood still after `step` for longer than its limit; times are in seconds.
-
-    `step` is null before the first step; `over` is whether the rank has finished its last step.
-    """
-
-    rank: int
-    step: int | None
-    silent_s: float
-    limit_s: float
-    over: bool = False
 
 
 def blame(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NotFoundError
+from hpckit.model import messages
 from hpckit.model.counted import counted
 from hpckit.model.environment.health import XidSeen
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
@@ -38,7 +39,7 @@ from hpckit.runtime.agent.inspection import inspect, measure_pairs, probe_order
 from hpckit.runtime.agent.local_ranks import LocalRanks
 from hpckit.runtime.agent.rank_starter import RankOutlook
 from hpckit.runtime.agent.step_reports import SEND_S, StepReports
-from hpckit.runtime.channel import messages, tcp
+from hpckit.runtime.channel import tcp
 from hpckit.runtime.channel.pace import BEAT_S, PATIENCE
 from hpckit.runtime.descriptors import allow_many_files
 from hpckit.runtime.environ import ON_SUPERVISOR_LOST, SATELLITE, environment, export, rank_info

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from hpckit.planning.recovery.hang import StalledRank
+from hpckit.model.failure import StalledRank
 from hpckit.values import dataclass, field
 
 ENOUGH_STEPS = 20

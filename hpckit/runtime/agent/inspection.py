@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from importlib import metadata
 from typing import Any
 
+from hpckit.model import messages
 from hpckit.model.cluster.gpus_asked import cpus_of_task
 from hpckit.model.environment.health import NodeHealth, PairRate, XidSeen
 from hpckit.model.launch import LaunchConfig
@@ -19,7 +20,6 @@ from hpckit.model.plain import from_plain, to_plain
 from hpckit.planning.preflight.judge import asked_of_node
 from hpckit.record.launches import checkpoint_base
 from hpckit.record.layout import RunPaths
-from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment
 from hpckit.runtime.preflight.probe import ProbeOrder

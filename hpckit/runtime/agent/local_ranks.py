@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from hpckit.errors import ChannelError
+from hpckit.model import messages
 from hpckit.model.failure import RankExit, RankStack, signal_name
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.rank import RankInfo, RankSource
@@ -41,7 +42,7 @@ from hpckit.runtime.agent.rank_starter import (
     with_nccl_defaults,
 )
 from hpckit.runtime.agent.step_reports import StepReports
-from hpckit.runtime.channel import messages, rank_pipe
+from hpckit.runtime.channel import rank_pipe
 from hpckit.runtime.channel.tcp import LINE_LIMIT
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import TERMINAL, environment

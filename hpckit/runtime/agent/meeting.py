@@ -14,9 +14,9 @@ import time
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
+from hpckit.model.messages import StartRound
 from hpckit.record.process import SESSION, SIZE, stat_fields
 from hpckit.runtime.agent.rank_starter import RankChild, RankOutlook
-from hpckit.runtime.channel.messages import StartRound
 from hpckit.runtime.fork_server.protocol import read_variables
 from hpckit.runtime.threads import aside
 from hpckit.values import dataclass, field

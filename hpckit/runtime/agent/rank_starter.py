@@ -20,6 +20,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from hpckit.model import messages
 from hpckit.model.cluster.gpus_asked import cpus_of_task, gpus_asked
 from hpckit.model.counted import ranges
 from hpckit.model.failure import Cause
@@ -34,7 +35,7 @@ from hpckit.record.launches import Launch
 from hpckit.record.layout import NCCL_TRACE, AttemptPaths, RoundPaths, RunPaths
 from hpckit.record.store import PRIVATE_FILE
 from hpckit.runtime.agent.nsys import RankStart
-from hpckit.runtime.channel import messages, rank_pipe
+from hpckit.runtime.channel import rank_pipe
 from hpckit.runtime.channel.listen import needed_interface
 from hpckit.runtime.channel.pace import BEAT_S, pace_s
 from hpckit.runtime.environ import TERMINAL, environment, rank_variables, task_variables

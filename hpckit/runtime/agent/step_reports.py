@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from hpckit.model.messages import NodeSteps
 from hpckit.model.telemetry.rank_steps import RankSteps
-from hpckit.runtime.channel.messages import NodeSteps
 from hpckit.runtime.pauses import PauseWatch
 from hpckit.values import dataclass, field
 

@@ -20,8 +20,8 @@ from typing import TypeVar
 
 from hpckit.errors import RendezvousError
 from hpckit.model.failure import ExitStatement
+from hpckit.model.messages import Message, decode_message, encode_message
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.runtime.channel.messages import Message, decode_message, encode_message
 from hpckit.values import dataclass, field
 
 VARIABLE = "HPCKIT_LINK_FD"

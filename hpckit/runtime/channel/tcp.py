@@ -19,8 +19,8 @@ import termios
 from collections.abc import Sequence
 
 from hpckit.errors import ChannelError
+from hpckit.model.messages import Message, decode_message, encode_message
 from hpckit.runtime.channel.listen import plain_address
-from hpckit.runtime.channel.messages import Message, decode_message, encode_message
 from hpckit.values import dataclass, field
 
 LINE_LIMIT = 1 << 20

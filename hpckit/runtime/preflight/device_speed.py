@@ -27,10 +27,10 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from hpckit.model.environment.facts import GpuFacts
 from hpckit.model.environment.health import DeviceSpeed
+from hpckit.model.messages import MeasurePairs
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.observe.nvml.backend import read_pcie_link
 from hpckit.observe.sysfs import read_small
-from hpckit.runtime.channel.messages import MeasurePairs
 from hpckit.runtime.preflight.speeds import MARK
 from hpckit.values import replace
 

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpckit.model.environment.health import DeviceSpeed
+from hpckit.model.messages import MeasurePairs
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.runtime.channel.messages import MeasurePairs
 from hpckit.runtime.environ import environment
 from hpckit.values import replace
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from torch import nn
 
+from hpckit.model import messages
 from hpckit.model.goodput import SaveCost
 from hpckit.model.launch import Checkpoint
 from hpckit.model.parallel.layout import Layout
@@ -28,7 +29,6 @@ from hpckit.model.parallel.sample_order import Position
 from hpckit.record.attempts import is_latest
 from hpckit.record.launches import checkpoint_base
 from hpckit.record.layout import AttemptPaths
-from hpckit.runtime.channel import messages
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, StateError
 from hpckit.runtime.checkpoint.initial_weights import FirstWeights

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.errors import NonFiniteLossError
+from hpckit.model import messages
 from hpckit.model.failure import ExitReason, ExitStatement, StateKept
+from hpckit.model.messages import Reported
 from hpckit.model.metrics import number_of
 from hpckit.model.plain import LARGEST, finite, is_within
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.metrics.log import OWN_KEYS, MetricsLog
-from hpckit.runtime.channel import messages
-from hpckit.runtime.channel.messages import Reported
 from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.clock import now
 from hpckit.runtime.rank.parallel_run import ParallelRun

@@ -16,8 +16,8 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 from hpckit.errors import UsageError
+from hpckit.model import messages
 from hpckit.model.parallel.layout import Layout
-from hpckit.runtime.channel import messages
 from hpckit.runtime.tensor_parts import local_part
 
 _TRAINERS = (Optimizer, LRScheduler)

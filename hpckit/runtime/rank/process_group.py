@@ -25,11 +25,11 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import DeviceError, RendezvousError
+from hpckit.model import messages
 from hpckit.model.launch import DeviceKind
 from hpckit.model.rank import RankInfo
 from hpckit.observe.gpu_choice import GPUS_ASKED, HOW_TO_ASK
 from hpckit.record.store import read_json, write_json
-from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.listen import LOOPBACK, listener
 from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.environ import environment

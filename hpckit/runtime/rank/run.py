@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpckit.errors import UsageError
+from hpckit.model import messages
 from hpckit.model.failure import ExitReason, ExitStatement, StateKept
 from hpckit.model.goodput import SaveCost
 from hpckit.model.parallel.sample_order import Position
 from hpckit.planning.recovery.ends import LEFT_CODE
 from hpckit.record.metrics.log import RUN_STEP
-from hpckit.runtime.channel import messages
 from hpckit.runtime.data.batches import Batches, BatchOptions, RunBatches
 from hpckit.runtime.rank import steps as loops
 from hpckit.runtime.rank.config import Config

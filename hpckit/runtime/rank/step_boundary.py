@@ -20,9 +20,9 @@ import torch
 import torch.distributed as dist
 
 from hpckit.errors import UsageError
+from hpckit.model import messages
 from hpckit.model.failure import ToldBy
 from hpckit.model.rank import RankInfo
-from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.cpu_group import make_cpu_group
 from hpckit.runtime.signals import RANK_NOTICES

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
+from hpckit.model import messages
 from hpckit.model.profile import RankProfile, planned_id
 from hpckit.model.settings import Profile, ProfileTool
 from hpckit.record.layout import RoundPaths
-from hpckit.runtime.channel import messages
 from hpckit.runtime.rank.profile_tools import ProfileRecorder, recorder
 from hpckit.values import dataclass, field
 

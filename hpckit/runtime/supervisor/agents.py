@@ -12,14 +12,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from hpckit.errors import ChannelError
-from hpckit.model import events
+from hpckit.model import events, messages
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import LaunchConfig
 from hpckit.planning.recovery.loss import missing_agents
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import write_text
 from hpckit.runtime.assignment import Step
-from hpckit.runtime.channel import messages, tcp
+from hpckit.runtime.channel import tcp
 from hpckit.runtime.channel.listen import LOOPBACK, listener
 from hpckit.runtime.channel.pace import BEAT_S, PATIENCE, is_held_up, pace_s
 from hpckit.runtime.clock import now

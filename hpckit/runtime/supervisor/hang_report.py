@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from datetime import timedelta
 
+from hpckit.model import messages
 from hpckit.model.diagnosis.collectives import CollectiveWait, RankCollectives
 from hpckit.model.failure import FINE, Cause, Failure, RankExit, RankStack
 from hpckit.model.parallel.layout import Layout
@@ -17,7 +18,6 @@ from hpckit.patterns import lazy_pattern
 from hpckit.planning.recovery.collective_wait import find_wait
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.recovery.hang import blame, with_place, with_wait
-from hpckit.runtime.channel import messages
 from hpckit.values import dataclass, replace
 
 _REMARKABLE_S, _REMARKABLE = 10.0, 10

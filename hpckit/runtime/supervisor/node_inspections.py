@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from hpckit.model import events
+from hpckit.model import events, messages
 from hpckit.model.environment.facts import AskedOfNode
 from hpckit.model.environment.health import HealthReport, HealthVerdict, NodeInspection
 from hpckit.model.failure import Failure, Trait
@@ -30,7 +30,6 @@ from hpckit.planning.preflight.peers import (
     other_order,
     pair_findings,
 )
-from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.listen import LOOPBACK, is_loopback
 from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from hpckit.model import messages
 from hpckit.model.counted import ranges
 from hpckit.model.profile import (
     MOST_RANKS,
@@ -18,7 +19,6 @@ from hpckit.model.profile import (
     planned_id,
 )
 from hpckit.model.settings import Profile
-from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.mailbox import profile_mailbox
 from hpckit.runtime.supervisor.agents import Agents

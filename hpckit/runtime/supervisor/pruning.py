@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from hpckit.errors import HpckitError
 from hpckit.model.launch import LaunchConfig
+from hpckit.model.messages import Reported
 from hpckit.model.search import Pruner
 from hpckit.record.launches import Launch
-from hpckit.runtime.channel.messages import Reported
 from hpckit.runtime.study.access import open_trial
 from hpckit.runtime.threads import aside
 from hpckit.values import dataclass, field

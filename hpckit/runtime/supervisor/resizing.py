@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 
-from hpckit.model import events
+from hpckit.model import events, messages
 from hpckit.model.counted import counted
 from hpckit.model.elastic import Resize, ResizeAnswer, ResizeRequest
 from hpckit.model.states import DrainAction
@@ -27,7 +27,6 @@ from hpckit.planning.recovery.run_size import (
     size_of,
     worth_growing,
 )
-from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.mailbox import resize_mailbox
 from hpckit.runtime.supervisor.agents import Agents

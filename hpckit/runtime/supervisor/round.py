@@ -10,13 +10,12 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 
-from hpckit.model import events
+from hpckit.model import events, messages
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.failure import StacksAnswer
 from hpckit.model.launch import LaunchConfig
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.round_view import RoundView
-from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.mailbox import write_answer
 from hpckit.runtime.supervisor.agents import Agents, Peer

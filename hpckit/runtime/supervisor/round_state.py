@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import IntEnum, auto
 
+from hpckit.model import messages
 from hpckit.model.failure import Failure
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.layout import Layout, RankLayout
@@ -14,7 +15,6 @@ from hpckit.planning.fallback import layout_of_world
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.recovery.loss import NodeSilence, given_up, loss
 from hpckit.planning.recovery.round_view import CheckpointLoad, RoundView
-from hpckit.runtime.channel import messages
 from hpckit.runtime.supervisor.hang_report import HangReport, standstill_s
 from hpckit.runtime.supervisor.rank_exits import ByRank, RankExits
 from hpckit.values import dataclass, field

@@ -11,12 +11,11 @@ from datetime import datetime, timedelta
 from enum import Enum, auto
 from typing import Any
 
-from hpckit.model import events
+from hpckit.model import events, messages
 from hpckit.model.failure import Cause, ExitReason
 from hpckit.model.parallel.layout import RankLayout, layout_report
 from hpckit.planning.recovery.ends import first_failure, last_done
 from hpckit.planning.recovery.round_view import CheckpointLoad
-from hpckit.runtime.channel import messages
 from hpckit.runtime.supervisor.agents import AgentLost
 from hpckit.runtime.supervisor.hang_report import is_time_out
 from hpckit.runtime.supervisor.rank_exits import TOLD_SINGLY

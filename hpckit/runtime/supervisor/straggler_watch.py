@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from hpckit.model.counted import whole_percent
 from hpckit.model.diagnosis.verdict import Straggler
+from hpckit.model.messages import NodeSteps
 from hpckit.model.parallel.layout import Layout, rank_place
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.stragglers import StragglerDetector
-from hpckit.runtime.channel.messages import NodeSteps
 from hpckit.values import dataclass, field, replace
 
 COMPARE_S = 2.0

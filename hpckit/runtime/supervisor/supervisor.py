@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 
-from hpckit.model import events
+from hpckit.model import events, messages
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.goodput import SaveCost
@@ -38,7 +38,6 @@ from hpckit.planning.recovery.round_view import (
     round_followed,
 )
 from hpckit.runtime.assignment import Assignment, Step
-from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.listen import LOOPBACK, own_addresses
 from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import allow_many_files, with_hint

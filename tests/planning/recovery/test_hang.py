@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hpckit.model.diagnosis.collectives import CollectiveWait
-from hpckit.model.failure import Cause, RankStack
-from hpckit.planning.recovery.hang import StalledRank, blame
+from hpckit.model.failure import Cause, RankStack, StalledRank
+from hpckit.planning.recovery.hang import blame
 
 STALL = StalledRank(rank=0, step=7, silent_s=12.5, limit_s=5.0)
 WAITING = """Current thread 0x1 (most recent call first):

@@ -8,14 +8,14 @@ import pytest
 
 from hpckit.cli.commands.look.stacks import stacks_text
 from hpckit.model.diagnosis.collectives import GroupProgress, RankCollectives, RecordedCollective
-from hpckit.model.failure import ExitReason, RankExit, RankStack, StacksAnswer
+from hpckit.model.failure import ExitReason, RankExit, RankStack, StacksAnswer, StalledRank
 from hpckit.model.launch import Recovery
 from hpckit.model.parallel.layout import Layout, name_rank, name_ranks, rank_place
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.stragglers import StragglerDetector
 from hpckit.planning.recovery.collective_wait import find_wait
 from hpckit.planning.recovery.decide import decide
-from hpckit.planning.recovery.hang import StalledRank, blame
+from hpckit.planning.recovery.hang import blame
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.loss import NodeSilence, loss
 from hpckit.planning.recovery.round_view import EndAttempt, RoundView

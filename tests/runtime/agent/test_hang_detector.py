@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpckit.planning.recovery.hang import StalledRank
+from hpckit.model.failure import StalledRank
 from hpckit.runtime.agent.hang_detector import ENOUGH_STEPS, StepWatch
 
 TICK = 1.0

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpckit.errors import ChannelError
-from hpckit.runtime.channel import messages, tcp
+from hpckit.model import messages
+from hpckit.runtime.channel import tcp
 from hpckit.runtime.channel.listen import listener, own_addresses
 
 Talk = Callable[[tcp.Channel], Awaitable[None]]

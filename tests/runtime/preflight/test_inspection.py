@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from tiers import thorough
 
+from hpckit.model import messages
 from hpckit.model.environment.facts import GpuFacts
 from hpckit.model.environment.health import NodeHealth, XidSeen
 from hpckit.model.settings import PreflightLevel
 from hpckit.model.telemetry.vocabulary import GpuTrouble
 from hpckit.runtime.agent import inspection
-from hpckit.runtime.channel import messages
 from hpckit.runtime.preflight.probe import ProbeOrder
 from hpckit.testing.nvml.fake_nvml import FakeNvml
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpckit.runtime.channel.messages import Reported
+from hpckit.model.messages import Reported
 from hpckit.runtime.rank.live_run import LoggedMetrics, plain_metric
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from hpckit.model import messages
 from hpckit.model.rank import RankInfo
-from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.environ import rank_info
 from hpckit.runtime.rank.step_boundary import Agreement, StepBoundary

@@ -12,9 +12,9 @@ import torch
 
 from hpckit.features.profiling.operations import read_trace
 from hpckit.features.profiling.summary import summarise
+from hpckit.model import messages
 from hpckit.model.settings import Profile, ProfileTool
 from hpckit.record.layout import RoundPaths
-from hpckit.runtime.channel import messages
 from hpckit.runtime.rank import profile_tools, step_profiler
 from hpckit.runtime.rank.step_profiler import StepProfiler
 

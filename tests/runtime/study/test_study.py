@@ -16,6 +16,7 @@ import pytest
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig
+from hpckit.model.messages import Reported
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.model.run import PRUNED
@@ -38,7 +39,6 @@ from hpckit.record.launches import Launch, load_launch, load_settings, read_runs
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.store import append_event, append_lines, make_folder
 from hpckit.record.trials import read_trial
-from hpckit.runtime.channel.messages import Reported
 from hpckit.runtime.study.study import assign_values, open_study, report_end
 from hpckit.runtime.supervisor.pruning import judge_of
 

@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S, run_to_end, until
 
+from hpckit.model import messages
 from hpckit.model.failure import RankStack
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.store import read_events
 from hpckit.runtime import descriptors
-from hpckit.runtime.channel import messages, tcp
+from hpckit.runtime.channel import tcp
 from hpckit.runtime.channel.listen import listener
 from hpckit.runtime.supervisor import callers
 from hpckit.runtime.supervisor.callers import AgentListener

@@ -10,12 +10,12 @@ from datetime import timedelta
 import pytest
 from planning.preflight.healthy_nodes import FINE, NOON, SETTINGS, SPEED
 
+from hpckit.model import messages
 from hpckit.model.events import Event
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.settings import Preflight, PreflightLevel
 from hpckit.planning.preflight.judge import asked_of_node, judge_nodes, unhealthy_nodes
-from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor import node_inspections
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from hpckit.features.profiling.operations import latest_profile
+from hpckit.model import messages
 from hpckit.model.plain import to_plain
 from hpckit.model.profile import ProfileAnswer, ProfileRequest, RankProfile, planned_id
 from hpckit.model.settings import Profile
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_lines
-from hpckit.runtime.channel import messages
 from hpckit.runtime.mailbox import profile_mailbox
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.profiles import Profiles

@@ -15,10 +15,10 @@ from round_scene import AT, order
 
 from hpckit.model import events
 from hpckit.model.launch import LaunchConfig, Recovery, Resources
+from hpckit.model.messages import decode_message
 from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.round_view import NewRound, RoundView, round_followed
-from hpckit.runtime.channel.messages import decode_message
 from hpckit.runtime.supervisor.round_state import Phase, begin_round
 from hpckit.runtime.supervisor.round_turns import Heard, Turn, after
 from hpckit.values import replace

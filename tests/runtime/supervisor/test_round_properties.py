@@ -9,18 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from round_scene import AT, MEMBERS, NUMBER, Scene, lost
 
-from hpckit.model import events
+from hpckit.model import events, messages
 from hpckit.model.diagnosis.collectives import RankCollectives
-from hpckit.model.failure import ExitReason, RankExit, RankStack, StateKept
+from hpckit.model.failure import ExitReason, RankExit, RankStack, StalledRank, StateKept
 from hpckit.model.launch import Recovery
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.profile import RankProfile
 from hpckit.model.states import RunState
 from hpckit.planning.recovery.decide import decide
-from hpckit.planning.recovery.hang import StalledRank
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.round_view import EndAttempt
-from hpckit.runtime.channel import messages
 from hpckit.runtime.supervisor.round_state import Phase
 from hpckit.runtime.supervisor.round_turns import Heard, Send, Turn, after
 

@@ -7,10 +7,9 @@ from datetime import timedelta
 import pytest
 from round_scene import AT, BEGAN, MEMBERS, Scene, ended, lost, notes_of, step, with_alone
 
-from hpckit.model import events
+from hpckit.model import events, messages
 from hpckit.model.failure import Cause, ExitReason, RankExit
 from hpckit.model.parallel.layout import Layout
-from hpckit.runtime.channel import messages
 from hpckit.runtime.supervisor.rank_exits import TOLD_SINGLY, ByRank, RankExits
 from hpckit.runtime.supervisor.round_turns import Heard, Turn
 

@@ -10,16 +10,14 @@ from typing import Any, TypeAlias
 import pytest
 from round_scene import AT, Scene, ended, failed, lost, notes_of, orders_of, step
 
-from hpckit.model import events
-from hpckit.model.failure import Cause, ExitReason, RankStack, ToldBy
+from hpckit.model import events, messages
+from hpckit.model.failure import Cause, ExitReason, RankStack, StalledRank, ToldBy
 from hpckit.model.launch import Recovery
+from hpckit.model.messages import Notice, SaveStacks, StopRound
 from hpckit.model.states import RunState
 from hpckit.planning.recovery.decide import decide
-from hpckit.planning.recovery.hang import StalledRank
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.round_view import EndAttempt
-from hpckit.runtime.channel import messages
-from hpckit.runtime.channel.messages import Notice, SaveStacks, StopRound
 from hpckit.runtime.supervisor.round_state import Phase
 from hpckit.runtime.supervisor.round_turns import Heard, Send, Turn
 from hpckit.values import replace

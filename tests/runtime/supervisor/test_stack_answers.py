@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from hpckit.model import messages
 from hpckit.model.failure import RankStack, StacksAnswer
 from hpckit.model.launch import LaunchConfig, Resources
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_lines
-from hpckit.runtime.channel import messages
 from hpckit.runtime.mailbox import answer_requests, latest_request, read_stacks
 from hpckit.runtime.supervisor import round as round_module
 from hpckit.runtime.supervisor.journal import Journal

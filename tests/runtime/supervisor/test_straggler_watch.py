@@ -13,12 +13,12 @@ from tiers import thorough
 from hpckit.model import events
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.launch import Recovery, StragglerPolicy
+from hpckit.model.messages import NodeSteps
 from hpckit.model.run import RunRecord
 from hpckit.model.settings import Observe
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.stragglers import StragglerDetector
 from hpckit.planning.diagnosis.thresholds import DEFAULT
-from hpckit.runtime.channel.messages import NodeSteps
 from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 
 STEP_S = 0.1

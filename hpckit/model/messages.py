@@ -9,14 +9,13 @@ from datetime import datetime
 from hpckit.errors import ChannelError
 from hpckit.model.diagnosis.collectives import RankCollectives
 from hpckit.model.environment.health import NodeHealth, PairRate, XidSeen
-from hpckit.model.failure import RankExit, RankStack
+from hpckit.model.failure import RankExit, RankStack, StalledRank
 from hpckit.model.goodput import SaveCost
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.profile import RankProfile
 from hpckit.model.settings import PreflightLevel, ProfileTool
 from hpckit.model.telemetry.rank_steps import RankSteps
-from hpckit.planning.recovery.hang import StalledRank
 from hpckit.values import dataclass
 
 
