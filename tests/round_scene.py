@@ -10,9 +10,16 @@ from hpckit.model import events, messages
 from hpckit.model.failure import ExitReason, RankExit
 from hpckit.model.launch import LaunchConfig, Resources, Runtime
 from hpckit.planning.recovery.round_view import RoundView
-from hpckit.runtime.supervisor.agents import AgentLost
-from hpckit.runtime.supervisor.round_state import begin_round
-from hpckit.runtime.supervisor.round_turns import Heard, Instruction, NoteStep, Send, Turn, after
+from hpckit.planning.rounds.round_state import begin_round
+from hpckit.planning.rounds.round_turns import (
+    AgentLost,
+    Heard,
+    Instruction,
+    NoteStep,
+    Send,
+    Turn,
+    after,
+)
 from hpckit.values import replace
 
 MEMBERS = {0: "n1", 4: "n5", 2: "n3"}

@@ -66,7 +66,7 @@ SMALL = {
     "runtime/rank/forkserver": "what a fork server runs",
 }
 """Modules below that size which nobody imports, or one module alone, and why."""
-LARGE = {"runtime/supervisor/agents", "runtime/supervisor/supervisor"}
+LARGE = {"runtime/supervisor/supervisor"}
 """Modules above that size; no more of them."""
 PAIRS = {
     *("cli/commands", "experiments", "model/diagnosis", "planning/compatibility", "record/metrics"),

@@ -16,6 +16,7 @@ from hpckit.model import events, messages
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import LaunchConfig
 from hpckit.planning.recovery.loss import missing_agents
+from hpckit.planning.rounds.round_turns import AgentLost
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import write_text
 from hpckit.runtime.assignment import Step
@@ -31,14 +32,6 @@ from hpckit.values import dataclass, field, replace
 
 _LEFT_S = 3 * BEAT_S
 """An agent whose connection ends this soon after a sign of life has left: a lost node is silent."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentLost(messages.Message):
-    """A local message, never sent: the connection to this node's agent ended, or it fell silent."""
-
-    node_rank: int
-    silent_s: float
 
 
 @dataclass(slots=True, kw_only=True)

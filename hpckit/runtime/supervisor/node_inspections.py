@@ -30,9 +30,10 @@ from hpckit.planning.preflight.peers import (
     other_order,
     pair_findings,
 )
+from hpckit.planning.rounds.round_turns import AgentLost
 from hpckit.runtime.channel.listen import LOOPBACK, is_loopback
 from hpckit.runtime.clock import now
-from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
+from hpckit.runtime.supervisor.agents import Agents, Peer
 from hpckit.values import dataclass, field, replace
 
 _PATIENCE_S = 3.0

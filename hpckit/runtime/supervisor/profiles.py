@@ -19,12 +19,12 @@ from hpckit.model.profile import (
     planned_id,
 )
 from hpckit.model.settings import Profile
+from hpckit.planning.rounds.round_state import RoundState
 from hpckit.runtime.clock import now
 from hpckit.runtime.mailbox import profile_mailbox
 from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.round import Round
-from hpckit.runtime.supervisor.round_state import RoundState
 from hpckit.runtime.threads import aside
 from hpckit.values import dataclass, field, replace
 

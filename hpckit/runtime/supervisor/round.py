@@ -16,15 +16,15 @@ from hpckit.model.failure import StacksAnswer
 from hpckit.model.launch import LaunchConfig
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.round_view import RoundView
+from hpckit.planning.rounds.hang_report import HangReport
+from hpckit.planning.rounds.round_state import Phase, RoundState
+from hpckit.planning.rounds.round_turns import Heard, Instruction, NoteStep, Send, Turn, after
 from hpckit.runtime.clock import now
 from hpckit.runtime.mailbox import write_answer
 from hpckit.runtime.supervisor.agents import Agents, Peer
-from hpckit.runtime.supervisor.hang_report import HangReport
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.node_inspections import address_of, master_host
 from hpckit.runtime.supervisor.pruning import TrialPruner
-from hpckit.runtime.supervisor.round_state import Phase, RoundState
-from hpckit.runtime.supervisor.round_turns import Heard, Instruction, NoteStep, Send, Turn, after
 from hpckit.runtime.threads import done_within
 from hpckit.values import dataclass, field
 

@@ -20,6 +20,7 @@ from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.goodput import SaveCost
 from hpckit.model.launch import DrainPolicy, StragglerPolicy
+from hpckit.planning.diagnosis.straggler_watch import StragglerWatch
 from hpckit.planning.layout import replica_nodes_of
 from hpckit.planning.preflight.judge import unhealthy_failure
 from hpckit.planning.recovery.boundary import on_drain, on_resize, on_straggler, resizable_nodes
@@ -37,6 +38,8 @@ from hpckit.planning.recovery.round_view import (
     attempt_ended,
     round_followed,
 )
+from hpckit.planning.rounds.round_state import RoundState, begin_round
+from hpckit.planning.rounds.round_turns import Heard
 from hpckit.runtime.assignment import Assignment, Step
 from hpckit.runtime.channel.listen import LOOPBACK, own_addresses
 from hpckit.runtime.clock import now
@@ -59,9 +62,6 @@ from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.pruning import judge_of
 from hpckit.runtime.supervisor.resizing import Resizing
 from hpckit.runtime.supervisor.round import Round, answer_stacks, start_orders
-from hpckit.runtime.supervisor.round_state import RoundState, begin_round
-from hpckit.runtime.supervisor.round_turns import Heard
-from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 from hpckit.runtime.threads import aside, done_within
 from hpckit.values import replace
 

@@ -11,14 +11,14 @@ import pytest
 from hpckit.model import messages
 from hpckit.model.failure import RankStack, StacksAnswer
 from hpckit.model.launch import LaunchConfig, Resources
+from hpckit.planning.rounds.round_state import Phase, begin_round
+from hpckit.planning.rounds.round_turns import Heard
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_lines
 from hpckit.runtime.mailbox import answer_requests, latest_request, read_stacks
 from hpckit.runtime.supervisor import round as round_module
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.round import Round, answer_stacks
-from hpckit.runtime.supervisor.round_state import Phase, begin_round
-from hpckit.runtime.supervisor.round_turns import Heard
 from hpckit.values import replace
 
 ASKED = {"at": "2026-01-01T00:00:00Z", "host": "here"}

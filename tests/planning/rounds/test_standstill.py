@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from hpckit.model.failure import ExitReason, RankExit
-from hpckit.runtime.supervisor.hang_report import standstill_s
+from hpckit.planning.rounds.hang_report import standstill_s
 
 
 def ended(reason: ExitReason) -> list[RankExit]:

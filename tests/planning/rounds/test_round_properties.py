@@ -19,8 +19,8 @@ from hpckit.model.states import RunState
 from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.round_view import EndAttempt
-from hpckit.runtime.supervisor.round_state import Phase
-from hpckit.runtime.supervisor.round_turns import Heard, Send, Turn, after
+from hpckit.planning.rounds.round_state import Phase
+from hpckit.planning.rounds.round_turns import Heard, Send, Turn, after
 
 SENDERS = st.sampled_from([*MEMBERS, 7])
 """The agents of the round, and that of a spare node."""

@@ -16,10 +16,9 @@ from hpckit.model.failure import Cause, ExitReason
 from hpckit.model.parallel.layout import RankLayout, layout_report
 from hpckit.planning.recovery.ends import first_failure, last_done
 from hpckit.planning.recovery.round_view import CheckpointLoad
-from hpckit.runtime.supervisor.agents import AgentLost
-from hpckit.runtime.supervisor.hang_report import is_time_out
-from hpckit.runtime.supervisor.rank_exits import TOLD_SINGLY
-from hpckit.runtime.supervisor.round_state import Phase, RoundState
+from hpckit.planning.rounds.hang_report import is_time_out
+from hpckit.planning.rounds.rank_exits import TOLD_SINGLY
+from hpckit.planning.rounds.round_state import Phase, RoundState
 from hpckit.values import dataclass, replace
 
 _NOTICE_WAIT_S = 1.0
@@ -46,6 +45,14 @@ class Turn(Enum):
     """The ranks are to leave without that; hang detection stays active, and nothing ends them."""
     time = auto()
     """Nothing has come until `RoundState.until`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentLost(messages.Message):
+    """A local message, never sent: the connection to this node's agent ended, or it fell silent."""
+
+    node_rank: int
+    silent_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from hpckit.model.states import RunState
 from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.round_view import EndAttempt
-from hpckit.runtime.supervisor.round_state import Phase
-from hpckit.runtime.supervisor.round_turns import Heard, Send, Turn
+from hpckit.planning.rounds.round_state import Phase
+from hpckit.planning.rounds.round_turns import Heard, Send, Turn
 from hpckit.values import replace
 
 Turns: TypeAlias = Sequence[Heard | Turn]

@@ -10,8 +10,8 @@ from round_scene import AT, BEGAN, MEMBERS, Scene, ended, lost, notes_of, step, 
 from hpckit.model import events, messages
 from hpckit.model.failure import Cause, ExitReason, RankExit
 from hpckit.model.parallel.layout import Layout
-from hpckit.runtime.supervisor.rank_exits import TOLD_SINGLY, ByRank, RankExits
-from hpckit.runtime.supervisor.round_turns import Heard, Turn
+from hpckit.planning.rounds.rank_exits import TOLD_SINGLY, ByRank, RankExits
+from hpckit.planning.rounds.round_turns import Heard, Turn
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What is known of one round, as a value. runtime.supervisor.round_turns says how it changes."""
+"""What is known of one round, as a value. planning.rounds.round_turns says how it changes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hpckit.planning.fallback import layout_of_world
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.recovery.loss import NodeSilence, given_up, loss
 from hpckit.planning.recovery.round_view import CheckpointLoad, RoundView
-from hpckit.runtime.supervisor.hang_report import HangReport, standstill_s
-from hpckit.runtime.supervisor.rank_exits import ByRank, RankExits
+from hpckit.planning.rounds.hang_report import HangReport, standstill_s
+from hpckit.planning.rounds.rank_exits import ByRank, RankExits
 from hpckit.values import dataclass, field
 
 

@@ -19,8 +19,8 @@ from hpckit.model.messages import decode_message
 from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.round_view import NewRound, RoundView, round_followed
-from hpckit.runtime.supervisor.round_state import Phase, begin_round
-from hpckit.runtime.supervisor.round_turns import Heard, Turn, after
+from hpckit.planning.rounds.round_state import Phase, begin_round
+from hpckit.planning.rounds.round_turns import Heard, Turn, after
 from hpckit.values import replace
 
 ROWS = [
