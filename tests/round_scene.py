@@ -1,4 +1,4 @@
-"""A round whose agents are played by a test, through `round_turns.after` alone."""
+"""A round whose agents are played by a test, through `round_turns.advance_round` alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpckit.planning.rounds.round_turns import (
     NoteStep,
     Send,
     Turn,
-    after,
+    advance_round,
 )
 from hpckit.values import replace
 
@@ -63,7 +63,7 @@ class Scene:
         self.clock = self.clock if at_s is None else BEGAN + at_s
         found: list[Instruction] = []
         for turn in turns:
-            self.state, more = after(self.state, turn, self.clock, AT)
+            self.state, more = advance_round(self.state, turn, self.clock, AT)
             found += more
         self.found += found
         return found
@@ -79,7 +79,7 @@ class Scene:
 
     def view(self, *standing: str, given_up_s: float = 0.0) -> RoundView:
         """Return the state for decisions."""
-        return self.state.view(standing, given_up_s, self.clock, AT)
+        return self.state.make_view(standing, given_up_s, self.clock, AT)
 
     def recorded(self) -> list[type[events.Event]]:
         """Return the kinds of events that were to be recorded, in order."""

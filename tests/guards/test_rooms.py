@@ -66,8 +66,6 @@ SMALL = {
     "runtime/rank/forkserver": "what a fork server runs",
 }
 """Modules below that size which nobody imports, or one module alone, and why."""
-LARGE = {"runtime/supervisor/supervisor"}
-"""Modules above that size; no more of them."""
 PAIRS = {
     *("cli/commands", "experiments", "model/diagnosis", "planning/compatibility", "record/metrics"),
     *("runtime/data", "runtime/model_check", "runtime/parallel/loss", "runtime/study"),
@@ -89,7 +87,7 @@ def test_modules_are_subjects_neither_snippets_nor_volumes() -> None:
         users.update({name for name in _imported(text) if name in sources})
     small = {name for name in sources if lines[name] < LEAST_LINES and users[name] <= 1}
     assert small == SMALL.keys()
-    assert {name for name in sources if lines[name] > MOST_LINES} == LARGE
+    assert {name for name in sources if lines[name] > MOST_LINES} == set()
     folders = Counter(str(Path(name).parent) for name in sources)
     few = {folder for folder, count in folders.items() if count <= 2}
     assert few == PAIRS

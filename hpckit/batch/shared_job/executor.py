@@ -125,7 +125,6 @@ class _SharedJob:
             notes=SharedJobNotes(self.folder),
             deadline=Deadline(
                 lead=timedelta(),
-                warn=self._say,
                 signal=str(dict(self.job.resources.additional_parameters).get("signal") or ""),
             ),
             tell=self._tell,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import secrets
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +19,7 @@ from hpckit.model.cluster.preemption import PreemptMode
 from hpckit.record.claims import ClaimHolder
 from hpckit.runtime.signals import RANK_NOTICES, WARNINGS, hear_notices
 from hpckit.runtime.supervisor.deadline import Deadline
-from hpckit.runtime.supervisor.drain_poll import pause_s
+from hpckit.runtime.supervisor.drain_poll import polling_pause_s
 from hpckit.runtime.threads import aside, done_within
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.job_limits import JobLimits, LimitsOfJob, ending
@@ -106,7 +105,7 @@ class SharedJobNotices:
         """Query the limit again in case it was changed, for all supervisors."""
         bad = 0
         while True:
-            await asyncio.sleep(pause_s(_ASKING_S, bad, secrets.randbelow(1000) / 1000))
+            await asyncio.sleep(polling_pause_s(_ASKING_S, bad))
             known = await aside(limits.ask)
             bad = bad + 1 if known is None else 0
             if known is not None:
@@ -165,7 +164,7 @@ class SharedJobNotices:
             self._end(number)
 
     def _hear(self, number: signal.Signals) -> None:
-        if number in WARNINGS and self.deadline.is_far(time.monotonic()):
+        if number in WARNINGS and self.deadline.is_far_from_limit(time.monotonic()):
             self.pass_on(number)
             return
         self.told.set()

@@ -19,6 +19,7 @@ from hpckit.values import dataclass, field, replace
 COMPARE_S = 2.0
 """Least time between two comparisons: each looks at all ranks, of thousands of nodes maybe."""
 
+_COLUMNS = ("rank", "first_step", "steps", "seconds", "own_s", "gpu")
 _WORSE = 1.5
 _MOST_TOLD = 100
 """What is recorded of one attempt; more is a cluster in trouble, and no news."""
@@ -34,7 +35,7 @@ class StragglerWatch:
     _compared_at: float = field(default=-math.inf, init=False)
     _told: dict[tuple[int, str], Straggler] = field(default_factory=dict, init=False)
 
-    def take(
+    def take_reports(
         self, message: NodeSteps, node: str, layout: Layout | None, at: float
     ) -> tuple[Sequence[Straggler], Mapping[str, str]]:
         """Take what a node of a round reports; return whom to record, and the slow nodes if news.
@@ -44,7 +45,7 @@ class StragglerWatch:
         if message.round != self._round:
             self._round, self._waiting = message.round, []
             self._detector.begin_round(layout)
-        self._waiting += _reports(message, node)
+        self._waiting += _read_reports(message, node)
         if at - self._compared_at < COMPARE_S:
             return (), {}
         self._compared_at = at
@@ -54,9 +55,9 @@ class StragglerWatch:
             replace(straggler, place=rank_place((straggler.rank,), layout)) for straggler in found
         ]
         news = [straggler for straggler in named if self._is_news(straggler)]
-        told = [one for one in named if one in news or self._is_surer(one)]
+        told = [one for one in named if one in news or self._is_surer_than_told(one)]
         self._told |= {(one.rank, one.node): one for one in told}
-        return told, words_of(named) if news else {}
+        return told, describe_slow_nodes(named) if news else {}
 
     def _is_news(self, one: Straggler) -> bool:
         known = self._told.get((one.rank, one.node))
@@ -64,13 +65,13 @@ class StragglerWatch:
             return len(self._told) < _MOST_TOLD
         return one.slower_by >= _WORSE * known.slower_by
 
-    def _is_surer(self, one: Straggler) -> bool:
+    def _is_surer_than_told(self, one: Straggler) -> bool:
         """Whether it is known from as many windows as there ever are, and was not when told of."""
         known = self._told.get((one.rank, one.node))
         return known is not None and known.judged < one.judged == self._detector.thresholds.windows
 
 
-def words_of(stragglers: Sequence[Straggler]) -> dict[str, str]:
+def describe_slow_nodes(stragglers: Sequence[Straggler]) -> dict[str, str]:
     """Return what to say of each slow node, by its name."""
     found: dict[str, str] = {}
     for straggler in stragglers:
@@ -82,26 +83,7 @@ def words_of(stragglers: Sequence[Straggler]) -> dict[str, str]:
     return found
 
 
-def _reports(message: NodeSteps, node: str) -> list[RankSteps]:
+def _read_reports(message: NodeSteps, node: str) -> list[RankSteps]:
     """Return the reports of a message; what does not fit together is left out."""
-    columns = zip(
-        message.rank,
-        message.first_step,
-        message.steps,
-        message.seconds,
-        message.own_s,
-        message.gpu,
-        strict=False,
-    )
-    return [
-        RankSteps(
-            rank=rank,
-            node=node,
-            gpu=gpu,
-            first_step=first,
-            steps=steps,
-            seconds=seconds,
-            own_s=own_s,
-        )
-        for rank, first, steps, seconds, own_s, gpu in columns
-    ]
+    rows = zip(*(getattr(message, name) for name in _COLUMNS), strict=False)
+    return [RankSteps(node=node, **dict(zip(_COLUMNS, row, strict=True))) for row in rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from hpckit.model.cluster.gpus_asked import asks_for_part, gpus_asked
 from hpckit.model.environment.facts import AskedOfNode, FolderRole
@@ -15,11 +16,12 @@ from hpckit.model.environment.health import (
 )
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DeviceKind, LaunchConfig
+from hpckit.model.messages import Inspected
 from hpckit.model.nodes import shared_cause
 from hpckit.model.settings import PreflightLevel
 from hpckit.planning.preflight.findings import gpu_findings, host_findings, usual_values
 from hpckit.planning.preflight.peers import peer_findings
-from hpckit.values import replace
+from hpckit.values import dataclass, field, replace
 
 _ORDER = (HealthVerdict.crit, HealthVerdict.warn, HealthVerdict.unknown, HealthVerdict.ok)
 _OF_THE_NODE = frozenset(
@@ -34,6 +36,8 @@ configuration of the run: it is a node's fault only if another node is without i
 _SHOWN_BY_GPUS = frozenset({"torch CUDA", "torch architectures"})
 """Checks that find nothing on a node that shows no GPU."""
 _SHOWN = 3
+_COMPARED = 3
+"""From this many nodes on, an inspection says which of them differs from the others."""
 
 
 def inspection_level(settings: LaunchConfig) -> PreflightLevel:
@@ -159,6 +163,57 @@ def unhealthy_nodes(inspections: Sequence[NodeInspection]) -> dict[str, str]:
         if inspection.verdict is HealthVerdict.crit
     }
     return {} if shared_cause(len(bad), len(inspections)) else bad
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHealth:
+    """Which nodes are unhealthy, and why.
+
+    `grounds` are whether the inspection that found it was the thorough one, and compared nodes.
+    """
+
+    unhealthy: Mapping[str, str] = field(default_factory=dict)
+    grounds: Mapping[str, tuple[bool, bool]] = field(default_factory=dict)
+
+    def after_inspection(
+        self, inspections: Sequence[NodeInspection], level: PreflightLevel
+    ) -> KnownHealth:
+        """Return what is known after these inspections.
+
+        A node is unhealthy no longer if an inspection found it well that was as thorough and that
+        compared it with others, if it was compared before.
+        """
+        unhealthy, grounds = dict(self.unhealthy), dict(self.grounds)
+        answered = [one for one in inspections if one.verdict is not HealthVerdict.unknown]
+        present = (level is PreflightLevel.medium, len(answered) >= _COMPARED)
+        for one in answered:
+            before = grounds.get(one.node, (False, False))
+            if all(now >= then for now, then in zip(present, before, strict=True)):
+                unhealthy.pop(one.node, None)
+                grounds.pop(one.node, None)
+        for node, why in unhealthy_nodes(inspections).items():
+            unhealthy[node] = why
+            grounds[node] = max(present, grounds.get(node, present))
+        return KnownHealth(unhealthy, grounds)
+
+
+def read_answer(
+    node: str, answer: Inspected, sent_at: datetime, heard_at: datetime
+) -> HealthReport:
+    """Return a node's answer to an order, with what it says of the node's clock.
+
+    The node read its clock after the order was sent, and `took_s` before its answer came.
+    """
+    health = answer.health
+    if health is not None and answer.xids:
+        health = replace(health, xids=answer.xids)
+    return HealthReport(
+        node=node,
+        health=health,
+        ahead_least_s=(answer.began_at - heard_at).total_seconds() + answer.took_s,
+        ahead_most_s=(answer.began_at - sent_at).total_seconds(),
+        problem=answer.problem,
+    )
 
 
 def unhealthy_failure(bad: Mapping[str, str]) -> Failure:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hpckit.model.counted import counted
+from hpckit.model.events import Event, NodeDraining, Warned
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DrainPolicy, Recovery
-from hpckit.model.states import RoundAction
+from hpckit.model.states import DrainAction, RoundAction
 from hpckit.planning.recovery.ledger import Ledger, exhausted
 from hpckit.planning.recovery.node_choice import without
 from hpckit.planning.recovery.round_view import (
@@ -65,6 +66,28 @@ def drain_failure(view: RoundView) -> Failure:
         step=view.step,
         signature=Cause.drained,
     )
+
+
+def describe_drains(
+    view: RoundView, action: Action | Stay, told: Mapping[str, DrainAction]
+) -> tuple[DrainAction, list[Event]]:
+    """Return what is done about a round's drained nodes, and what to record of it.
+
+    `told` is what was recorded of each node before: the same is not recorded again.
+    """
+    taken, found = DrainAction.stay, list[Event]()
+    if not isinstance(action, Stay):
+        taken = DrainAction.move if isinstance(action, NewRound) else DrainAction.leave
+    for node in view.members:
+        if node not in view.draining or told.get(node) is taken:
+            continue
+        reason = view.draining[node]
+        found.append(NodeDraining(at=view.at, node=node, reason=reason, action=taken))
+        if isinstance(action, Stay):
+            why = f" ({reason})" if reason else ""
+            words = f"{node} is being drained{why}; the run continues there: {action.because}"
+            found.append(Warned(at=view.at, message=words))
+    return taken, found
 
 
 def on_straggler(view: RoundView, policy: Recovery, past: Ledger) -> NewRound | Stay:

@@ -37,7 +37,7 @@ class HangReport:
     stacks: tuple[RankStack, ...] = ()
     collectives: tuple[RankCollectives, ...] = ()
 
-    def after(self, sender: int, message: Told) -> HangReport:
+    def with_message(self, sender: int, message: Told) -> HangReport:
         """Return the report with an agent's message; the first finding counts."""
         match message:
             case messages.Hung():
@@ -54,18 +54,20 @@ class HangReport:
         """How long no step had begun."""
         return 0.0 if self.found is None else self.found.stall.silent_s
 
-    def failure(self) -> Failure | None:
+    def find_failure(self) -> Failure | None:
         """Return the failure; None if no hang was found."""
         if self.found is None:
             return None
-        return blame(self.found.stall, self.stacks, self._wait(), self.layout)
+        return blame(self.found.stall, self.stacks, self._find_wait(), self.layout)
 
-    def explained(self, failure: Failure | None) -> Failure | None:
+    def explain_failure(self, failure: Failure | None) -> Failure | None:
         """Return the failure of ranks with the collective that timed out, if it is one.
 
         The rank that raised is the one that waited: the failure is put down to whom it waited for.
         """
-        wait = with_place(self._wait(), self.stacks) if is_time_out(failure) else None
+        wait = (
+            with_place(self._find_wait(), self.stacks) if is_collective_timeout(failure) else None
+        )
         if failure is None or wait is None:
             return failure
         told = replace(failure, message=with_wait(failure.message, wait), collective=wait)
@@ -75,7 +77,7 @@ class HangReport:
             return told
         return replace(told, rank=wait.culprit, node=nodes[wait.culprit])
 
-    def _wait(self) -> CollectiveWait | None:
+    def _find_wait(self) -> CollectiveWait | None:
         first: dict[int, RankCollectives] = {}
         for told in self.collectives:
             # A later statement comes from a rank that has given up since.
@@ -86,14 +88,14 @@ class HangReport:
 _TIMED_OUT = lazy_pattern(r"tim(ed|e)[ -]?out", re.IGNORECASE)
 
 
-def is_time_out(failure: Failure | None) -> bool:
+def is_collective_timeout(failure: Failure | None) -> bool:
     """Return whether a rank gave up waiting for others."""
     if failure is None or failure.cause is not Cause.communication:
         return False
     return bool(_TIMED_OUT.search(failure.message))
 
 
-def standstill_s(since: float, usual: timedelta, exits: Sequence[RankExit]) -> float:
+def measure_standstill_s(since: float, usual: timedelta, exits: Sequence[RankExit]) -> float:
     """Return how long ranks stood still before they ended, of the seconds since their latest step.
 
     A collective that timed out has waited since then. So has a step that ranks were ended in after
@@ -101,4 +103,4 @@ def standstill_s(since: float, usual: timedelta, exits: Sequence[RankExit]) -> f
     """
     many = max(_REMARKABLE_S, _REMARKABLE * usual.total_seconds())
     cut_off = since > many and any(exit_.reason not in FINE for exit_ in exits)
-    return since if cut_off or is_time_out(first_failure(exits)) else 0.0
+    return since if cut_off or is_collective_timeout(first_failure(exits)) else 0.0

@@ -6,13 +6,13 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hpckit.model import events
 from hpckit.model.counted import ranges
-from hpckit.model.failure import ExitReason, RankExit
+from hpckit.model.failure import RankExit
 from hpckit.planning.recovery.ends import guilty_rank
-from hpckit.values import dataclass, field
+from hpckit.values import dataclass, field, replace
 
 TOLD_SINGLY = 32
 """Number of rank ends of a round that get their own event.
@@ -30,7 +30,8 @@ _ALONE = (
 _BLOCK = 128
 """Adding a value for one of 8000 ranks copies this many, and not all of them."""
 
-_Alike = tuple[ExitReason, int | None, str | None, str | None, bool]
+_HOW = ("reason", "code", "signal", "exception", "stopped")
+"""What ranks that are told of together have in common."""
 Told = TypeVar("Told")
 
 
@@ -47,7 +48,7 @@ class ByRank(Generic[Told]):
     def __contains__(self, rank: int) -> bool:
         return rank in self.blocks.get(rank // _BLOCK, ())
 
-    def put(self, rank: int, told: Told) -> ByRank[Told]:
+    def with_value(self, rank: int, told: Told) -> ByRank[Told]:
         """Return these values, and that of one more rank."""
         block = {**self.blocks.get(rank // _BLOCK, {}), rank: told}
         return ByRank({**self.blocks, rank // _BLOCK: block}, self.count + (rank not in self))
@@ -77,29 +78,29 @@ class RankExits:
     def __contains__(self, rank: int) -> bool:
         return rank in self.ended
 
-    def after(self, exit_: RankExit, alone_s: float = 0.0) -> RankExits:
+    def with_exit(self, exit_: RankExit, alone_s: float = 0.0) -> RankExits:
         """Return these records and that of a rank that has ended."""
-        return RankExits(
-            world_size=self.world_size,
-            ended=self.ended.put(exit_.rank, (len(self.ended), exit_)),
+        return replace(
+            self,
+            ended=self.ended.with_value(exit_.rank, (len(self.ended), exit_)),
             alone_least_s=min(self.alone_least_s, alone_s),
             alone_most_s=max(self.alone_most_s, alone_s),
         )
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every rank has ended."""
         return len(self.ended) == self.world_size
 
-    def missing(self) -> Sequence[int]:
+    def list_missing_ranks(self) -> Sequence[int]:
         """Return the ranks without a record, in order."""
         return [rank for rank in range(self.world_size) if rank not in self.ended]
 
-    def in_order(self) -> tuple[RankExit, ...]:
+    def list_by_rank(self) -> tuple[RankExit, ...]:
         """Return all records, by rank."""
         return tuple(exit_ for _, (_, exit_) in self.ended.items())
 
-    def untold(self, round_: int, at: datetime) -> list[events.Event]:
+    def list_untold_events(self, round_: int, at: datetime) -> list[events.Event]:
         """Return the events of the ends that were not told singly, when the round is over.
 
         The rank that failed first has one alone, the others are told in groups. At last comes a
@@ -108,30 +109,19 @@ class RankExits:
         numbered = sorted(told for _, told in self.ended.items())
         later = [exit_ for number, exit_ in numbered if number >= TOLD_SINGLY]
         found: list[events.Event] = []
-        guilty = guilty_rank(self.in_order()) if later else None
+        guilty = guilty_rank(self.list_by_rank()) if later else None
         if guilty is not None and guilty in later:
             later.remove(guilty)
             found.append(events.RankExited(at=at, round=round_, exit=guilty))
-        alike: dict[_Alike, list[int]] = defaultdict(list)
+        alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
         for exit_ in later:
-            how = (exit_.reason, exit_.code, exit_.signal, exit_.exception, exit_.stopped)
-            alike[how].append(exit_.rank)
-        for (reason, code, signal, exception, stopped), ranks in alike.items():
-            found.append(
-                events.RanksExited(
-                    at=at,
-                    round=round_,
-                    ranks=ranges(ranks),
-                    count=len(ranks),
-                    reason=reason,
-                    code=code,
-                    signal=signal,
-                    exception=exception,
-                    stopped=stopped,
-                )
-            )
+            alike[tuple(getattr(exit_, name) for name in _HOW)].append(exit_.rank)
+        for how, ranks in alike.items():
+            told = dict(zip(_HOW, how, strict=True))
+            told |= {"at": at, "round": round_, "ranks": ranges(ranks), "count": len(ranks)}
+            found.append(events.RanksExited(**told))
         # Ranks of which one runs for less than half as long as another do different things.
         failed = any(exit_.failed for _, exit_ in numbered)
-        if self.complete and not failed and 2 * self.alone_least_s > self.alone_most_s:
+        if self.is_complete and not failed and 2 * self.alone_least_s > self.alone_most_s:
             found.append(events.Warned(at=at, message=f"its {self.world_size} ranks {_ALONE}"))
         return found

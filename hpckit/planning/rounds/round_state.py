@@ -15,7 +15,7 @@ from hpckit.planning.fallback import layout_of_world
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.recovery.loss import NodeSilence, given_up, loss
 from hpckit.planning.recovery.round_view import CheckpointLoad, RoundView
-from hpckit.planning.rounds.hang_report import HangReport, standstill_s
+from hpckit.planning.rounds.hang_report import HangReport, measure_standstill_s
 from hpckit.planning.rounds.rank_exits import ByRank, RankExits
 from hpckit.values import dataclass, field
 
@@ -94,34 +94,34 @@ class RoundState:
         return range(self.world_size)
 
     @property
-    def watching(self) -> bool:
+    def is_watching(self) -> bool:
         """Whether the ranks are being watched."""
         return self.phase is Phase.watching
 
     @property
-    def leaving(self) -> bool:
+    def asked_to_leave(self) -> bool:
         """Whether the ranks were asked to leave."""
         return self.asked or self.noticed
 
     @property
-    def stepping(self) -> bool:
+    def is_stepping(self) -> bool:
         """Whether ranks loop over steps, and nothing is known that would end the round."""
-        return self.watching and self.step is not None and not self.noticed
+        return self.is_watching and self.step is not None and not self.noticed
 
     @property
-    def remaining(self) -> timedelta | None:
+    def remaining_time(self) -> timedelta | None:
         """How long the steps that are left take in this size; None if that is not known."""
         if self.total is None or self.step is None or not self.usual_step:
             return None
         return (self.total - self.step) * self.usual_step
 
     @property
-    def troubled(self) -> bool:
+    def has_trouble(self) -> bool:
         """Whether a rank has failed, or a node is lost."""
         return bool(self.lost) or self.failed_at < math.inf
 
     @property
-    def hung(self) -> bool:
+    def is_hung(self) -> bool:
         """Whether a rank has stood still for too long."""
         return self.hang.found is not None
 
@@ -131,14 +131,14 @@ class RoundState:
         return going_on and rank in self.ranks and rank not in self.exits
 
     @property
-    def accounted(self) -> bool:
+    def is_accounted_for(self) -> bool:
         """Whether every rank has ended, or its node is lost."""
         tasks = self.settings.resources.tasks_per_node
         if len(self.exits) + tasks * len(self.lost) < self.world_size:
             return False
-        return all(rank // tasks in self.lost for rank in self.exits.missing())
+        return all(rank // tasks in self.lost for rank in self.exits.list_missing_ranks())
 
-    def view(
+    def make_view(
         self, standing: tuple[str, ...], given_up_s: float, clock: float, at: datetime
     ) -> RoundView:
         """Return the state for decisions.
@@ -146,8 +146,8 @@ class RoundState:
         `standing` are the nodes that are there; `given_up_s` is for how long agents that left had
         received nothing from this process.
         """
-        exits = self.exits.in_order()
-        still = standstill_s(clock - self.stepped_at, self.usual_step, exits)
+        exits = self.exits.list_by_rank()
+        still = measure_standstill_s(clock - self.stepped_at, self.usual_step, exits)
         silent_s = max(self.silent_s, self.hang.silent_s, still)
         return RoundView(
             round=self.number,
@@ -157,7 +157,7 @@ class RoundState:
             load=self.load,
             step=self.step,
             cut_short=self.cut_short,
-            failure=None if self.watching else self._failure(given_up_s),
+            failure=None if self.is_watching else self._find_failure(given_up_s),
             members=self.nodes,
             standing=standing,
             silent=timedelta(seconds=silent_s),
@@ -165,9 +165,9 @@ class RoundState:
             ran=timedelta(seconds=clock - self.began_at),
         )
 
-    def _failure(self, given_up_s: float) -> Failure | None:
+    def _find_failure(self, given_up_s: float) -> Failure | None:
         """Return the failure, unless the ends of the ranks say all of it."""
-        missing, exits = self.exits.missing(), self.exits.in_order()
+        missing, exits = self.exits.list_missing_ranks(), self.exits.list_by_rank()
         if given_up_s and missing:
             return given_up(given_up_s, self.step)
         absence = NodeSilence(
@@ -179,11 +179,11 @@ class RoundState:
             step=self.step,
             layout=self.layout,
         )
-        found = loss(absence, exits) or self.hang.failure()
+        found = loss(absence, exits) or self.hang.find_failure()
         if found is not None:
             return found
         first = first_failure(exits)
-        explained = self.hang.explained(first)
+        explained = self.hang.explain_failure(first)
         return None if explained == first else explained
 
 

@@ -1,7 +1,7 @@
 """How a round goes: what happens goes in, its next state and what is to be done come out. Pure.
 
-`after` takes a round from the order to start its ranks to the end of the last one. It awaits, sends
-and writes nothing; runtime.supervisor.round does that.
+`advance_round` takes a round from the order to start its ranks to the end of the last one. It
+awaits, sends and writes nothing; runtime.supervisor.round does that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpckit.model.failure import Cause, ExitReason
 from hpckit.model.parallel.layout import RankLayout, layout_report
 from hpckit.planning.recovery.ends import first_failure, last_done
 from hpckit.planning.recovery.round_view import CheckpointLoad
-from hpckit.planning.rounds.hang_report import is_time_out
+from hpckit.planning.rounds.hang_report import is_collective_timeout
 from hpckit.planning.rounds.rank_exits import TOLD_SINGLY
 from hpckit.planning.rounds.round_state import Phase, RoundState
 from hpckit.values import dataclass, replace
@@ -84,7 +84,7 @@ Instruction = Send | NoteStep | events.Event | Heard
 """What to do: send, note, record, or pass a message on to the part that it is for."""
 
 
-def after(
+def advance_round(
     state: RoundState, turn: Heard | Turn, clock: float, at: datetime
 ) -> tuple[RoundState, tuple[Instruction, ...]]:
     """Return the state of a round after this, and what to do, in this order.
@@ -92,11 +92,11 @@ def after(
     `clock` is in seconds of the monotonic clock, `at` the time for the record.
     """
     change = _Change(state, clock, at)
-    change.take(turn)
-    change.make()
+    change.take_turn(turn)
+    change.apply_values()
     while change.phase_has_ended(timed_out=turn is Turn.time):
         change.enter_next_phase()
-        change.make()
+        change.apply_values()
     return change.state, tuple(change.found)
 
 
@@ -108,83 +108,82 @@ class _Change:
         self.values: dict[str, Any] = {}
         self.found: list[Instruction] = []
 
-    def set(self, **values: Any) -> None:
+    def set_values(self, **values: Any) -> None:
         self.values.update(values)
 
-    def make(self) -> None:
+    def apply_values(self) -> None:
         """Make the change: the state before is that of the next one."""
         if self.values:
             self.state = replace(self.state, **self.values)
             self.values.clear()
 
-    def take(self, turn: Heard | Turn) -> None:
+    def take_turn(self, turn: Heard | Turn) -> None:
         state = self.state
         match turn:
             case Heard():
-                self._hear(turn)
+                self._take_message(turn)
                 if state.phase is Phase.stopping:
                     # Unread is not silent: a process that was held up by a file system finds all
                     # messages unread, and the time over.
                     patience_s = _PATIENCE_S if "exits" in self.values else _UNREAD_S
-                    self.set(until=max(state.until, self.clock + patience_s))
+                    self.set_values(until=max(state.until, self.clock + patience_s))
             case Turn.begin:
                 self.found.append(Send(messages.ReservePort(), to=next(iter(state.members))))
-                self.set(until=self.clock + state.settings.runtime.agent_timeout_s)
+                self.set_values(until=self.clock + state.settings.runtime.agent_timeout_s)
             case Turn.notice:
-                self.set(noticed=True)
+                self.set_values(noticed=True)
             case Turn.leave if not state.asked:
                 self.found.append(Send(messages.Notice()))
-                self.set(asked=True)
+                self.set_values(asked=True)
 
-    def _hear(self, heard: Heard) -> None:
-        """Take in what an agent tells of the round."""
+    def _take_message(self, heard: Heard) -> None:
         state, message = self.state, heard.message
         match message:
             case messages.StepBegun():
-                self.set(usual_step=timedelta(seconds=message.usual_s), stepped_at=self.clock)
-                self._reach(message.step, message.total, begun=True)
+                self.set_values(
+                    usual_step=timedelta(seconds=message.usual_s), stepped_at=self.clock
+                )
+                self._note_step(message.step, message.total, begun=True)
             case messages.RankEnded(round=state.number):
                 if state.is_running(message.exit.rank):
-                    self._end_rank(message)
+                    self._note_rank_end(message)
                     self.found.append(heard)
             case messages.Restoring():
                 load = CheckpointLoad(checkpoint=message.checkpoint, others=message.others)
-                self.set(load=load)
+                self.set_values(load=load)
             case AgentLost() if heard.sender in state.members:  # spare nodes do not matter
                 place = list(state.members).index(heard.sender)
                 lost = {**state.lost, place: self.clock - message.silent_s}
-                self.set(lost=lost, silent_s=max(state.silent_s, message.silent_s))
+                self.set_values(lost=lost, silent_s=max(state.silent_s, message.silent_s))
             case messages.LayoutTold(round=state.number) if message.rank in state.ranks:
-                self._take_layout(message)
+                self._note_layout(message)
             case messages.Hung(round=state.number) | messages.CollectivesTold(round=state.number):
-                self.set(hang=state.hang.after(heard.sender, message))
+                self.set_values(hang=state.hang.with_message(heard.sender, message))
             case _:
-                self._pass_on(heard)
+                self._answer_or_pass_on(heard)
 
-    def _pass_on(self, heard: Heard) -> None:
-        """Answer an agent, or pass on what it tells."""
+    def _answer_or_pass_on(self, heard: Heard) -> None:
         state, message = self.state, heard.message
         match message:
             case messages.PortReserved() if state.phase is Phase.starting:
-                self._start(message.port)
+                self._start_ranks(message.port)
             case messages.StoreBound():
                 host = next(iter(state.orders.values())).master_addr
                 self.found.append(Send(messages.StoreAddress(host=host, port=message.port)))
             case messages.Warn():
                 self.found.append(events.Warned(at=self.at, message=message.message))
             case messages.NodeSteps(round=state.number):
-                if heard.sender in state.members and state.stepping:
+                if heard.sender in state.members and state.is_stepping:
                     self.found.append(heard)
             case messages.StackSaved(round=state.number) | messages.StacksSaved(round=state.number):
                 if message.request:  # a user's
                     self.found.append(heard)
                 else:
-                    self.set(hang=state.hang.after(heard.sender, message))
+                    self.set_values(hang=state.hang.with_message(heard.sender, message))
             case messages.Profiled(round=state.number) | messages.Saved() | messages.Reported():
                 self.found.append(heard)
 
-    def _start(self, port: int) -> None:
-        """Have every member start its ranks."""
+    def _start_ranks(self, port: int) -> None:
         state = self.state
         self.found.append(
             events.RoundStarted(
@@ -193,37 +192,37 @@ class _Change:
         )
         for rank, order in state.orders.items():
             self.found.append(Send(replace(order, master_port=port), to=rank))
-        self.set(phase=Phase.watching, until=math.inf)
+        self.set_values(phase=Phase.watching, until=math.inf)
 
-    def _end_rank(self, message: messages.RankEnded) -> None:
+    def _note_rank_end(self, message: messages.RankEnded) -> None:
         state, exit_ = self.state, message.exit
-        exits = state.exits.after(exit_, message.alone_s)
-        self.set(
+        exits = state.exits.with_exit(exit_, message.alone_s)
+        self.set_values(
             exits=exits,
             failed_at=min(state.failed_at, self.clock) if exit_.failed else state.failed_at,
-            cut_short=state.cut_short or state.leaving,
+            cut_short=state.cut_short or state.asked_to_leave,
         )
         if len(exits) <= TOLD_SINGLY:
             self.found.append(events.RankExited(at=self.at, round=state.number, exit=exit_))
         if exit_.step is not None:  # which an earlier round may have done
-            self._reach(exit_.step, exit_.total, begun=exit_.failed)
+            self._note_step(exit_.step, exit_.total, begun=exit_.failed)
 
-    def _reach(self, step: int, total: int | None, *, begun: bool) -> None:
+    def _note_step(self, step: int, total: int | None, *, begun: bool) -> None:
         """Note a step, which ranks have `begun` in this round."""
         state = self.state
         if begun and state.first_step is None:
             start_up = timedelta(seconds=self.clock - state.began_at)
-            self.set(first_step=step, start_up=start_up)
+            self.set_values(first_step=step, start_up=start_up)
             self.found.append(events.StepReached(at=self.at, round=state.number, step=step))
         step, total = max(step, state.step or step), total or state.total
-        self.set(step=step, total=total)
+        self.set_values(step=step, total=total)
         self.found.append(NoteStep(step, total))
 
-    def _take_layout(self, message: messages.LayoutTold) -> None:
+    def _note_layout(self, message: messages.LayoutTold) -> None:
         """Take a rank's layout: all layouts are recorded at once."""
         told = RankLayout(layout=message.layout, held=message.held, whole=message.whole)
-        layouts = self.state.layouts.put(message.rank, told)
-        self.set(layouts=layouts)
+        layouts = self.state.layouts.with_value(message.rank, told)
+        self.set_values(layouts=layouts)
         if len(layouts) < self.state.world_size:
             return
         try:
@@ -240,14 +239,18 @@ class _Change:
             case Phase.starting | Phase.awaiting_loss:
                 ended = late or state.noticed or bool(state.lost)
             case Phase.watching:
-                ended = state.exits.complete or state.troubled or state.hung or state.noticed
+                ended = (
+                    state.exits.is_complete or state.has_trouble or state.is_hung or state.noticed
+                )
             case Phase.saving_stacks:
                 asked = len(state.members) - len(state.lost)
                 ended = late or len(state.hang.complete) >= asked
             case Phase.leaving:
-                ended = late or state.accounted or state.troubled
+                ended = late or state.is_accounted_for or state.has_trouble
             case Phase.stopping:
-                ended = state.accounted or self.clock >= state.no_longer or (late and timed_out)
+                ended = (
+                    state.is_accounted_for or self.clock >= state.no_longer or (late and timed_out)
+                )
             case Phase.awaiting_notice:
                 ended = late or state.noticed
             case Phase.over:
@@ -257,61 +260,63 @@ class _Change:
     def enter_next_phase(self) -> None:
         """Enter the first later phase that there is a reason for."""
         state, grace_s = self.state, self.state.settings.runtime.notice_grace_s
-        stepped = state.step is not None and not state.hung
+        stepped = state.step is not None and not state.is_hung
         if state.phase is Phase.starting:
-            self.set(phase=Phase.over)
-        elif state.phase < Phase.saving_stacks and (limit_s := self._stacks_s()):
-            self._enter(Phase.saving_stacks, limit_s, messages.SaveStacks())
+            self.set_values(phase=Phase.over)
+        elif state.phase < Phase.saving_stacks and (limit_s := self._time_for_stacks()):
+            self._enter_phase(Phase.saving_stacks, limit_s, messages.SaveStacks())
         elif state.phase < Phase.leaving and state.noticed and stepped:
-            self._enter(Phase.leaving, grace_s, messages.Notice())
-        elif state.phase < Phase.stopping and (state.troubled or not state.exits.complete):
-            self._stop()
-        elif state.phase < Phase.awaiting_loss and (wait := self._closer_look()):
-            self._enter(*wait)
+            self._enter_phase(Phase.leaving, grace_s, messages.Notice())
+        elif state.phase < Phase.stopping and (state.has_trouble or not state.exits.is_complete):
+            self._stop_ranks()
+        elif state.phase < Phase.awaiting_loss and (wait := self._find_reason_to_wait()):
+            self._enter_phase(*wait)
         else:
-            self._end()
+            self._end_round()
 
-    def _enter(self, phase: Phase, limit_s: float, order: messages.Message | None = None) -> None:
-        self.set(phase=phase, until=self.clock + limit_s)
+    def _enter_phase(
+        self, phase: Phase, limit_s: float, order: messages.Message | None = None
+    ) -> None:
+        self.set_values(phase=phase, until=self.clock + limit_s)
         if order is not None:
             self.found.append(Send(order))
 
-    def _stacks_s(self) -> float:
+    def _time_for_stacks(self) -> float:
         """Return how long agents may take to save stacks; 0 if nobody needs them."""
-        if self.state.hung and not self.state.troubled:
+        if self.state.is_hung and not self.state.has_trouble:
             return _STACKS_S
-        timed_out = is_time_out(first_failure(self.state.exits.in_order()))
+        timed_out = is_collective_timeout(first_failure(self.state.exits.list_by_rank()))
         return _AFTER_TIME_OUT_S if timed_out else 0.0
 
-    def _stop(self) -> None:
+    def _stop_ranks(self) -> None:
         grace_s = self.state.settings.runtime.stop_grace_s
-        if self.state.troubled or self.state.hung:
+        if self.state.has_trouble or self.state.is_hung:
             # The peers of a failed rank wait in a collective: patience gains nothing.
             grace_s = min(grace_s, _GRACE_OF_PEERS_S)
         limit_s = grace_s + _PATIENCE_S
-        self._enter(Phase.stopping, limit_s, messages.StopRound(grace_s=grace_s))
-        self.set(no_longer=self.clock + limit_s + _NO_LONGER_S)
+        self._enter_phase(Phase.stopping, limit_s, messages.StopRound(grace_s=grace_s))
+        self.set_values(no_longer=self.clock + limit_s + _NO_LONGER_S)
 
-    def _closer_look(self) -> tuple[Phase, float] | None:
+    def _find_reason_to_wait(self) -> tuple[Phase, float] | None:
         """Return how to wait if the ranks' ends may have a cause that is not known yet.
 
         A rank that was ended by a signal, or asked to leave by one, may have had a notice; one that
         lost its connection has lost it to a node that has fallen silent.
         """
         state = self.state
-        if state.hung or state.lost or state.noticed:
+        if state.is_hung or state.lost or state.noticed:
             return None
-        ends = state.exits.in_order()
+        ends = state.exits.list_by_rank()
         failure = first_failure(ends)
         if failure is not None and failure.cause is Cause.communication:
             return Phase.awaiting_loss, state.settings.runtime.node_timeout_s + 2.0
         told = any(end.signal or end.reason is ExitReason.left for end in ends)
         return (Phase.awaiting_notice, _NOTICE_WAIT_S) if told and not state.asked else None
 
-    def _end(self) -> None:
+    def _end_round(self) -> None:
         state = self.state
-        step = last_done(state.exits.in_order(), state.step)
-        self.set(phase=Phase.over, until=math.inf, step=step)
-        self.found += state.exits.untold(state.number, self.at)
+        step = last_done(state.exits.list_by_rank(), state.step)
+        self.set_values(phase=Phase.over, until=math.inf, step=step)
+        self.found += state.exits.list_untold_events(state.number, self.at)
         if step is not None:
             self.found.append(NoteStep(step, state.total, last=True))

@@ -22,7 +22,7 @@ from hpckit.runtime.environ import ON_SUPERVISOR_LOST
 from hpckit.runtime.left_behind import end_left_behind
 from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.attempt import Attempt
-from hpckit.runtime.supervisor.patience import patiently
+from hpckit.runtime.supervisor.patience import retry_passing_errors
 from hpckit.runtime.threads import aside, aside_within, done_within
 from hpckit.values import dataclass, field, replace
 
@@ -30,19 +30,17 @@ _RETURN_S = 20.0
 """How long an agent may take to come back before its node counts as lost."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Steps:
+@dataclass(slots=True)
+class AgentSteps:
     """All steps that were started with `command` in one attempt."""
 
     command: AgentCommand
     attempt: Attempt
     _steps: list[Step] = field(default_factory=list, init=False)
 
-    async def start(self) -> Step:
-        """Start the agents of all nodes; raises OSError."""
-        return await self._start(self.command)
-
-    async def _start(self, command: AgentCommand) -> Step:
+    async def start_agents(self, command: AgentCommand | None = None) -> Step:
+        """Start the agents of all nodes, or those of another command; raises OSError."""
+        command = command or self.command
         attempt, environ = self.attempt, {**command.environ}
         if command.on_supervisor_lost:
             words = [*command.on_supervisor_lost, str(attempt.number)]
@@ -53,7 +51,9 @@ class Steps:
         else:
             words = [*command.prefix, attempt.launch.python, "-P", "-m", "hpckit.runtime.agent"]
             flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, attempt.paths.agents_log
-            log = await aside(lambda: patiently(lambda: os.open(path, flags, PRIVATE_FILE)))
+            log = await aside(
+                lambda: retry_passing_errors(lambda: os.open(path, flags, PRIVATE_FILE))
+            )
             try:
                 step = await asyncio.create_subprocess_exec(
                     *(*words, *arguments),
@@ -68,7 +68,9 @@ class Steps:
         self._steps.append(step)
         return step
 
-    async def bring_back(self, agents: Agents, noticed: asyncio.Event) -> tuple[str, ...]:
+    async def restart_departed_agents(
+        self, agents: Agents, noticed: asyncio.Event
+    ) -> tuple[str, ...]:
         """Restart the agents that have left; return the nodes of those that came.
 
         This costs neither these nodes nor a place in the queue. The other nodes count as lost.
@@ -78,19 +80,19 @@ class Steps:
         if not prefix:  # what the agent's ranks have started is now below this process
             await aside(end_left_behind)
         with contextlib.suppress(OSError):
-            step = await self._start(replace(self.command, prefix=prefix, ready=None))
-            await agents.returned(step, noticed, _RETURN_S)
+            step = await self.start_agents(replace(self.command, prefix=prefix, ready=None))
+            await agents.await_returning_agents(step, noticed, _RETURN_S)
         came = tuple(node for node in nodes if node not in agents.left)
         # Asked to stop, or given up by the agents: then the nodes are not to blame.
-        agents.lose_left(blamed=not noticed.is_set())
+        agents.give_up_departed_agents(blamed=not noticed.is_set())
         return came
 
-    async def end(self, leave_s: float) -> None:
+    async def end_all_steps(self, leave_s: float) -> None:
         """Wait for all steps to leave, and signal those that do not."""
-        await asyncio.gather(*(_end(step, leave_s) for step in self._steps))
+        await asyncio.gather(*(_end_step(step, leave_s) for step in self._steps))
 
 
-async def _end(step: Step, leave_s: float) -> None:
+async def _end_step(step: Step, leave_s: float) -> None:
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         if number is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -107,7 +109,7 @@ _IDLE = ("srun: cluster configuration lacks support for cpu binding",)
 """What launchers print in every step and is of no help."""
 
 
-async def explained(failure: Failure, log: Path) -> Failure:
+async def with_agents_output(failure: Failure, log: Path) -> Failure:
     """Add the agents' output, which names a node that cannot read its folder."""
     text = await aside_within(_READ_S, lambda: tail(log, _LINES), "")
     lines = [line for line in text.splitlines() if not line.startswith(_IDLE)]

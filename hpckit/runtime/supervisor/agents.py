@@ -26,7 +26,8 @@ from hpckit.runtime.channel.pace import BEAT_S, PATIENCE, is_held_up, pace_s
 from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import files_allowed
 from hpckit.runtime.supervisor.callers import SPARE_FILES, AgentListener
-from hpckit.runtime.supervisor.patience import patiently
+from hpckit.runtime.supervisor.journal import Journal
+from hpckit.runtime.supervisor.patience import retry_passing_errors
 from hpckit.runtime.threads import aside, start_vital
 from hpckit.values import dataclass, field, replace
 
@@ -54,21 +55,20 @@ class Peer:
     leaving: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Agents:
     """All agents of an attempt that are there. `inbox` holds their messages, with their rank.
 
     `left` are the ranks, by node, of agents that are gone although their nodes were still sending
     messages. If agents left because they received nothing from this process, `given_up_s` is how
-    long that lasted. `on_satellite` is called when a node of a satellite job joins, or is to leave.
+    long that lasted. `hear` gets at once, with the agent, what does not wait in the inbox: Hello,
+    Noticed and Paused.
     """
 
     settings: LaunchConfig
     secret: str
-    on_notice: Callable[[str], None]
-    record: Callable[[events.Event], None]
-    on_satellite: Callable[[], None] = lambda: None
-    on_pause: Callable[[float], None] = lambda _: None
+    journal: Journal
+    hear: Callable[[Peer, messages.Message], None]
     peers: dict[int, Peer] = field(default_factory=dict, init=False)
     inbox: asyncio.Queue[tuple[int, messages.Message]] = field(
         default_factory=asyncio.Queue, init=False
@@ -85,63 +85,64 @@ class Agents:
     _names: dict[int, str] = field(default_factory=dict, init=False)
     _satellites: int = field(default=0, init=False)
 
-    async def listen(self, paths: AttemptPaths, hosts: list[str]) -> None:
+    async def start_listening(self, paths: AttemptPaths, hosts: list[str]) -> None:
         """Bind first, then publish the address."""
         bound = listener(hosts[0] if hosts == [LOOPBACK] else "")
-        callers = AgentListener(bound=bound, secret=self.secret, attend=self._welcome)
+        callers = AgentListener(bound=bound, secret=self.secret, attend=self._admit_caller)
         port = int(bound.getsockname()[1])
         record = tcp.address_record(hosts, port)
-        self._accepting = start_vital(callers.accept())
-        await aside(lambda: patiently(lambda: write_text(paths.address, record)))
-        self._beating = start_vital(self._beat())
+        self._accepting = start_vital(callers.accept_callers())
+        await aside(lambda: retry_passing_errors(lambda: write_text(paths.address, record)))
+        self._beating = start_vital(self._keep_sending_beats())
 
-    async def _welcome(self, channel: tcp.Channel) -> None:
-        """Accept one caller that knows the secret."""
+    async def _admit_caller(self, channel: tcp.Channel) -> None:
         try:
             hello = await channel.receive()
         except (ChannelError, OSError):
             hello = None
         if isinstance(hello, messages.Hello) and hello.satellite is not None:
-            await self._welcome_satellite(channel, hello)
+            await self._admit_satellite(channel, hello)
         elif isinstance(hello, messages.Hello) and hello.node in self.left:
             # Its new step numbers its nodes from 0 again, but it takes its former place.
             hello = replace(hello, node_rank=self.left.pop(hello.node))
-            await self._attend(channel, hello)
+            await self._follow_agent(channel, hello)
         elif isinstance(hello, messages.Hello) and hello.node_rank not in self._names:
-            await self._attend(channel, hello)
+            await self._follow_agent(channel, hello)
         elif isinstance(hello, messages.Hello):
             first = self._names[hello.node_rank]
             self._problem = f"node rank {hello.node_rank} came twice: {first} and {hello.node}"
             self._arrived.set()
         await channel.close()
 
-    async def _welcome_satellite(self, channel: tcp.Channel, hello: messages.Hello) -> None:
+    async def _admit_satellite(self, channel: tcp.Channel, hello: messages.Hello) -> None:
         """Take a node of another job in, behind all nodes of the run's own."""
         if any(peer.node == hello.node for peer in self.peers.values()) or hello.node in self.left:
             words = f"the run has {hello.node} already: satellite job {hello.satellite} cannot add "
-            self.record(events.Warned(at=now(), message=words + "ranks there, and was let go"))
+            self.journal.record_event(
+                events.Warned(at=now(), message=words + "ranks there, and was let go")
+            )
             with contextlib.suppress(OSError):
                 await channel.send(messages.Shutdown())
             return
         resources = self.settings.resources
         self._satellites += 1
         rank = resources.nodes + resources.spare_nodes - 1 + self._satellites
-        await self._attend(channel, replace(hello, node_rank=rank))
+        await self._follow_agent(channel, replace(hello, node_rank=rank))
 
-    async def _attend(self, channel: tcp.Channel, hello: messages.Hello) -> None:
+    async def _follow_agent(self, channel: tcp.Channel, hello: messages.Hello) -> None:
         rank = hello.node_rank
         peer = Peer(
             node=hello.node,
             node_rank=rank,
             channel=channel,
-            heard_at=_clock(),
+            heard_at=_loop_time(),
             switches=hello.switches,
             satellite=hello.satellite,
         )
         self.peers[rank], self._names[rank] = peer, hello.node
         self._arrived.set()
         try:
-            self.record(
+            self.journal.record_event(
                 events.AgentJoined(
                     at=now(),
                     node=hello.node,
@@ -153,13 +154,11 @@ class Agents:
             )
             if peer.satellite is not None:
                 self.arrivals[peer.satellite] += 1
-                self.on_satellite()
+            self.hear(peer, hello)
             while (message := await channel.receive()) is not None:
-                peer.heard_at = _clock()
-                if isinstance(message, messages.Noticed):
-                    self._hear_notice(peer, message.signal)
-                elif isinstance(message, messages.Paused):
-                    self.on_pause(message.seconds)
+                peer.heard_at = _loop_time()
+                if isinstance(message, messages.Noticed | messages.Paused):
+                    self.hear(peer, message)
                 elif isinstance(message, messages.SupervisorSilent):
                     self.given_up_s = max(self.given_up_s, message.silent_s)
                 elif not isinstance(message, messages.Beat):
@@ -167,33 +166,24 @@ class Agents:
         except ChannelError:
             pass  # forged or broken: as good as gone
         finally:
-            self._lose(rank)
+            self._record_gone_agent(rank)
 
-    def _hear_notice(self, peer: Peer, signal: str) -> None:
-        """Pass a notice on; a satellite's concerns its own nodes only."""
-        if peer.satellite is None:
-            self.on_notice(signal)
-        else:
-            self.dismiss(peer.satellite, f"it was told to stop ({signal})")
-            self.on_satellite()
-
-    def dismiss(self, satellite: str, reason: str) -> None:
+    def dismiss_satellite(self, satellite: str, reason: str) -> None:
         """Count the nodes of a satellite job as leaving: they take part in no further round."""
-        for peer in self.satellite_peers(satellite):
+        for peer in self.list_satellite_peers(satellite):
             peer.leaving = peer.leaving or reason
 
-    def satellite_peers(self, satellite: str) -> tuple[Peer, ...]:
+    def list_satellite_peers(self, satellite: str) -> tuple[Peer, ...]:
         """Return the agents of a satellite job that are there."""
         return tuple(peer for peer in self.peers.values() if peer.satellite == satellite)
 
-    def _lose(self, rank: int) -> None:
-        """Count an agent as gone, once."""
+    def _record_gone_agent(self, rank: int) -> None:
         peer = self.peers.pop(rank, None)
         if peer is None or self._closing:
             return
-        silent_s = round(_clock() - peer.heard_at, 3)
+        silent_s = round(_loop_time() - peer.heard_at, 3)
         if peer.satellite is not None and peer.leaving:
-            self.record(
+            self.journal.record_event(
                 events.SatelliteLeft(
                     at=now(), node=peer.node, satellite=peer.satellite, reason=peer.leaving
                 )
@@ -201,31 +191,33 @@ class Agents:
         elif peer.satellite is None and (self.given_up_s or silent_s < _LEFT_S):
             self.left[peer.node] = rank
         else:
-            self.record(events.NodeLost(at=now(), node=peer.node, silent_s=silent_s))
+            self.journal.record_event(events.NodeLost(at=now(), node=peer.node, silent_s=silent_s))
         self.inbox.put_nowait((rank, AgentLost(node_rank=rank, silent_s=silent_s)))
         peer.channel.abort()
 
-    async def returned(self, step: Step, noticed: asyncio.Event, limit_s: float) -> None:
+    async def await_returning_agents(
+        self, step: Step, noticed: asyncio.Event, limit_s: float
+    ) -> None:
         """Wait for the agents of a step that take the places of those that have left.
 
         Return when all are there, the step ends, a notice comes, or the time is over.
         """
-        await self._arrivals(step, noticed, limit_s, lambda: not self.left)
+        await self._await_arrivals(step, noticed, limit_s, lambda: not self.left)
         # The last messages of those that are gone belong to a round that is over.
         while not self.inbox.empty():
             self.inbox.get_nowait()
 
-    async def _arrivals(
+    async def _await_arrivals(
         self, step: Step, noticed: asyncio.Event, limit_s: float, enough: Callable[[], bool]
     ) -> int | None:
         """Wait until `enough` have come, the step ends, a notice comes, or the time is over.
 
         Return the step's exit code if it has ended.
         """
-        deadline = _clock() + limit_s
+        deadline = _loop_time() + limit_s
         ended, stopped = asyncio.ensure_future(step.wait()), asyncio.ensure_future(noticed.wait())
         try:
-            while not enough() and (left_s := deadline - _clock()) > 0:
+            while not enough() and (left_s := deadline - _loop_time()) > 0:
                 if ended.done() or stopped.done():
                     break
                 self._arrived.clear()
@@ -239,33 +231,33 @@ class Agents:
             ended.cancel()
             stopped.cancel()
 
-    def lose_left(self, *, blamed: bool) -> None:
+    def give_up_departed_agents(self, *, blamed: bool) -> None:
         """Stop expecting agents that left; if their nodes are `blamed`, they count as lost."""
         for node in self.left:
             if blamed and not self.given_up_s:
-                self.record(events.NodeLost(at=now(), node=node, silent_s=0.0))
+                self.journal.record_event(events.NodeLost(at=now(), node=node, silent_s=0.0))
         self.left.clear()
         self.given_up_s = 0.0
 
-    async def _beat(self) -> None:
+    async def _keep_sending_beats(self) -> None:
         """Send signs of life, and detect missing ones.
 
         If this process itself was held up (a file system that does not answer), it cannot
         distinguish the silence of the others from its own, so all of them get their full time
         again.
         """
-        before = _clock()
+        before = _loop_time()
         while True:
             await asyncio.sleep(BEAT_S)
-            at, held_up = _clock(), _clock() - before > 2 * BEAT_S
+            at, held_up = _loop_time(), _loop_time() - before > 2 * BEAT_S
             before = at
             if held_up:
                 for peer in self.peers.values():
                     peer.heard_at = at
-            self._lose_silent(at)
-            self._speak(at)
+            self._drop_silent_agents(at)
+            self._send_beats(at)
 
-    def _lose_silent(self, at: float) -> None:
+    def _drop_silent_agents(self, at: float) -> None:
         """Count agents that are silent for too long as lost.
 
         Many that fall silent together, while their kernels still accept data, are held up: they get
@@ -278,9 +270,9 @@ class Agents:
             if quiet_s <= limit_s or channel.unread():
                 continue
             if not patient or quiet_s > PATIENCE * limit_s or not channel.acknowledged():
-                self._lose(peer.node_rank)
+                self._record_gone_agent(peer.node_rank)
 
-    def _speak(self, at: float) -> None:
+    def _send_beats(self, at: float) -> None:
         """Send signs of life to agents that are due.
 
         They wait longer for one than they may be silent themselves.
@@ -292,19 +284,23 @@ class Agents:
                 peer.told_at = at
                 peer.channel.post_body(beat)
 
-    async def gather(
+    async def await_all_agents(
         self, wanted: int, step: Step, noticed: asyncio.Event, *, names: tuple[str, ...]
     ) -> Failure | None:
         """Wait until all agents have come; return the failure that names the missing ones."""
         if wanted > files_allowed() - SPARE_FILES:
-            return _too_many(wanted)
+            return _fail_for_too_many_nodes(wanted)
         limit_s = self.settings.runtime.agent_timeout_s
-        code = await self._arrivals(
-            step, noticed, limit_s, lambda: len(self._own) >= wanted or bool(self._problem)
+
+        def own_nodes() -> list[str]:
+            return [peer.node for peer in self.peers.values() if peer.satellite is None]
+
+        code = await self._await_arrivals(
+            step, noticed, limit_s, lambda: len(own_nodes()) >= wanted or bool(self._problem)
         )
         if self._problem:
             return Failure(cause=Cause.agents_missing, message=self._problem)
-        if len(self._own) >= wanted:
+        if len(own_nodes()) >= wanted:
             return None
         told = code is None and noticed.is_set()
         if code is not None:
@@ -313,16 +309,10 @@ class Agents:
             why = "asked to stop before all agents had come"
         else:
             why = f"waited {limit_s:g} s for the agents"
-        came = {peer.node for peer in self._own}
-        return missing_agents(names, came, wanted=wanted, why=why, told=told)
+        return missing_agents(names, {*own_nodes()}, wanted=wanted, why=why, told=told)
 
     @property
-    def _own(self) -> tuple[Peer, ...]:
-        """The agents of the run's own job that are there now."""
-        return tuple(peer for peer in self.peers.values() if peer.satellite is None)
-
-    @property
-    def standing(self) -> tuple[Peer, ...]:
+    def standing_peers(self) -> tuple[Peer, ...]:
         """The agents that are there now and stay, in the allocation's order, satellites last."""
         there = (self.peers[rank] for rank in sorted(self.peers))
         return tuple(peer for peer in there if not peer.leaving)
@@ -330,23 +320,28 @@ class Agents:
     @property
     def standing_nodes(self) -> tuple[str, ...]:
         """The nodes of these agents."""
-        return tuple(peer.node for peer in self.standing)
+        return tuple(peer.node for peer in self.standing_peers)
 
-    async def broadcast(self, message: messages.Message) -> None:
+    @property
+    def satellite_nodes(self) -> tuple[str, ...]:
+        """The nodes of satellites, to be asked about with those of the run's own job."""
+        return tuple(peer.node for peer in self.peers.values() if peer.satellite is not None)
+
+    async def broadcast_message(self, message: messages.Message) -> None:
         """Send to every agent without waiting; each connection's reader notices a lost agent."""
         body = messages.encode_message(message)
         for peer in list(self.peers.values()):
             with contextlib.suppress(OSError):
                 peer.channel.post_body(body)
 
-    async def send(self, node_rank: int, message: messages.Message) -> None:
+    async def send_message(self, node_rank: int, message: messages.Message) -> None:
         """Send to one agent; do nothing if it is gone."""
         peer = self.peers.get(node_rank)
         if peer is not None:
             with contextlib.suppress(ConnectionError, OSError):
                 await peer.channel.send(message)
 
-    async def next_message(
+    async def receive_message(
         self, limit_s: float | None, noticed: asyncio.Event | None = None
     ) -> tuple[int, messages.Message] | None:
         """Return a message with its agent's rank; None at a notice, or when the time is over."""
@@ -366,27 +361,27 @@ class Agents:
             for future in waiting:
                 future.cancel()
 
-    async def heard(
+    async def receive_until_notice(
         self, limit_s: float, noticed: asyncio.Event
     ) -> AsyncIterator[tuple[int, messages.Message]]:
         """Yield messages with their agents' ranks, until a notice, or until the time is over."""
-        deadline = _clock() + limit_s
-        while not noticed.is_set() and (left_s := deadline - _clock()) > 0:
-            if (came := await self.next_message(left_s, noticed)) is not None:
+        deadline = _loop_time() + limit_s
+        while not noticed.is_set() and (left_s := deadline - _loop_time()) > 0:
+            if (came := await self.receive_message(left_s, noticed)) is not None:
                 yield came
 
-    async def close(self, leave_s: float) -> None:
+    async def shut_agents_down(self, leave_s: float) -> None:
         """Ask all agents to leave and stop listening."""
         self._closing = True
         for task in filter(None, (self._accepting, self._beating)):
             task.cancel()
-        await self.broadcast(messages.Shutdown())
+        await self.broadcast_message(messages.Shutdown())
         leaving = [asyncio.ensure_future(peer.channel.close()) for peer in self.peers.values()]
         if leaving:
             await asyncio.wait(leaving, timeout=leave_s)
 
 
-def _too_many(nodes: int) -> Failure:
+def _fail_for_too_many_nodes(nodes: int) -> Failure:
     return Failure(
         cause=Cause.agents_missing,
         message=f"the supervisor of {nodes} nodes needs {nodes + SPARE_FILES} open files and may "
@@ -396,5 +391,5 @@ def _too_many(nodes: int) -> Failure:
     )
 
 
-def _clock() -> float:
+def _loop_time() -> float:
     return asyncio.get_running_loop().time()

@@ -40,8 +40,8 @@ from hpckit.runtime.channel import tcp
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import job_key
 from hpckit.runtime.study.access import ask_study, tell_study
-from hpckit.runtime.supervisor.journal import reserve
-from hpckit.runtime.supervisor.patience import patiently
+from hpckit.runtime.supervisor.journal import reserve_space
+from hpckit.runtime.supervisor.patience import retry_passing_errors
 from hpckit.values import dataclass
 
 _REMOVED = 100
@@ -58,7 +58,7 @@ class Attempt:
     paths: AttemptPaths
     secret: str
 
-    def settle(self, *, completed: bool) -> None:
+    def clean_up(self, *, completed: bool) -> None:
         """Clean up when the attempt has ended: the working folder, and the study.
 
         Remove what leads to the code from the working folder; warn of writes into the code.
@@ -68,12 +68,12 @@ class Attempt:
         with contextlib.suppress(OSError):
             written = list(written_into_code(self.launch, since=self.paths.secret))
             if written:
-                self.warn(_shared_code(written))
+                self.record_warning(_describe_writes_into_code(written))
         if not self.launch.searched:
             return
         warning = tell_study(self.launch, self.index)
         if warning:
-            self.warn(warning)
+            self.record_warning(warning)
 
     def keep_incidents(self, event: events.Event) -> None:
         """Add what an event tells of nodes to the user's history of nodes; raises OSError."""
@@ -82,7 +82,7 @@ class Attempt:
             if append_incident(folder, incident):
                 remove_older(folder, incident.at - KEPT - timedelta(days=1), most=_REMOVED)
 
-    def warn(self, message: str) -> None:
+    def record_warning(self, message: str) -> None:
         """Add a warning to the attempt's events, if it can be written."""
         with contextlib.suppress(OSError):
             append_event(self.paths.events, events.Warned(at=now(), message=message))
@@ -92,27 +92,24 @@ class Attempt:
 
         False if the listing cannot be read: such a node is likely the one that is cut off.
         """
-        try:
+        with contextlib.suppress(OSError):
             return is_latest(self.launch.paths.run(self.index).attempts, self.number)
-        except OSError:
-            return False
+        return False
 
-    def past(self) -> Ledger:
+    def read_past_failures(self) -> Ledger:
         """Return the failures of the attempts before this one; empty if they are unreadable."""
-        try:
+        with contextlib.suppress(OSError):
             return read_ledger(counted_events(self.launch, self.index, before=self.number))
-        except OSError:
-            return Ledger()
+        return Ledger()
 
-    def cancelled(self) -> bool:
+    def is_cancelled(self) -> bool:
         """Return whether the user asked to cancel the run; False if the record is unreadable."""
-        try:
+        with contextlib.suppress(OSError):
             return is_cancelled(self.launch, self.index)
-        except OSError:
-            return False
+        return False
 
 
-def _shared_code(written: list[str]) -> str:
+def _describe_writes_into_code(written: list[str]) -> str:
     more = f" and {len(written) - 1} more" if written[1:] else ""
     return (
         f"files were written into the frozen code, which all runs share: {written[0]}{more}; write "
@@ -127,14 +124,14 @@ def open_attempt(launch: Launch, index: int, job_index: int, environ: Mapping[st
     """
     run = launch.paths.run(index)
     try:
-        patiently(lambda: _open_run(launch, index, run))
-        number, paths = patiently(lambda: _take_number(run))
+        retry_passing_errors(lambda: _prepare_run_folder(launch, index, run))
+        number, paths = retry_passing_errors(lambda: _claim_number(run))
         attempt = Attempt(
             launch=launch, index=index, number=number, paths=paths, secret=tcp.new_secret()
         )
-        patiently(lambda: write_text(paths.secret, attempt.secret + "\n"))
-        patiently(lambda: _begin(attempt, job_index, environ))
-        reserve(paths)
+        retry_passing_errors(lambda: write_text(paths.secret, attempt.secret + "\n"))
+        retry_passing_errors(lambda: _record_start(attempt, job_index, environ))
+        reserve_space(paths)
     except OSError as error:
         raise RunError(
             f"the attempt cannot be recorded in {run.attempts}: {error}",
@@ -143,7 +140,7 @@ def open_attempt(launch: Launch, index: int, job_index: int, environ: Mapping[st
     return attempt
 
 
-def _open_run(launch: Launch, index: int, run: RunPaths) -> None:
+def _prepare_run_folder(launch: Launch, index: int, run: RunPaths) -> None:
     """Make the run's folder, unless an earlier attempt has."""
     make_folder(run.folder.parent)
     make_folder(run.folder)
@@ -156,7 +153,7 @@ def _open_run(launch: Launch, index: int, run: RunPaths) -> None:
         fill_working_folder(launch, index)
 
 
-def _take_number(run: RunPaths) -> tuple[int, AttemptPaths]:
+def _claim_number(run: RunPaths) -> tuple[int, AttemptPaths]:
     """Take the next number by making its folder, so that no two attempts share one."""
     make_folder(run.attempts)
     number = latest_attempt(run.attempts)
@@ -170,11 +167,11 @@ def _take_number(run: RunPaths) -> tuple[int, AttemptPaths]:
         return number, paths
 
 
-def _begin(attempt: Attempt, job_index: int, environ: Mapping[str, str]) -> None:
+def _record_start(attempt: Attempt, job_index: int, environ: Mapping[str, str]) -> None:
     on_slurm = attempt.launch.cluster.kind is ClusterKind.slurm
     job, restarts = job_key(environ) if on_slurm else (None, 0)
     if job is not None:
-        _adopt(attempt.launch.paths, job_index, job.partition("_")[0])
+        _record_adopted_job(attempt.launch.paths, job_index, job.partition("_")[0])
     append_event(
         attempt.paths.events,
         events.AttemptStarted(
@@ -187,10 +184,10 @@ def _begin(attempt: Attempt, job_index: int, environ: Mapping[str, str]) -> None
             started=start_mark(os.getpid()) or "",
         ),
     )
-    note_other_code(attempt, environ)
+    record_changed_code(attempt, environ)
 
 
-def note_other_code(attempt: Attempt, environ: Mapping[str, str]) -> None:
+def record_changed_code(attempt: Attempt, environ: Mapping[str, str]) -> None:
     """Record and warn of code that is not frozen and has changed: who compares runs looks there."""
     launch, run = attempt.launch, attempt.launch.paths.run(attempt.index)
     lines = recorded_outside(launch.paths)
@@ -202,10 +199,10 @@ def note_other_code(attempt: Attempt, environ: Mapping[str, str]) -> None:
     changed = changed_outside(launch.paths, launch.code.project, lines)
     if changed and changed != changed_at_start(launch.paths, (attempt.index,)):
         write_text(run.other_code, "".join(f"{path}\n" for path in changed))
-        attempt.warn(f"{unfrozen_words(changed)}; the run takes it as it is now")
+        attempt.record_warning(f"{unfrozen_words(changed)}; the run takes it as it is now")
 
 
-def _adopt(paths: LaunchPaths, job_index: int, main: str) -> None:
+def _record_adopted_job(paths: LaunchPaths, job_index: int, main: str) -> None:
     """Record a job that was submitted by hand from a rendered script."""
     kinds = (events.SubmitIntended, events.Submitted, events.SubmitRefused)
     told = (event for event in merged_events(paths) if isinstance(event, kinds))

@@ -37,35 +37,35 @@ class AgentListener:
     _attended: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _room: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
-    async def accept(self) -> None:
+    async def accept_callers(self) -> None:
         """Accept callers until this is cancelled, which closes the socket."""
         loop = asyncio.get_running_loop()
         self.bound.setblocking(False)  # noqa: FBT003  # the socket's own signature
         with self.bound:
             while True:
-                await self._make_room()
+                await self._await_room()
                 try:
                     connection, _ = await loop.sock_accept(self.bound)
                 except OSError:  # the caller has left; or the system has no descriptor left
                     await asyncio.sleep(_PAUSE_S)
                     continue
-                await self._take(connection)
+                await self._take_connection(connection)
 
-    async def _take(self, connection: socket.socket) -> None:
+    async def _take_connection(self, connection: socket.socket) -> None:
         # The lowest free number is given, so it shows how many are left.
         if connection.fileno() >= files_allowed() - SPARE_FILES:
             connection.close()
             await asyncio.sleep(_PAUSE_S)
             return
-        task = asyncio.create_task(self._greet(connection))
+        task = asyncio.create_task(self._authenticate_caller(connection))
         self._pending[task] = asyncio.get_running_loop().time()
-        task.add_done_callback(self._leave_room)
+        task.add_done_callback(self._end_handshake)
 
-    def _leave_room(self, task: asyncio.Task[None]) -> None:
+    def _end_handshake(self, task: asyncio.Task[None]) -> None:
         self._pending.pop(task, None)
         self._room.set()
 
-    async def _make_room(self) -> None:
+    async def _await_room(self) -> None:
         """Wait for a handshake to end; cancel the oldest one if it takes too long."""
         while len(self._pending) >= PENDING:
             oldest, since = next(iter(self._pending.items()))
@@ -75,7 +75,7 @@ class AgentListener:
             self._room.clear()
             await done_within(max(left, _PAUSE_S), self._room.wait())
 
-    async def _greet(self, connection: socket.socket) -> None:
+    async def _authenticate_caller(self, connection: socket.socket) -> None:
         """Let one caller prove itself; turn it away if it does not know the secret."""
         reader, writer = await asyncio.open_connection(sock=connection, limit=tcp.LINE_LIMIT)
         try:

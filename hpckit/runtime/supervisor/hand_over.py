@@ -7,56 +7,53 @@ planning.recovery.decide.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from hpckit.model import events
 from hpckit.model.cluster.allocation import AttemptRequest, RequeueResult
 from hpckit.model.failure import Cause
 from hpckit.model.states import RequeueOutcome, RunState
 from hpckit.planning.recovery.round_view import EndAttempt
-from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.clock import now
-from hpckit.runtime.supervisor.attempt import Attempt
 from hpckit.runtime.supervisor.journal import Journal
-from hpckit.runtime.supervisor.notices import Notices
+from hpckit.runtime.supervisor.outlook import Outlook
 from hpckit.runtime.threads import aside
 from hpckit.values import dataclass, field
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class HandOver:
     """The last action of an attempt."""
 
-    assignment: Assignment
-    attempt: Attempt
+    outlook: Outlook
     journal: Journal
-    notices: Notices
     _again: bool = field(default=False, init=False)
     """Whether there is a next attempt, whoever asked for it."""
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
-    async def ask_before_kill(self, end: Callable[[], EndAttempt]) -> None:
+    async def ask_before_kill(self) -> None:
         """Ask for the next attempt of a preempted run while it saves, if only KillWait is left.
 
-        A save may take longer than that. `end` returns how the attempt would end now.
+        A save may take longer than that.
         """
-        await self.notices.terminated.wait()
-        await self.notices.learn_cause()
-        notice = self.notices.notice
-        if notice is not None and notice.cause is Cause.preempted and end().again:
-            await self._ask(AttemptRequest(excluded=end().excluded))
+        await self.outlook.notices.terminated.wait()
+        await self.outlook.notices.learn_cause()
+        notice = self.outlook.notices.notice
+        if notice is not None and notice.cause is Cause.preempted:
+            end = self.outlook.end_if_stopped()
+            if end.again:
+                await self._request_attempt_once(AttemptRequest(excluded=end.excluded))
 
-    async def see_to(self, end: EndAttempt, standing: tuple[str, ...]) -> None:
+    async def arrange_next_attempt(self, end: EndAttempt, standing: tuple[str, ...]) -> None:
         """Arrange the next attempt if there should be one; otherwise make sure there is none.
 
         `standing` are the nodes that are there at the end.
         """
-        allocation = self.assignment.allocation
+        allocation = self.outlook.assignment.allocation
         if allocation is None:
             return
         # The next attempt reads the results of this one.
-        await self.journal.settle()
-        lost = tuple(sorted({*self.assignment.agents.nodes} - {*standing}))
+        await self.journal.await_writes()
+        lost = tuple(sorted({*self.outlook.assignment.agents.nodes} - {*standing}))
         wish = AttemptRequest(excluded=end.excluded, lost=lost)
         if allocation.drop_satellites is not None and end.state is not RunState.interrupted:
             await aside(allocation.drop_satellites)
@@ -65,28 +62,27 @@ class HandOver:
         elif allocation.hand_to_successor is not None:
             if end.excluded:
                 hand = allocation.hand_to_successor
-                self._record(await aside(lambda: hand(wish)))
+                self._record_answer(await aside(lambda: hand(wish)))
         elif end.again:
-            await self._ask(wish)
+            await self._request_attempt_once(wish)
         elif end.state is RunState.interrupted:
-            await self.notices.await_preemption()
+            await self.outlook.notices.await_preemption()
 
-    async def _ask(self, wish: AttemptRequest) -> None:
-        """Ask for the next attempt, once."""
-        allocation, owns = self.assignment.allocation, self._may_requeue
+    async def _request_attempt_once(self, wish: AttemptRequest) -> None:
+        allocation, owns = self.outlook.assignment.allocation, self._may_requeue
         async with self._asking:
             # A successor that is queued already is the next attempt.
             if self._again or allocation is None or allocation.hand_to_successor is not None:
                 return
             answer = await aside(lambda: allocation.requeue(wish, owns))
             self._again = answer.outcome is RequeueOutcome.requeued
-            self._record(answer)
+            self._record_answer(answer)
 
     def _may_requeue(self) -> bool:
-        return self.attempt.owns_run() and not self.attempt.cancelled()
+        return self.outlook.attempt.owns_run() and not self.outlook.attempt.is_cancelled()
 
-    def _record(self, answer: RequeueResult) -> None:
-        self.journal.record(
+    def _record_answer(self, answer: RequeueResult) -> None:
+        self.journal.record_event(
             events.RequeueAsked(
                 at=now(),
                 outcome=answer.outcome,
@@ -97,4 +93,4 @@ class HandOver:
             )
         )
         if answer.text:
-            self.journal.say(f"requeue {answer.outcome}: {answer.text}")
+            self.journal.print_line(f"requeue {answer.outcome}: {answer.text}")

@@ -52,7 +52,7 @@ class FileThread:
     """Runs file operations in order; a file system that does not answer holds up its thread alone.
 
     Its thread starts with the first operation. The process may end without waiting for it, so await
-    `settled` first.
+    `await_queued_work` first.
     """
 
     most: int = MOST_WAITING
@@ -61,7 +61,7 @@ class FileThread:
     _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
     _begun: bool = field(default=False, init=False)
 
-    def put(self, work: Callable[[], None], *, droppable: bool = False) -> bool:
+    def queue_work(self, work: Callable[[], None], *, droppable: bool = False) -> bool:
         """Queue work after all earlier work; return False if it is droppable and the queue is full.
 
         The work must not raise.
@@ -70,26 +70,28 @@ class FileThread:
             if droppable and len(self._works) >= self.most:
                 return False
             self._works.append(work)
-            self._wake()
+            self._wake_thread()
         return True
 
-    def put_latest(self, name: str, work: Callable[[], None]) -> None:
+    def queue_latest_work(self, name: str, work: Callable[[], None]) -> None:
         """Run the work when nothing else waits, unless later work of the same name replaces it."""
         with self._changed:
             self._latest[name] = work
-            self._wake()
+            self._wake_thread()
 
-    async def settled(self, limit_s: float) -> bool:
+    async def await_queued_work(self, limit_s: float) -> bool:
         """Return whether everything queued so far is done within `limit_s` seconds."""
-        return await done_within(limit_s, aside(lambda: None, partial(self.put_latest, "settled")))
+        return await done_within(
+            limit_s, aside(lambda: None, partial(self.queue_latest_work, "settled"))
+        )
 
-    def _wake(self) -> None:
+    def _wake_thread(self) -> None:
         if not self._begun:
             self._begun = True
-            threading.Thread(target=self._run, name="files", daemon=True).start()
+            threading.Thread(target=self._run_queue, name="files", daemon=True).start()
         self._changed.notify()
 
-    def _run(self) -> None:
+    def _run_queue(self) -> None:
         while True:
             with self._changed:
                 while not (self._works or self._latest):
@@ -120,17 +122,17 @@ class Journal:
     _progress: dict[str, Any] = field(default_factory=dict, init=False)
     _due: asyncio.TimerHandle | None = field(default=None, init=False)
 
-    def record(self, event: events.Event) -> None:
+    def record_event(self, event: events.Event) -> None:
         """Append an event; if it cannot be written, that is reported, and the run continues."""
         if self.heard is not None:
             self.heard(event)
         droppable = isinstance(event, _LEFT_OUT_FIRST)
-        if not self.files.put(partial(self._write, event), droppable=droppable):
+        if not self.files.queue_work(partial(self._append_event, event), droppable=droppable):
             self._left_out += 1
 
-    def warn(self, message: str) -> None:
+    def record_warning(self, message: str) -> None:
         """Record a warning."""
-        self.record(events.Warned(at=now(), message=message))
+        self.record_event(events.Warned(at=now(), message=message))
 
     def note_step(self, round_: int, step: int, total: int | None, *, last: bool = False) -> None:
         """Write the progress for users: now if it is the `last` of a round, else once it is due.
@@ -144,11 +146,11 @@ class Journal:
         pause_s = min(max(_PROGRESS_S, _SHARE * (at - self._began_at)), _MOST_PROGRESS_S)
         rest_s = self._noted_at + pause_s - at
         if last or rest_s <= 0:
-            self._put_progress()
+            self._queue_progress()
         elif self._due is None:
-            self._due = asyncio.get_running_loop().call_later(rest_s, self._put_progress)
+            self._due = asyncio.get_running_loop().call_later(rest_s, self._queue_progress)
 
-    def _put_progress(self) -> None:
+    def _queue_progress(self) -> None:
         if self._due is not None:
             self._due.cancel()
         self._noted_at, self._due = time.monotonic(), None
@@ -158,30 +160,30 @@ class Journal:
             with contextlib.suppress(OSError):  # a courtesy
                 write_text(path, text, lasting=False)
 
-        self.files.put_latest(path.name, replace_file)
+        self.files.queue_latest_work(path.name, replace_file)
 
-    async def record_end(self, event: events.AttemptEnded) -> None:
+    async def record_attempt_end(self, event: events.AttemptEnded) -> None:
         """Write the final event of the attempt, with a few tries."""
-        self.files.put(partial(self._write_end, event))
-        await self.files.settled(_FINAL_EVENT_S)
+        self.files.queue_work(partial(self._append_attempt_end, event))
+        await self.files.await_queued_work(_FINAL_EVENT_S)
 
-    async def settle(self) -> None:
+    async def await_writes(self) -> None:
         """Wait until everything is written, because the next action may read it."""
-        if not await self.files.settled(_SETTLED_S):
+        if not await self.files.await_queued_work(_SETTLED_S):
             sys.stderr.write("hpckit: error: the record is incomplete: its files do not answer\n")
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Write a line to the batch log through the thread: the log is on a file system, too."""
-        self.files.put(lambda: log_line(text))
+        self.files.queue_work(lambda: write_log_line(text))
 
-    def _write(self, event: events.Event) -> None:
+    def _append_event(self, event: events.Event) -> None:
         """Append an event, after those that could not be written before."""
-        waiting = [*self._unwritten, *self._confessed(), event]
+        waiting = [*self._unwritten, *self._warn_of_left_out(), event]
         for place, one in enumerate(waiting):
             try:
                 append_event(self.paths.events, one)
             except OSError as error:
-                log_line(f"error: cannot record {event.kind}: {error}")
+                write_log_line(f"error: cannot record {event.kind}: {error}")
                 self._unwritten = waiting[place:][-_KEPT:]
                 return
             if self.keep is not None:
@@ -189,43 +191,43 @@ class Journal:
                     self.keep(one)
         self._unwritten = []
 
-    def _confessed(self) -> list[events.Event]:
+    def _warn_of_left_out(self) -> list[events.Event]:
         """Return a warning about the events left out since the last such warning."""
         count, self._left_out = self._left_out, 0
         message = f"{count} events were left out: the file system did not answer for too long"
         return [events.Warned(at=now(), message=message)] if count else []
 
-    def _write_end(self, event: events.AttemptEnded) -> None:
+    def _append_attempt_end(self, event: events.AttemptEnded) -> None:
         lost = unreadable_rows(self.paths)
         if lost:
-            self._write(events.Warned(at=now(), message=lost))
-        self._write(event)
+            self._append_event(events.Warned(at=now(), message=lost))
+        self._append_event(event)
         with contextlib.suppress(OSError):
             self.paths.reserve.unlink(missing_ok=True)
         for _ in range(_FINAL_EVENT_TRIES):
             if not self._unwritten:
                 return
             *before, last = self._unwritten
-            self._unwritten = _fitting(before, _RESERVE // 2)
-            self._write(last)
+            self._unwritten = _latest_that_fit(before, _RESERVE // 2)
+            self._append_event(last)
             if self._unwritten:
                 time.sleep(_FINAL_EVENT_PAUSE_S)
 
 
-def _fitting(told: Sequence[events.Event], size: int) -> list[events.Event]:
+def _latest_that_fit(told: Sequence[events.Event], size: int) -> list[events.Event]:
     """Return the latest of some events whose lines take at most `size` bytes."""
     sizes = [len(json.dumps(events.encode_event(event))) for event in told]
     return [event for place, event in enumerate(told) if sum(sizes[place:]) <= size]
 
 
-def log_line(text: str) -> None:
+def write_log_line(text: str) -> None:
     """Write a line to the batch log."""
     with contextlib.suppress(OSError):  # it may be on a full disk
         sys.stderr.write(f"hpckit: {text}\n")
         sys.stderr.flush()
 
 
-def reserve(paths: AttemptPaths) -> None:
+def reserve_space(paths: AttemptPaths) -> None:
     """Reserve disk space for an attempt's final events; do without if there is none."""
     with contextlib.suppress(OSError):
         handle = os.open(paths.reserve, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from hpckit.model import events
@@ -17,8 +16,10 @@ from hpckit.model.failure import Cause
 from hpckit.planning.recovery.round_view import StopNotice
 from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.clock import now
-from hpckit.runtime.signals import NOTICES, WARNINGS, hear_notices
+from hpckit.runtime.signals import NOTICES, WARNINGS
+from hpckit.runtime.supervisor.attempt import Attempt
 from hpckit.runtime.supervisor.deadline import Deadline
+from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.threads import aside_within, done_within
 from hpckit.values import dataclass, field, replace
 
@@ -36,26 +37,23 @@ _AT_ONCE = timedelta(seconds=3)
 """Within this time, signals to the step and to the batch side have the same cause."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Notices:
     """The notice of one attempt, if there is one.
 
     `noticed` is set with the first notice, `told` if this process itself got it, `terminated` if
-    that was SIGTERM: what is left is KillWait. `cancelled` is
-    whether the user wanted the end, according to the scheduler or to the launch's record, which
-    `asked_to_cancel` reads: it may block. What comes once the attempt is `over` is no notice.
-    `dismissed` is the notice that the ranks of the latest round got for no reason: the job
-    continues.
+    that was SIGTERM: what is left is KillWait. `cancelled` is whether the user wanted the end,
+    according to the scheduler or to the launch's record. What comes once the attempt is `over` is
+    no notice. `dismissed` is the notice that the ranks of the latest round got for no reason: the
+    job continues.
 
-    A warning far from the time limit was sent by hand, as a request to save now. If they
-    `can_save`, the ranks do so and continue.
+    A warning far from the time limit was sent by hand, as a request to save now.
     """
 
     assignment: Assignment
+    attempt: Attempt
     deadline: Deadline
-    record: Callable[[events.Event], None]
-    asked_to_cancel: Callable[[], bool]
-    can_save: Callable[[], bool] = lambda: True
+    journal: Journal
     notice: StopNotice | None = field(default=None, init=False)
     dismissed: StopNotice | None = field(default=None, init=False)
     cancelled: bool = field(default=False, init=False)
@@ -67,12 +65,8 @@ class Notices:
     _unheeded: tuple[StopNotice, float] | None = field(default=None, init=False)
     _heard_at: datetime = field(default=datetime.min.replace(tzinfo=UTC), init=False)
 
-    def listen(self) -> None:
-        """Handle this process's own signals from now on."""
-        hear_notices(lambda number: self.hear_self(number.name))
-
     @staticmethod
-    def ignore() -> None:
+    def ignore_signals() -> None:
         """Ignore signals from now on, so that the exit code shows how the attempt ended.
 
         Called when the process leaves. The event loop would otherwise handle signals until it
@@ -83,27 +77,30 @@ class Notices:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
 
-    def hear(self, name: str) -> None:
-        """Remember a notice for the rounds to look at. Slurm sends the same one several times."""
+    def note_signal(self, name: str, *, can_save: bool) -> None:
+        """Remember a notice for the rounds to look at. Slurm sends the same one several times.
+
+        If it is a request to save and the ranks `can_save`, they do so and continue.
+        """
         first = self.notice is None or (self._wished and name not in _WARNING_NAMES)
         if self.over or not first:
             return
         endless = self.assignment.allocation is None
-        far = endless or self.deadline.is_far(time.monotonic())
+        far = endless or self.deadline.is_far_from_limit(time.monotonic())
         self._wished = name in _WARNING_NAMES and far
-        if self._wished and not self.can_save():
+        if self._wished and not can_save:
             words = f"{name} was sent long before the time limit, and there is nothing to save yet"
-            self.record(events.Warned(at=now(), message=words))
+            self.journal.record_warning(words)
             self._wished, self._unheeded = False, (StopNotice(signal=name), time.monotonic())
             return
-        cause = Cause.notice if self._wished else self._cause_of(name)
+        cause = Cause.notice if self._wished else self._guess_cause(name)
         self.notice = StopNotice(signal=name, cause=cause)
         self.noticed.set()
         self._heard_at = at = now()
-        end = self._end(cause, at)
-        self.record(events.NoticeHeard(at=at, signal=name, cause=cause, deadline=end))
+        end = self._find_time_of_end(cause, at)
+        self.journal.record_event(events.NoticeHeard(at=at, signal=name, cause=cause, deadline=end))
 
-    def _end(self, cause: Cause, at: datetime) -> datetime | None:
+    def _find_time_of_end(self, cause: Cause, at: datetime) -> datetime | None:
         """Return when the attempt will be ended, if that is known."""
         limits = self.deadline.limits
         if self._wished:
@@ -113,7 +110,7 @@ class Notices:
         left_s = None if limits.end_s is None else limits.end_s - time.monotonic()
         return None if left_s is None else at + timedelta(seconds=left_s)
 
-    def hear_self(self, name: str) -> None:
+    def note_own_signal(self, name: str, *, can_save: bool) -> None:
         """Remember a notice that this process itself got."""
         at_once = now() - self._heard_at < _AT_ONCE
         if self.notice is not None and self.notice.cause is Cause.preempted and at_once:
@@ -122,10 +119,14 @@ class Notices:
         self.told.set()
         if name == signal.SIGTERM.name:
             self.terminated.set()
-        self.hear(name)
+        self.note_signal(name, can_save=can_save)
 
-    def _cause_of(self, name: str) -> Cause:
-        if name in _WARNING_NAMES or name == TIME_LIMIT or self.deadline.reached(time.monotonic()):
+    def _guess_cause(self, name: str) -> Cause:
+        if (
+            name in _WARNING_NAMES
+            or name == TIME_LIMIT
+            or self.deadline.is_at_limit(time.monotonic())
+        ):
             return Cause.time_limit
         on_slurm = bool(self.assignment.agents.prefix)
         if on_slurm and name == signal.SIGTERM.name and not self.told.is_set():
@@ -133,7 +134,7 @@ class Notices:
             return Cause.preempted
         return Cause.notice
 
-    def ended_by_wish(self, ran: timedelta) -> StopNotice | None:
+    def find_unmet_request(self, ran: timedelta) -> StopNotice | None:
         """Return the request to save that a round, which `ran` so long, got just before its end.
 
         hpckit does not pass it on if it can save nothing, but Slurm sends it to every process: a
@@ -144,12 +145,12 @@ class Notices:
         age_s = time.monotonic() - self._unheeded[1]
         return self._unheeded[0] if age_s < min(_TO_SAVE_S, ran.total_seconds()) else None
 
-    async def learn_why(self) -> None:
+    async def find_meaning_of_notice(self) -> None:
         """Find out what the notice meant, if there is one: a signal has many meanings."""
         self.dismissed = None
         await self.learn_cause()
         if self.notice is not None and self._wished and not self.cancelled:
-            self._dismiss(self.notice)
+            self._withdraw_notice(self.notice)
 
     async def learn_cause(self) -> None:
         """Find out what ends the attempt, if anything does, and who starts the run again."""
@@ -158,11 +159,10 @@ class Notices:
 
     async def learn_whether_cancelled(self) -> None:
         """Read whether the user has asked for the end, unless that takes too long."""
-        asked = await aside_within(_ANSWER_S, self.asked_to_cancel, otherwise=False)
+        asked = await aside_within(_ANSWER_S, self.attempt.is_cancelled, otherwise=False)
         self.cancelled = self.cancelled or asked
 
     async def _ask_scheduler(self) -> None:
-        """Ask the scheduler, which may be too busy to answer."""
         allocation, notice = self.assignment.allocation, self.notice
         if allocation is None or notice is None or notice.cause is Cause.time_limit:
             return
@@ -174,9 +174,9 @@ class Notices:
         self.notice = replace(notice, cause=cause, restarts=ending.restarts)
         self._wished = self._wished and ending.cause is None
         if ending.runs_on and not self.told.is_set() and not self.cancelled:
-            self._dismiss(self.notice)
+            self._withdraw_notice(self.notice)
 
-    def _dismiss(self, notice: StopNotice) -> None:
+    def _withdraw_notice(self, notice: StopNotice) -> None:
         """Withdraw a notice that ends nothing; the next one counts as the first."""
         self.dismissed, self.notice = notice, None
         self._wished = False

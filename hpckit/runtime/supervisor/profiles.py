@@ -18,36 +18,34 @@ from hpckit.model.profile import (
     RankProfile,
     planned_id,
 )
-from hpckit.model.settings import Profile
 from hpckit.planning.rounds.round_state import RoundState
 from hpckit.runtime.clock import now
 from hpckit.runtime.mailbox import profile_mailbox
 from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.journal import Journal
-from hpckit.runtime.supervisor.round import Round
+from hpckit.runtime.supervisor.outlook import Outlook
 from hpckit.runtime.threads import aside
 from hpckit.values import dataclass, field, replace
 
 _ENDED = "the rank ended before"
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Profiles:
-    """The profiles of one attempt; `round` is its latest round, if any."""
+    """The profiles of one attempt, whose agents get the orders."""
 
     journal: Journal
     agents: Agents
-    planned: Profile = field(default_factory=Profile)
-    round: Round | None = field(default=None, init=False)
+    outlook: Outlook
     _open: dict[str, ProfileAnswer] = field(default_factory=dict, init=False)
 
-    async def answer(self, before: int, _: int) -> None:
+    async def answer_requests(self, before: int, _: int) -> None:
         """Answer the requests after this one, in their order."""
         for asked in await aside(lambda: profile_mailbox(self.journal.paths).requested(before)):
-            await self._answer(asked)
+            await self._follow_request(asked)
 
-    async def _answer(self, request: ProfileRequest) -> None:
-        round_ = None if self.round is None else self.round.state
+    async def _follow_request(self, request: ProfileRequest) -> None:
+        round_ = None if self.outlook.round is None else self.outlook.round.state
         every = tuple(range(0 if round_ is None else round_.world_size))
         asked = ProfileAnswer(
             id=request.id,
@@ -57,27 +55,23 @@ class Profiles:
             ranks=tuple(sorted(set(request.ranks))) or every,
             tool=request.tool,
         )
-        why = self._refusal(asked, round_)
+        why = self._refuse_request(asked, round_)
         if why is not None or round_ is None:
-            self._write(replace(asked, round=None, refused=why, done=True))
+            self._write_answer(replace(asked, round=None, refused=why, done=True))
             return
         self._open[asked.id] = asked
-        self._write(asked)
+        self._write_answer(asked)
         order = messages.StartProfile(
-            id=asked.id,
-            round=round_.number,
-            steps=asked.steps,
-            ranks=asked.ranks,
-            tool=asked.tool,
+            id=asked.id, round=round_.number, steps=asked.steps, ranks=asked.ranks, tool=asked.tool
         )
-        await self.agents.broadcast(order)
+        await self.agents.broadcast_message(order)
         for rank in asked.ranks:
-            if self.round is not None and rank in self.round.state.exits:
-                self.ended(round_.number, rank)
+            if rank in round_.exits:
+                self.note_rank_end(round_.number, rank)
 
-    def _refusal(self, asked: ProfileAnswer, round_: RoundState | None) -> str | None:
+    def _refuse_request(self, asked: ProfileAnswer, round_: RoundState | None) -> str | None:
         """Return why a request cannot be followed; None if it can."""
-        unready = _unready(round_)
+        unready = _explain_unready(round_)
         if unready is not None or round_ is None:
             return unready
         if not 0 < asked.steps <= MOST_STEPS or not 0 < len(asked.ranks) <= MOST_RANKS:
@@ -89,35 +83,36 @@ class Profiles:
             return f"a profile of rank {ranges(other.ranks)} is under way"
         return None
 
-    def take(self, message: messages.Profiled) -> None:
+    def note_result(self, message: messages.Profiled) -> None:
         """Note what came of a profile on one rank; planned ones begin without a request."""
         answer = self._open.get(message.id)
-        if answer is None and self.round and message.id == planned_id(message.round):
-            every = range(self.round.state.world_size)
+        round_ = self.outlook.round
+        if answer is None and round_ is not None and message.id == planned_id(message.round):
+            planned = self.agents.settings.observe.profile
             answer = ProfileAnswer(
                 id=message.id,
                 at=now(),
                 round=message.round,
-                steps=self.planned.steps,
-                ranks=tuple(sorted(set(self.planned.ranks) & set(every))),
-                tool=self.planned.tool,
+                steps=planned.steps,
+                ranks=tuple(sorted(set(planned.ranks) & set(round_.state.ranks))),
+                tool=planned.tool,
             )
         if answer is not None:
-            self._note(answer, message.profile)
+            self._add_result(answer, message.profile)
 
-    def ended(self, round_: int, rank: int) -> None:
+    def note_rank_end(self, round_: int, rank: int) -> None:
         """Note that a rank has ended: what it has not reported does not come any more."""
         for answer in list(self._open.values()):
             told = {result.rank for result in answer.results}
             if answer.round == round_ and rank in answer.ranks and rank not in told:
-                self._note(answer, RankProfile(rank=rank, problem=_ENDED))
+                self._add_result(answer, RankProfile(rank=rank, problem=_ENDED))
 
-    def over(self, round_: int) -> None:
+    def note_round_end(self, round_: int) -> None:
         """Note that a round has ended."""
         for rank in {rank for answer in self._open.values() for rank in answer.ranks}:
-            self.ended(round_, rank)
+            self.note_rank_end(round_, rank)
 
-    def _note(self, answer: ProfileAnswer, result: RankProfile) -> None:
+    def _add_result(self, answer: ProfileAnswer, result: RankProfile) -> None:
         if result.rank not in answer.ranks:
             return
         others = (other for other in answer.results if other.rank != result.rank)
@@ -126,20 +121,20 @@ class Profiles:
         self._open[answer.id] = answer
         if answer.done:
             del self._open[answer.id]
-        self._write(answer)
+        self._write_answer(answer)
 
-    def _write(self, answer: ProfileAnswer) -> None:
+    def _write_answer(self, answer: ProfileAnswer) -> None:
         mailbox = profile_mailbox(self.journal.paths)
-        self.journal.files.put_latest(f"profile {answer.id}", partial(mailbox.write, answer))
+        self.journal.files.queue_latest_work(f"profile {answer.id}", partial(mailbox.write, answer))
 
 
-def _unready(round_: RoundState | None) -> str | None:
+def _explain_unready(round_: RoundState | None) -> str | None:
     """Return why the ranks of a round cannot be profiled now; None if they can."""
     if round_ is None:
         return "its ranks are being started"
-    if round_.leaving:
+    if round_.asked_to_leave:
         return "it was asked to leave"
-    if not round_.watching:
+    if not round_.is_watching:
         return "its ranks are being started, or have just ended"
     if round_.step is None:
         return (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,12 +35,12 @@ class TrialPruner:
     _trial: optuna.Trial | None = field(default=None, init=False)
     _known: set[int] = field(default_factory=set, init=False)
 
-    def hear(self, report: Reported) -> None:
+    def add_report(self, report: Reported) -> None:
         """Add a report."""
         self._reports.put_nowait(report)
 
-    async def run(self, prune: Callable[[], Awaitable[None]]) -> None:
-        """Pass reports on as they come; call `prune` if the study says so.
+    async def await_verdict(self) -> bool:
+        """Pass reports on as they come; return True once the study says that the run is to end.
 
         A study that cannot be asked ends nothing: a warning is printed, and the run continues.
         """
@@ -50,13 +50,13 @@ class TrialPruner:
                 reports = [await self._reports.get()]
                 while not self._reports.empty():
                     reports.append(self._reports.get_nowait())
-                is_over = await aside(partial(self._ask, reports))
+                is_over = await aside(partial(self._ask_study, reports))
         except (HpckitError, OSError, ValueError, KeyError, RuntimeError) as error:
             sys.stderr.write(f"hpckit: warning: pruning has stopped: {error}\n")
-            return
-        await prune()
+            return False
+        return True
 
-    def _ask(self, reports: Sequence[Reported]) -> bool:
+    def _ask_study(self, reports: Sequence[Reported]) -> bool:
         if self._trial is None:
             self._trial, self._known = open_trial(self.launch, self.index)
         trial = self._trial
@@ -67,8 +67,8 @@ class TrialPruner:
         return trial.should_prune()
 
 
-def judge_of(launch: Launch, index: int, settings: LaunchConfig) -> TrialPruner | None:
-    """Return the judge of a run; None if nothing can end it early."""
+def make_pruner(launch: Launch, index: int, settings: LaunchConfig) -> TrialPruner | None:
+    """Return the pruner of a run; None if nothing can end it early."""
     if not launch.searched or settings.sweep.pruner is Pruner.none:
         return None
     return TrialPruner(launch=launch, index=index)

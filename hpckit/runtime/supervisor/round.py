@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from functools import partial
 
 from hpckit.model import events, messages
 from hpckit.model.cluster.nodes import compress_nodes
@@ -18,12 +17,19 @@ from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.round_view import RoundView
 from hpckit.planning.rounds.hang_report import HangReport
 from hpckit.planning.rounds.round_state import Phase, RoundState
-from hpckit.planning.rounds.round_turns import Heard, Instruction, NoteStep, Send, Turn, after
+from hpckit.planning.rounds.round_turns import (
+    Heard,
+    Instruction,
+    NoteStep,
+    Send,
+    Turn,
+    advance_round,
+)
 from hpckit.runtime.clock import now
 from hpckit.runtime.mailbox import write_answer
 from hpckit.runtime.supervisor.agents import Agents, Peer
 from hpckit.runtime.supervisor.journal import Journal
-from hpckit.runtime.supervisor.node_inspections import address_of, master_host
+from hpckit.runtime.supervisor.node_inspections import find_address, find_master_host
 from hpckit.runtime.supervisor.pruning import TrialPruner
 from hpckit.runtime.threads import done_within
 from hpckit.values import dataclass, field
@@ -32,7 +38,7 @@ _COLLECT_S = 8.0
 """How long a user's request for stacks may take: a little longer than an agent waits for ranks."""
 
 
-def start_orders(
+def make_start_orders(
     number: int, members: tuple[Peer, ...], settings: LaunchConfig, past: Ledger
 ) -> dict[int, messages.StartRound]:
     """Return the orders to start a round on these members, by node rank, without the port."""
@@ -43,13 +49,13 @@ def start_orders(
         peer.node_rank: messages.StartRound(
             round=number,
             nodes=nodes,
-            address=address_of(peer, members),
+            address=find_address(peer, members),
             node_rank=place,
             first_rank=place * tasks,
             local_world_size=tasks,
             world_size=tasks * len(members),
             num_nodes=len(members),
-            master_addr=master_host(members),
+            master_addr=find_master_host(members),
             master_port=0,
             mtbf_hours=mtbf / timedelta(hours=1),
             save_cost=past.save_cost,
@@ -62,8 +68,8 @@ def start_orders(
 class Round:
     """One start of all ranks: waits for what happens, and does what `state` says.
 
-    `pass_on` is called with the messages that are for other parts; `judge` may have the ranks leave
-    early, `pruned`.
+    `pass_on` is called with the messages that are for other parts; `pruner` may have the ranks
+    leave early, `pruned`.
     """
 
     state: RoundState
@@ -71,84 +77,85 @@ class Round:
     journal: Journal
     noticed: asyncio.Event
     pass_on: Callable[[RoundState, Heard], Awaitable[None]]
-    judge: TrialPruner | None
+    pruner: TrialPruner | None
     _request: int = field(default=0, init=False)
     """The latest request of a user for stacks."""
     _stacks: HangReport = field(default_factory=HangReport, init=False)
     _stacks_complete: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
-    async def run(self) -> RoundView:
+    async def run_to_end(self) -> RoundView:
         """Start all ranks and return when none is left."""
-        judging: asyncio.Task[None] | None = None
+        judging = asyncio.create_task(self._prune_if_judged())
         turn: Heard | Turn = Turn.begin
         try:
-            while await self.take(turn):
-                if self.judge is not None and judging is None and self.state.watching:
-                    prune = partial(self.agents.broadcast, messages.Prune())
-                    judging = asyncio.create_task(self.judge.run(prune))
-                elif judging is not None and not self.state.watching:
+            while await self.take_turn(turn):
+                if self.state.phase > Phase.watching:
                     judging.cancel()
-                turn = await self._turn()
+                turn = await self._await_turn()
         finally:
-            if judging is not None:
-                judging.cancel()
-        return self.view()
+            judging.cancel()
+        return self.view_now()
 
-    async def leave(self) -> None:
+    async def _prune_if_judged(self) -> None:
+        if self.pruner is not None and await self.pruner.await_verdict():
+            await self.agents.broadcast_message(messages.Prune())
+
+    async def ask_ranks_to_leave(self) -> None:
         """Have all ranks save and leave at their next boundary, however long that takes."""
-        await self.take(Turn.leave)
+        await self.take_turn(Turn.leave)
 
-    def view(self) -> RoundView:
+    def view_now(self) -> RoundView:
         """Return the current state of the round."""
         agents = self.agents
-        return self.state.view(agents.standing_nodes, agents.given_up_s, time.monotonic(), now())
+        return self.state.make_view(
+            agents.standing_nodes, agents.given_up_s, time.monotonic(), now()
+        )
 
-    async def _turn(self) -> Heard | Turn:
-        """Wait for what happens next."""
+    async def _await_turn(self) -> Heard | Turn:
         until = self.state.until
         limit_s = None if until == math.inf else max(until - time.monotonic(), 0.0)
         noticed = None if self.state.noticed else self.noticed
-        came = await self.agents.next_message(limit_s, noticed)
+        came = await self.agents.receive_message(limit_s, noticed)
         return Turn.time if came is None else Heard(*came)
 
-    async def take(self, turn: Heard | Turn) -> bool:
+    async def take_turn(self, turn: Heard | Turn) -> bool:
         """Follow what has happened; return whether the round continues.
 
         A notice comes before a message: ranks that end meanwhile may have had it, too.
         """
         noticed = self.noticed.is_set() and not self.state.noticed and turn is not Turn.begin
         for one in (Turn.notice, turn) if noticed else (turn,):
-            self.state, instructions = after(self.state, one, time.monotonic(), now())
+            self.state, instructions = advance_round(self.state, one, time.monotonic(), now())
             for instruction in instructions:
-                await self._follow(instruction)
+                await self._follow_instruction(instruction)
         return self.state.phase is not Phase.over
 
-    async def _follow(self, instruction: Instruction) -> None:
+    async def _follow_instruction(self, instruction: Instruction) -> None:
         match instruction:
             case Send(message=message, to=None):
-                await self.agents.broadcast(message)
+                await self.agents.broadcast_message(message)
             case Send(message=message, to=int(node_rank)):
-                await self.agents.send(node_rank, message)
+                await self.agents.send_message(node_rank, message)
             case NoteStep(step=step, total=total, last=last):
                 self.journal.note_step(self.state.number, step, total, last=last)
             case Heard(message=messages.StackSaved() | messages.StacksSaved() as message):
-                self._take_stacks(instruction.sender, message)
+                self._keep_stacks(instruction.sender, message)
             case Heard(message=messages.Reported() as report):
-                if self.judge is not None:
-                    self.judge.hear(report)
+                if self.pruner is not None:
+                    self.pruner.add_report(report)
             case Heard():
                 await self.pass_on(self.state, instruction)
             case events.Event():
-                self.journal.record(instruction)
+                self.journal.record_event(instruction)
 
     async def collect_stacks(self, request: int) -> StacksAnswer | None:
         """Have every rank say what it is doing; None unless the ranks are being watched."""
         state = self.state
-        if not state.watching:
+        if not state.is_watching:
             return None
         self._request, self._stacks = request, HangReport()
         self._stacks_complete.clear()
-        await self.agents.broadcast(messages.SaveStacks(request=request))
+        await self.agents.broadcast_message(messages.SaveStacks(request=request))
         await done_within(_COLLECT_S, self._stacks_complete.wait())
         found = self._stacks
         silent = (node for rank, node in state.members.items() if rank not in found.complete)
@@ -161,16 +168,16 @@ class Round:
             layout=state.layout,
         )
 
-    def _take_stacks(
+    def _keep_stacks(
         self, sender: int, message: messages.StackSaved | messages.StacksSaved
     ) -> None:
         if message.request == self._request:  # else it comes too late
-            self._stacks = self._stacks.after(sender, message)
+            self._stacks = self._stacks.with_message(sender, message)
             if self._stacks.complete >= self.state.members.keys():
                 self._stacks_complete.set()
 
 
-async def answer_stacks(journal: Journal, round_: Round | None, request: int) -> None:
+async def answer_stacks_request(journal: Journal, round_: Round | None, request: int) -> None:
     """Write down what every rank of a round is doing, if ranks are watched."""
     file = journal.paths.stacks_answer
     answer = None if round_ is None else await round_.collect_stacks(request)
@@ -180,4 +187,4 @@ async def answer_stacks(journal: Journal, round_: Round | None, request: int) ->
         with contextlib.suppress(OSError):  # whoever asked is told that no answer came
             write_answer(file, answer)
 
-    journal.files.put_latest(file.name, write)
+    journal.files.queue_latest_work(file.name, write)

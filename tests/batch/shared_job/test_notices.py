@@ -69,7 +69,7 @@ class Node:
             requeues=requeues,
             takes=timedelta(seconds=left_s),
             notes=SharedJobNotes(self.folder),
-            deadline=Deadline(lead=timedelta(), warn=heard.words.append),
+            deadline=Deadline(lead=timedelta()),
             tell=heard.tell,
             pass_on=heard.pass_on,
             close=heard.close,

@@ -34,7 +34,7 @@ class Cluster:
 
     def take(self, message: NodeSteps, node: str, at: float) -> None:
         """Have the watch hear a report."""
-        found, slow = self.watch.take(message, node, None, at)
+        found, slow = self.watch.take_reports(message, node, None, at)
         for one in found:
             event = events.StragglerFound(at=AT, round=message.round, straggler=one)
             self.recorded.append(event)

@@ -20,7 +20,7 @@ from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.round_view import NewRound, RoundView, round_followed
 from hpckit.planning.rounds.round_state import Phase, begin_round
-from hpckit.planning.rounds.round_turns import Heard, Turn, after
+from hpckit.planning.rounds.round_turns import Heard, Turn, advance_round
 from hpckit.values import replace
 
 ROWS = [
@@ -40,10 +40,10 @@ def replay(number: int) -> tuple[list[events.Event], RoundView]:
         if row.get("round") != number or "event" in row:
             continue
         clock, at = row["after_s"], datetime.fromisoformat(row["at"])
-        state, found = after(state, turn_of(row), clock, at)
+        state, found = advance_round(state, turn_of(row), clock, at)
         told += [one for one in found if isinstance(one, events.Event)]
     assert state.phase is Phase.over
-    return told, state.view(("n1",), 0.0, clock, at)
+    return told, state.make_view(("n1",), 0.0, clock, at)
 
 
 def turn_of(row: dict[str, Any]) -> Heard | Turn:

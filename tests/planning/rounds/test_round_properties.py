@@ -20,7 +20,7 @@ from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.round_view import EndAttempt
 from hpckit.planning.rounds.round_state import Phase
-from hpckit.planning.rounds.round_turns import Heard, Send, Turn, after
+from hpckit.planning.rounds.round_turns import Heard, Send, Turn, advance_round
 
 SENDERS = st.sampled_from([*MEMBERS, 7])
 """The agents of the round, and that of a spare node."""
@@ -110,9 +110,11 @@ def rounds(draw: st.DrawFn) -> tuple[Scene, list[Heard | Turn], list[Phase]]:
         scene.take(turn, at_s=clock - scene.state.began_at)
         phases.append(scene.state.phase)
         happened.append(turn)
-        assert after(state, turn, clock, AT)[0] == scene.state, "the state before has not changed"
+        assert advance_round(state, turn, clock, AT)[0] == scene.state, (
+            "the state before has not changed"
+        )
     for _ in Phase:
-        if scene.state.watching:  # which may last for ever
+        if scene.state.is_watching:  # which may last for ever
             scene.take(Turn.notice)
         elif scene.state.phase is not Phase.over:
             scene.pass_time()
@@ -147,7 +149,7 @@ def test_ranks_start_once_and_none_is_left_running(played: Played) -> None:
     stops = sent(scene, messages.StopRound)
     assert len(stops) <= 1
     assert len(sent(scene, messages.SaveStacks)) <= 1
-    if orders and not scene.state.exits.complete:
+    if orders and not scene.state.exits.is_complete:
         assert stops
     if stops:
         assert scene.found.index(stops[0]) > scene.found.index(orders[-1])

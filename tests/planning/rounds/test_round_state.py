@@ -24,7 +24,7 @@ def test_steps_tell_how_far_a_round_came_and_what_is_left(scene: Scene) -> None:
     """The first step is recorded once; a message that comes late takes nothing back."""
     found = scene.take(step(4), step(6), step(5), at_s=7)
     state = scene.state
-    assert (state.first_step, state.step, state.remaining) == (4, 6, timedelta(seconds=8))
+    assert (state.first_step, state.step, state.remaining_time) == (4, 6, timedelta(seconds=8))
     assert state.start_up == timedelta(seconds=7)
     assert notes_of(found) == [(4, False), (6, False), (6, False)]
     assert scene.recorded() == [events.RoundStarted, events.StepReached]
@@ -33,10 +33,10 @@ def test_steps_tell_how_far_a_round_came_and_what_is_left(scene: Scene) -> None:
 def test_lost_node_is_named_by_its_place_and_ends_the_round(scene: Scene) -> None:
     """A spare node that is lost matters to nobody; a member's ranks are expected no more."""
     scene.take(lost(7))
-    assert (scene.state.watching, scene.state.lost) == (True, {})
+    assert (scene.state.is_watching, scene.state.lost) == (True, {})
     scene.take(lost(4), *ended(0, 1, 4, 5), at_s=2)
-    assert (scene.state.watching, scene.state.accounted) == (False, True)
-    assert not scene.state.exits.complete
+    assert (scene.state.is_watching, scene.state.is_accounted_for) == (False, True)
+    assert not scene.state.exits.is_complete
     view = scene.view("n1", "n3")
     assert view.failure is not None
     assert (view.failure.cause, view.failure.node) == (Cause.node_lost, "n5")
@@ -104,8 +104,8 @@ def test_ends_in_a_large_round_are_told_by_groups_and_the_first_failure_by_itsel
     """Who failed first has an event of its own, however late it was heard."""
     exits = RankExits(world_size=100)
     for rank in range(99):
-        exits = exits.after(exit_of(rank))
-    told = exits.after(exit_of(99, "ValueError", late_s=0)).untold(0, AT)
+        exits = exits.with_exit(exit_of(rank))
+    told = exits.with_exit(exit_of(99, "ValueError", late_s=0)).list_untold_events(0, AT)
     singly = [event.exit.rank for event in told if isinstance(event, events.RankExited)]
     groups = [event for event in told if isinstance(event, events.RanksExited)]
     assert singly == [99]
@@ -143,8 +143,8 @@ def test_ranks_that_trained_alone_are_warned_of(
 
 def test_values_by_rank_are_never_changed() -> None:
     """A later value replaces one in a copy alone, and the order is that of ranks."""
-    first = ByRank[str]().put(300, "c").put(1, "a")
-    second = first.put(300, "d").put(128, "b")
+    first = ByRank[str]().with_value(300, "c").with_value(1, "a")
+    second = first.with_value(300, "d").with_value(128, "b")
     assert first.items() == [(1, "a"), (300, "c")]
     assert second.items() == [(1, "a"), (128, "b"), (300, "d")]
     assert (len(first), len(second), 128 in first, 128 in second) == (2, 3, False, True)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from hpckit.model.failure import ExitReason, RankExit
-from hpckit.planning.rounds.hang_report import standstill_s
+from hpckit.planning.rounds.hang_report import measure_standstill_s
 
 
 def ended(reason: ExitReason) -> list[RankExit]:
@@ -33,4 +33,4 @@ def test_step_in_which_ranks_were_ended_is_a_standstill_if_it_took_unusually_lon
     since: float, usual: float, reason: ExitReason, still: float
 ) -> None:
     """As after a hang that somebody cancelled before its limit."""
-    assert standstill_s(since, timedelta(seconds=usual), ended(reason)) == still
+    assert measure_standstill_s(since, timedelta(seconds=usual), ended(reason)) == still

@@ -40,7 +40,7 @@ from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.store import append_event, append_lines, make_folder
 from hpckit.record.trials import read_trial
 from hpckit.runtime.study.study import assign_values, open_study, report_end
-from hpckit.runtime.supervisor.pruning import judge_of
+from hpckit.runtime.supervisor.pruning import make_pruner
 
 optuna = pytest.importorskip("optuna")
 
@@ -264,21 +264,15 @@ def _until_reported(lab: Lab, run: int) -> None:
 
 async def _verdict(lab: Lab, run: int, value: float) -> bool:
     """Return whether a run that reports this at step 3 is to end."""
-    judge = judge_of(lab.launch, run, load_settings(lab.launch, run)[0])
+    judge = make_pruner(lab.launch, run, load_settings(lab.launch, run)[0])
     assert judge is not None
-    told: list[bool] = []
-
-    async def prune() -> None:
-        told.append(True)
-
-    judge.hear(Reported(step=3, value=value))
-    judging = asyncio.create_task(judge.run(prune))
+    judge.add_report(Reported(step=3, value=value))
+    judging = asyncio.create_task(judge.await_verdict())
     if value > 1:
-        await judging
-    else:
-        await asyncio.to_thread(_until_reported, lab, run)
+        return await judging
+    await asyncio.to_thread(_until_reported, lab, run)
     judging.cancel()
-    return bool(told)
+    return False
 
 
 def test_pruner_ends_a_run_that_is_worse_than_the_median_of_the_others(lab: Lab) -> None:

@@ -51,7 +51,9 @@ async def answering(attend: callers.Attend, secret: str) -> AsyncIterator[int]:
     """Accept callers on loopback; the value is the port."""
     bound = listener("127.0.0.1")
     port = bound.getsockname()[1]
-    task = asyncio.create_task(AgentListener(bound=bound, secret=secret, attend=attend).accept())
+    task = asyncio.create_task(
+        AgentListener(bound=bound, secret=secret, attend=attend).accept_callers()
+    )
     yield port
     task.cancel()
     with suppress(asyncio.CancelledError):

@@ -15,44 +15,41 @@ def seconds(count: float) -> timedelta:
     return timedelta(seconds=count)
 
 
-def deadline(warnings: list[str], **limits: object) -> Deadline:
+def deadline(**limits: object) -> Deadline:
     """Return the deadline of an attempt that ends then."""
     known = AttemptLimits(end_s=END, **limits)  # type: ignore[arg-type]
-    return Deadline(lead=seconds(60), warn=warnings.append, limits=known)
+    return Deadline(lead=seconds(60), limits=known)
 
 
 def test_deadline_leaves_time_for_two_measured_saves() -> None:
     """Until a save is measured the configured lead holds, then twice what it took and a step."""
-    one = deadline([])
-    assert one.leave_at(seconds(0)) == END - 60
-    one.saved(seconds(3))
-    one.saved(seconds(1))
-    assert one.leave_at(seconds(2)) == END - (2 * (3 + 2) + 5)
+    one = deadline()
+    assert one.time_to_leave(seconds(0)) == END - 60
+    one.note_save(seconds(3))
+    one.note_save(seconds(1))
+    assert one.time_to_leave(seconds(2)) == END - (2 * (3 + 2) + 5)
 
 
 def test_deadline_is_none_without_a_limit_or_without_a_lead() -> None:
     """An endless job is never told to leave, nor one whose lead is 0."""
-    endless = Deadline(lead=seconds(60), warn=list[str]().append)
-    assert endless.leave_at(seconds(1)) is None
-    unwanted = Deadline(lead=seconds(0), warn=list[str]().append, limits=AttemptLimits(end_s=END))
-    assert unwanted.leave_at(seconds(1)) is None
+    endless = Deadline(lead=seconds(60))
+    assert endless.time_to_leave(seconds(1)) is None
+    unwanted = Deadline(lead=seconds(0), limits=AttemptLimits(end_s=END))
+    assert unwanted.time_to_leave(seconds(1)) is None
 
 
 def test_deadline_warns_once_of_saves_that_a_notice_leaves_no_time_for() -> None:
     """Twice the longest save has to fit between SIGTERM and SIGKILL, grace included."""
-    warnings: list[str] = []
-    one = deadline(warnings, kill_wait=seconds(30), grace=seconds(60))
-    one.saved(seconds(44))
-    assert warnings == []
-    one.saved(seconds(46))
-    one.saved(seconds(50))
-    (warning,) = warnings
+    one = deadline(kill_wait=seconds(30), grace=seconds(60))
+    assert one.note_save(seconds(44)) == ""
+    warning = one.note_save(seconds(46))
+    assert one.note_save(seconds(50)) == ""
     assert "a save takes 46.0 s" in warning
     assert "leaves 90 s" in warning
 
 
 def test_deadline_knows_a_signal_of_the_time_limit() -> None:
     """SIGTERM at the end of the job is the time limit's; long before it is not."""
-    one = deadline([])
-    assert one.reached(END)
-    assert not one.reached(END - 60)
+    one = deadline()
+    assert one.is_at_limit(END)
+    assert not one.is_at_limit(END - 60)

@@ -19,7 +19,7 @@ from hpckit.model.states import RunState
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_event, read_events
 from hpckit.runtime.pauses import SilenceTimer
-from hpckit.runtime.supervisor.journal import FileThread, Journal, reserve
+from hpckit.runtime.supervisor.journal import FileThread, Journal, reserve_space
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 END = events.AttemptEnded(at=NOW, state=RunState.interrupted, exit_code=143)
@@ -55,12 +55,12 @@ def fill(folder: Path) -> None:
 def test_journal_never_waits_for_a_file_and_keeps_the_order(tmp_path: Path) -> None:
     """While a file operation hangs, events are taken in at once, and written in order later."""
     journal, hang = Journal(paths=AttemptPaths(tmp_path)), threading.Event()
-    journal.files.put(lambda: void(hang.wait(30)))
+    journal.files.queue_work(lambda: void(hang.wait(30)))
     for number in range(100):
-        journal.record(exited(number))
+        journal.record_event(exited(number))
     assert not journal.paths.events.exists()
     hang.set()
-    asyncio.run(journal.settle())
+    asyncio.run(journal.await_writes())
     assert list(read_events(journal.paths.events)) == [exited(number) for number in range(100)]
 
 
@@ -77,14 +77,14 @@ def test_journal_leaves_out_what_can_be_done_without_and_says_so(tmp_path: Path)
         hanging.set()
         hang.wait(30)
 
-    journal.files.put(block)
+    journal.files.queue_work(block)
     assert hanging.wait(30)
     for number in range(20):
-        journal.record(warned(number))
-        journal.record(exited(number))
-        journal.files.put_latest("progress", lambda: None)
+        journal.record_event(warned(number))
+        journal.record_event(exited(number))
+        journal.files.queue_latest_work("progress", lambda: None)
     hang.set()
-    asyncio.run(journal.settle())
+    asyncio.run(journal.await_writes())
     found = list(read_events(journal.paths.events))
     exits = [event for event in found if isinstance(event, events.RankExited)]
     assert exits == [exited(number) for number in range(20)]
@@ -97,16 +97,16 @@ def test_final_event_finds_room_on_a_full_disk(full_disk: Path) -> None:
     """The reserve makes room for what could not be written before, in its order."""
     paths = AttemptPaths(full_disk)
     append_event(paths.events, warned(0))
-    reserve(paths)
+    reserve_space(paths)
     fill(full_disk)
     journal = Journal(paths=paths)
     # The rest of the file's last page is room, too.
     many = [exited(number) for number in range(40)]
     for event in many:
-        journal.record(event)
-    asyncio.run(journal.settle())
+        journal.record_event(event)
+    asyncio.run(journal.await_writes())
     assert list(read_events(paths.events)) != [warned(0), *many]
-    asyncio.run(journal.record_end(END))
+    asyncio.run(journal.record_attempt_end(END))
     assert list(read_events(paths.events)) == [warned(0), *many, END]
     assert not paths.reserve.exists()
 
@@ -115,12 +115,12 @@ def test_final_event_is_written_alone_where_there_is_no_room_for_more(full_disk:
     """Of all that is recorded, how the attempt ended is worth most."""
     paths = AttemptPaths(full_disk)
     append_event(paths.events, warned(0))
-    reserve(paths)
+    reserve_space(paths)
     fill(full_disk)
     journal = Journal(paths=paths)
     for number in range(900):
-        journal.record(exited(number))
-    asyncio.run(journal.record_end(END))
+        journal.record_event(exited(number))
+    asyncio.run(journal.record_attempt_end(END))
     assert END in list(read_events(paths.events))
 
 

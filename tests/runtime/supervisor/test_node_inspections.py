@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from planning.preflight.healthy_nodes import FINE, NOON, SETTINGS, SPEED
 
 from hpckit.model import messages
-from hpckit.model.events import Event
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.settings import Preflight, PreflightLevel
-from hpckit.planning.preflight.judge import asked_of_node, judge_nodes, unhealthy_nodes
+from hpckit.planning.preflight.judge import asked_of_node, judge_nodes, read_answer, unhealthy_nodes
 from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor import node_inspections
 
@@ -27,8 +27,7 @@ def test_clock_that_is_set_back_meanwhile_blames_nobody() -> None:
     )
     heard = [2.2, 2.3, 2.4 - 60, 2.5 - 60]
     reports = [
-        node_inspections.health_report(f"n{n}", answer, NOON, NOON + timedelta(seconds=s))
-        for n, s in enumerate(heard)
+        read_answer(f"n{n}", answer, NOON, NOON + timedelta(seconds=s)) for n, s in enumerate(heard)
     ]
     found = judge_nodes(reports, PreflightLevel.fast, asked_of_node(SETTINGS), SETTINGS)
     assert unhealthy_nodes(found) == {}
@@ -46,14 +45,14 @@ class Stub:
 class StubAgents:
     """Agents that answer at once; at `medium` the first one's device computes other results."""
 
-    standing: list[Stub]
+    standing_peers: list[Stub]
     answers: list[tuple[int, messages.Message]] = field(default_factory=list)
     mended: bool = False
     settings: LaunchConfig = field(
         default=replace(SETTINGS, preflight=Preflight(level=PreflightLevel.medium))
     )
 
-    async def send(self, rank: int, order: messages.Message) -> None:
+    async def send_message(self, rank: int, order: messages.Message) -> None:
         """Answer an order to inspect."""
         if not isinstance(order, messages.Inspect):
             return
@@ -65,7 +64,7 @@ class StubAgents:
         )
         self.answers.append((rank, answer))
 
-    async def heard(
+    async def receive_until_notice(
         self, _: float, __: asyncio.Event
     ) -> AsyncIterator[tuple[int, messages.Message]]:
         """Yield the answers."""
@@ -79,28 +78,27 @@ def test_node_that_computes_wrong_results_is_not_forgotten(monkeypatch: pytest.M
     async def unmeasured(_: object, __: object, reports: object, ___: float) -> object:
         return reports
 
-    monkeypatch.setattr(node_inspections.NodeInspections, "_measure", unmeasured)
+    monkeypatch.setattr(node_inspections.NodeInspections, "_measure_bandwidths", unmeasured)
     agents = StubAgents([Stub(f"n{n}", n) for n in range(4)])
-    seen: list[Event] = []
     inspections = node_inspections.NodeInspections(
         agents=agents,  # type: ignore[arg-type]
         noticed=asyncio.Event(),
-        record=seen.append,
+        journal=SimpleNamespace(record_event=lambda _: None),  # type: ignore[arg-type]  # no file
     )
     crash = Failure(cause=Cause.crash, message="x", node="n2", signature="x")
 
     async def go() -> list[set[str]]:
         known = []
-        await inspections.inspect_new()
+        await inspections.inspect_new_nodes()
         known.append(set(inspections.unhealthy))
-        await inspections.inspect_suspects(crash)
+        await inspections.inspect_suspect_nodes(crash)
         known.append(set(inspections.unhealthy))
         agents.mended = True
-        agents.standing[0] = Stub("n0", 0)
-        await inspections.inspect_new()
+        agents.standing_peers[0] = Stub("n0", 0)
+        await inspections.inspect_new_nodes()
         known.append(set(inspections.unhealthy))
-        agents.standing[:] = [Stub(f"n{n}", n) for n in range(4)]
-        await inspections.inspect_new()
+        agents.standing_peers[:] = [Stub(f"n{n}", n) for n in range(4)]
+        await inspections.inspect_new_nodes()
         known.append(set(inspections.unhealthy))
         return known
 

@@ -8,6 +8,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,25 +46,27 @@ def notices(answer: AllocationEnding) -> Notices:
         environ={},
         allocation=allocation,
     )
+    journal: Any = SimpleNamespace(record_event=lambda _: None)
+    attempt: Any = SimpleNamespace(is_cancelled=lambda: False)
     return Notices(
         assignment=assignment,
-        deadline=Deadline(lead=timedelta(seconds=60), warn=lambda _: None),
-        record=lambda _: None,
-        asked_to_cancel=lambda: False,
+        deadline=Deadline(lead=timedelta(seconds=60)),
+        journal=journal,
+        attempt=attempt,
     )
 
 
 def test_signal_to_an_agent_alone_is_no_notice_where_the_job_runs_on() -> None:
     """Slurm knows of no end: what the agent passed on is taken back, and the next one is heard."""
     known = notices(RUNS_ON)
-    known.hear("SIGTERM")
+    known.note_signal("SIGTERM", can_save=True)
     assert known.noticed.is_set(), "ranks act at once: there may be little time"
-    asyncio.run(known.learn_why())
+    asyncio.run(known.find_meaning_of_notice())
     dismissed = known.dismissed
     assert (known.notice, known.noticed.is_set()) == (None, False)
     assert dismissed is not None
-    known.hear_self("SIGTERM")
-    asyncio.run(known.learn_why())
+    known.note_own_signal("SIGTERM", can_save=True)
+    asyncio.run(known.find_meaning_of_notice())
     assert known.dismissed is None
     assert known.notice is not None
 
@@ -72,8 +75,8 @@ def test_signal_to_an_agent_alone_is_no_notice_where_the_job_runs_on() -> None:
 def test_preemption_that_the_step_hears_first_is_a_notice(answer: AllocationEnding) -> None:
     """With a grace period the step is told first: so Slurm says, or it does not answer."""
     known = notices(answer)
-    known.hear("SIGTERM")
-    asyncio.run(known.learn_why())
+    known.note_signal("SIGTERM", can_save=True)
+    asyncio.run(known.find_meaning_of_notice())
     assert known.notice is not None
     assert (known.notice.cause, known.dismissed) == (Cause.preempted, None)
 
@@ -81,9 +84,9 @@ def test_preemption_that_the_step_hears_first_is_a_notice(answer: AllocationEndi
 def test_signal_to_the_supervisor_is_a_notice_whatever_slurm_says() -> None:
     """Who stops the batch side means the attempt."""
     known = notices(RUNS_ON)
-    known.hear("SIGTERM")
-    known.hear_self("SIGTERM")
-    asyncio.run(known.learn_why())
+    known.note_signal("SIGTERM", can_save=True)
+    known.note_own_signal("SIGTERM", can_save=True)
+    asyncio.run(known.find_meaning_of_notice())
     assert known.notice is not None
 
 
@@ -93,8 +96,8 @@ def warned(left_s: float | None, answer: AllocationEnding, signal: str = "") -> 
     end_s = None if left_s is None else time.monotonic() + left_s
     known.deadline.limits, known.deadline.known = AttemptLimits(end_s=end_s), True
     known.deadline.signal = signal
-    known.hear_self("SIGUSR1")
-    asyncio.run(known.learn_why())
+    known.note_own_signal("SIGUSR1", can_save=True)
+    asyncio.run(known.find_meaning_of_notice())
     return known
 
 
@@ -129,9 +132,9 @@ def test_end_that_follows_a_request_is_heard() -> None:
     """SIGTERM while the ranks are saving still ends the attempt."""
     known = notices(RUNS_ON)
     known.deadline.known = True
-    known.hear_self("SIGUSR1")
-    known.hear_self("SIGTERM")
-    asyncio.run(known.learn_why())
+    known.note_own_signal("SIGUSR1", can_save=True)
+    known.note_own_signal("SIGTERM", can_save=True)
+    asyncio.run(known.find_meaning_of_notice())
     assert known.notice is not None
     assert (known.notice.signal, known.dismissed) == ("SIGTERM", None)
 
@@ -139,25 +142,24 @@ def test_end_that_follows_a_request_is_heard() -> None:
 def test_request_to_save_is_only_noted_where_there_is_nothing_to_save() -> None:
     """Nothing is ended that could not go on from where it is."""
     known = notices(RUNS_ON)
-    said: list[events.Event] = []
-    known.deadline.known, known.record, known.can_save = True, said.append, lambda: False
-    known.hear_self("SIGUSR1")
+    said: list[str] = []
+    known.deadline.known, known.journal.record_warning = True, said.append  # type: ignore[method-assign,assignment]
+    known.note_own_signal("SIGUSR1", can_save=False)
     assert (known.notice, known.noticed.is_set()) == (None, False)
-    assert isinstance(said[0], events.Warned)
-    assert "nothing to save yet" in said[0].message
-    asked = known.ended_by_wish(timedelta(seconds=30))
+    assert "nothing to save yet" in said[0]
+    asked = known.find_unmet_request(timedelta(seconds=30))
     assert asked is not None
     assert asked.signal == "SIGUSR1"
-    assert known.ended_by_wish(timedelta()) is None  # a round that began since
+    assert known.find_unmet_request(timedelta()) is None  # a round that began since
 
 
 def test_nothing_is_a_notice_once_the_attempt_is_over() -> None:
     """A requeue that was asked for sends SIGTERM, too; the final event stays the last."""
     known = notices(RUNS_ON)
     told: list[events.Event] = []
-    known.record = told.append
+    known.journal.record_event = told.append  # type: ignore[method-assign,assignment]
     known.over = True
-    known.hear_self("SIGTERM")
+    known.note_own_signal("SIGTERM", can_save=True)
     assert known.notice is None
     assert told == []
     assert known.told.is_set(), "who waits for a preemption's end goes on"
@@ -171,7 +173,7 @@ from hpckit.runtime.supervisor.notices import Notices
 async def leave():
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, lambda: None)
-    Notices.ignore()
+    Notices.ignore_signals()
 asyncio.run(leave())
 os.kill(os.getpid(), signal.SIGTERM)
 sys.exit(7)

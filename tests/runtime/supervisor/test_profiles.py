@@ -6,15 +6,17 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hpckit.features.profiling.operations import latest_profile
 from hpckit.model import messages
+from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.profile import ProfileAnswer, ProfileRequest, RankProfile, planned_id
-from hpckit.model.settings import Profile
+from hpckit.model.settings import Observe, Profile
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_lines
 from hpckit.runtime.mailbox import profile_mailbox
@@ -32,18 +34,25 @@ class FourRanks:
 
     number: int = 5
     world_size: int = 4
-    leaving: bool = False
-    watching: bool = True
+    asked_to_leave: bool = False
+    is_watching: bool = True
     step: int | None = 9
     exits: set[int] = field(default_factory=set)
     orders: list[messages.StartProfile] = field(default_factory=list)
+
+    settings = LaunchConfig(observe=Observe(profile=Profile(at_step=5, ranks=[1, 0, 9])))
+
+    @property
+    def ranks(self) -> range:
+        """The ranks."""
+        return range(self.world_size)
 
     @property
     def state(self) -> FourRanks:
         """What is known of it."""
         return self
 
-    async def broadcast(self, order: messages.StartProfile) -> None:
+    async def broadcast_message(self, order: messages.StartProfile) -> None:
         """Keep the order."""
         self.orders.append(order)
 
@@ -61,12 +70,12 @@ class Desk:
         """Ask as a verb does; return what is answered first."""
         latest = append_lines(self.paths.profile_requests, to_plain(request))
         before, self.answered = self.answered, latest
-        await self.profiles.answer(before, latest)
+        await self.profiles.answer_requests(before, latest)
         return await self.answer(request.id)
 
     async def answer(self, name: str) -> ProfileAnswer:
         """Return the present answer to a request."""
-        await self.profiles.journal.files.settled(10)
+        await self.profiles.journal.files.await_queued_work(10)
         found = profile_mailbox(self.paths).read(name)
         assert found is not None
         return found
@@ -74,7 +83,7 @@ class Desk:
     def report(self, rank: int, name: str = NAME, **values: Any) -> None:
         """Let a rank report."""
         told = RankProfile(**{"rank": rank, "node": "n", "first_step": 7, "steps": 3, **values})
-        self.profiles.take(messages.Profiled(id=name, round=5, profile=told))
+        self.profiles.note_result(messages.Profiled(id=name, round=5, profile=told))
 
 
 @pytest.fixture
@@ -82,13 +91,11 @@ def desk(tmp_path: Path) -> Desk:
     """Return one whose round trains."""
     round_ = FourRanks()
     paths = AttemptPaths(tmp_path)
-    planned = Profile(at_step=5, ranks=[1, 0, 9])
     profiles = Profiles(
         journal=Journal(paths=paths),
         agents=round_,  # type: ignore[arg-type]
-        planned=planned,
+        outlook=SimpleNamespace(round=round_),  # type: ignore[arg-type]
     )
-    profiles.round = round_  # type: ignore[assignment]
     return Desk(paths, round_, profiles)
 
 
@@ -153,8 +160,8 @@ def test_request_that_cannot_be_followed_is_refused(
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"leaving": True}, "it was asked to leave"),
-        ({"watching": False}, "its ranks are being started, or have just ended"),
+        ({"asked_to_leave": True}, "it was asked to leave"),
+        ({"is_watching": False}, "its ranks are being started, or have just ended"),
         ({"step": None}, "none of its ranks has begun a step"),
     ],
 )
@@ -165,7 +172,7 @@ def test_round_that_cannot_be_profiled_says_why(
     for name, value in change.items():
         setattr(desk.round, name, value)
     assert why in str(asyncio.run(desk.ask(REQUEST)).refused)
-    desk.profiles.round = None
+    desk.profiles.outlook.round = None
     again = replace(REQUEST, id="20260101T000003Z-a")
     assert asyncio.run(desk.ask(again)).refused == "its ranks are being started"
 
@@ -177,11 +184,11 @@ def test_ranks_that_end_before_are_no_reason_to_wait(desk: Desk) -> None:
         desk.round.exits.add(3)
         answer = await desk.ask(replace(REQUEST, ranks=()))
         assert [(one.rank, one.problem) for one in answer.results] == [(3, "the rank ended before")]
-        desk.profiles.ended(4, 1)  # an earlier round
-        desk.profiles.ended(5, 2)
+        desk.profiles.note_rank_end(4, 1)  # an earlier round
+        desk.profiles.note_rank_end(5, 2)
         desk.report(0)
         assert not (await desk.answer(NAME)).done
-        desk.profiles.over(5)
+        desk.profiles.note_round_end(5)
         answer = await desk.answer(NAME)
         assert answer.done
         assert [one.problem is None for one in answer.results] == [True, False, False, False]

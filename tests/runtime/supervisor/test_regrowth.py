@@ -21,6 +21,7 @@ from hpckit.planning.recovery.decide import decide
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.round_view import EndAttempt, NewRound, RoundView, round_ended
 from hpckit.runtime.supervisor.resizing import Resizing
+from hpckit.runtime.supervisor.wanted_size import WantedSize
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -39,7 +40,7 @@ class World:
         self.past, self.at = Ledger(), NEW_YEAR
         self.orders: list[tuple[int, int]] = []
         self.agents: Any = SimpleNamespace(
-            settings=self.settings, peers={}, arrivals=Counter(), standing=(), on_satellite=None
+            settings=self.settings, peers={}, arrivals=Counter(), standing_peers=()
         )
         for rank in range(nodes + spare):
             self._add(rank, f"n{rank + 1}", None)
@@ -47,37 +48,40 @@ class World:
         self.unhealthy: dict[str, str] = {}
         state = SimpleNamespace(
             members=self.members,
-            stepping=True,
-            remaining=timedelta(days=300),
+            is_stepping=True,
+            remaining_time=timedelta(days=300),
             start_up=timedelta(seconds=20),
         )
-        self.round: Any = SimpleNamespace(view=self.view, state=state)
-        self.resizing = Resizing(
-            journal=SimpleNamespace(warn=lambda _: None),  # type: ignore[arg-type]  # no file
-            agents=self.agents,  # type: ignore[arg-type]  # names alone
-            judge=lambda view: on_resize(view, self.settings.recovery, self.past),
-            usable=lambda view: resizable_nodes(view, self.settings.recovery, self.past),
-            order=self._order,
+        self.round: Any = SimpleNamespace(view_now=self.view, state=state)
+        self.wanted_size = WantedSize(self.agents)  # type: ignore[arg-type]  # names alone
+        policy = self.settings.recovery
+        allocation = SimpleNamespace(regrow=self._order)
+        outlook: Any = SimpleNamespace(
+            assignment=SimpleNamespace(allocation=allocation),
+            stepping_round=self.round,
+            wanted_size=self.wanted_size,
+            judge_round=lambda rule, view: rule(view, policy, self.past),
         )
-        self.resizing.round = self.round  # type: ignore[assignment]
-        asyncio.run(self.resizing.began(self.members))
+        journal: Any = SimpleNamespace(record_warning=lambda _: None)
+        self.resizing = Resizing(journal, self.agents, outlook)  # type: ignore[arg-type]
+        asyncio.run(self.resizing.note_new_round(self.members))
 
     def _add(self, rank: int, node: str, satellite: str | None) -> None:
         peer = SimpleNamespace(node=node, node_rank=rank, satellite=satellite, leaving="")
         self.agents.peers[rank] = peer
-        self.agents.standing = tuple(self.agents.peers.values())
-        self.agents.satellite_peers = lambda job: tuple(
+        self.agents.standing_peers = tuple(self.agents.peers.values())
+        self.agents.list_satellite_peers = lambda job: tuple(
             one for one in self.agents.peers.values() if one.satellite == job
         )
 
     def _order(self, replicas: int, idle: int) -> tuple[str, int]:
-        nodes = replicas * self.resizing.size.replica_nodes - idle
+        nodes = replicas * self.wanted_size.size.replica_nodes - idle
         self.orders.append((replicas, nodes))
         return str(len(self.orders)), nodes
 
     def view(self) -> RoundView:
         """Return the present round as decisions see it."""
-        sizes = self.resizing.round_sizes
+        sizes = self.wanted_size.round_sizes
         return RoundView(
             round=1,
             at=self.at,
@@ -86,14 +90,14 @@ class World:
             step=int((self.at - NEW_YEAR).total_seconds()),
             saved=True,
             members=self.members,
-            standing=tuple(peer.node for peer in self.agents.standing),
+            standing=tuple(peer.node for peer in self.agents.standing_peers),
             ran=timedelta(minutes=10),
             unhealthy=self.unhealthy,
             wanted=sizes.wanted,
             fewest=sizes.fewest,
             replica_nodes=sizes.replica_nodes,
             fallback_nodes=sizes.fallback,
-            resizing=self.resizing.losing,
+            resizing=self.wanted_size.loses_satellites,
             requeues=True,
         )
 
@@ -103,14 +107,14 @@ class World:
         ended = round_ended(self.view(), action.because, RoundAction.new_round)
         self.past = self.past.after(ended, 1)
         self.members = self.round.state.members = action.nodes
-        asyncio.run(self.resizing.began(self.members))
+        asyncio.run(self.resizing.note_new_round(self.members))
 
     def lose(self, node: str) -> None:
         """Have a node die, a minute later."""
         self.at += timedelta(minutes=1)
         peers = self.agents.peers
         peers.pop(next(rank for rank, peer in peers.items() if peer.node == node))
-        self.agents.standing = tuple(peers.values())
+        self.agents.standing_peers = tuple(peers.values())
         if node in self.members:
             lost = Failure(cause=Cause.node_lost, message="", node=node, signature="node_lost")
             self.follow(
@@ -123,8 +127,8 @@ class World:
             self._add(max(self.agents.peers, default=0) + 1000, node, job)
             self.agents.arrivals[job] += 1
             self.past = self.past.with_returned(node)
-        if job not in self.resizing.unasked:
-            self.resizing.resize()
+        if job not in self.wanted_size.unasked:
+            self.wanted_size.ask_for_resize()
 
     def bring(self) -> None:
         """Have all nodes come that were ordered, until no more are."""
@@ -139,8 +143,8 @@ class World:
         """Save, ten minutes later, and follow what is decided then."""
         for _ in range(times):
             self.at += timedelta(minutes=10)
-            asyncio.run(self.resizing.saved(timedelta(seconds=1)))
-            if self.resizing.asked:
+            asyncio.run(self.resizing.regrow_after_save(timedelta(seconds=1)))
+            if self.wanted_size.asked:
                 action = on_resize(self.view(), self.settings.recovery, self.past)
                 if isinstance(action, NewRound):
                     self.follow(action)
@@ -244,7 +248,7 @@ def test_run_has_its_size_again_once_its_satellites_have_come(data: st.DataObjec
     world = World(whole * replicas, whole, spare=data.draw(st.integers(0, 1)))
     lost = 0
     for _ in range(data.draw(st.integers(1, 5))):
-        standing = [peer.node for peer in world.agents.standing]
+        standing = [peer.node for peer in world.agents.standing_peers]
         if len(standing) <= whole:
             break
         world.lose(data.draw(st.sampled_from(standing)))

@@ -18,7 +18,7 @@ from hpckit.record.store import append_lines
 from hpckit.runtime.mailbox import answer_requests, latest_request, read_stacks
 from hpckit.runtime.supervisor import round as round_module
 from hpckit.runtime.supervisor.journal import Journal
-from hpckit.runtime.supervisor.round import Round, answer_stacks
+from hpckit.runtime.supervisor.round import Round, answer_stacks_request
 from hpckit.values import replace
 
 ASKED = {"at": "2026-01-01T00:00:00Z", "host": "here"}
@@ -31,7 +31,7 @@ class HalfSilentAgents:
     asked = 0
     round: Round
 
-    async def broadcast(self, order: messages.SaveStacks) -> None:
+    async def broadcast_message(self, order: messages.SaveStacks) -> None:
         """Answer for one node."""
         self.asked += 1
         request = order.request
@@ -40,7 +40,7 @@ class HalfSilentAgents:
             (0, messages.StacksSaved(round=3, request=request)),
             (1, messages.StacksSaved(round=3, request=request - 1)),
         ):
-            await self.round.take(Heard(sender, message))
+            await self.round.take_turn(Heard(sender, message))
 
 
 def half_silent_round(paths: AttemptPaths) -> Round:
@@ -54,7 +54,7 @@ def half_silent_round(paths: AttemptPaths) -> Round:
         journal=Journal(paths=paths),
         noticed=asyncio.Event(),
         pass_on=lambda *_: asyncio.sleep(0),
-        judge=None,
+        pruner=None,
     )
     return agents.round
 
@@ -64,7 +64,7 @@ async def answered(paths: AttemptPaths, round_: Round | None, request: int) -> S
     journal = Journal(paths=paths)
 
     async def answer_to(_: int, latest: int) -> None:
-        await answer_stacks(journal, round_, latest)
+        await answer_stacks_request(journal, round_, latest)
 
     task = asyncio.create_task(answer_requests({paths.stacks_requests: answer_to}, 0.01))
     try:

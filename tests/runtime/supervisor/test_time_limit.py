@@ -38,14 +38,13 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def leaves(scheduler: Scheduler, *, within_s: float = 0.3, stepping: bool = True) -> bool:
     """Return whether ranks are told to leave within a moment."""
-    warn = list[str]().append
-    limit = Deadline(lead=timedelta(seconds=LEAD_S), warn=warn, ask=scheduler.ask)
+    limit = Deadline(lead=timedelta(seconds=LEAD_S), ask=scheduler.ask)
 
     async def watch() -> bool:
-        await limit.learn()
+        await limit.learn_limits()
         try:
             step = timedelta() if stepping else None
-            await asyncio.wait_for(limit.watch(lambda: step), within_s)
+            await asyncio.wait_for(limit.await_time_to_leave(lambda: step), within_s)
         except TimeoutError:
             return False
         return True
@@ -74,7 +73,7 @@ def test_limit_is_left_for_where_the_last_question_has_no_answer() -> None:
 def test_limit_that_was_lowered_is_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked for again now and then."""
     monkeypatch.setattr(time_limit, "_INTERVAL_S", 0.01)
-    monkeypatch.setattr(time_limit, "pause_s", lambda interval_s, *_: interval_s)
+    monkeypatch.setattr(time_limit, "polling_pause_s", lambda interval_s, *_: interval_s)
     assert leaves(Scheduler(LEAD_S + 1000, LEAD_S - 1), within_s=10)
 
 
