@@ -51,9 +51,9 @@ Every key that hpckit reads. The [configuration guide](../guides/configuration.m
 them; `hpckit launch --cfg` shows their values for a launch, and `--cfg resources` one section.
 
 The end of a name is its unit: `_s` seconds, `_min` minutes, `_hours` hours, `_gb` gigabytes, `_mb`
-megabytes. A key without a type takes `true` or `false`, or one of the words in its row. *Default*
-is what the shipped configuration sets. The value in brackets is built in, and holds if the group
-is left out (`~recovery`). **(Slurm)**: the local executor (`cluster=local`) ignores the key.
+megabytes. A key without a type takes what its default is (`0.0` any number, `0` an integer), or
+one of the words in its row. *Default* is what the shipped configuration sets. The value in brackets
+holds if the group is left out (`~recovery`). **(Slurm)**: the local executor ignores the key.
 
 ## The root
 
@@ -75,6 +75,8 @@ OPTIONS = """\
 `GROUP=OPTION` chooses an option, such as `resources=one_gpu`. Files of your own
 ([how](../guides/configuration.md#your-folder-of-configuration)) add options or replace these.
 """
+SAID_BY_VALUES = {"parallel", "checkpoint", "observe", "notify"}
+"""Groups of which what an option sets says all."""
 HEADER = ("| key | type, default | meaning |", "|---|---|---|")
 TYPES = {str: "text", int: "integer", float: "number", Any: "text or list"}
 
@@ -122,7 +124,8 @@ def _rows(kind: type[Any], prefix: str) -> Iterator[str]:
         meaning = words[field.name] + _allowed(hint)
         if key in SLURM_ONLY:
             meaning += " **(Slurm)**"
-        yield _row(f"`{key}`", f"{_type(hint)}{_default(field, key)}", meaning)
+        kind_of_value = "" if hint in {int, float} else _type(hint)
+        yield _row(f"`{key}`", f"{kind_of_value}{_default(field, key)}", meaning)
 
 
 def _row(*cells: str) -> str:
@@ -166,7 +169,7 @@ def _type(hint: Any) -> str:
     if isinstance(hint, types.UnionType):
         return " or ".join(dict.fromkeys(_type(one).strip() for one in arguments)) + " "
     if typing.get_origin(hint) is list:
-        return f"list of {_plural(_type(arguments[0]).strip() or 'words')} "
+        return f"{_plural(_type(arguments[0]).strip() or 'words')} "
     if typing.get_origin(hint) is dict:
         return "mapping " + ("" if arguments[1] is Any else f"of {_plural(_type(arguments[1]))} ")
     if isinstance(hint, EnumType) or hint is bool:
@@ -212,7 +215,7 @@ def _yaml(value: Any) -> str:
 
 def _stages() -> Iterator[str]:
     words = docstrings(StageSettings)
-    values = {"overrides": "list of texts `[]`", "once": "`false`", "after": "see there"}
+    values = {"overrides": "texts `[]`", "once": "`false`", "after": "see there"}
     rows = list(HEADER)
     for name in STAGE_KEYS:
         meaning = words[name] + (_allowed(DependencyType) if name == "after" else "")
@@ -226,6 +229,10 @@ def _options(group: str) -> Iterator[str]:
     first = next(iter(sets.values())).strip("`").partition("=")[0]
     if all(one.replace("'", "") == f"`{first}={name}`" for name, one in sets.items()):
         yield f"{_listed(sets)} set [`{group}.{first}`](#{group}), which says what they mean."
+        return
+    if group in SAID_BY_VALUES:
+        rows = [_row("option", "sets"), "|---|---|"]
+        yield "\n".join([*rows, *(_row(f"`{name}`", one) for name, one in sets.items())])
         return
     rows = ["| option | meaning | sets |", "|---|---|---|"]
     for file in files:

@@ -106,14 +106,11 @@ class Observe:
     less room."""
     printed_metrics: list[str] = field(default_factory=list)
     """Metrics to take from what rank 0 prints ([rules](../guides/command.md#metrics)): names in
-    front of a number, or regular expressions with named groups. The step is a group `step`, or a
-    number behind `step`, `iter` or `epoch` in the same line, as long as it grows. A warning says if
-    a completed run's output wasn't read to its end in 60 s."""
+    front of a number, or regular expressions with named groups."""
     profile: Profile = field(default_factory=Profile)
     memory_snapshot: bool = False
-    """When GPU memory runs out, write where it was allocated: a snapshot for
-    pytorch.org/memory_viz. Costs some microseconds per allocation. How much memory was used is
-    always written."""
+    """When GPU memory runs out, write where it was allocated: [a
+    snapshot](../guides/profile.md#when-gpu-memory-runs-out)."""
 
 
 class NoticeKind(StrEnum):

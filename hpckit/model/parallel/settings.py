@@ -130,8 +130,7 @@ class Parallel:
     """What the backward pass computes again, to save memory."""
     batch: BatchRule = BatchRule.keep
     """What happens to a step's batch while replicas are lost
-    ([more](training-step.md#when-replicas-are-lost)). Batch sizes for `scale` must be a multiple of
-    the requested data ranks."""
+    ([more](training-step.md#when-replicas-are-lost))."""
     reduce: Reduction = Reduction.fast
     """Order in which gradients are added ([limits of
     `tree`](training-step.md#the-same-bits-with-fewer-replicas))."""
